@@ -30,8 +30,10 @@ def command(
     to: Annotated[
         str,
         typer.Option(
-            metavar="keras|keras-layers|estimator",
-            help="What it becomes: Keras; Keras only where its model_fn becomes layers; or Estimators still.",
+            "--to",
+            "--target",
+            metavar="keras|keras-layers|keras3|estimator",
+            help="What it becomes: Keras; Keras or Keras 3 only where its model_fn becomes layers; Estimators still.",
         ),
     ] = "keras",
     parity: Annotated[

@@ -36,6 +36,7 @@ from estimator_pipeline.migrate.code.scanner import Analysis, analyse, deep, jud
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files
 from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
+from estimator_pipeline.migrate.code.to_keras3.program import modules_beside
 from estimator_pipeline.migrate.code.verdicts import COPIED, ESTIMATOR, NO_TENSORFLOW, UNREADABLE, FileVerdict
 from estimator_pipeline.migrate.code.verdicts import UNCHANGED as VERDICT_UNCHANGED
 
@@ -50,8 +51,9 @@ NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 # What a program has from Keras 2 or from tensorflow-estimator.
 _OF_KERAS_2 = re.compile(r"\.estimator\b|\bkeras\b|compat\.v1\.layers\b|rnn_cell|tf_slim|estimator_pipeline\.compat\b")
 
-TARGETS = ("keras", "keras-layers", "estimator")
-"""What a program becomes: Keras, where need be with a model_fn that stays; Keras as a whole; Estimators still."""
+TARGETS = ("keras", "keras-layers", "keras3", "estimator")
+"""What a program becomes: Keras, where need be with a model_fn that stays; Keras as a whole; Keras 3 as a whole, with a
+module beside it for what that lacks; Estimators still."""
 
 
 @dataclass
@@ -69,6 +71,7 @@ class ConvertedFile:
         kept_as_estimator: why it stays an Estimator program, where it is one.
         verdict: what a scan says of it.
         cells: of a notebook the cells with other code: their numbers, among all and counted from 1, and the code.
+        parts: what it takes from the module that is written beside it, as a program of Keras 3.
     """
 
     path: str
@@ -84,6 +87,7 @@ class ConvertedFile:
     kept_as_estimator: str = ""
     verdict: FileVerdict = field(default_factory=lambda: FileVerdict("", VERDICT_UNCHANGED))
     cells: list[tuple[int, str]] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
@@ -144,6 +148,23 @@ class Converted:
         return done, done + sum(len(one.left) + len(one.unchanged) for one in self.files)
 
     @property
+    def beside(self) -> dict[str, str]:
+        """Path -> text of the modules that programs of Keras 3 get beside them.
+
+        Raises:
+            ConfigError: the program has a file of that name.
+        """
+        made = modules_beside({one.path: one.parts for one in self.files if one.parts})
+        for one in self.files:
+            if one.path in made:
+                raise ConfigError(
+                    f"{one.path} is a file of the program's own, and of a module that would be written",
+                    code="file/exists",
+                    hint="give the file another name",
+                )
+        return made
+
+    @property
     def became(self) -> dict[str, int]:
         """How many files are Keras now, by a model_fn that stays, and how many there are with Estimators."""
         keras = [one for one in self.files if one.keras]
@@ -165,6 +186,7 @@ class Converted:
             "unchanged": sum(len(one.unchanged) for one in self.files),
             "keras": [one.path for one in self.files if one.keras],
             "became": self.became,
+            "beside": self.beside,
             "not_read": [{"path": one.path, "why": one.why} for one in self.skipped],
         }
 
@@ -184,7 +206,7 @@ def convert(
         root: a Python file, a notebook, or a folder of them.
         notes: which constructs that are left get a marked comment above them; one of :data:`NOTES`.
         to: "keras"; "keras-layers", where a model_fn either becomes Keras layers or keeps its Estimator; "estimator",
-            where all stay Estimators.
+            where all stay Estimators; "keras3", as "keras-layers" in the words of Keras 3.
         jobs, cache, progress: see :func:`scan`.
 
     Returns:
@@ -310,6 +332,7 @@ def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
                             one.cell if made.is_notebook else None) for one in gone]  # fmt: skip
     made.changes.sort(key=lambda change: change.order)
     made.keras, made.after = True, text
+    made.parts = list(outcome.parts)
     if outcome.keeps_model_fn:
         made.keeps_model_fn = outcome.told() if outcome.reason else "as its program"
 

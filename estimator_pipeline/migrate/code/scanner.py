@@ -35,6 +35,7 @@ from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
 from estimator_pipeline.migrate.code.repository.repository import read_code, run
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program import rule as keras
+from estimator_pipeline.migrate.code.to_keras3.program import in_keras_3
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
 __all__ = ["Analysis", "analyse", "deep", "judged", "scan", "scan_part", "unreadable"]
@@ -139,6 +140,8 @@ def analyse(
         if outcomes is None:
             outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others, to)
             outcomes = as_the_user_has_it(outcomes, sources, renamed)
+            if to == "keras3":
+                outcomes = in_keras_3(outcomes, sources)
         pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
     findings += [unreadable(source, problem) for source in sources for problem in source.problems]

@@ -53,11 +53,13 @@ def write(converted: Converted, output: Path) -> None:
     try:
         for made in converted.files:
             _write(made, Path(converted.base), unfinished)
+        for name, text in converted.beside.items():
+            (unfinished / name).write_text(text, encoding="utf-8")
         if target.is_dir():
-            for made in converted.files:
-                path = target / made.path
+            for name in [*(made.path for made in converted.files), *converted.beside]:
+                path = target / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                durable.rename(unfinished / made.path, path)
+                durable.rename(unfinished / name, path)
         else:
             durable.rename(unfinished, target, by=os.rename)
     except OSError as error:

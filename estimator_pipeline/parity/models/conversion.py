@@ -11,13 +11,17 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.parity.models.arguments import InputFns
 from estimator_pipeline.parity.models.compare import compare_models
+from estimator_pipeline.parity.models.keras_3 import compare_keras_3, is_keras_3, shapes_of_tensorflow_2
 from estimator_pipeline.parity.result import Parity
 
 __all__ = ["check_proof", "compare_conversion"]
 
 _ASKED = ("estimator", "model", "input_fn")
 _OF_DATA = ("eval_input_fn", "keras_input_fn", "keras_eval_input_fn")
+_DATA = ("input_fn", *_OF_DATA)
 _OF_MODEL = ("mapping", "metric_names", "predictions")
 
 
@@ -69,14 +73,17 @@ def compare_conversion(
     if of_tensorflow_1:
         tf.compat.v1.disable_v2_tensorshape()
         tf.compat.v1.disable_tensor_equality()
-    theirs, ours = _module(program, "program_before", beside), _module(made, "program_made")
+    theirs = _module(program, "program_before", beside)
+    sys.modules.pop("keras_support", None)  # what another conversion to Keras 3 has beside it
+    ours = _module(made, "program_made")
     functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)}
     # Initial values are the Keras model's: which ones, a seed says.
     tf.keras.utils.set_random_seed(1)
-    model = functions["model"](ours)
+    with shapes_of_tensorflow_2(of_tensorflow_1):
+        model = functions["model"](ours)
     estimator = functions["estimator"](theirs)
     for name, one, kind in (
-        ("model", model, tf.keras.Model),
+        ("model", model, tf.keras.Model if not is_keras_3(model) else type(model)),
         ("estimator", estimator, tf.compat.v1.estimator.Estimator),
     ):
         if not isinstance(one, kind):
@@ -89,13 +96,15 @@ def compare_conversion(
     def given(name: str, module: Any) -> Any:
         return None if functions[name] is None else lambda: functions[name](module)
 
+    data = {name: given(name, theirs if name in ("input_fn", "eval_input_fn") else ours) for name in _DATA}
+    if is_keras_3(model):
+        read = InputFns.of(estimator, *(data[name] for name in _DATA))
+        mapping = functions["mapping"](model) if functions["mapping"] is not None else {}
+        return compare_keras_3(estimator, model, read, Tolerances.of(None), steps, mapping, folder, old=of_tensorflow_1)
     return compare_models(
         estimator,
         model,
-        input_fn=given("input_fn", theirs),
-        eval_input_fn=given("eval_input_fn", theirs),
-        keras_input_fn=given("keras_input_fn", ours),
-        keras_eval_input_fn=given("keras_eval_input_fn", ours),
+        **data,
         steps=steps,
         **{name: functions[name](model) for name in _OF_MODEL if functions[name] is not None},
     )

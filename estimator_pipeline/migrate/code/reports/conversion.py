@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 
 from estimator_pipeline.migrate.code.converter import Converted, ConvertedFile
 
@@ -43,6 +44,7 @@ def _keras(converted: Converted, ran: str) -> list[str]:
         elif one.kept_as_estimator:
             lines.append(f"  {one.path}: stays an Estimator program: {one.kept_as_estimator}")
             lines.append(f"    {one.verdict.stops_at}: {one.verdict.source}")
+    lines += [f"  {path}: what Keras 3 lacks, written beside it" for path in converted.beside]
     if not lines:
         return []
     done, every = converted.share
@@ -71,13 +73,16 @@ def diff(converted: Converted) -> str:
     """All changes as one unified diff, in the order of the files; "" where there are none."""
     parts: list[str] = []
     for made in converted.files:
-        if not made.changed and not made.notebook:
-            continue
-        # What a notebook writes is no file yet.
-        old, name = ("", "/dev/null") if made.notebook else (made.before, f"a/{made.path}")
-        before, after = (re.split(r"(?<=\n)", text) for text in (old, made.after))
-        for line in difflib.unified_diff(
-            [one for one in before if one], [one for one in after if one], name, f"b/{made.path}"
-        ):
-            parts.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+        if made.changed and not made.notebook:
+            parts += _changes(made.before, made.after, f"a/{made.path}", made.path)
+        elif made.notebook:  # what a notebook writes is no file yet
+            parts += _changes("", made.after, "/dev/null", made.path)
+    for path, text in converted.beside.items():
+        parts += _changes("", text, "/dev/null", path)
     return "".join(parts)
+
+
+def _changes(old: str, new: str, name: str, path: str) -> Iterator[str]:
+    before, after = (re.split(r"(?<=\n)", text) for text in (old, new))
+    for line in difflib.unified_diff([one for one in before if one], [one for one in after if one], name, f"b/{path}"):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -84,6 +84,7 @@ class ConversionOutcome:
         cell, source: of a notebook's cell; the line's text. Both are known once it is told as the user has it.
         gone: the constructs that the text has no more, by their nodes.
         keeps_model_fn: whether its model_fn stays a function of TensorFlow 1, which a Keras model calls.
+        parts: what it takes from the module beside it, as a program of Keras 3.
     """
 
     text: str = ""
@@ -95,6 +96,7 @@ class ConversionOutcome:
     together: str = ""
     cell: int | None = None
     source: str | None = None
+    parts: tuple[str, ...] = ()
 
     def told(self) -> str:
         """Where it stops, and why."""

@@ -6,6 +6,7 @@ from functools import partial
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
@@ -45,15 +46,38 @@ def _of_iterator(reader: Rewriter, call: cst.Call) -> None:
     if not isinstance(method, cst.Attribute) or method.attr.value != "make_one_shot_iterator":
         raise NotConvertible("the next batch of an iterator that is no data set's own", call)
     parent = reader.tree.parents.get(call)
-    if not isinstance(parent, (cst.Return, cst.Lambda)):
-        raise NotConvertible("the next batch of a data set, which is read before it is returned", call)
     given = cst.ensure_type(made, cst.Call).args
     owner = given[0].value if given else method.value
-    reader.replaced[call] = lambda: reader.text(owner)
+    if isinstance(parent, (cst.Return, cst.Lambda)):
+        reader.replaced[call] = lambda: reader.text(owner)
+    elif isinstance(parent, cst.Assign):
+        _of_names(reader, parent, owner)
+    else:
+        raise NotConvertible("the next batch of a data set, which is read before it is returned", call)
     if made is not call.func.value:
         statement = reader.statement_of(made)
         if isinstance(statement, cst.SimpleStatementLine):
             reader.replaced[statement] = REMOVED
+
+
+def _of_names(reader: Rewriter, batch: cst.Assign, owner: cst.BaseExpression) -> None:
+    """`features, labels = iterator.get_next()`, where both are returned as they are: the data set is."""
+    target = batch.targets[0].target
+    statement, scope = reader.tree.parents.get(batch), reader.scope(batch)
+    returned = list(scope.returns)
+    text = reader.source(target).strip("()")
+    names = {name for name in text.replace(" ", "").split(",") if name}
+    uses = [one for one in reader.tree.chains if root(one).value in names and reader.scope(one) is scope
+            and batch not in reader.tree.above(one)]  # fmt: skip
+    plain = all(any(above in returned for above in (one, *reader.tree.above(one))) for one in uses)
+    same = returned and all(
+        reader.source(one).strip("()").replace(" ", "") == text.replace(" ", "") for one in returned
+    )
+    if len(batch.targets) != 1 or not same or not plain or not isinstance(statement, cst.SimpleStatementLine):
+        raise NotConvertible("the next batch of a data set, which is read before it is returned", batch.value)
+    reader.replaced[statement] = REMOVED
+    for one in returned:
+        reader.replaced[one] = lambda: reader.text(owner)
 
 
 def _of_files(reader: Rewriter, name: str, call: cst.Call) -> str:
@@ -153,7 +177,7 @@ def _check_gives(reader: Rewriter, node: cst.BaseExpression) -> None:
         ):
             raise NotConvertible("an input function of another file, which reads an iterator", node)
         for one in function.tree.scopes[function.node].returns:
-            if isinstance(one, (cst.Tuple, cst.Dict, cst.List)):
+            if isinstance(one, (cst.Tuple, cst.Dict, cst.List)) and one not in reader.replaced:
                 raise NotConvertible("an input function that gives tensors, and no data set", node)
 
 

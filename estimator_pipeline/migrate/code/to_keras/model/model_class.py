@@ -92,8 +92,9 @@ class _Writer:
         folder = path.parent.name or reader.program.modules.package or "keras"
         of = stem or (folder if path.stem in ("model", "models", "__init__") else path.stem)
         words = "".join(part.capitalize() for part in re.split(r"\W+|_", of))
-        self.class_name = words.lstrip("0123456789") + "Model"  # a notebook's name may begin with a number
-        self.maker = f"make_{stem}_model" if stem else "make_model"
+        # A notebook's name may begin with a number, that of a model_fn or a file end with "model".
+        self.class_name = (words.lstrip("0123456789").removesuffix("Model") or "Trained") + "Model"
+        self.maker = f"make_{stem.removesuffix('_model')}_model" if stem and stem != "model" else "make_model"
         while self.class_name in taken:
             self.class_name = f"Keras{self.class_name}"
         around = next((one for one in reader.tree.above(function) if isinstance(one, cst.ClassDef)), None)

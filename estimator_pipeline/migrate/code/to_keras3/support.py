@@ -1,0 +1,250 @@
+"""What Keras 3 lacks, as text of the small module that is written beside a program: each part where it is called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["MODULE", "PARTS", "module_text"]
+
+MODULE = "keras_support"
+"""The name of the module."""
+
+PARTS = {
+    "batches": '''def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
+    """Batches of arrays or the columns of a data frame, and of their labels; without end where num_epochs is None."""
+    if hasattr(x, "columns"):
+        x = {name: column.to_numpy() for name, column in x.items()}
+    y = y.to_numpy() if hasattr(y, "to_numpy") else y
+    data = tf.data.Dataset.from_tensor_slices(x if y is None else (x, y))
+    if shuffle:
+        data = data.shuffle(len(data))
+    return data.repeat(num_epochs).batch(batch_size)''',
+    "model_inputs": '''def model_inputs(data):
+    """A Keras input for each feature of a data set."""
+    features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
+    if isinstance(features, dict):
+        return {name: keras.Input(one.shape[1:], name=name, dtype=one.dtype.name) for name, one in features.items()}
+    return keras.Input(features.shape[1:], dtype=features.dtype.name)''',
+    "examples": '''def examples(model, data, keys=None):
+    """The predictions for a data set, a dict for each example."""
+    predictor = keras.Model(model.input, model.predictions(model.input, model.output))
+    for batch in data.as_numpy_iterator():
+        predicted = predictor.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        for row in zip(*(predicted[key] for key in keys or predicted)):
+            yield dict(zip(keys or predicted, row))''',
+    "WhenTraining": '''class WhenTraining(keras.layers.Layer):
+    """The first of two tensors while the model trains, the second one otherwise."""
+
+    def call(self, inputs, training=None):
+        trained, otherwise = inputs
+        return trained if training else otherwise''',
+    "Momentum": '''@keras.saving.register_keras_serializable(MODULE)
+class Momentum(keras.optimizers.Optimizer):
+    """Momentum whose velocity is that of the gradients, whatever the learning rate was when they came.
+
+    `keras.optimizers.SGD` keeps the rate in its velocity: the two part where the rate changes.
+    """
+
+    def __init__(self, learning_rate, momentum=0.9, nesterov=False, name="momentum", **options):
+        super().__init__(learning_rate=learning_rate, name=name, **options)
+        self.momentum, self.nesterov = momentum, nesterov
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.velocities = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient, variable, learning_rate):
+        velocity = self.velocities[self._get_variable_index(variable)]
+        rate = keras.ops.cast(learning_rate, variable.dtype)
+        gradient = keras.ops.convert_to_tensor(gradient)  # that of an embedding names rows
+        self.assign(velocity, self.momentum * velocity + gradient)
+        step = gradient + self.momentum * velocity if self.nesterov else velocity
+        self.assign_sub(variable, rate * step)
+
+    def get_config(self):
+        return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}''',
+    "RMSProp": '''@keras.saving.register_keras_serializable(MODULE)
+class RMSProp(keras.optimizers.Optimizer):
+    """RMSProp whose mean square begins at 1, and whose momentum is that of steps; `keras.optimizers.RMSprop` has 0."""
+
+    def __init__(self, learning_rate, decay=0.9, momentum=0.0, epsilon=1e-10, name="rmsprop", **options):
+        super().__init__(learning_rate=learning_rate, name=name, **options)
+        self.decay, self.momentum, self.epsilon = decay, momentum, epsilon
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.mean_squares = self.add_optimizer_variables(variables, "rms", initializer="ones")
+            self.steps = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        mean_square, step = self.mean_squares[index], self.steps[index]
+        rate = keras.ops.cast(learning_rate, variable.dtype)
+        gradient = keras.ops.convert_to_tensor(gradient)  # that of an embedding names rows
+        self.assign_add(mean_square, (keras.ops.square(gradient) - mean_square) * (1 - self.decay))
+        change = rate * gradient * keras.ops.rsqrt(mean_square + self.epsilon)
+        self.assign(step, self.momentum * step + change)
+        self.assign_sub(variable, step)
+
+    def get_config(self):
+        own = {"decay": self.decay, "momentum": self.momentum, "epsilon": self.epsilon}
+        return {**super().get_config(), **own}''',
+    "StopAfter": '''class StopAfter(keras.callbacks.Callback):
+    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+        self.end = int(self.model.optimizer.iterations) + self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.step = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step >= self.end:
+            self.model.stop_training = True''',
+    "Evaluation": '''class Evaluation(keras.callbacks.Callback):
+    """Evaluates the model each time so many steps are done, and when training ends.
+
+    `data` is a data set, or a function that gives one for each evaluation. `result` has the metrics and the global step
+    of the last evaluation, `exports` what each exporter wrote with it. Training ends where one of the functions `stop`
+    says so of all results. The metrics that `fit` shows of training go on behind an evaluation.
+    """
+
+    def __init__(self, data, every_steps, folder=None, name=None, exporters=(), stop=()):
+        super().__init__()
+        self.data, self.every_steps, self.stop = data, every_steps, stop
+        self.exporters, self.folder = exporters, folder
+        self.label = f"evaluation {name}" if name else "evaluation"
+        self.results, self.exports, self.step = [], [], None
+
+    @property
+    def result(self):
+        return self.results[-1] if self.results else None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.step = int(self.model.optimizer.iterations)  # a backup is restored by now
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step % self.every_steps == 0:
+            self.evaluate()
+
+    def on_train_end(self, logs=None):
+        if self.step is not None and (not self.results or self.result["global_step"] != self.step):
+            self.evaluate()
+        self.exports = [one.at_end(self.model, self.folder, self.result) for one in self.exporters]
+
+    def evaluate(self):
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()  # of the steps since the last one
+        training = [(each, keras.ops.convert_to_numpy(each)) for one in self.model.metrics for each in one.variables]
+        found = self.model.evaluate(self.data() if callable(self.data) else self.data, return_dict=True, verbose=0)
+        for variable, value in training:
+            variable.assign(value)
+        self.results.append({**found, "global_step": self.step})
+        told = ", ".join(f"{key} = {value:.6g}" for key, value in found.items())
+        print(f"{self.label} at step {self.step}: {told}")
+        for one in self.exporters:
+            one.evaluated(self.model, self.folder, self.results)
+        if any(ends(self.results) for ends in self.stop):
+            self.model.stop_training = True''',
+    "FinalExporter": '''class FinalExporter:
+    """Exports the model when training ends; `export(model, folder)` writes it."""
+
+    def __init__(self, name, export):
+        self.name, self.export, self.exported = name, export, None
+
+    def write(self, model, folder):
+        folder = os.path.join(folder, "export", self.name)
+        os.makedirs(folder, exist_ok=True)
+        self.exported = self.export(model, folder)
+
+    def evaluated(self, model, folder, results):
+        pass
+
+    def at_end(self, model, folder, result):
+        self.write(model, folder)
+        return self.exported''',
+    "LatestExporter": '''class LatestExporter(FinalExporter):
+    """Exports the model with each evaluation, and keeps the last few exports."""
+
+    def __init__(self, name, export, exports_to_keep=5):
+        super().__init__(name, export)
+        self.exports_to_keep, self.folders = exports_to_keep, []
+
+    def write(self, model, folder):
+        super().write(model, folder)
+        self.folders.append(self.exported)
+        while self.exports_to_keep and len(self.folders) > self.exports_to_keep:
+            shutil.rmtree(self.folders.pop(0), ignore_errors=True)
+
+    def evaluated(self, model, folder, results):
+        self.write(model, folder)
+
+    def at_end(self, model, folder, result):
+        return self.exported''',
+    "BestExporter": '''class BestExporter(LatestExporter):
+    """Exports the model with each evaluation that is better than all before, by the loss where nothing is said."""
+
+    def __init__(self, name, export, compare=None, exports_to_keep=5):
+        super().__init__(name, export, exports_to_keep)
+        self.compare = compare or (lambda best, current: current["loss"] < best["loss"])
+        self.best = None
+
+    def evaluated(self, model, folder, results):
+        current = results[-1]
+        if self.best is None or self.compare(best_eval_result=self.best, current_eval_result=current):
+            self.best = current
+            self.write(model, folder)''',
+    "stop_if_no_decrease": '''def stop_if_no_decrease(metric_name, max_steps_without_decrease, min_steps=0):
+    """Says that training ends when a metric has not come below its least value for so many steps."""
+    return _without_progress(metric_name, max_steps_without_decrease, min_steps, lambda new, best: new < best)''',
+    "stop_if_no_increase": '''def stop_if_no_increase(metric_name, max_steps_without_increase, min_steps=0):
+    """Says that training ends when a metric has not come above its highest value for so many steps."""
+    return _without_progress(metric_name, max_steps_without_increase, min_steps, lambda new, best: new > best)''',
+    "_without_progress": """def _without_progress(metric_name, max_steps, min_steps, is_better):
+    def ends(results):
+        best = results[0]
+        for result in results:
+            if is_better(result[metric_name], best[metric_name]):
+                best = result
+        step = results[-1]["global_step"]
+        return step >= min_steps and step - best["global_step"] >= max_steps
+
+    return ends""",
+    "stop_if_higher": '''def stop_if_higher(metric_name, threshold, min_steps=0):
+    """Says that training ends when a metric is higher than a threshold."""
+    return lambda results: results[-1]["global_step"] >= min_steps and results[-1][metric_name] > threshold''',
+    "stop_if_lower": '''def stop_if_lower(metric_name, threshold, min_steps=0):
+    """Says that training ends when a metric is lower than a threshold."""
+    return lambda results: results[-1]["global_step"] >= min_steps and results[-1][metric_name] < threshold''',
+}
+"""Name -> text, in the order in which the module has them."""
+
+
+def module_text(names: Iterable[str]) -> str:
+    """The module with these parts, and what they need.
+
+    Raises:
+        KeyError: there is no such part.
+    """
+    wanted, waiting = set[str](), list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in wanted:
+            wanted.add(name)
+            waiting += [one for one in PARTS if re.search(rf"\b{one}\b", PARTS[name])]
+    text = "\n\n\n".join(PARTS[name] for name in PARTS if name in wanted)
+    text = text.replace("(MODULE)", f'("{MODULE}")')
+    imports = [f"import {name}\n" for name in ("os", "shutil") if f"{name}." in text]
+    imports += ["\n"] if imports else []
+    imports += ["import keras\n"] if "keras." in text else []
+    imports += ["import tensorflow as tf\n"] if "tf." in text else []
+    return f'"""What this program needs, and Keras 3 does not have."""\n\n{"".join(imports)}\n\n{text}\n'

@@ -1,0 +1,58 @@
+"""What this program needs, and Keras 3 does not have."""
+
+import keras
+
+
+def model_inputs(data):
+    """A Keras input for each feature of a data set."""
+    features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
+    if isinstance(features, dict):
+        return {name: keras.Input(one.shape[1:], name=name, dtype=one.dtype.name) for name, one in features.items()}
+    return keras.Input(features.shape[1:], dtype=features.dtype.name)
+
+
+@keras.saving.register_keras_serializable("keras_support")
+class Momentum(keras.optimizers.Optimizer):
+    """Momentum whose velocity is that of the gradients, whatever the learning rate was when they came.
+
+    `keras.optimizers.SGD` keeps the rate in its velocity: the two part where the rate changes.
+    """
+
+    def __init__(self, learning_rate, momentum=0.9, nesterov=False, name="momentum", **options):
+        super().__init__(learning_rate=learning_rate, name=name, **options)
+        self.momentum, self.nesterov = momentum, nesterov
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.velocities = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient, variable, learning_rate):
+        velocity = self.velocities[self._get_variable_index(variable)]
+        rate = keras.ops.cast(learning_rate, variable.dtype)
+        gradient = keras.ops.convert_to_tensor(gradient)  # that of an embedding names rows
+        self.assign(velocity, self.momentum * velocity + gradient)
+        step = gradient + self.momentum * velocity if self.nesterov else velocity
+        self.assign_sub(variable, rate * step)
+
+    def get_config(self):
+        return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}
+
+
+class StopAfter(keras.callbacks.Callback):
+    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+        self.end = int(self.model.optimizer.iterations) + self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.step = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step >= self.end:
+            self.model.stop_training = True
