@@ -1,7 +1,7 @@
 """What becomes of public Estimator programs: each is scanned, converted and run, on data that are generated.
 
-    python tools/public_programs.py CHECKOUTS [--list FILE] [--only NAME ...] [--to estimator|keras|both]
-                                    [--parity] [--json FILE] [--keep DIR]
+    python tools/public_programs.py CHECKOUTS [--list FILE] [--only NAME ...] [--parity]
+                                    [--to both|estimator|keras|keras-layers|keras3] [--json FILE] [--keep DIR]
 
 tools/public_programs.yaml names them: a repository, its commit, what of it is the program, arguments, and how data are
 made, for no data set is downloaded. CHECKOUTS holds a checkout of each repository, as OWNER+NAME or OWNER/NAME. One
@@ -49,6 +49,9 @@ import yaml
 
 LIST = Path(__file__).with_suffix(".yaml")
 KERAS, STAYS = "keras", "keras; its model_fn stays"
+# What a program may become, and the Keras that it runs on then.
+TARGETS = ("estimator", "keras", "keras-layers", "keras3")
+KERAS_2, KERAS_OF = {"TF_USE_LEGACY_KERAS": "1"}, {"keras3": {"TF_USE_LEGACY_KERAS": "0"}}
 SECONDS = 120  # for one run of a program
 WRAPPER = "_with_stub.py"
 # What IPython gives to a notebook.
@@ -576,7 +579,7 @@ def try_estimator(program: Program, folder: Path, main: str, work: Path, stubs: 
 
 
 def try_keras(
-    program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str]
+    program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str], to: str
 ) -> tuple[dict[str, str], str, str]:
     """Converts a program to Keras and runs it, where something of it became Keras.
 
@@ -586,7 +589,7 @@ def try_keras(
     from estimator_pipeline.migrate.code import convert
 
     try:
-        converted = convert(folder, to="keras")
+        converted = convert(folder, to=to)
     except Exception as error:
         return {main: f"the converter fails: {type(error).__name__}: {error}"}, "", ""
     files = {
@@ -598,12 +601,12 @@ def try_keras(
         return files, "", ""
     prepare(program, folder, work, converted)
     told, cwd = command(program, main, work, stubs)
-    code, output = run([sys.executable, *told], cwd, environment(program, work, TF_USE_LEGACY_KERAS="1"))
+    code, output = run([sys.executable, *told], cwd, environment(program, work, **KERAS_OF.get(to, KERAS_2)))
     return files, last_error(code, output) if code else "ok", output
 
 
 def try_parity(
-    program: Program, folder: Path, main: str, scratch: Path, stubs: Mapping[str, str]
+    program: Program, folder: Path, main: str, scratch: Path, stubs: Mapping[str, str], to: str
 ) -> tuple[str, str]:  # fmt: skip
     """Compares the first training of a program's Estimators with that of its conversion: "ok", or why not; and more."""
     from estimator_pipeline.migrate.code import convert
@@ -611,7 +614,7 @@ def try_parity(
     records, output = scratch / "parity", ""
     for target, watch in (("estimator", "watch_estimators"), ("keras", "watch_models")):
         work = scratch / f"parity-{target}"
-        prepare(program, folder, work, convert(folder, to=target))
+        prepare(program, folder, work, convert(folder, to="estimator" if target == "estimator" else to))
         first = (
             f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})\n"
             f"import public_parity; public_parity.{watch}({str(records)!r})"
@@ -619,7 +622,7 @@ def try_parity(
         told, cwd = command(program, main, work, stubs, first)
         if target == "estimator":
             told = ["-m", "estimator_pipeline", "exec", *(["--tf1"] if program.tf1 else []), *told]
-        more = {} if target == "estimator" else {"TF_USE_LEGACY_KERAS": "1"}
+        more = {} if target == "estimator" else KERAS_OF.get(to, KERAS_2)
         code, said = run([sys.executable, *told], cwd, environment(program, work, **more))
         output += said
         if not (records / f"{target}.recorded").exists():
@@ -653,18 +656,16 @@ def examine(
         result.scan = "ok"
     except Exception as error:
         result.scan = f"{type(error).__name__}: {error}"
-    for target in ("estimator", "keras"):
-        if to not in (target, "both"):
-            continue
+    for target in ("estimator", "keras") if to == "both" else (to,):
         started, folder, work = time.monotonic(), scratch / f"{target}-source", scratch / target
         shutil.copytree(original, folder)
         main = stage(source, program, folder, work)
         if target == "estimator":
             result.estimator, result.output[target] = try_estimator(program, folder, main, work, stubs)
         else:
-            result.keras, result.runs, result.output[target] = try_keras(program, folder, main, work, stubs)
+            result.keras, result.runs, result.output[target] = try_keras(program, folder, main, work, stubs, target)
         if parity and result.runs == "ok":
-            result.parity, result.output["parity"] = try_parity(program, folder, main, scratch, stubs)
+            result.parity, result.output["parity"] = try_parity(program, folder, main, scratch, stubs, target)
         result.seconds[target] = round(time.monotonic() - started, 1)
     return result
 
@@ -739,7 +740,7 @@ def main() -> int:
     parser.add_argument("checkouts", type=Path, metavar="CHECKOUTS")
     parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help="the programs")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these alone")
-    parser.add_argument("--to", choices=("estimator", "keras", "both"), default="both")
+    parser.add_argument("--to", choices=("both", *TARGETS), default="both")
     parser.add_argument("--parity", action="store_true", help="compare the trainings of what runs as Keras")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all of it, with the end of each output")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="what was written and run stays there")

@@ -62,6 +62,34 @@ def test_names_that_a_person_would_give(tmp_path):
     assert "name='hidden')(net)  # wide\n" in text and "# Labels are numbers of classes.\n        loss = " in text
 
 
+def test_a_notebook(tmp_path):
+    """Its cells stay, with what they hand to IPython; nothing switches to Keras 2."""
+    before, main = PROGRAM.read_text().split("def main(_):")
+    head, functions = before.split("RATE = 0.1\n")
+    main = "".join(line.removeprefix("    ") for line in main.split("if __name__")[0].splitlines(keepends=True))
+    cells = [f"%matplotlib inline\n{head}", "!ls data", functions.strip("\n"), main.strip("\n")]
+    book = {"cells": [{"cell_type": "code", "execution_count": 1, "metadata": {}, "outputs": [], "source": cell}
+                      for cell in cells], "metadata": {}, "nbformat": 4, "nbformat_minor": 2}  # fmt: skip
+    (tmp_path / "typical.ipynb").write_text(json.dumps(book))
+    converted = convert(tmp_path)
+    (made,) = converted.files
+    assert made.keras and list(converted.beside) == ["keras_support.py"], made.kept_as_estimator
+    cells = ["".join(cell["source"]) for cell in json.loads(made.after)["cells"]]
+    assert cells[0].startswith("%matplotlib inline\n") and "import keras\n" in cells[0] and cells[1] == "!ls data"
+    assert "class MyModel(keras.Model):" in cells[2] and "model.fit(" in cells[3]
+    assert "TF_USE_LEGACY_KERAS" not in made.after
+
+
+def test_a_function_of_the_program_with_the_name_of_one_beside_it(tmp_path):
+    source = tmp_path / "own.py"
+    text = PROGRAM.read_text().replace("arrays()[0]", "stop_if_lower()")
+    source.write_text(text.replace("def arrays():", "def stop_if_lower():\n    return arrays()[0]\n\n\ndef arrays():"))
+    converted = convert(source)
+    (made,) = converted.files
+    assert made.keras and "def stop_if_lower():\n    return arrays()[0]\n" in made.after
+    assert "stop_if_lower" not in converted.beside["keras_support.py"]
+
+
 @pytest.mark.parametrize(
     ("name", "line", "construct"),
     [

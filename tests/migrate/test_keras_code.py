@@ -171,6 +171,101 @@ def old(tmp_path, **parts: str):
     return made
 
 
+READS = "    return data.batch(2).make_one_shot_iterator().get_next()\n"
+BATCHES = [
+    (
+        "    data = data.batch(2)\n    iterator = data.make_one_shot_iterator()\n"
+        "    features, labels = iterator.get_next()  # a batch\n    # Twice.\n"
+        "    features = {'x': features['x'] * 2}\n\n    return features, labels\n",
+        "    data = data.batch(2)\n\n    def prepare_batch(features, labels):  # a batch\n        # Twice.\n"
+        "        features = {'x': features['x'] * 2}\n\n        return features, labels\n\n"
+        "    return data.map(prepare_batch)\n",
+    ),
+    (
+        "    batch = data.batch(2).make_one_shot_iterator().get_next()\n    return batch[0], batch[1]\n",
+        "\n    def prepare_batch(*batch):\n        return batch[0], batch[1]\n\n"
+        "    return data.batch(2).map(prepare_batch)\n",
+    ),
+    (
+        "    x, y = data.batch(2).make_one_shot_iterator().get_next()\n    if y is None:\n        return x\n"
+        "    return x, y\n",
+        "\n    def prepare_batch(x, y):\n        if y is None:\n            return x\n        return x, y\n\n"
+        "    return data.batch(2).map(prepare_batch)\n",
+    ),
+    (
+        "    x = data.batch(2).make_one_shot_iterator().get_next()\n    return x, None\n",
+        "    return data.batch(2)\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("reads", "written"), BATCHES)
+def test_what_is_done_with_a_batch_is_a_function_of_the_data_set(tmp_path, reads, written):
+    source = tmp_path / "reads.py"
+    text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
+    source.write_text(text.replace(READS, reads))
+    (made,) = convert(source).files
+    assert f"[0, 1]))\n{written}" in made.after and not made.left
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "    with tf.device('/cpu:0'):\n        x, y = data.make_one_shot_iterator().get_next()\n        return x, y\n",
+        "    if not data:\n        return None\n    x, y = data.make_one_shot_iterator().get_next()\n    return x, y\n",
+        "    x, y = data.make_one_shot_iterator().get_next()\n    x = f(x, '''a\nb''')\n    return x, y\n",
+    ],
+)
+def test_a_batch_that_is_no_function_of_the_data_set(tmp_path, reads):
+    """Another return before it, a block around it, a text of several lines, which an indentation would change."""
+    source = tmp_path / "reads.py"
+    text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
+    source.write_text(text.replace(READS, reads))
+    (made,) = convert(source).files
+    assert not made.keras and "batch" in made.kept_as_estimator
+
+
+OUTPUTS = """    outputs = tf.estimator.export.PredictOutput({'class': GIVEN})
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        export = {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: outputs}
+        return tf.estimator.EstimatorSpec(mode, predictions={'class': predicted}, export_outputs=export)
+"""
+SERVED = """
+
+def serving():
+    x = tf.placeholder(tf.float32, [None, 2])
+    return tf.estimator.export.ServingInputReceiver({'x': x}, {'x': x})
+
+
+estimator.export_savedmodel('out', serving)
+"""
+
+
+@pytest.mark.parametrize(("given", "keras"), [("predicted", True), ("predicted + 1", False)])
+def test_outputs_of_an_export_by_names(tmp_path, given, keras):
+    """An output that is all predictions in other words; others are declined."""
+    source = tmp_path / "export.py"
+    text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD).replace(
+        "if __name__ == '__main__':\n    estimator", "estimator"
+    )
+    first = text.index("    if mode == tf.estimator.ModeKeys.PREDICT")
+    text = text[:first] + OUTPUTS.replace("GIVEN", given) + text[text.index("    loss = ") :]
+    text = text[: text.index("    estimator.train")]
+    source.write_text(f"{text}estimator.train(input_fn, steps=2){SERVED}")
+    (made,) = convert(source).files
+    assert made.keras is keras, made.kept_as_estimator
+    assert keras == ("signatures={'serving_default': predict, 'predict': predict}" in made.after)
+
+
+def test_a_model_fn_that_asks_for_params_of_an_estimator_without(tmp_path):
+    """An Estimator hands it an empty dict."""
+    source = tmp_path / "without.py"
+    text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
+    source.write_text(text.replace(", params={'rate': 0.01}", "").replace("params['rate']", "params.get('rate', 1)"))
+    (made,) = convert(source).files
+    assert "make_model(model_inputs(training), {})" in made.after
+
+
 def test_the_scan_says_what_the_conversion_does(tmp_path):
     """Of a program of TensorFlow 1 too, at the places where its constructs are before the conversion."""
     made, found = old(tmp_path), scan(tmp_path / "old.py")

@@ -103,6 +103,28 @@ def test_goes_on_where_it_was(tmp_path):
     assert made(parts).fit(data(), max_steps=9) is None and made(parts).global_step == 9
 
 
+def test_gradients_within_a_loop(tmp_path):
+    """As an optimizer with differential privacy makes them, for each part of a batch: a variable outside has one."""
+
+    def model_fn(features, labels, mode):
+        weight = v1.get_variable("w", [3, 2])
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.matmul(features["x"], weight))
+
+        def add(part, total):
+            return part + 1, total + v1.gradients(tf.reduce_mean(losses[part * 4 : part * 4 + 4]), weight)[0]
+
+        _, total = tf.while_loop(lambda part, _: part < 4, add, [0, tf.zeros([3, 2])])
+        step = v1.train.get_global_step()
+        train_op = v1.train.GradientDescentOptimizer(0.1).apply_gradients([(total, weight)], step)
+        return keras_model_fn.ModelFnSpec(mode, loss=tf.reduce_mean(losses), train_op=train_op)
+
+    model = keras_model_fn.ModelFnModel(model_fn, str(tmp_path))
+    model.fit(data(), max_steps=1)
+    before = variables(tmp_path)["w"]
+    model.fit(data(), max_steps=2)
+    assert np.abs(variables(tmp_path)["w"] - before).min() > 1e-4
+
+
 def test_keras_layers_in_a_model_fn(tmp_path):
     """A Sequential model and Keras's metrics and optimizer: moving statistics are those that were trained."""
 

@@ -122,7 +122,7 @@ def command(
         typer.echo(summary(made), err=True)
         return
     typer.echo(summary(made, ran))
-    by = "estimator-pipeline exec FILE"
+    by = "python FILE" if to == "keras3" and made.became["files"] == made.became["keras"] else "estimator-pipeline exec FILE"
     if made.changed and all(one.is_notebook for one in made.changed):
         by = "Jupyter, in a Python that has estimator-pipeline"
     typer.echo(f"\nwritten to {output}; run it by: {by}")

@@ -274,14 +274,8 @@ def convert_part(
                     made.kept_as_estimator = verdict.why
                     _switch(made, trees[source.path], analysis, imported)
                     _import(made, trees[source.path], renamed)
-                if (
-                    source.cells
-                    and not made.keeps_model_fn
-                    and (
-                        made.keras or verdict.verdict == ESTIMATOR or (made.changes and _OF_KERAS_2.search(made.after))
-                    )
-                ):
-                    _install(made, source)
+                if source.cells:
+                    _install(made, source, keras_3=options["to"] == "keras3")
             files.append(made)
         _note(files, _again(files, analysis, others), NOTES[options["notes"]])
     for made, source in zip(files, analysis.sources, strict=True):
@@ -370,13 +364,16 @@ def _import(made: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
     made.changes.sort(key=lambda change: change.order)
 
 
-def _install(made: ConvertedFile, source: SourceFile) -> None:
-    """What `estimator-pipeline exec` does for a file, in a notebook: before its first import."""
+def _install(made: ConvertedFile, source: SourceFile, *, keras_3: bool) -> None:
+    """What `estimator-pipeline exec` does for a file, in a notebook that asks for it: before its first import."""
+    if made.keeps_model_fn or (made.keras and keras_3):  # what it imports does that, or it has nothing of Keras 2
+        return
+    asks = made.keras or made.verdict.verdict == ESTIMATOR or (made.changes and _OF_KERAS_2.search(made.after))
+    line = first_import(made.after)
+    if not asks or not line or any(one in made.before for one in ("compat.install(", "TF_USE_LEGACY_KERAS")):
+        return
     keras_2 = ["import os", "", 'os.environ["TF_USE_LEGACY_KERAS"] = "1"', ""]
     written = keras_2 if made.keras else ["import estimator_pipeline", "", "estimator_pipeline.compat.install()", ""]
-    line = first_import(made.after)
-    if not line or any(one in made.before for one in ("compat.install(", "TF_USE_LEGACY_KERAS")):
-        return
     made.changes.append(_placed(source.with_text(made.after), Change(line, 1, "", written[2], "keras-2")))
     made.changes.sort(key=lambda change: change.order)
     lines = Lines(made.after)
@@ -420,11 +417,14 @@ def _keep_cells(made: ConvertedFile, source: SourceFile) -> None:
 def _rewrite_notebooks(files: Mapping[str, ConvertedFile], code: CodeBase, *, noted: bool) -> None:
     """Gives notebooks their JSON, where their code or a file that they write is converted."""
     sources = {source.path: source for source in code.sources}
+    written: dict[str, list[ConvertedFile]] = {}
+    for made in files.values():
+        if made.notebook and made.changed:
+            written.setdefault(made.notebook, []).append(made)
     for made in files.values():
         source, cells = sources[made.path], dict(made.cells)
-        for other in files.values() if source.cells else ():
-            if other.notebook == made.path and other.changed:
-                cells |= _written_cell(source, sources[other.path], other.after)
+        for other in written.get(made.path, ()):
+            cells |= _written_cell(source, sources[other.path], other.after)
         if not cells:
             continue
         for cell in source.cells if noted else ():

@@ -18,7 +18,6 @@ from estimator_pipeline.migrate.code.analysis import notebooks
 from estimator_pipeline.migrate.code.analysis.constructs import DATASET_ATTRIBUTES, RESOLVED, Construct, find_constructs
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
-from estimator_pipeline.migrate.code.analysis.import_graph import syntax
 from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
@@ -141,7 +140,9 @@ def analyse(
             outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others, to)
             outcomes = as_the_user_has_it(outcomes, sources, renamed)
             if to == "keras3":
-                outcomes = in_keras_3(outcomes, sources)
+                imports = {tree.source.path: [one.source.path for one in read.program.imports(tree)]
+                           for tree in read.program.trees.values()}  # fmt: skip
+                outcomes = in_keras_3(outcomes, sources, imports)
         pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
     findings += [unreadable(source, problem) for source in sources for problem in source.problems]
@@ -297,7 +298,7 @@ def _parsed(source: SourceFile) -> list[Tree | None]:
     cells = []
     for cell in source.cells:
         alone = SourceFile(source.path, cell.text)
-        if syntax(cell.text) is None and parse(alone) is None:
+        if notebooks.python_tree(cell.text) is None and parse(alone) is None:
             source.problems.append(alone.problems[0]._replace(cell=cell.number))
             cells.append(cell._replace(text="\n" * cell.text.count("\n")))
         else:

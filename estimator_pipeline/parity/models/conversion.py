@@ -14,7 +14,8 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.tolerances import Tolerances
 from estimator_pipeline.parity.models.arguments import InputFns
 from estimator_pipeline.parity.models.compare import compare_models
-from estimator_pipeline.parity.models.keras_3 import compare_keras_3, is_keras_3, shapes_of_tensorflow_2
+from estimator_pipeline.parity.models.keras_3 import compare_keras_3, shapes_of_tensorflow_2
+from estimator_pipeline.parity.models.layers import is_keras_3
 from estimator_pipeline.parity.result import Parity
 
 __all__ = ["check_proof", "compare_conversion"]

@@ -39,6 +39,7 @@ def input_fn(training):
     dataset = dataset.batch(20)
     iterator = dataset.make_one_shot_iterator()
     features, labels = iterator.get_next()
+    features['x'] = tf.minimum(features['x'], 0.9)
     return features, labels
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.modules import Modules, within
-from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
+from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem, python_tree
 from estimator_pipeline.migrate.code.analysis.syntax import parse
 
-__all__ = ["Imported", "Part", "imported", "parts", "syntax", "with_tensorflow"]
+__all__ = ["Imported", "Part", "imported", "parts", "with_tensorflow"]
 
 _OF_INTEREST = re.compile(r"tensorflow|TF_CONFIG|\btf\.(estimator|contrib|layers|train|compat)\b")
 # What is found by a name alone, whatever a program imports, and what libcst is not asked for: `except A, b:`.
@@ -56,16 +55,6 @@ class Part(NamedTuple):
     modules: tuple[str, ...]
 
 
-def syntax(text: str) -> ast.Module | None:
-    """Python's own tree of a text; None where there is none."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
-
-
 def imported(source: SourceFile) -> Imported:
     """What a file or a notebook imports, in any of its functions."""
     names: set[tuple[str, int, str]] = set()
@@ -73,7 +62,7 @@ def imported(source: SourceFile) -> Imported:
         return Imported(frozenset(_by_lines(source.text)), False)
     read, problems = True, []
     for text in [cell.text for cell in source.cells] or [source.text]:
-        tree = syntax(text) if "import" in text or not source.cells else ast.Module([], [])
+        tree = python_tree(text) if "import" in text or not source.cells else ast.Module([], [])
         if tree is None:
             alone = SourceFile(source.path, text)
             names.update(_of_libcst(alone))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = ["NotebookCell", "NotebookCode", "NotebookProblem", "WrittenFile", "code_of", "first_import",
-           "is_written", "joined", "restored", "split"]  # fmt: skip
+           "is_written", "joined", "python_tree", "restored", "split"]  # fmt: skip
 
 # A comment that no person writes: it stands for a line of IPython, by its number in the cell, and between two cells.
 _MARK = "#\x7f"
@@ -239,7 +239,7 @@ def _python(text: str) -> str:
         del told[0]
     if (told and _is_other(told[0], len(told) > 1)) or "\x7f" in text:
         return "\n" * text.count("\n")
-    if _parsed(text) is not None:
+    if python_tree(text) is not None:
         return text
     made: list[str] = []
     before, goes_on = "", False
@@ -272,11 +272,12 @@ def _plain(line: str, before: str) -> str:
 
 def _is_statement(text: str) -> bool:
     """Whether a line is a statement of Python by itself."""
-    found = _parsed(text)
+    found = python_tree(text)
     return found is not None and not any(hasattr(node, "body") for node in found.body)
 
 
-def _parsed(text: str) -> ast.Module | None:
+def python_tree(text: str) -> ast.Module | None:
+    """Python's own tree of a text; None where there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -287,7 +288,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 def first_import(text: str) -> int:
     """The line of the first statement that imports something when a program is run; 0 where there is none."""
-    module = _parsed(text)
+    module = python_tree(text)
     for one in module.body if module is not None else ():
         imports = [node for node in ast.walk(one) if isinstance(node, (ast.Import, ast.ImportFrom))]
         is_run = not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))

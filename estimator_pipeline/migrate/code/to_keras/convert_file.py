@@ -243,14 +243,13 @@ def _model(
         _place(reader, function, written[function])
     made = written[function]
     params = given.get("params")
-    if made.takes_params and params is None:
-        raise NotConvertible("a model_fn that asks for params, and an Estimator without", call)
     if made.extra != extra:
         raise NotConvertible("a model_fn that other arguments are bound to elsewhere", call)
 
     def make(data: str) -> str:
         told = [data]
-        told += [reader.text(params.value)] if made.takes_params and params is not None else []
+        if made.takes_params:
+            told.append(reader.text(params.value) if params is not None else "{}")
         told += [f"{name}={reader.whole(value)}" for name, value in bound.items()]
         return reader.call(f"{owner}{made.maker}", told, call)
 

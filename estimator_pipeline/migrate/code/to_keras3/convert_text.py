@@ -7,8 +7,9 @@ of `keras.ops`, so that they run on every backend; outside of them, where data a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import libcst as cst
 
@@ -69,8 +70,12 @@ class Keras3Text:
     parts: list[str] = field(default_factory=list)
 
 
-def model_functions(texts: Iterable[str]) -> set[str]:
-    """The names of functions and classes at the top of a program's files that a model's class or maker reaches."""
+def model_functions(texts: Iterable[str], *, own: Collection[str] = ()) -> set[str]:
+    """The names of functions and classes at the top of a program's files that a model's class or maker reaches.
+
+    Args:
+        own: names at the top of the user's files, which are none of the module beside them.
+    """
     bodies: dict[str, list[cst.CSTNode]] = {}
     roots: list[str] = []
     for text in texts:
@@ -86,7 +91,7 @@ def model_functions(texts: Iterable[str]) -> set[str]:
     reached: set[str] = set()
     while roots:
         name = roots.pop()
-        if name in reached or name in PARTS:
+        if name in reached or (name in PARTS and name not in own):
             continue
         reached.add(name)
         for body in bodies.get(name, ()):
@@ -96,28 +101,45 @@ def model_functions(texts: Iterable[str]) -> set[str]:
     return reached & bodies.keys()
 
 
-def convert_text(text: str, functions: set[str], *, package: str = "") -> Keras3Text:
+def convert_text(text: str, functions: set[str], *, own: Collection[str] = (), package: str = "") -> Keras3Text:
     """Writes a file of Keras 2 in the words of Keras 3.
 
     Args:
         functions: those of the model, as :func:`model_functions` gives them.
+        own: names at the top of the user's file, which are none of the module beside it.
         package: what stands before the name of the module beside it in an import, as "." or "trainer.".
 
     Raises:
         Declined: something of it that Keras 3 does not have.
     """
     text = _with_names_of_data(text)
-    module = cst.parse_module(text)
+    support = PARTS.keys() - set(own)
+    module = _without(cst.parse_module(text), support)
     names = names_of_tensorflow(module)
     for name, (what, pattern) in _HELPERS.items():
         if re.search(rf"\b{name}\.", text):
             raise Declined("", f"{what}: a conversion to Keras 3 has none", pattern)
     if re.search(r"\bdistribute\.", text):
         raise Declined("distribute", "a strategy of tf.distribute: Keras 3 distributes by keras.distribution")
-    words = _Words(names, functions, module.default_indent)
+    words = _Words(names, functions, support)
     made = module.visit(words)
     assert isinstance(made, cst.Module)
     return Keras3Text(with_imports(made.code, words.parts, package), sorted(words.parts))
+
+
+def _without(module: cst.Module, names: Collection[str]) -> cst.Module:
+    """A module without the functions and classes that the one beside it has; comments before them stay."""
+    body: list[Any] = []
+    comments: list[cst.EmptyLine] = []
+    for node in module.body:
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.name.value in names:
+            comments += [line for line in node.leading_lines if line.comment is not None]
+        elif comments:
+            body.append(node.with_changes(leading_lines=[*comments, *node.leading_lines]))
+            comments = []
+        else:
+            body.append(node)
+    return module.with_changes(body=body, footer=[*comments, *module.footer])
 
 
 def _with_names_of_data(text: str) -> str:
@@ -142,9 +164,9 @@ def _is_model(node: cst.ClassDef) -> bool:
 class _Words(cst.CSTTransformer):
     """Writes names and calls anew."""
 
-    def __init__(self, names: dict[str, str], functions: set[str], unit: str) -> None:
+    def __init__(self, names: dict[str, str], functions: set[str], support: Collection[str]) -> None:
         super().__init__()
-        self.names, self.functions, self.unit = names, functions, unit
+        self.names, self.functions, self.support = names, functions, support
         self.parts: set[str] = set()
         self.depth = 0  # of functions and classes
         self.of_model = False
@@ -154,12 +176,11 @@ class _Words(cst.CSTTransformer):
     # Where it is
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        goes = node.name.value in PARTS if self.depth == 0 else self._is_predict_step(node)
-        return self._enter(node) and not goes
+        return self._enter(node) and not self._is_predict_step(node)
 
     def _is_predict_step(self, node: cst.FunctionDef) -> bool:
         """Whether it is the step of predictions, which each backend of Keras 3 has another one of."""
-        return self.depth == 1 and self.model_class is not None and node.name.value == "predict_step"
+        return self.depth == 2 and self.model_class is not None and node.name.value == "predict_step"
 
     def visit_ClassDef(self, node: cst.ClassDef) -> bool:
         if _is_model(node) and node.name.value in self.functions:
@@ -167,7 +188,7 @@ class _Words(cst.CSTTransformer):
             for one in node.body.body:
                 if isinstance(one, cst.FunctionDef) and one.name.value in _STEPS:
                     raise Declined("train_op", "a training step of its own: each backend of Keras 3 has another one")
-        return self._enter(node) and not (self.depth == 1 and node.name.value in PARTS)
+        return self._enter(node)
 
     def _enter(self, node: cst.FunctionDef | cst.ClassDef) -> bool:
         if self.depth == 0:
@@ -275,7 +296,7 @@ class _Words(cst.CSTTransformer):
             return self._optimizer(updated_node)
         if dotted.startswith("keras_optimizers."):
             raise Declined("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
-        if dotted in PARTS:
+        if dotted in self.support:
             self.parts.add(dotted)
         if isinstance(original_node.func, cst.Attribute):
             return self._method(original_node.func, updated_node)
@@ -358,8 +379,6 @@ class _Words(cst.CSTTransformer):
     ) -> cst.FunctionDef | cst.RemovalSentinel:
         self._leave()
         name = original_node.name.value
-        if self.depth == 0 and name in PARTS:
-            return cst.RemoveFromParent()
         if self.model_class is None or self.depth != 1:
             return updated_node
         if name == "predict_step":
@@ -373,14 +392,10 @@ class _Words(cst.CSTTransformer):
                 updated_node = _not_twice(original_node, updated_node, predictions[0])
         return updated_node
 
-    def leave_ClassDef(
-        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
-    ) -> cst.ClassDef | cst.RemovalSentinel:
+    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         self._leave()
         if self.depth == 0:
             self.model_class = None
-            if original_node.name.value in PARTS:
-                return cst.RemoveFromParent()
         return updated_node
 
 

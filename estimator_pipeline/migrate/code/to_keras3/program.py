@@ -17,24 +17,31 @@ __all__ = ["in_keras_3", "modules_beside"]
 
 
 def in_keras_3(
-    outcomes: Mapping[str, ConversionOutcome], sources: Iterable[SourceFile]
+    outcomes: Mapping[str, ConversionOutcome], sources: Iterable[SourceFile], imports: Mapping[str, Iterable[str]]
 ) -> Mapping[str, ConversionOutcome]:
-    """What becomes of each file as a program of Keras 3: those of Keras 2 by layers, or the reason why not."""
+    """What becomes of each file as a program of Keras 3: those of Keras 2 by layers, or the reason why not.
+
+    Args:
+        outcomes: path -> what becomes of a file as a program of Keras 2.
+        sources: the user's files.
+        imports: path of each file -> the files that it imports.
+    """
     by_path = {source.path: source for source in sources}
     made = dict(outcomes)
-    for group in _groups({path: one.text for path, one in outcomes.items() if one.text}):
+    for group in _groups((path for path, one in outcomes.items() if one.text), imports):
         texts = {path: outcomes[path].text for path in group}
+        own = {path: _defined(by_path[path].text) for path in group}
         functions: set[str] = set()
         try:
-            functions = model_functions(texts.values())
+            functions = model_functions(texts.values(), own=set().union(*own.values()))
         except DEFECTS as error:
             made |= {path: _failed(by_path[path], error) for path in group}
             continue
         for path, text in texts.items():
             try:
-                if by_path[path].cells:
-                    raise Declined("", "a notebook, which conversions to Keras 3 do not write", r"\S")
-                new = convert_text(text, functions, package=_package(path, text))
+                new = convert_text(text, functions, own=own[path], package=_package(path, text))
+                if not by_path[path].keeps_cells(new.text):
+                    raise Declined("", "a notebook whose cells would not stay in their places", r"\S")
             except Declined as declined:
                 stopped = _stopped(by_path[path], declined)
             except DEFECTS as error:
@@ -61,22 +68,22 @@ def modules_beside(parts: Mapping[str, Iterable[str]]) -> dict[str, str]:
     return {path: module_text(names) for path, names in sorted(wanted.items()) if names}
 
 
-def _groups(texts: Mapping[str, str]) -> list[list[str]]:
+def _groups(paths: Iterable[str], imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
     """The files that import each other, at once or through others."""
-    groups: list[list[str]] = []
-    for path, text in texts.items():
-        joined = [path]
-        for group in list(groups):
-            if any(_imports(text, other) or _imports(texts[other], path) for other in group):
-                joined += group
-                groups.remove(group)
+    groups: list[set[str]] = []
+    for path, others in imports.items():
+        joined = {path, *others}
+        for group in [one for one in groups if one & joined]:
+            joined |= group
+            groups.remove(group)
         groups.append(joined)
-    return [[path for path in texts if path in group] for group in groups]
+    paths = list(paths)
+    return [found for group in groups if (found := [path for path in paths if path in group])]
 
 
-def _imports(text: str, path: str) -> bool:
-    name = PurePosixPath(path).stem
-    return re.search(rf"(?m)^\s*(?:from|import)\b[^#\n]*\b{re.escape(name)}\b", text) is not None
+def _defined(text: str) -> set[str]:
+    """The functions and classes at the top of a text."""
+    return set(re.findall(r"(?m)^(?:def|class)\s+(\w+)", text))
 
 
 def _package(path: str, text: str) -> str:

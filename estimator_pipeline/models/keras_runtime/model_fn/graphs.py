@@ -6,8 +6,9 @@ variables live outside of the graph, by their names, and are those of all modes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from estimator_pipeline import compat
@@ -86,6 +87,29 @@ def _class_with_operation(of: Hashable) -> Any:
     return type("VariableWithOperation", (of,), {"op": property(op)})  # type: ignore[arg-type]
 
 
+@contextlib.contextmanager
+def _control_flow_of_graphs() -> Iterator[None]:
+    """Makes loops and branches of TensorFlow 1 in the graph of a function.
+
+    A loop may ask for the gradient of what is worked out before it, as differentially private optimizers do for each
+    part of a batch. In the graph of an Estimator it gets one, whatever loops are made of; a loop of TensorFlow 2 in the
+    graph of a function finds no way to variables outside, and nothing would be trained. Private use: TensorFlow makes
+    its own unless the graph has an attribute of an older class of such graphs, the same from 2.15 to 2.21.
+    """
+    v1 = compat.tensorflow().compat.v1
+    graph = v1.get_default_graph()
+    with v1.Graph().as_default():
+        of_tensorflow_2 = v1.control_flow_v2_enabled()
+    graph._captured = {}
+    v1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        del graph._captured
+        if of_tensorflow_2:
+            v1.enable_control_flow_v2()
+
+
 class ModeGraph:
     """What a model_fn gives for a mode and for inputs of one kind.
 
@@ -109,7 +133,7 @@ class ModeGraph:
         def call(*inputs: Any) -> Any:
             v1.set_random_seed(seed)
             given = tf.nest.pack_sequence_as(spec, inputs, expand_composites=True)
-            with keras_graphs.as_in_graphs(), tf.variable_creator_scope(variables.creator):
+            with keras_graphs.as_in_graphs(), _control_flow_of_graphs(), tf.variable_creator_scope(variables.creator):
                 v1.train.get_or_create_global_step()
                 self.found = build(given)
                 self.local = v1.local_variables()

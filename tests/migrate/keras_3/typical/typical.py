@@ -62,7 +62,12 @@ def input_fn(training):
     if training:
         dataset = dataset.repeat()
     dataset = dataset.batch(20)
-    return dataset
+
+    def prepare_batch(features, labels):
+        features['x'] = tf.minimum(features['x'], 0.9)
+        return features, labels
+
+    return dataset.map(prepare_batch)
 
 
 def main(_):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import partial
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented
 
 __all__ = ["dataset", "install", "is_partial", "take", "takes"]
 
@@ -61,23 +62,69 @@ def _of_iterator(reader: Rewriter, call: cst.Call) -> None:
 
 
 def _of_names(reader: Rewriter, batch: cst.Assign, owner: cst.BaseExpression) -> None:
-    """`features, labels = iterator.get_next()`, where both are returned as they are: the data set is."""
-    target = batch.targets[0].target
-    statement, scope = reader.tree.parents.get(batch), reader.scope(batch)
-    returned = list(scope.returns)
-    text = reader.source(target).strip("()")
-    names = {name for name in text.replace(" ", "").split(",") if name}
-    uses = [one for one in reader.tree.chains if root(one).value in names and reader.scope(one) is scope
-            and batch not in reader.tree.above(one)]  # fmt: skip
-    plain = all(any(above in returned for above in (one, *reader.tree.above(one))) for one in uses)
-    same = returned and all(
-        reader.source(one).strip("()").replace(" ", "") == text.replace(" ", "") for one in returned
-    )
-    if len(batch.targets) != 1 or not same or not plain or not isinstance(statement, cst.SimpleStatementLine):
+    """`features, labels = iterator.get_next()`: the data set, where they are returned as they are; otherwise what is
+    done with a batch is a function, and the data set is mapped by it."""
+    statement = reader.tree.parents.get(batch)
+    body = reader.tree.parents.get(statement) if statement is not None else None
+    function, target = reader.tree.parents.get(body) if body is not None else None, batch.targets[0].target
+    elements = [one.value for one in target.elements] if isinstance(target, cst.Tuple) else [target]
+    names = [one.value for one in elements if isinstance(one, cst.Name)]
+    if (
+        not isinstance(statement, cst.SimpleStatementLine)
+        or not isinstance(body, cst.IndentedBlock)
+        or not isinstance(function, cst.FunctionDef)
+        or len(batch.targets) != 1
+        or len(names) != len(elements)
+        or body in reader.replaced
+    ):
         raise NotConvertible("the next batch of a data set, which is read before it is returned", batch.value)
-    reader.replaced[statement] = REMOVED
-    for one in returned:
-        reader.replaced[one] = lambda: reader.text(owner)
+    behind = body.body[body.body.index(statement) + 1 :]
+    returned = reader.tree.scopes[function].returns
+    if not behind or not returned or any(not _is_within(reader, one, behind) for one in returned):
+        raise NotConvertible("a batch of a data set, where a function may return another one", batch.value)
+    (last, *more) = behind
+    same = ", ".join(names)
+    asked = f"*{same}" if len(names) == 1 and _is_tuple(reader, function, same) else same
+    plain = [same, f"{same}, None"] if len(names) == 1 else [same]
+    if not more and reader.source(returned[0]).strip("()") in plain:
+        reader.replaced[statement] = REMOVED
+        reader.replaced[returned[0]] = lambda: reader.text(owner)
+        return
+    source = "".join(reader.source(one) for one in behind)
+    if '"""' in source or "'''" in source:
+        raise NotConvertible("a text of several lines where a batch is read", last)
+    name = "prepare_batch"
+    while re.search(rf"\b{name}\b", reader.lines.text):
+        name = f"_{name}"
+    (start, end), (begins, ends), unit = reader.span(body), reader.span(statement), reader.tree.module.default_indent
+
+    def write() -> str:
+        head = reader.spliced(start, begins, body.body[: -len(behind) - 1])
+        indent, given = reader.indent(statement), reader.text(owner)
+        given = f"({given})" if "\n" in given else given
+        comment, _, inner = reader.spliced(ends, end, behind).partition("\n")
+        head = f"{head.rstrip(' ')}\n{indent}" if head else ""
+        body_of = f"{comment}\n{indented(inner, unit)}"
+        return f"{head}def {name}({asked}):{body_of}\n\n{indent}return {given}.map({name})"
+
+    reader.replaced[body] = write
+
+
+def _is_within(reader: Rewriter, node: cst.CSTNode, statements: Sequence[cst.CSTNode]) -> bool:
+    return any(one in statements for one in reader.tree.above(node))
+
+
+def _is_tuple(reader: Rewriter, function: cst.FunctionDef, name: str) -> bool:
+    """Whether a whole batch is asked for its second part: a function of a data set gets the parts one by one."""
+    for one in reader.tree.chains:
+        if not isinstance(one, cst.Name) or one.value != name or function not in reader.tree.above(one):
+            continue
+        above = reader.tree.parents.get(one)
+        if isinstance(above, cst.Assign) and isinstance(above.targets[0].target, cst.Tuple):
+            return True
+        if isinstance(above, cst.Subscript) and reader.source(above).endswith("[1]"):
+            return True
+    return False
 
 
 def _of_files(reader: Rewriter, name: str, call: cst.Call) -> str:
@@ -177,7 +224,9 @@ def _check_gives(reader: Rewriter, node: cst.BaseExpression) -> None:
         ):
             raise NotConvertible("an input function of another file, which reads an iterator", node)
         for one in function.tree.scopes[function.node].returns:
-            if isinstance(one, (cst.Tuple, cst.Dict, cst.List)) and one not in reader.replaced:
+            if isinstance(one, (cst.Tuple, cst.Dict, cst.List)) and not any(
+                part in reader.replaced for part in (one, *reader.tree.above(one))
+            ):
                 raise NotConvertible("an input function that gives tensors, and no data set", node)
 
 

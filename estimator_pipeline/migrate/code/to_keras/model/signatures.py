@@ -20,14 +20,15 @@ def signatures_of(reader: Rewriter, made: ModelFn, predictions: cst.BaseExpressi
         return {}
     said = reader.value(predictions)
     for element in node.elements:
-        if not isinstance(element, cst.DictElement) or not isinstance(element.value, cst.Call):
+        call = reader.value(element.value) if isinstance(element, cst.DictElement) else None
+        if not isinstance(element, cst.DictElement) or not isinstance(call, cst.Call):
             return {}
         key = "serving_default"
         if isinstance(element.key, cst.SimpleString):
             key = str(element.key.evaluated_value)
         elif not reader.source(element.key).endswith("DEFAULT_SERVING_SIGNATURE_DEF_KEY"):
             return {}
-        output = _output(reader, element.value, predictions, said)
+        output = _output(reader, call, predictions, said)
         if output is None:
             return {}
         found[key] = output
@@ -44,16 +45,38 @@ def _output(reader: Rewriter, call: cst.Call, predictions: cst.BaseExpression, s
         return None
     arg = call.args[0]
     source = reader.source(arg.value)
-    if kind == "PredictOutput" and source == reader.source(predictions):
-        return "found"
+    if kind == "PredictOutput":
+        same = source == reader.source(predictions) or _is_all(reader, arg.value, predictions, said)
+        return "found" if same else None
+    item = _item(reader, arg.value, predictions, said)
+    if item and kind == "RegressionOutput":
+        return f"{{'outputs': {item}}}"
+    if item and kind == "ClassificationOutput" and arg.keyword is not None:
+        return f"{{{arg.keyword.value!r}: {item}}}"
+    return None
+
+
+def _is_all(
+    reader: Rewriter, node: cst.BaseExpression, predictions: cst.BaseExpression, said: cst.BaseExpression
+) -> bool:
+    """Whether a dict of outputs is that of all predictions by the same keys."""
+    outputs = reader.value(node)
+    if not isinstance(outputs, cst.Dict) or not isinstance(said, cst.Dict):
+        return False
+    return len(outputs.elements) == len(said.elements) and all(
+        isinstance(one, cst.DictElement)
+        and isinstance(one.key, cst.SimpleString)
+        and _item(reader, one.value, predictions, said) == f"found[{one.key.evaluated_value!r}]"
+        for one in outputs.elements
+    )
+
+
+def _item(reader: Rewriter, node: cst.BaseExpression, predictions: cst.BaseExpression, said: cst.BaseExpression) -> str:
+    """An expression as one of the predictions; "" where it is none."""
+    source = reader.source(node)
     for element in said.elements if isinstance(said, cst.Dict) else ():
         if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
             continue
-        same = (reader.source(element.value), f"{reader.source(predictions)}[{element.key.value}]")
-        if source in same:
-            item = f"found[{element.key.value}]"
-            if kind == "RegressionOutput":
-                return f"{{'outputs': {item}}}"
-            if kind == "ClassificationOutput" and arg.keyword is not None:
-                return f"{{{arg.keyword.value!r}: {item}}}"
-    return None
+        if source in (reader.source(element.value), f"{reader.source(predictions)}[{element.key.value}]"):
+            return f"found[{element.key.evaluated_value!r}]"
+    return ""

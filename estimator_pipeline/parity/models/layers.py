@@ -1,0 +1,139 @@
+"""A Keras model by layers, of Keras 2 or 3, trained from an Estimator's values and recorded under its names."""
+
+from __future__ import annotations
+
+import collections
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.engines.recording import step_recorder as recording
+from estimator_pipeline.engines.recording.environment import environment_of
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.tolerances import kind_of
+from estimator_pipeline.parity.models.arguments import InputFns
+from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
+from estimator_pipeline.utils.variable_names import GLOBAL_STEP
+
+__all__ = ["is_keras_3", "numbers", "record_layers"]
+
+
+def is_keras_3(model: Any) -> bool:
+    """Whether a model is one of Keras 3."""
+    keras: Any = sys.modules.get("keras")
+    return keras is not None and keras.__version__.startswith("3.") and isinstance(model, keras.Model)
+
+
+def record_layers(
+    model: Any, base: Path, data: InputFns, steps: int, mapping: Mapping[str, str], *, predict: bool = True
+) -> dict[str, Any]:
+    """Trains a model from the values that the Estimator has recorded in `base/estimator/record`.
+
+    The model is trained where it stands: its weights and its optimizer are others afterwards. Each step is written to
+    `base/keras/record`, without the optimizer's slots.
+
+    Args:
+        model: a compiled model.
+        base: the folder of the comparison.
+        data: of both.
+        steps: how many training steps.
+        mapping: path of a weight -> the Estimator's variable, where the names say it not.
+        predict: whether it is asked, too.
+
+    Returns:
+        The predictions for the first batch that are numbers.
+
+    Raises:
+        ConfigError: the model has other variables than the Estimator.
+    """
+    tf: Any = compat.tensorflow()
+    keras: Any = sys.modules["keras"] if is_keras_3(model) else tf.keras
+    writer, start = StepWriter(base / "keras" / "record"), initial_of(base / "estimator" / "record")
+    features = (data.keras_evaluation or data.keras_training).first_features()
+    if not is_keras_3(model):
+        model.predict_on_batch(features)  # one of feature columns makes its weights by its first batch
+    variables = _matched(model, start, mapping)
+    for name, variable in variables.items():
+        variable.assign(start[name])
+
+    def values() -> dict[str, Any]:
+        found = {name: np.asarray(variable) for name, variable in variables.items()}
+        return {**found, GLOBAL_STEP: np.asarray(int(model.optimizer.iterations), np.int64)}
+
+    class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_begin(self, logs: Any = None) -> None:
+            writer.environment(environment_of(tf, strategy=tf.distribute.get_strategy()))
+            writer.initial(values())
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.model.reset_metrics()  # the loss is that of a step
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            found = values()
+            writer.step(int(found[GLOBAL_STEP]), loss=float((logs or {})["loss"]), variables=found)
+
+    told = recording.told_batches(data.keras_training.for_keras(), BatchWriter(writer.folder, "worker:0").batch)
+    model.fit(told(), steps_per_epoch=steps, callbacks=[Recorder()], verbose=0)
+    if not predict:
+        return {}
+    if is_keras_3(model):
+        if not hasattr(model, "predictions"):
+            return {}
+        model = keras.Model(model.input, model.predictions(model.input, model.output))
+    return numbers(model.predict_on_batch(features))
+
+
+def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -> dict[str, Any]:
+    """The Estimator's variable -> the model's; scopes of TensorFlow 1 are part of the names of layers.
+
+    Raises:
+        ConfigError: a variable of either has no counterpart.
+    """
+    wanted = {name: value for name, value in start.items() if name != GLOBAL_STEP and kind_of(name) != "slots"}
+    by_name = {_plain(name): name for name in wanted}
+    within = collections.Counter(_plain(name.partition("/")[2]) for name in wanted)  # the scope of all, as `dnn`
+    by_name = {_plain(name.partition("/")[2]): name for name in wanted} | by_name
+    of_metrics = {id(one) for metric in model.metrics for one in metric.variables}
+    weights = {_path(one): one for one in model.weights
+               if id(one) not in of_metrics and "seed_generator" not in _path(one)}  # fmt: skip
+    found: dict[str, Any] = {}
+    alone = []
+    for path, variable in weights.items():
+        inner = _plain(path.partition("/")[2])
+        name = mapping.get(path) or by_name.get(_plain(path)) or (by_name.get(inner) if within[inner] < 2 else None)
+        if name in wanted and name not in found and wanted[name].shape == tuple(variable.shape):
+            found[name] = variable
+        else:
+            alone.append(f"{path} of the model")
+    alone += [f"{name} of the Estimator" for name in wanted if name not in found]
+    if alone:
+        raise ConfigError(
+            "the Keras model has other variables than the Estimator",
+            code="parity/no-counterpart",
+            found=", ".join(alone[:12]),
+            hint="name the Estimator's variable of each path in the proof's mapping(model)",
+        )
+    return found
+
+
+def _path(weight: Any) -> str:
+    """A weight's path in Keras 3, its name in Keras 2."""
+    return str(getattr(weight, "path", "") or weight.name).removesuffix(":0")
+
+
+def _plain(name: str) -> str:
+    """A name without the scopes of TensorFlow 1, and without the part of a variable that has one."""
+    layer, _, weight = re.sub(r"/part_\d+$", "", name).rpartition("/")
+    return f"{layer.replace('/', '_')}/{weight}"
+
+
+def numbers(found: Any) -> dict[str, Any]:
+    """Predictions that are numbers."""
+    named = found if isinstance(found, Mapping) else {"": found}
+    arrays = {f"predictions {name}".strip(): np.asarray(value) for name, value in named.items()}
+    return {name: value for name, value in arrays.items() if value.dtype.kind in "fiub"}
