@@ -79,16 +79,13 @@ def watch_models(folder: str) -> None:
 
 
 def _models() -> list[Any]:
-    """The classes whose method `fit` trains: those of Keras 3 where the program is one of it."""
-    if os.environ["TF_USE_LEGACY_KERAS"] == "0":
-        import keras
-
-        return [keras.Model]
+    """The classes whose method `fit` trains, of Keras 2 and 3."""
+    import keras
     import tensorflow as tf
 
     from estimator_pipeline.models.keras_runtime.model_fn import model as module
 
-    return [module._model_class(), tf.keras.Model]
+    return [module._model_class(), tf.keras.Model, keras.Model]
 
 
 def compare(folder: Path) -> tuple[bool, str]:

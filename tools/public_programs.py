@@ -622,7 +622,7 @@ def try_parity(
         told, cwd = command(program, main, work, stubs, first)
         if target == "estimator":
             told = ["-m", "estimator_pipeline", "exec", *(["--tf1"] if program.tf1 else []), *told]
-        more = {} if target == "estimator" else KERAS_OF.get(to, KERAS_2)
+        more = {} if target == "estimator" else KERAS_2  # of Keras 3, too: it is held against an Estimator
         code, said = run([sys.executable, *told], cwd, environment(program, work, **more))
         output += said
         if not (records / f"{target}.recorded").exists():

@@ -274,6 +274,17 @@ def test_iterators_of_data_sets_of_other_files(tmp_path):
     assert "    return tf.compat.v1.data.make_one_shot_iterator(reading.read().batch(2)).get_next()\n" in made.after
 
 
+def test_an_estimator_of_another_package(tmp_path):
+    """It is handed a RunConfig, heads and specs that are the Estimator's."""
+    (tmp_path / "program.py").write_text(
+        "import adanet\nimport tensorflow as tf\n\n"
+        "tf.estimator.Estimator(lambda features: None, 'm').train(lambda: None)\n"
+        "adanet.Estimator(config=tf.estimator.RunConfig()).train(lambda: None)\n"
+    )
+    (made,) = convert(tmp_path / "program.py").files
+    assert not made.keras and made.kept_as_estimator.startswith("line 5: adanet.Estimator: an Estimator of another")
+
+
 def test_classes_of_hooks(tmp_path):
     """What they come from is TensorFlow's own, by another name."""
     made = converted(

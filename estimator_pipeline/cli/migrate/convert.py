@@ -122,9 +122,10 @@ def command(
         typer.echo(summary(made), err=True)
         return
     typer.echo(summary(made, ran))
-    by = "python FILE" if to == "keras3" and made.became["files"] == made.became["keras"] else "estimator-pipeline exec FILE"
+    alone = to == "keras3" and made.became["keras"] == made.became["of"]
+    by = "python FILE" if alone else "estimator-pipeline exec FILE"
     if made.changed and all(one.is_notebook for one in made.changed):
-        by = "Jupyter, in a Python that has estimator-pipeline"
+        by = "Jupyter" if alone else "Jupyter, in a Python that has estimator-pipeline"
     typer.echo(f"\nwritten to {output}; run it by: {by}")
     if compared is not None:
         typer.echo(f"\n{text.summary(compared)}")

@@ -155,7 +155,11 @@ class _File:
         return ConversionOutcome(text, keeps_model_fn=True)
 
     def _refuse_what_is_left(self) -> None:
-        """Names of Estimators that are no construct of the catalogue."""
+        """Names of Estimators that are no construct of the catalogue, and Estimators of other packages."""
+        for call in self.tree.calls:
+            for value in self.program.meaning(call.func, self.tree, self.tree.where.get(call, self.tree.scope)):
+                if isinstance(value, Outside) and calls.OF_OTHERS.match(value.dotted):
+                    raise NotConvertible(f"{value.dotted}: an Estimator of another package", call)
         for node in self.tree.chains:
             name = dotted_of(node) or ""
             if calls.OF_ROOT.match(name) and node not in self.done and not set(self.tree.above(node)) & self.done:

@@ -59,6 +59,7 @@ PRIVATE = {"canned.head._binary_logistic_or_multi_class_head": "binary_or_multi_
 MODES = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'", "INFER": "'infer'"}
 # Modules of Estimators: every use of what is imported from them is to be replaced.
 OF_ESTIMATORS = re.compile(r"tensorflow(\.compat\.v[12]|\.python)?\.estimator\b|tensorflow_estimator\b")
+OF_OTHERS = re.compile(r"(?!tensorflow\b|tf_keras\b|keras\b|estimator_pipeline\b|sklearn\b)[\w.]+\.\w*Estimator$")
 OF_ROOT = re.compile(r"(tf|tensorflow)(\.compat\.v[12])?\.estimator\.")
 # Hooks are TensorFlow's own, and stay under another name.
 HOOKS = re.compile(r"tf\.estimator\.(SessionRun\w+|\w+Hook|CheckpointSaverListener|SecondOrStepTimer|NanLoss\w+)$")
