@@ -225,6 +225,36 @@ def test_a_batch_that_is_no_function_of_the_data_set(tmp_path, reads):
     assert not made.keras and "batch" in made.kept_as_estimator
 
 
+def test_what_all_modes_do_with_the_output_is_done_once(tmp_path):
+    """`logits = tf.squeeze(logits)` is part of the network: neither the loss nor the predictions do it again."""
+    source = tmp_path / "once.py"
+    text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
+    last = "    logits = tf.layers.dense(net, 3, name='logits')\n"
+    source.write_text(text.replace(last, f"{last}    logits = tf.identity(logits * 2)\n"))
+    (made,) = convert(source).files
+    assert made.keras and made.after.count("logits = tf.identity(logits * 2)\n") == 1
+    assert made.after.index("tf.identity(") > made.after.index("def make_model(")
+
+
+@pytest.mark.parametrize(
+    ("line", "layer"),
+    [
+        ("from tensorflow import keras", "keras.layers.Dense"),
+        ("from tensorflow.keras import layers", "layers.Dense"),
+        ("from tensorflow.keras.layers import Dense", "Dense"),
+        ("import tensorflow.keras as K", "K.layers.Dense"),
+    ],
+)
+def test_layers_of_keras_in_a_model_fn_of_tensorflow_1(tmp_path, line, layer):
+    """The module of TensorFlow 1 is another one, but what is asked of it here is the same thing."""
+    source = tmp_path / "layers.py"
+    text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
+    text = text.replace("tf.layers.dense(net, 3, name='logits')", f"{layer}(3, name='logits')(net)")
+    source.write_text(text.replace("import tensorflow as tf\n", f"import tensorflow as tf\n{line}\n"))
+    (made,) = convert(source).files
+    assert made.keras and line in made.after, made.kept_as_estimator
+
+
 OUTPUTS = """    outputs = tf.estimator.export.PredictOutput({'class': GIVEN})
     if mode == tf.estimator.ModeKeys.PREDICT:
         export = {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: outputs}

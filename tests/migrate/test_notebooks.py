@@ -259,7 +259,7 @@ def test_a_file_that_a_cell_writes_is_written_by_it_as_it_is_converted(tmp_path)
 def test_a_model_is_named_by_words_of_the_notebooks_name(tmp_path):
     (tmp_path / "03.1 - a model.ipynb").write_text(notebook(*CELLS))
     (made,) = convert(tmp_path).files
-    assert made.keras and "class AModelModel(tf.keras.Model):" in of(made.after)[4]
+    assert made.keras and "class AModel(tf.keras.Model):" in of(made.after)[4]
 
 
 def test_parity_takes_no_notebook(tmp_path):

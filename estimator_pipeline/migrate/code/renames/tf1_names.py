@@ -308,14 +308,28 @@ def _of_import(tree: Tree, alias: cst.ImportAlias) -> None:
         return
     if is_guarded(tree, statement) or isinstance(statement.names, cst.ImportStar) or statement.module is None:
         return
-    names = [one.evaluated_name for one in statement.names]
-    if {"contrib", "compat"} & set(names):
+    names = {one.evaluated_name: one.evaluated_alias or one.evaluated_name for one in statement.names}
+    if {"contrib", "compat"} & names.keys():
         return
     shared = catalogue.shared_names()
-    old = any(name in catalogue.v1_names() or f"{name}." in shared or name in shared for name in names)
-    if old:
+    if any(
+        name in catalogue.v1_names() or name in shared or (f"{name}." in shared and _asks_for_v1(tree, name, bound))
+        for name, bound in names.items()
+    ):
         found = RenamedName(statement.module, "tensorflow", "tensorflow.compat.v1")
         tree.renamed[alias] = tree.renamed_parts[alias.name] = found
+
+
+def _asks_for_v1(tree: Tree, module: str, bound: str) -> bool:
+    """Whether something of a module, by the name that it is bound to, is another thing below tf.compat.v1."""
+    for node in tree.chains:
+        root, *below = (dotted_of(node) or "").split(".")
+        if root != bound:
+            continue
+        names = [".".join([module, *below[:length]]) for length in range(len(below) + 1)]
+        if any(_successor(name, name == names[-1], None) not in (None, name) for name in names):
+            return True
+    return False
 
 
 def _of_import_of_python(tree: Tree, alias: cst.ImportAlias, module: str) -> None:

@@ -58,6 +58,7 @@ def find(reader: Rewriter, made: ModelFn) -> None:
     chosen = [step for step in flow if step in found]
     made.apart = _is_apart(reader, made, makers)
     modes_of = [one for mode, one in made.flows.items() if mode != "predict" or not made.apart]
+    chosen = _with_what_binds_anew(made, chosen, modes_of)
     for step in chosen:
         if step in made.partial:
             raise NotConvertible("a branch by the mode that goes on behind it", step.node)
@@ -71,6 +72,26 @@ def find(reader: Rewriter, made: ModelFn) -> None:
             if step in made.partial and step.sets & later:
                 raise NotConvertible("a branch by the mode that goes on behind it", step.node)
     made.network = chosen
+
+
+def _with_what_binds_anew(made: ModelFn, chosen: list[FlowStep], modes_of: list[list[FlowStep]]) -> list[FlowStep]:
+    """With `logits = tf.squeeze(logits)` behind the last layer: loss, metrics and predictions need not do it each."""
+    flow, found = made.flows["train"], list(chosen)
+    for place, step in enumerate(flow):
+        names = {name for one in found for name in one.sets}
+        before = [one for one in flow[:place] if one not in found]
+        if (
+            step not in found
+            and assigns(step.node)
+            and step.sets
+            and step.sets <= names & step.reads
+            and "labels" not in step.reads
+            and all(step in one for one in modes_of)
+            and not any(step.sets & one.reads for one in before)
+            and all(one in found for one in needed(flow[:place], step.reads - made.steps))
+        ):
+            found.append(step)
+    return [step for step in flow if step in found]
 
 
 def _is_apart(reader: Rewriter, made: ModelFn, makers: list[FlowStep]) -> bool:
