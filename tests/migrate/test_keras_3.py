@@ -226,12 +226,34 @@ def eval_input_fn(program):
 """
 
 
+def embedding():
+    """The program with a table in place of the convolution, a row of which many records of a batch read; Adam."""
+    text = PROGRAM.read_text()
+    first, last = text.index("    images = "), text.index("    net = tf.layers.flatten(net)")
+    table = "    ids = tf.cast(features['x'] * 5, tf.int32)\n    net = tf.keras.layers.Embedding(9, 4)(ids)\n"
+    return (text[:first] + table + text[last:]).replace("RMSPropOptimizer(0.01, momentum=0.5)", "AdamOptimizer(0.01)")
+
+
+def test_an_optimizer_of_a_model_with_embeddings(tmp_path):
+    """Keras 3 squares the gradients of a row one by one, where a batch reads it more than once."""
+    source = tmp_path / "typical.py"
+    source.write_text(embedding())
+    converted = convert(source)
+    assert "optimizer=AdamWithDenseGradients(0.01, epsilon=1e-8)" in converted.files[0].after
+    assert "class AdamWithDenseGradients(DenseGradients, keras.optimizers.Adam)" in converted.beside["keras_support.py"]
+
+
 @pytest.mark.nightly
-def test_it_trains_as_the_estimator_did(tmp_path, capsys):
-    """RMSProp of TensorFlow 1, a convolution, a smaller last batch: loss and weights of each step, metrics, answers."""
-    proof, out = tmp_path / "proof.py", tmp_path / "out"
+@pytest.mark.parametrize("program", [PROGRAM.read_text(), embedding()], ids=["convolution", "embedding"])
+def test_it_trains_as_the_estimator_did(program, tmp_path, capsys):
+    """RMSProp of TensorFlow 1, or rows of a table that are read twice: loss and weights of each step, metrics, answers.
+
+    The last batch is smaller.
+    """
+    source, proof, out = tmp_path / "typical.py", tmp_path / "proof.py", tmp_path / "out"
+    source.write_text(program)
     proof.write_text(PROOF)
-    command = ["migrate", "convert", PROGRAM, "--target", "keras3", "--parity", proof, "--steps", "8", "--output", out]
+    command = ["migrate", "convert", source, "--target", "keras3", "--parity", proof, "--steps", "8", "--output", out]
     code, told, wrong = run(command, capsys)
     assert code == 0 and "typical.py: Keras now" in told, wrong
     assert json.loads((out / "parity.json").read_text())["equal"] is True

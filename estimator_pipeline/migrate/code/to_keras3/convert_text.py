@@ -14,6 +14,7 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
+from estimator_pipeline.migrate.code.to_keras3.calls import expression, operation_call
 from estimator_pipeline.migrate.code.to_keras3.declined import Declined
 from estimator_pipeline.migrate.code.to_keras3.imports import names_of_tensorflow, with_imports
 from estimator_pipeline.migrate.code.to_keras3.operations import (
@@ -21,9 +22,8 @@ from estimator_pipeline.migrate.code.to_keras3.operations import (
     DTYPES,
     INITIALIZERS,
     OPERATIONS,
-    Operation,
 )
-from estimator_pipeline.migrate.code.to_keras3.support import PARTS
+from estimator_pipeline.migrate.code.to_keras3.support import OF_DENSE_GRADIENTS, PARTS
 
 __all__ = ["Keras3Text", "convert_text", "model_functions"]
 
@@ -54,6 +54,7 @@ _REDUCTIONS = {"SUM_OVER_BATCH_SIZE": "'sum_over_batch_size'", "AUTO": "'sum_ove
                "NONE": "'none'"}  # fmt: skip
 _OPTIMIZERS = {"momentum": "Momentum", "nesterov": "Momentum", "rmsprop": "RMSProp"}
 _CLIPPING = {"clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
+_OPTIMIZER = re.compile(rf"keras\.optimizers\.({'|'.join(OF_DENSE_GRADIENTS)})$")
 _STEPS = ("train_step", "test_step")  # of a model's own
 
 
@@ -101,11 +102,14 @@ def model_functions(texts: Iterable[str], *, own: Collection[str] = ()) -> set[s
     return reached & bodies.keys()
 
 
-def convert_text(text: str, functions: set[str], *, own: Collection[str] = (), package: str = "") -> Keras3Text:
+def convert_text(
+    text: str, functions: set[str], *, embeds: bool = False, own: Collection[str] = (), package: str = ""
+) -> Keras3Text:
     """Writes a file of Keras 2 in the words of Keras 3.
 
     Args:
         functions: those of the model, as :func:`model_functions` gives them.
+        embeds: whether the model reads rows of a variable, whose gradients are of rows too.
         own: names at the top of the user's file, which are none of the module beside it.
         package: what stands before the name of the module beside it in an import, as "." or "trainer.".
 
@@ -121,7 +125,7 @@ def convert_text(text: str, functions: set[str], *, own: Collection[str] = (), p
             raise Declined("", f"{what}: a conversion to Keras 3 has none", pattern)
     if re.search(r"\bdistribute\.", text):
         raise Declined("distribute", "a strategy of tf.distribute: Keras 3 distributes by keras.distribution")
-    words = _Words(names, functions, support)
+    words = _Words(names, functions, support, embeds)
     made = module.visit(words)
     assert isinstance(made, cst.Module)
     return Keras3Text(with_imports(made.code, words.parts, package), sorted(words.parts))
@@ -164,9 +168,9 @@ def _is_model(node: cst.ClassDef) -> bool:
 class _Words(cst.CSTTransformer):
     """Writes names and calls anew."""
 
-    def __init__(self, names: dict[str, str], functions: set[str], support: Collection[str]) -> None:
+    def __init__(self, names: dict[str, str], functions: set[str], support: Collection[str], embeds: bool) -> None:
         super().__init__()
-        self.names, self.functions, self.support = names, functions, support
+        self.names, self.functions, self.support, self.embeds = names, functions, support, embeds
         self.parts: set[str] = set()
         self.depth = 0  # of functions and classes
         self.of_model = False
@@ -243,15 +247,15 @@ class _Words(cst.CSTTransformer):
             return updated
         keras = self._of_keras(name)
         if keras:
-            return _expression(keras)
+            return expression(keras)
         if not self.of_model:
             return updated
         if name.startswith("tf.") and name.removeprefix("tf.") in DTYPES:
             return cst.SimpleString(f"'{name.removeprefix('tf.')}'")
         if name in ACTIVATIONS:
-            return _expression(ACTIVATIONS[name])
+            return expression(ACTIVATIONS[name])
         if name in OPERATIONS:
-            return _expression(OPERATIONS[name].target)
+            return expression(OPERATIONS[name].target)
         if name == "tf.newaxis":
             return cst.Name("None")
         raise Declined(name, f"{name} in a model, which keras.ops does not have")
@@ -285,7 +289,7 @@ class _Words(cst.CSTTransformer):
         if self.of_model and name in _SPECIAL:
             return self._special(name, updated_node)
         if self.of_model and name in OPERATIONS:
-            return _operation(name, OPERATIONS[name], updated_node)
+            return operation_call(name, OPERATIONS[name], updated_node)
         dotted = dotted_of(original_node.func) or ""
         if dotted.startswith("keras_evaluation."):
             self.parts.add(dotted.partition(".")[2])
@@ -296,6 +300,10 @@ class _Words(cst.CSTTransformer):
             return self._optimizer(updated_node)
         if dotted.startswith("keras_optimizers."):
             raise Declined("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
+        found = _OPTIMIZER.match(self._of_keras(name)) if name else None
+        if found is not None and self.of_model and self.embeds:
+            self.parts.add(f"{found[1]}WithDenseGradients")
+            return updated_node.with_changes(func=cst.Name(f"{found[1]}WithDenseGradients"))
         if dotted in self.support:
             self.parts.add(dotted)
         if isinstance(original_node.func, cst.Attribute):
@@ -327,7 +335,7 @@ class _Words(cst.CSTTransformer):
         told = code(callbacks.value)
         behind = told[1:-1] if isinstance(callbacks.value, cst.List) else f"*{told}"
         self.parts.add("StopAfter")
-        value = _expression(f"[StopAfter({code(steps.value)}), {behind}]")
+        value = expression(f"[StopAfter({code(steps.value)}), {behind}]")
         return call.with_changes(args=[one.with_changes(value=value) if one is callbacks else one for one in call.args])
 
     def _special(self, name: str, call: cst.Call) -> cst.BaseExpression:
@@ -337,9 +345,9 @@ class _Words(cst.CSTTransformer):
             return args[0].value
         first = cst.parse_module("").code_for_node(args[0].value) if len(args) == 1 else ""
         if name in ("tf.add_n", "tf.math.add_n") and first:
-            return _expression(f"sum({first})")
+            return expression(f"sum({first})")
         if name == "tf.nn.l2_loss" and first:
-            return _expression(f"(keras.ops.sum(keras.ops.square({first})) / 2)")
+            return expression(f"(keras.ops.sum(keras.ops.square({first})) / 2)")
         raise Declined(name, f"{name} with these arguments, which keras.ops does not have")
 
     def _optimizer(self, call: cst.Call) -> cst.BaseExpression:
@@ -360,7 +368,7 @@ class _Words(cst.CSTTransformer):
             told.append(f"{key}={code(pair.value)}")
         told += ["nesterov=True"] if kind == "nesterov" else []
         told += [f"{_CLIPPING[one.keyword.value]}={code(one.value)}" for one in call.args[1:] if one.keyword]
-        return _expression(f"{_OPTIMIZERS[str(kind)]}({', '.join(told)})")
+        return expression(f"{_OPTIMIZERS[str(kind)]}({', '.join(told)})")
 
     # Statements and functions
 
@@ -402,10 +410,6 @@ class _Words(cst.CSTTransformer):
 _SPECIAL = ("tf.identity", "tf.add_n", "tf.math.add_n", "tf.nn.l2_loss")
 
 
-def _expression(text: str) -> cst.BaseExpression:
-    return cst.parse_expression(text)
-
-
 def _with_parameter(function: cst.FunctionDef, text: str) -> cst.FunctionDef:
     added = cst.ensure_type(cst.parse_statement(f"def f({text}): pass"), cst.FunctionDef).params.params
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
@@ -433,61 +437,3 @@ def _not_twice(original: cst.FunctionDef, updated: cst.FunctionDef, method: cst.
     call = cst.parse_statement(f"{last.value.value} = self.predictions(x, y_pred)")
     kept[first : first + len(inner)] = [call]
     return updated.with_changes(body=updated.body.with_changes(body=kept))
-
-
-def _operation(name: str, operation: Operation, call: cst.Call) -> cst.BaseExpression:
-    """A call of `keras.ops`."""
-    order = list(operation.parameters)
-    given: list[tuple[str, cst.Arg]] = []
-    for place, arg in enumerate(call.args):
-        if arg.star:
-            raise Declined(name, f"{name} with arguments that cannot be told")
-        keyword = arg.keyword.value if arg.keyword is not None else ""
-        if keyword == "name":
-            continue
-        if not keyword and place >= len(order):
-            if place == len(order) and isinstance(arg.value, cst.SimpleString):
-                continue  # a name
-            raise Declined(name, f"{name} with so many arguments, which keras.ops does not have")
-        if keyword and keyword not in operation.parameters:
-            raise Declined(name, f"{keyword} of {name}, which keras.ops does not have")
-        given.append((keyword or order[place], arg))
-    told = {one for one, _ in given}
-    args, by_position = [], operation.ordered
-    for place, (one, arg) in enumerate(given):
-        by_position = (by_position or place == 0) and arg.keyword is None and order[place] == one
-        new = operation.parameters[one]
-        args.append(arg.with_changes(keyword=None if by_position else cst.Name(new), comma=cst.MaybeSentinel.DEFAULT,
-                                     equal=cst.MaybeSentinel.DEFAULT if by_position else _EQUAL,
-                                     whitespace_after_arg=cst.SimpleWhitespace("")))  # fmt: skip
-    for one, text in operation.defaults.items():
-        if one not in told:
-            args.append(_keyword(operation.parameters.get(one, one), text))
-    dtype = None
-    if operation.target in ("keras.ops.argmax", "keras.ops.argmin"):
-        dtype = next((arg for arg in args if arg.keyword is not None and arg.keyword.value == "dtype"), None)
-        args = [arg for arg in args if arg is not dtype]
-    if operation.options:
-        keyword, _, text = operation.options.partition("=")
-        args.append(_keyword(keyword, text))
-    commas = [cst.Comma(whitespace_after=_behind(call, place)) for place in range(len(args) - 1)]
-    args = [
-        arg.with_changes(comma=comma) for arg, comma in zip(args, [*commas, cst.MaybeSentinel.DEFAULT], strict=True)
-    ]
-    made = call.with_changes(func=_expression(operation.target), args=args)
-    if dtype is None:
-        return made
-    return cst.Call(_expression("keras.ops.cast"), [cst.Arg(made), cst.Arg(dtype.value)])
-
-
-_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-
-
-def _behind(call: cst.Call, place: int) -> cst.BaseParenthesizableWhitespace:
-    """What stands behind a comma of the call, so that lines stay lines."""
-    comma = call.args[place].comma if place < len(call.args) else None
-    return comma.whitespace_after if isinstance(comma, cst.Comma) else cst.SimpleWhitespace(" ")
-
-
-def _keyword(name: str, text: str) -> cst.Arg:
-    return cst.Arg(_expression(text), keyword=cst.Name(name), equal=_EQUAL)

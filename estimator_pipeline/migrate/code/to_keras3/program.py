@@ -15,6 +15,8 @@ from estimator_pipeline.migrate.code.to_keras3.support import MODULE, module_tex
 
 __all__ = ["in_keras_3", "modules_beside"]
 
+_EMBEDS = re.compile(r"\bEmbedding\(|\bgather\(|\bembedding_lookup\(")
+
 
 def in_keras_3(
     outcomes: Mapping[str, ConversionOutcome], sources: Iterable[SourceFile], imports: Mapping[str, Iterable[str]]
@@ -31,6 +33,7 @@ def in_keras_3(
     for group in _groups((path for path, one in outcomes.items() if one.text), imports):
         texts = {path: outcomes[path].text for path in group}
         own = {path: _defined(by_path[path].text) for path in group}
+        embeds = any(_EMBEDS.search(text) for text in texts.values())
         functions: set[str] = set()
         try:
             functions = model_functions(texts.values(), own=set().union(*own.values()))
@@ -39,7 +42,7 @@ def in_keras_3(
             continue
         for path, text in texts.items():
             try:
-                new = convert_text(text, functions, own=own[path], package=_package(path, text))
+                new = convert_text(text, functions, embeds=embeds, own=own[path], package=_package(path, text))
                 if not by_path[path].keeps_cells(new.text):
                     raise Declined("", "a notebook whose cells would not stay in their places", r"\S")
             except Declined as declined:

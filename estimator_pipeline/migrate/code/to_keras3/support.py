@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["MODULE", "PARTS", "module_text"]
+__all__ = ["MODULE", "OF_DENSE_GRADIENTS", "PARTS", "module_text"]
 
 MODULE = "keras_support"
 """The name of the module."""
+
+OF_DENSE_GRADIENTS = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD")
+"""Optimizers of Keras that are asked for by another name in a model with embeddings."""
 
 PARTS = {
     "batches": '''def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
@@ -39,8 +42,23 @@ PARTS = {
     def call(self, inputs, training=None):
         trained, otherwise = inputs
         return trained if training else otherwise''',
+    "DenseGradients": '''class DenseGradients:
+    """An optimizer that gets the gradient of an embedding as a whole.
+
+    TensorFlow's names a row as often as a batch reads it, and Keras would square the values of each by themselves.
+    """
+
+    def apply(self, grads, trainable_variables=None):
+        grads = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
+        return super().apply(grads, trainable_variables)''',
+    **{
+        f"{name}WithDenseGradients": f'''@keras.saving.register_keras_serializable(MODULE)
+class {name}WithDenseGradients(DenseGradients, keras.optimizers.{name}):
+    """`keras.optimizers.{name}` for a model with embeddings."""'''
+        for name in OF_DENSE_GRADIENTS
+    },
     "Momentum": '''@keras.saving.register_keras_serializable(MODULE)
-class Momentum(keras.optimizers.Optimizer):
+class Momentum(DenseGradients, keras.optimizers.Optimizer):
     """Momentum whose velocity is that of the gradients, whatever the learning rate was when they came.
 
     `keras.optimizers.SGD` keeps the rate in its velocity: the two part where the rate changes.
@@ -58,7 +76,6 @@ class Momentum(keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate):
         velocity = self.velocities[self._get_variable_index(variable)]
         rate = keras.ops.cast(learning_rate, variable.dtype)
-        gradient = keras.ops.convert_to_tensor(gradient)  # that of an embedding names rows
         self.assign(velocity, self.momentum * velocity + gradient)
         step = gradient + self.momentum * velocity if self.nesterov else velocity
         self.assign_sub(variable, rate * step)
@@ -66,7 +83,7 @@ class Momentum(keras.optimizers.Optimizer):
     def get_config(self):
         return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}''',
     "RMSProp": '''@keras.saving.register_keras_serializable(MODULE)
-class RMSProp(keras.optimizers.Optimizer):
+class RMSProp(DenseGradients, keras.optimizers.Optimizer):
     """RMSProp whose mean square begins at 1, and whose momentum is that of steps; `keras.optimizers.RMSprop` has 0."""
 
     def __init__(self, learning_rate, decay=0.9, momentum=0.0, epsilon=1e-10, name="rmsprop", **options):
@@ -83,7 +100,6 @@ class RMSProp(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         mean_square, step = self.mean_squares[index], self.steps[index]
         rate = keras.ops.cast(learning_rate, variable.dtype)
-        gradient = keras.ops.convert_to_tensor(gradient)  # that of an embedding names rows
         self.assign_add(mean_square, (keras.ops.square(gradient) - mean_square) * (1 - self.decay))
         change = rate * gradient * keras.ops.rsqrt(mean_square + self.epsilon)
         self.assign(step, self.momentum * step + change)

@@ -1,6 +1,7 @@
 """What this program needs, and Keras 3 does not have."""
 
 import keras
+import tensorflow as tf
 
 
 def model_inputs(data):
@@ -11,8 +12,19 @@ def model_inputs(data):
     return keras.Input(features.shape[1:], dtype=features.dtype.name)
 
 
+class DenseGradients:
+    """An optimizer that gets the gradient of an embedding as a whole.
+
+    TensorFlow's names a row as often as a batch reads it, and Keras would square the values of each by themselves.
+    """
+
+    def apply(self, grads, trainable_variables=None):
+        grads = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
+        return super().apply(grads, trainable_variables)
+
+
 @keras.saving.register_keras_serializable("keras_support")
-class Momentum(keras.optimizers.Optimizer):
+class Momentum(DenseGradients, keras.optimizers.Optimizer):
     """Momentum whose velocity is that of the gradients, whatever the learning rate was when they came.
 
     `keras.optimizers.SGD` keeps the rate in its velocity: the two part where the rate changes.
@@ -30,7 +42,6 @@ class Momentum(keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate):
         velocity = self.velocities[self._get_variable_index(variable)]
         rate = keras.ops.cast(learning_rate, variable.dtype)
-        gradient = keras.ops.convert_to_tensor(gradient)  # that of an embedding names rows
         self.assign(velocity, self.momentum * velocity + gradient)
         step = gradient + self.momentum * velocity if self.nesterov else velocity
         self.assign_sub(variable, rate * step)

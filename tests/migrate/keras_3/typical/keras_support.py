@@ -32,8 +32,19 @@ def examples(model, data, keys=None):
             yield dict(zip(keys or predicted, row))
 
 
+class DenseGradients:
+    """An optimizer that gets the gradient of an embedding as a whole.
+
+    TensorFlow's names a row as often as a batch reads it, and Keras would square the values of each by themselves.
+    """
+
+    def apply(self, grads, trainable_variables=None):
+        grads = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
+        return super().apply(grads, trainable_variables)
+
+
 @keras.saving.register_keras_serializable("keras_support")
-class RMSProp(keras.optimizers.Optimizer):
+class RMSProp(DenseGradients, keras.optimizers.Optimizer):
     """RMSProp whose mean square begins at 1, and whose momentum is that of steps; `keras.optimizers.RMSprop` has 0."""
 
     def __init__(self, learning_rate, decay=0.9, momentum=0.0, epsilon=1e-10, name="rmsprop", **options):
@@ -50,7 +61,6 @@ class RMSProp(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         mean_square, step = self.mean_squares[index], self.steps[index]
         rate = keras.ops.cast(learning_rate, variable.dtype)
-        gradient = keras.ops.convert_to_tensor(gradient)  # that of an embedding names rows
         self.assign_add(mean_square, (keras.ops.square(gradient) - mean_square) * (1 - self.decay))
         change = rate * gradient * keras.ops.rsqrt(mean_square + self.epsilon)
         self.assign(step, self.momentum * step + change)

@@ -1,0 +1,73 @@
+"""Calls of TensorFlow's operations as calls of `keras.ops`."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.to_keras3.declined import Declined
+from estimator_pipeline.migrate.code.to_keras3.operations import Operation
+
+__all__ = ["expression", "operation_call"]
+
+
+def expression(text: str) -> cst.BaseExpression:
+    """The tree of an expression."""
+    return cst.parse_expression(text)
+
+
+def operation_call(name: str, operation: Operation, call: cst.Call) -> cst.BaseExpression:
+    """A call of `keras.ops`."""
+    order = list(operation.parameters)
+    given: list[tuple[str, cst.Arg]] = []
+    for place, arg in enumerate(call.args):
+        if arg.star:
+            raise Declined(name, f"{name} with arguments that cannot be told")
+        keyword = arg.keyword.value if arg.keyword is not None else ""
+        if keyword == "name":
+            continue
+        if not keyword and place >= len(order):
+            if place == len(order) and isinstance(arg.value, cst.SimpleString):
+                continue  # a name
+            raise Declined(name, f"{name} with so many arguments, which keras.ops does not have")
+        if keyword and keyword not in operation.parameters:
+            raise Declined(name, f"{keyword} of {name}, which keras.ops does not have")
+        given.append((keyword or order[place], arg))
+    told = {one for one, _ in given}
+    args, by_position = [], operation.ordered
+    for place, (one, arg) in enumerate(given):
+        by_position = (by_position or place == 0) and arg.keyword is None and order[place] == one
+        new = operation.parameters[one]
+        args.append(arg.with_changes(keyword=None if by_position else cst.Name(new), comma=cst.MaybeSentinel.DEFAULT,
+                                     equal=cst.MaybeSentinel.DEFAULT if by_position else _EQUAL,
+                                     whitespace_after_arg=cst.SimpleWhitespace("")))  # fmt: skip
+    for one, text in operation.defaults.items():
+        if one not in told:
+            args.append(_keyword(operation.parameters.get(one, one), text))
+    dtype = None
+    if operation.target in ("keras.ops.argmax", "keras.ops.argmin"):
+        dtype = next((arg for arg in args if arg.keyword is not None and arg.keyword.value == "dtype"), None)
+        args = [arg for arg in args if arg is not dtype]
+    if operation.options:
+        keyword, _, text = operation.options.partition("=")
+        args.append(_keyword(keyword, text))
+    commas = [cst.Comma(whitespace_after=_behind(call, place)) for place in range(len(args) - 1)]
+    args = [
+        arg.with_changes(comma=comma) for arg, comma in zip(args, [*commas, cst.MaybeSentinel.DEFAULT], strict=True)
+    ]
+    made = call.with_changes(func=expression(operation.target), args=args)
+    if dtype is None:
+        return made
+    return cst.Call(expression("keras.ops.cast"), [cst.Arg(made), cst.Arg(dtype.value)])
+
+
+_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+def _behind(call: cst.Call, place: int) -> cst.BaseParenthesizableWhitespace:
+    """What stands behind a comma of the call, so that lines stay lines."""
+    comma = call.args[place].comma if place < len(call.args) else None
+    return comma.whitespace_after if isinstance(comma, cst.Comma) else cst.SimpleWhitespace(" ")
+
+
+def _keyword(name: str, text: str) -> cst.Arg:
+    return cst.Arg(expression(text), keyword=cst.Name(name), equal=_EQUAL)
