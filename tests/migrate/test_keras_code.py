@@ -255,6 +255,56 @@ def test_layers_of_keras_in_a_model_fn_of_tensorflow_1(tmp_path, line, layer):
     assert made.keras and line in made.after, made.kept_as_estimator
 
 
+BRANCHES = """import tensorflow as tf
+
+
+def network():
+    l = tf.keras.layers
+    return tf.keras.Sequential([l.Dense(8), l.Dropout(0.4), l.Dense(3)])
+
+
+def model_fn(features, labels, mode):
+    model = network()
+    x = features
+    if isinstance(x, dict):
+        x = features['x']
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        logits = model(x, training=False)
+        return tf.estimator.EstimatorSpec(mode=mode, predictions={'class': tf.argmax(logits, 1)})
+    if mode == tf.estimator.ModeKeys.TRAIN:
+        logits = model(x, training=TRAINING)
+        loss = tf.losses.sparse_softmax_cross_entropy(labels=labels, logits=logits)
+        train_op = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_or_create_global_step())
+        return tf.estimator.EstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+    if mode == tf.estimator.ModeKeys.EVAL:
+        logits = model(GIVEN, training=False)
+        loss = tf.losses.sparse_softmax_cross_entropy(labels=labels, logits=logits)
+        return tf.estimator.EstimatorSpec(mode=mode, loss=loss)
+
+
+estimator = tf.estimator.Estimator(model_fn, 'model')
+estimator.train(lambda: tf.data.Dataset.from_tensor_slices(([[1., 2.]], [0])).batch(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("training", "given", "keras"),
+    [
+        ("True", "x", True),
+        ("mode == tf.estimator.ModeKeys.TRAIN", "x", True),
+        ("False", "x", False),
+        ("True", "x * 2", False),
+    ],
+)
+def test_a_model_that_each_branch_calls(tmp_path, training, given, keras):
+    """As it trains in the one and does not in the others: Keras says so by itself. Otherwise it is another network."""
+    source = tmp_path / "branches.py"
+    source.write_text(BRANCHES.replace("TRAINING", training).replace("GIVEN", given))
+    (made,) = convert(source).files
+    assert made.keras is keras, made.kept_as_estimator
+    assert not keras or (made.after.count("logits = model(x)\n") == 1 and "    l = tf.keras.layers\n" in made.after)
+
+
 OUTPUTS = """    outputs = tf.estimator.export.PredictOutput({'class': GIVEN})
     if mode == tf.estimator.ModeKeys.PREDICT:
         export = {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: outputs}

@@ -260,6 +260,12 @@ def _of_chain(tree: Tree, node: cst.Attribute, v1: bool) -> RenamedName | None:
         name, whole = ".".join(below[:length]), length == len(below)
         part = _part(node, len(below) - length)
         after = _successor(name, whole, call if whole else None)
+        if whole and name not in catalogue.shared_names() and isinstance(parent, cst.Assign):
+            target = parent.targets[0].target  # `layers = tf.keras.layers`: what is asked of it says which one it is
+            if isinstance(target, cst.Name) and f"{name}." in catalogue.shared_names() and (
+                not _asks_for_v1(tree, name, target.value)
+            ):  # fmt: skip
+                return None
         if after is not None:
             return RenamedName(part, f"{root}.{name}", f"{root}.{after}") if after != name else None
     return None
@@ -321,15 +327,20 @@ def _of_import(tree: Tree, alias: cst.ImportAlias) -> None:
 
 
 def _asks_for_v1(tree: Tree, module: str, bound: str) -> bool:
-    """Whether something of a module, by the name that it is bound to, is another thing below tf.compat.v1."""
+    """Whether something of a module, by the name that it is bound to, is another thing below tf.compat.v1.
+
+    Where nothing is asked of it here, it may be in another file.
+    """
+    asked = False
     for node in tree.chains:
         root, *below = (dotted_of(node) or "").split(".")
-        if root != bound:
+        if root != bound or isinstance(tree.parents.get(node), cst.AssignTarget):
             continue
+        asked = True
         names = [".".join([module, *below[:length]]) for length in range(len(below) + 1)]
         if any(_successor(name, name == names[-1], None) not in (None, name) for name in names):
             return True
-    return False
+    return not asked
 
 
 def _of_import_of_python(tree: Tree, alias: cst.ImportAlias, module: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -115,6 +116,7 @@ def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ())
     for mode in ("train", "eval"):
         if mode not in made.flows:
             raise NotConvertible(f"no EstimatorSpec for {mode} can be told", function.name)
+    _join(reader, made)
     if made.head and (made.specs or made.flows.keys() != set(modes.MODES)):
         raise NotConvertible("specs of a head in some modes alone", function.name)
     for step in made.flows["train"]:
@@ -125,6 +127,60 @@ def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ())
         if "self" in step.sets:
             raise NotConvertible("a model_fn that changes the object that it belongs to", step.node)
     return made
+
+
+def _join(reader: Rewriter, made: ModelFn) -> None:
+    """Makes one statement of those that each branch has: `logits = model(x, training=True)`, and `training=False`."""
+    train = made.flows["train"]
+    for at, one in enumerate(train):
+        joined = False
+        for flow in made.flows.values():
+            for place, other in enumerate(flow if one not in flow else ()):
+                both = one.reads & other.reads
+                alike = _told(reader, other.node, False) == _told(reader, one.node, True) is not None
+                if alike and _definers(train[:at], both) == _definers(flow[:place], both):
+                    flow[place], joined = one, True
+                    break
+        if joined and all(one in flow for flow in made.flows.values()):
+            made.partial.discard(one)
+        call = _call_of(one.node)
+        if joined and call is not None and any(_says_training(arg) for arg in call.args):
+            reader.replaced[call] = functools.partial(_as_told, reader, call)
+
+
+def _call_of(node: cst.CSTNode) -> cst.Call | None:
+    """The call whose value a statement gives a name."""
+    value = cst.ensure_type(first_of(node), cst.Assign).value if assigns(node) else None
+    return value if isinstance(value, cst.Call) else None
+
+
+def _told(reader: Rewriter, node: cst.CSTNode, trains: bool) -> str | None:
+    """A statement that gives a name what a call gives, without what says whether it trains, as it does; else None."""
+    call = _call_of(node)
+    if call is None:
+        return None
+    for arg in call.args:
+        if _says_training(arg) and reader.source(arg.value) != str(trains) and not reader.is_flag(arg.value):
+            return None
+    name = reader.source(cst.ensure_type(first_of(node), cst.Assign).targets[0].target)
+    given = ", ".join(reader.source(arg) for arg in call.args if not _says_training(arg))
+    return f"{name} = {reader.source(call.func)}({given})"
+
+
+def _says_training(arg: cst.Arg) -> bool:
+    return arg.keyword is not None and arg.keyword.value == "training"
+
+
+def _as_told(reader: Rewriter, call: cst.Call) -> str:
+    """A call without what says whether it trains: layers of Keras know it by themselves."""
+    kept = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
+            for arg in call.args if not _says_training(arg)]  # fmt: skip
+    return reader.call(reader.text(call.func), kept, call)
+
+
+def _definers(flow: Sequence[FlowStep], names: Iterable[str]) -> list[FlowStep | None]:
+    """The last statement that sets each name."""
+    return [next((one for one in reversed(flow) if name in one.sets), None) for name in sorted(names)]
 
 
 _Flows = dict[str, list[FlowStep]]
