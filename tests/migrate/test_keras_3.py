@@ -51,6 +51,29 @@ def test_nothing_of_this_package_or_of_keras_2_is_asked(path):
     assert not re.search(r"\btf\.(keras|estimator|compat)\.(?!.*Was)", re.sub("#.*", "", path.read_text()))
 
 
+def test_a_name_of_data_that_is_taken(tmp_path):
+    source = tmp_path / "taken.py"
+    source.write_text(PROGRAM.read_text().replace("RATE = 0.1", "predict_data = 0.1"))
+    assert "predict_batches = batches(" in convert(source).files[0].after
+
+
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [
+        ("tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)",
+         "keras.ops.sparse_categorical_crossentropy(target=labels, output=logits, from_logits=True)"),
+        ("tf.reduce_sum(logits, 1, keep_dims=True)", "keras.ops.sum(logits, 1, keepdims=True)"),
+        ("tf.nn.softmax(logits, dim=1)", "keras.ops.softmax(logits, axis=1)"),
+    ],
+)  # fmt: skip
+def test_functions_of_tensorflow_1_by_arguments_that_both_have(call, after, tmp_path):
+    source = tmp_path / "v1.py"
+    loss = "tf.losses.sparse_softmax_cross_entropy(labels=labels, logits=logits)"
+    source.write_text(PROGRAM.read_text().replace(loss, f"tf.reduce_mean({call})"))
+    (made,) = convert(source).files
+    assert f"loss = keras.ops.mean({after})\n" in made.after, made.kept_as_estimator
+
+
 def test_names_that_a_person_would_give(tmp_path):
     """No MyModelModel, no data set called input_fn, predictions worked out once, comments at their lines."""
     source = tmp_path / "my_model.py"

@@ -15,8 +15,26 @@ def expression(text: str) -> cst.BaseExpression:
     return cst.parse_expression(text)
 
 
-def operation_call(name: str, operation: Operation, call: cst.Call) -> cst.BaseExpression:
-    """A call of `keras.ops`."""
+# V1's parameters that TensorFlow 2 has by another name.
+_OF_V1 = {"dimension": "axis", "dim": "axis", "keep_dims": "keepdims", "reduction_indices": "axis"}
+
+
+def operation_call(name: str, operation: Operation, call: cst.Call, *, v1: bool = False) -> cst.BaseExpression:
+    """A call of `keras.ops`.
+
+    Args:
+        v1: whether it is a call of V1's function of the same name, which has its first two parameters in common.
+
+    Raises:
+        Declined: arguments that `keras.ops` does not have.
+    """
+    if v1:
+        if sum(arg.keyword is None for arg in call.args) > (0 if "cross_entropy" in name else 2):
+            raise Declined(name, f"{name} of TensorFlow 1 with so many arguments by position")
+        call = call.with_changes(args=[
+            arg.with_changes(keyword=cst.Name(_OF_V1[arg.keyword.value]))
+            if arg.keyword is not None and arg.keyword.value in _OF_V1 else arg for arg in call.args
+        ])  # fmt: skip
     order = list(operation.parameters)
     given: list[tuple[str, cst.Arg]] = []
     for place, arg in enumerate(call.args):

@@ -149,8 +149,9 @@ def _without(module: cst.Module, names: Collection[str]) -> cst.Module:
 def _with_names_of_data(text: str) -> str:
     """`train_input_fn = batches(...)` is data, and no function."""
     for name in dict.fromkeys(re.findall(r"(?m)^\s*(\w*input_fn) = batches\(", text)):
-        new = f"{name.removesuffix('input_fn')}data"
-        if not re.search(rf"\b{new}\b|def {name}\b", text):
+        names = [f"{name.removesuffix('input_fn')}{one}" for one in ("data", "batches", "dataset")]
+        new = next((one for one in names if not re.search(rf"\b{one}\b", text)), "")
+        if new and not re.search(rf"def {name}\b", text):
             text = re.sub(rf"(?<![\w.'\"]){name}\b(?!\s*=[^=]\s*[^b\s])", new, text)
     return text
 
@@ -214,7 +215,10 @@ class _Words(cst.CSTTransformer):
         first, _, rest = dotted.partition(".")
         if first not in self.names:
             return ""
-        return f"{self.names[first]}.{rest}" if rest else self.names[first]
+        name = f"{self.names[first]}.{rest}" if rest else self.names[first]
+        # V1's function of that name, where the arguments of a call are those of both.
+        both = f"tf.{name.removeprefix('tf.compat.v1.')}"
+        return both if both in OPERATIONS or both in ACTIVATIONS else name
 
     def visit_Attribute(self, node: cst.Attribute) -> bool:
         return not self.meaning(node)
@@ -285,12 +289,11 @@ class _Words(cst.CSTTransformer):
             self.called.add(node.func)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        name = self.meaning(original_node.func)
+        name, dotted = self.meaning(original_node.func), dotted_of(original_node.func) or ""
         if self.of_model and name in _SPECIAL:
             return self._special(name, updated_node)
         if self.of_model and name in OPERATIONS:
-            return operation_call(name, OPERATIONS[name], updated_node)
-        dotted = dotted_of(original_node.func) or ""
+            return operation_call(name, OPERATIONS[name], updated_node, v1=".compat.v1." in dotted)
         if dotted.startswith("keras_evaluation."):
             self.parts.add(dotted.partition(".")[2])
             if any(one.keyword is not None and one.keyword.value == "throttle_secs" for one in updated_node.args):
