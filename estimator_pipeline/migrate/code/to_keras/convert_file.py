@@ -21,6 +21,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.renames import tensorflow_1
+from estimator_pipeline.migrate.code.to_keras import contrib_layers
 from estimator_pipeline.migrate.code.to_keras.classes import estimator_subclasses as subclasses  # fmt: skip
 from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
@@ -66,6 +67,8 @@ _LEFT = (
     r"train\.|layers|losses|metrics|summary|placeholder|Session|InteractiveSession|get_|\w*variables?|assign|"
     r"saved_model|estimator|nn\.rnn|nn\.dynamic|nn\.static|global_variables|Graph|disable_|tables_|add_to"
 )
+# Whose imports go with what was called by their names.
+_TENSORFLOW = re.compile(r"(tensorflow|tf_slim|tensorflow_gan|estimator_pipeline\.compat)\b")
 _GONE = re.compile(
     rf"\.estimator\b|\.feature_column\b|\.compat\.v1\.({_LEFT})|make_one_shot_iterator|make_initializable_iterator"
 )
@@ -118,6 +121,11 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
         return None
     first = min(of_estimators, key=lambda one: tree.position(one.node))
     try:
+        by_core = contrib_layers.lower(program, tree)
+        if by_core is not None:
+            check_contrib(by_core, first)
+            if by_core.text != tree.source.text:
+                return _of_core(program, tree, by_core)
         lowered = subclasses.lower(program, tree)
         if lowered is not None:
             return _of_classes(program, tree, lowered)
@@ -141,7 +149,6 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
         for one in constructs:
             if one.match.spelled.startswith("tf.") and not one.match.exists and not is_guarded(tree, one.node):
                 raise NotConvertible(f"{one.match.spelled}, which TensorFlow 2 has under no other name", one.node)
-    check_contrib(tree, first)
     if tf is None and old is None:
         raise without_a_name(program, tree, first)
     if tree.tensorflow_1:
@@ -187,22 +194,32 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     return text
 
 
-def check_contrib(tree: Tree, first: cst.CSTNode) -> None:
+def check_contrib(by_core: contrib_layers.Lowered | None, first: cst.CSTNode) -> None:
     """Declines a file with something that was tf.contrib's, and is another package's by now.
 
     Raises:
         NotConvertible: it has.
     """
-    if tree.contrib is not None:
-        name, line = tree.contrib
+    if by_core is not None and by_core.left is not None:
+        name, line = by_core.left
         raise NotConvertible(f"{name}, which Keras does not have", first, line)
+
+
+def _of_core(program: Program, tree: Tree, by_core: contrib_layers.Lowered) -> ConversionOutcome | None:
+    """The conversion of a file by way of one that has V1's core in place of tf.contrib; lines are the same."""
+    made = parse(tree.source.with_text(by_core.text))
+    assert made is not None
+    made.tensorflow_1 = tree.tensorflow_1
+    others = {path: other for path, other in program.trees.items() if other is not tree}
+    program = Program([*others.values(), made], program.modules)
+    return convert(program, made, list(find_constructs(program, made)))
 
 
 def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> ConversionOutcome:
     """The conversion of a file by way of one that has functions in place of its classes of Estimators."""
     made = parse(SourceFile(tree.source.path, lowered.text))
     assert made is not None
-    made.tensorflow_1, made.contrib = tree.tensorflow_1, tree.contrib
+    made.tensorflow_1 = tree.tensorflow_1
     others = {path: other for path, other in program.trees.items() if other is not tree}
     program = Program([*others.values(), made], program.modules)
     found = convert(program, made, list(find_constructs(program, made)))
@@ -425,7 +442,7 @@ def _without_v1(reader: Rewriter, text: str) -> str:
         if not isinstance(one, (cst.Import, cst.ImportFrom)) or isinstance(one.names, cst.ImportStar):
             continue
         modules = [one.module] if isinstance(one, cst.ImportFrom) else [alias.name for alias in one.names]
-        if any((dotted_of(module) or "").split(".")[0] != "tensorflow" for module in modules):
+        if any(not _TENSORFLOW.match(dotted_of(module) or "") for module in modules):
             continue
         source = reader.source(statement)
         without = text.replace(f"{source}\n", "", 1)
