@@ -374,7 +374,7 @@ def _first_left(reading: _Reading, names: Sequence[tuple[str, int]]) -> tuple[st
     count = len(reading.lines.starts)
     for node in reading.tree.chains:
         name, line = reading.name(node), reading.tree.position(node)[0]
-        if name and line <= count:
+        if name and line <= count and not _is_alias(reading.tree, node):
             found.append((line, name))
     for node, binding in reading.tree.imports:
         if binding.name == "*" and f"{binding.module}.".startswith(tuple(f"{one}." for one in _HOMES)):
@@ -385,3 +385,9 @@ def _first_left(reading: _Reading, names: Sequence[tuple[str, int]]) -> tuple[st
     last = name.rpartition(".")[2]
     told = [one for one, at in names if at == line]
     return next((one for one in told if one.rpartition(".")[2] == last), told[0] if told else name), line
+
+
+def _is_alias(tree: Tree, node: cst.BaseExpression) -> bool:
+    """Whether an expression gets another name, as in `layers = tf.contrib.layers`: what is called by it counts."""
+    parent = tree.parents.get(node)
+    return isinstance(parent, cst.Assign) and all(isinstance(one.target, cst.Name) for one in parent.targets)

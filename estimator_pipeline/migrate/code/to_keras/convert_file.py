@@ -209,7 +209,7 @@ def _of_core(program: Program, tree: Tree, by_core: contrib_layers.Lowered) -> C
     """The conversion of a file by way of one that has V1's core in place of tf.contrib; lines are the same."""
     made = parse(tree.source.with_text(by_core.text))
     assert made is not None
-    made.tensorflow_1 = tree.tensorflow_1
+    made.tensorflow_1, made.needs = tree.tensorflow_1, tree.needs
     others = {path: other for path, other in program.trees.items() if other is not tree}
     program = Program([*others.values(), made], program.modules)
     return convert(program, made, list(find_constructs(program, made)))
@@ -422,15 +422,15 @@ def _module(node: cst.SimpleStatementLine) -> str:
 
 def _without_aliases(reader: Rewriter, text: str) -> str:
     """Takes `layers = tf.compat.v1.layers` away where nothing is called by it any more."""
+    contrib_names = {one.split()[-1] for one in reader.tree.needs}
     for scope in (reader.tree.scope, *reader.tree.scopes.values()):
         for name, bindings in scope.names.items():
             value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
-            if not isinstance(value, cst.Attribute) or not re.match(
-                r"tf\.(compat\.v1|estimator|feature_column)\b", reader.name(value)
-            ):
+            old = re.match(r"tf\.(compat\.v1|estimator|feature_column)\b", reader.name(value)) if value else None
+            if not old and (dotted_of(value) or "").split(".")[0] not in contrib_names:
                 continue
             without = re.sub(rf"(?m)^[ \t]*{name} = .*\n", "", text)
-            if not re.search(rf"\b{name}\b", without):
+            if not re.search(rf"(?<![.\w]){name}\b", without):
                 text = without
     return _without_imports(reader, _without_v1(reader, text))
 
@@ -447,7 +447,7 @@ def _without_v1(reader: Rewriter, text: str) -> str:
         source = reader.source(statement)
         without = text.replace(f"{source}\n", "", 1)
         names = [alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in one.names]
-        if not any(re.search(rf"\b{name}\b", re.sub(r"#.*", "", without)) for name in names):
+        if not any(re.search(rf"(?<![.\w]){name}\b", re.sub(r"#.*", "", without)) for name in names):
             text = without
     return text
 
@@ -487,7 +487,8 @@ def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
             ast.parse(text)
         except SyntaxError as error:
             raise NotConvertible(f"what was written cannot be read: {error}", first) from error
-    unknown = sorted(unknown_names(text) - unknown_names(reader.lines.text))
+    imported = {one.split()[-1] for one in reader.tree.needs}  # by nothing in a text that becomes Keras
+    unknown = sorted(unknown_names(text) - (unknown_names(reader.lines.text) - imported))
     if unknown:
         line = _line_of(rf"\b{re.escape(unknown[0])}\b", reader.lines.text)
         raise NotConvertible(f"{unknown[0]} would have no value in it", first, line)
