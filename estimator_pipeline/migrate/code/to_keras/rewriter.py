@@ -235,6 +235,8 @@ class Rewriter:
         if not name.startswith("tf.compat.v1.") or not isinstance(node, cst.Attribute):
             return None
         below = name.removeprefix("tf.compat.v1.")
+        if below.startswith(("keras.datasets.", "keras.utils.")):
+            return f"{self.tf}.{below}"
         now = catalogue.v1_names().get(below)
         if now:
             return f"{self.tf}.{now}"
