@@ -430,7 +430,7 @@ def _without_aliases(reader: Rewriter, text: str) -> str:
             if not old and (dotted_of(value) or "").split(".")[0] not in contrib_names:
                 continue
             without = re.sub(rf"(?m)^[ \t]*{name} = .*\n", "", text)
-            if not re.search(rf"(?<![.\w]){name}\b", without):
+            if not re.search(rf"(?<!keras\.)\b{name}\b", without):
                 text = without
     return _without_imports(reader, _without_v1(reader, text))
 
@@ -447,7 +447,7 @@ def _without_v1(reader: Rewriter, text: str) -> str:
         source = reader.source(statement)
         without = text.replace(f"{source}\n", "", 1)
         names = [alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in one.names]
-        if not any(re.search(rf"(?<![.\w]){name}\b", re.sub(r"#.*", "", without)) for name in names):
+        if not any(re.search(rf"(?<!keras\.)\b{name}\b", re.sub(r"#.*", "", without)) for name in names):
             text = without
     return text
 

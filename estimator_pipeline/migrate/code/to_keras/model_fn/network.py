@@ -221,7 +221,7 @@ def _makes(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
                     return True
         if call in reader.embeddings or name in recurrent.CREATORS or _is_of_a_class(reader, call):
             return True
-        if name.startswith("tf.compat.v1.keras.layers."):
+        if name.startswith("tf.compat.v1.keras.layers.") and name not in reader.calls:
             raise NotConvertible(f"{reader.source(call.func)} of TensorFlow 1's Keras, which has other defaults", call)
         if name in _VARIABLES or name.startswith("tf.compat.v1.nn.rnn_cell."):
             raise NotConvertible(f"{name} makes a variable outside of a layer", call)
