@@ -430,7 +430,7 @@ def _without_aliases(reader: Rewriter, text: str) -> str:
             if not old and (dotted_of(value) or "").split(".")[0] not in contrib_names:
                 continue
             without = re.sub(rf"(?m)^[ \t]*{name} = .*\n", "", text)
-            if not re.search(rf"(?<!keras\.)\b{name}\b", without):
+            if not re.search(rf"(?<!keras\.)(?<!slim\.)\b{name}\b", without):
                 text = without
     return _without_imports(reader, _without_v1(reader, text))
 
