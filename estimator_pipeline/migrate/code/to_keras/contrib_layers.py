@@ -26,7 +26,7 @@ __all__ = ["Lowered", "lower"]
 
 # Where the names of tf.contrib are by now, and the modules below that have those of the tables.
 _HOMES = ("tf_slim", "tensorflow_gan", FACADE)
-_MODULES = {"layers", "python", "initializers", "regularizers", "optimizers", "training", "learning"}
+_MODULES = {"layers", "python", "initializers", "regularizers", "optimizers", "training", "learning", "lookup"}
 
 # Parameters in the order of tf.contrib -> those of the core; "" for what nothing but the default may be given.
 _OF_WEIGHTS = {
@@ -292,6 +292,8 @@ def _training(reading: _Reading) -> Iterator[Edit]:
     steps: dict[str, Callable[[_Reading, cst.Call], str]] = {
         "optimize_loss": _optimized,
         "create_train_op": _created,
+        "index_table_from_tensor": _table,
+        "index_table_from_file": _table_of_file,
     }
     for call in reading.tree.calls:
         write = steps.get(reading.called(call))
@@ -364,6 +366,43 @@ def _step(reading: _Reading, optimizer: str, loss: str, step: str, clip: str = "
     if "batch_norm" in reading.lines.text:
         return f"TF.group({made}, *V1.get_collection(V1.GraphKeys.UPDATE_OPS))"
     return made
+
+
+# Tables of words
+
+
+def _table(reading: _Reading, call: cst.Call) -> str:
+    """A table of the words of a list, as `tf.lookup` has it."""
+    given = _given(call, ("mapping", "num_oov_buckets", "default_value", "hasher_spec", "dtype", "name"))
+    told = {one: reading.source(arg.value) for one, arg in (given or {}).items()}
+    if "mapping" not in told or told.get("dtype", "tf.string").rpartition(".")[2] != "string":
+        return ""
+    words = told["mapping"]
+    numbers = f"TF.range(TF.size({words}, out_type=TF.int64))"
+    return _made_table(told, f"TF.lookup.KeyValueTensorInitializer({words}, {numbers}, TF.string, TF.int64)")
+
+
+def _table_of_file(reading: _Reading, call: cst.Call) -> str:
+    """A table of the lines of a file."""
+    given = _given(call, ("vocabulary_file", "num_oov_buckets", "vocab_size", "default_value", "hasher_spec",
+                          "key_dtype", "name", "key_column_index", "value_column_index", "delimiter"))  # fmt: skip
+    told = {one: reading.source(arg.value) for one, arg in (given or {}).items()}
+    known = {"vocabulary_file", "num_oov_buckets", "vocab_size", "default_value", "name"}
+    if "vocabulary_file" not in told or not told.keys() <= known:
+        return ""
+    index = "TF.lookup.TextFileIndex"
+    parts = [told["vocabulary_file"], "TF.string", f"{index}.WHOLE_LINE", "TF.int64", f"{index}.LINE_NUMBER"]
+    parts += [f"vocab_size={told['vocab_size']}"] if "vocab_size" in told else []
+    return _made_table(told, f"TF.lookup.TextFileInitializer({', '.join(parts)})")
+
+
+def _made_table(told: dict[str, str], initializer: str) -> str:
+    buckets, default = told.get("num_oov_buckets", "0"), told.get("default_value", "-1")
+    if "hasher_spec" in told or not (buckets == "0" or buckets.isdigit()):
+        return ""
+    if buckets != "0":  # words that are not in it have a bucket, and never the default
+        return f"TF.lookup.StaticVocabularyTable({initializer}, {buckets})"
+    return f"TF.lookup.StaticHashTable({initializer}, {default})"
 
 
 # What is left
