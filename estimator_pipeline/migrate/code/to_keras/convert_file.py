@@ -447,9 +447,17 @@ def _without_v1(reader: Rewriter, text: str) -> str:
         source = reader.source(statement)
         without = text.replace(f"{source}\n", "", 1)
         names = [alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in one.names]
-        if not any(re.search(rf"(?<!keras\.)\b{name}\b", re.sub(r"#.*", "", without)) for name in names):
+        if not _read(without) & set(names):
             text = without
     return text
+
+
+def _read(text: str) -> set[str]:
+    """The names that a text reads or binds otherwise than by imports; below others they are no names."""
+    try:
+        return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    except SyntaxError:  # it is told by the last look
+        return set(re.findall(r"\w+", text))
 
 
 def _without_imports(reader: Rewriter, text: str) -> str:

@@ -105,6 +105,8 @@ class _Life:
     def _begin(self) -> str:
         job, lines = self.job, []
         told = configuration.lines(self.reader, job.settings)
+        if job.settings.node is not None:  # what is said of its arguments
+            told = [*self.reader.comments(job.settings.node), *told]
         if job.settings.statement is None:
             lines += told
         else:
