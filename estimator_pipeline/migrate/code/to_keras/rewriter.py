@@ -419,10 +419,11 @@ class Rewriter:
     def _line(self, number: int) -> str:
         return self.lines.text[self.lines.starts[number - 1] :].split("\n", 1)[0]
 
-    def comments(self, node: cst.CSTNode) -> list[str]:
-        """The comments within a node's text, in order."""
-        start, end = self.span(node)
-        return [comment for place, comment in self._comments() if start <= place < end]
+    def comments(self, node: cst.CSTNode, without: Iterable[cst.CSTNode] = ()) -> list[str]:
+        """The comments within a node's text, in order, but those within others."""
+        (start, end), others = self.span(node), [self.span(one) for one in without]
+        return [comment for place, comment in self._comments() if start <= place < end
+                and not any(first <= place < last for first, last in others)]  # fmt: skip
 
     def _comments(self) -> list[tuple[int, str]]:
         """(place, text) of each comment of the file."""
