@@ -142,7 +142,9 @@ def counterparts(theirs: Shapes, ours: Shapes, mapping: Mapping[str, str]) -> di
         mapping: Keras weight -> the Estimator's variable.
     """
     known = {*mapping, *mapping.values()}
-    left = [name for name in theirs if name not in ours and name not in known and kind_of(name) not in ("slots", "step")]
+    left = [
+        name for name in theirs if name not in ours and name not in known and kind_of(name) not in ("slots", "step")
+    ]
     named = collections.Counter(in_keras(name) for name in left)
     found = {
         in_keras(name): name

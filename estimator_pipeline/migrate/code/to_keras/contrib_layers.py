@@ -188,7 +188,9 @@ class _Reading:
     def whole(self, node: cst.BaseExpression) -> str:
         """An expression's text as a part of another one."""
         text = self.source(node)
-        simple = isinstance(node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Float, cst.Integer))
+        simple = isinstance(
+            node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Float, cst.Integer, cst.SimpleString)
+        )
         return text if simple else f"({text})"
 
     def core(self, name: str) -> str:
@@ -412,15 +414,15 @@ def _first_left(reading: _Reading, names: Sequence[tuple[str, int]]) -> tuple[st
     found = []
     count = len(reading.lines.starts)
     for node in reading.tree.chains:
-        name, line = reading.name(node), reading.tree.position(node)[0]
+        name, (line, column, *_) = reading.name(node), reading.tree.position(node)
         if name and line <= count and not _is_alias(reading.tree, node):
-            found.append((line, name))
+            found.append((line, column, name))
     for node, binding in reading.tree.imports:
         if binding.name == "*" and f"{binding.module}.".startswith(tuple(f"{one}." for one in _HOMES)):
-            found.append((reading.tree.position(node)[0], binding.module))
+            found.append((*reading.tree.position(node)[:2], binding.module))
     if not found:
         return None
-    line, name = min(found)
+    line, _, name = min(found)
     last = name.rpartition(".")[2]
     told = [one for one, at in names if at == line]
     return next((one for one in told if one.rpartition(".")[2] == last), told[0] if told else name), line

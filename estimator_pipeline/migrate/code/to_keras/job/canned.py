@@ -168,7 +168,9 @@ def factories(reader: Rewriter) -> dict[cst.FunctionDef, list[cst.Call]]:
     """Functions that give an Estimator whichever way they end, with the calls that make it."""
     found = {}
     for function in reader.tree.functions:
-        values = [_maker(reader, one) for value in reader.tree.scopes[function].returns for one in _given(reader, value)]
+        values = [
+            _maker(reader, one) for value in reader.tree.scopes[function].returns for one in _given(reader, value)
+        ]
         calls = [one for one in values if isinstance(one, cst.Call) and reader.called(one) in (*NAMES, ESTIMATOR)]
         if calls and len(calls) == len(values):
             found[function] = calls

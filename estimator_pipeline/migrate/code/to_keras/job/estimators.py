@@ -103,7 +103,8 @@ def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
         job.chains = {
             root(chain): chain
             for chain in reader.tree.chains
-            if root(chain).value == job.name and reader.home(root(chain)) == (home, job.name)
+            if root(chain).value == job.name
+            and reader.home(root(chain)) == (home, job.name)
             and first <= reader.line(chain) < last
         }
         taken = set(reader.scope(job.call).around().names) | set(reader.tree.scope.names)
