@@ -17,8 +17,8 @@ from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.tolerances import kind_of
 from estimator_pipeline.parity.models.arguments import InputFns
-from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
 from estimator_pipeline.parity.models.matching import in_keras
+from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP
 
 __all__ = ["is_keras_3", "numbers", "record_layers"]

@@ -417,9 +417,9 @@ def _first_left(reading: _Reading, names: Sequence[tuple[str, int]]) -> tuple[st
         name, (line, column, *_) = reading.name(node), reading.tree.position(node)
         if name and line <= count and not _is_alias(reading.tree, node):
             found.append((line, column, name))
-    for node, binding in reading.tree.imports:
+    for statement, binding in reading.tree.imports:
         if binding.name == "*" and f"{binding.module}.".startswith(tuple(f"{one}." for one in _HOMES)):
-            found.append((*reading.tree.position(node)[:2], binding.module))
+            found.append((*reading.tree.position(statement)[:2], binding.module))
     if not found:
         return None
     line, _, name = min(found)

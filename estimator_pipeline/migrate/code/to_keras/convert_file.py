@@ -123,7 +123,7 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
     try:
         by_core = contrib_layers.lower(program, tree)
         if by_core is not None:
-            check_contrib(by_core, first)
+            check_contrib(by_core, first.node)
             if by_core.text != tree.source.text:
                 return _of_core(program, tree, by_core)
         lowered = subclasses.lower(program, tree)
