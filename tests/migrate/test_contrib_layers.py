@@ -390,6 +390,11 @@ NETWORK = f"""slim.conv2d({X}, 4, [3, 3], scope='conv1')
 )
 def test_it_trains_as_the_estimator_did(target, train_op, made, tmp_path, capsys):
     """Every kind of layer with weights, the regularization loss, either training step; weights matched by names."""
+    import keras
+    import tf_keras
+
+    for one in (keras, tf_keras):  # layers without names have numbers
+        one.backend.clear_session()
     made(NETWORK, train_op, "slim = tf.contrib.slim")
     proof, out = tmp_path / "proof.py", tmp_path / "out"
     proof.write_text(PROOF)

@@ -39,6 +39,7 @@ from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimiz
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import modules_by_other_names, unknown_names
+from estimator_pipeline.migrate.code.to_keras.unused_names import without_unused_names
 
 __all__ = ["DEFECTS", "ConversionOutcome", "convert"]
 
@@ -67,8 +68,6 @@ _LEFT = (
     r"train\.|layers|losses|metrics|summary|placeholder|Session|InteractiveSession|get_|\w*variables?|assign|"
     r"saved_model|estimator|nn\.rnn|nn\.dynamic|nn\.static|global_variables|Graph|disable_|tables_|add_to"
 )
-# Whose imports go with what was called by their names.
-_TENSORFLOW = re.compile(r"(tensorflow|tf_slim|tensorflow_gan|estimator_pipeline\.compat)\b")
 _GONE = re.compile(
     rf"\.estimator\b|\.feature_column\b|\.compat\.v1\.({_LEFT})|make_one_shot_iterator|make_initializable_iterator"
 )
@@ -189,7 +188,7 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     exporting.fill(reader)
     text = _with_helpers(reader, jobs)
     text = re.sub(rf"(?m)^[^\n]*{REMOVED}[^\n]*\n", "", text)
-    text = re.sub(r"\n{4,}", "\n\n\n", _without_aliases(reader, text))
+    text = re.sub(r"\n{4,}", "\n\n\n", without_unused_names(reader, text))
     _check(reader, text, first)
     return text
 
@@ -418,58 +417,6 @@ def _module(node: cst.SimpleStatementLine) -> str:
         return (dotted_of(one.module) or "").split(".")[0]
     assert isinstance(one, cst.Import)
     return (dotted_of(one.names[0].name) or "").split(".")[0]
-
-
-def _without_aliases(reader: Rewriter, text: str) -> str:
-    """Takes `layers = tf.compat.v1.layers` away where nothing is called by it any more."""
-    contrib_names = {one.split()[-1] for one in reader.tree.needs}
-    for scope in (reader.tree.scope, *reader.tree.scopes.values()):
-        for name, bindings in scope.names.items():
-            value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
-            old = re.match(r"tf\.(compat\.v1|estimator|feature_column)\b", reader.name(value)) if value else None
-            if not old and (dotted_of(value) or "").split(".")[0] not in contrib_names:
-                continue
-            without = re.sub(rf"(?m)^[ \t]*{name} = .*\n", "", text)
-            if not re.search(rf"(?<!keras\.)(?<!slim\.)\b{name}\b", without):
-                text = without
-    return _without_imports(reader, _without_v1(reader, text))
-
-
-def _without_v1(reader: Rewriter, text: str) -> str:
-    """Takes `from tensorflow import estimator` and its like away where nothing is called by their names any more."""
-    for statement in reader.tree.module.body:
-        one = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-        if not isinstance(one, (cst.Import, cst.ImportFrom)) or isinstance(one.names, cst.ImportStar):
-            continue
-        modules = [one.module] if isinstance(one, cst.ImportFrom) else [alias.name for alias in one.names]
-        if any(not _TENSORFLOW.match(dotted_of(module) or "") for module in modules):
-            continue
-        source = reader.source(statement)
-        without = text.replace(f"{source}\n", "", 1)
-        names = [alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in one.names]
-        if not _read(without) & set(names):
-            text = without
-    return text
-
-
-def _read(text: str) -> set[str]:
-    """The names that a text reads or binds otherwise than by imports; below others they are no names."""
-    try:
-        return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    except SyntaxError:  # it is told by the last look
-        return set(re.findall(r"\w+", text))
-
-
-def _without_imports(reader: Rewriter, text: str) -> str:
-    """Takes modules away that nothing needs any more."""
-    for _, binding in reader.tree.imports:
-        if binding.kind != "import" or binding.scope is not reader.tree.scope:
-            continue
-        name = binding.module.split(".")[0]
-        if name != "functools" or len(re.findall(rf"\b{name}\b", text)) > 1:
-            continue
-        text = re.sub(rf"(?m)^import {name}\n", "", text)
-    return text
 
 
 def _nodes(reader: Rewriter, job: ConvertedJob) -> list[cst.CSTNode]:

@@ -30,7 +30,8 @@ def tell_phase(reader: Rewriter, function: cst.FunctionDef, functions: set[cst.C
         NotConvertible: the learning phase is set otherwise than by the mode.
     """
     calls = [call for call in reader.tree.calls if functions & set(reader.tree.above(call))]
-    if any([_sets_by_mode(reader, call, function) for call in calls if reader.called(call) == SETS_PHASE]):
+    phases = [_sets_by_mode(reader, call, function) for call in calls if reader.called(call) == SETS_PHASE]
+    if any(phases):
         return
     for call in calls:
         name = reader.called(reader.value(call.func))
