@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from estimator_pipeline import compat
 from estimator_pipeline.migrate import code as migrate_code
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from tests.migrate.test_convert import run
@@ -390,10 +391,10 @@ NETWORK = f"""slim.conv2d({X}, 4, [3, 3], scope='conv1')
 )
 def test_it_trains_as_the_estimator_did(target, train_op, made, tmp_path, capsys):
     """Every kind of layer with weights, the regularization loss, either training step; weights matched by names."""
+    tf = compat.tensorflow()
     import keras
-    import tf_keras
 
-    for one in (keras, tf_keras):  # layers without names have numbers
+    for one in (keras, tf.keras):  # layers without names have numbers
         one.backend.clear_session()
     made(NETWORK, train_op, "slim = tf.contrib.slim")
     proof, out = tmp_path / "proof.py", tmp_path / "out"
@@ -408,7 +409,8 @@ def test_it_trains_as_the_estimator_did(target, train_op, made, tmp_path, capsys
 def test_initial_values_are_those_of_contrib():
     """Of a truncated normal the largest of many values is where it is cut."""
     import numpy as np
-    import tensorflow as tf
+
+    tf = compat.tensorflow()
     import tf_slim
 
     for mode in ("FAN_IN", "FAN_AVG"):
