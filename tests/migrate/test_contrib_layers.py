@@ -52,11 +52,13 @@ def defects_are_raised(monkeypatch):
 def made(tmp_path):
     """`made(net, train_op, imports)`: the program's conversion."""
 
-    def made(net=f"tf.layers.dense({X}, 4)", train_op=STEP, imports="", to="keras-layers"):
+    def made(net=f"tf.layers.dense({X}, 4)", train_op=STEP, imports="", to="keras-layers", change=None):
         source = tmp_path / "program.py"
         text = (
             PROGRAM if re.search(r"\boptimizer\b(?!=['t])", train_op) else PROGRAM.replace("    optimizer = ", "    # ")
         )
+        for old, new in (change or {}).items():
+            text = text.replace(old, new)
         source.write_text(text.replace("IMPORTS", imports).replace("NET", net).replace("TRAIN_OP", train_op))
         (found,) = convert(source, to=to).files
         return found
@@ -345,6 +347,19 @@ def test_a_learning_phase_that_is_set_by_the_mode(made):
     assert "set_learning_phase" not in found.after
     odd = made(f"0\n    {phase.replace('phase(0)', 'phase(1)')}{KERAS.replace('keras', 'tf.keras')}")
     assert "a learning phase that is not that of the mode" in odd.kept_as_estimator
+
+
+def test_functions_of_v1_by_the_names_of_their_arguments(made):
+    """TensorFlow 2 has them so, and Keras 3 a counterpart."""
+    loss = "tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))"
+    change = {
+        "tf.losses.sparse_softmax_cross_entropy(labels, logits)": loss,
+        "{'logits': logits}": "{'share': tf.nn.softmax(logits=logits)}",
+    }
+    text = made(change=change).after
+    assert f"loss = {loss} + sum(self.losses)" in text and "tf.nn.softmax(logits=logits)" in text
+    text = made(change=change, to="keras3").after
+    assert "keras.ops.sparse_categorical_crossentropy(" in text and "keras.ops.softmax(" in text
 
 
 def test_a_layer_with_other_defaults_in_tensorflow_1(made):
