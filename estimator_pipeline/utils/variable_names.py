@@ -184,4 +184,5 @@ def _weights_like(head: str, all_names: Mapping[str, str]) -> set[str]:
     """Names of a layer `head` where it is one: a setting stands beside other settings and slots alone."""
     beside = {name for name in all_names if name.startswith(f"{head}/") and "/" not in name[len(head) + 1 :]}
     settings = {f"{head}/{setting}" for setting in (*_SETTINGS, *_OF_FTRL, "iter")}
+    settings |= {name for name in beside if _FROM_THE_STEP.fullmatch(name.rpartition("/")[2])}
     return beside if beside - settings else set()

@@ -122,6 +122,7 @@ def compare_models(
         estimator, training=input_fns.training, evaluation=input_fns.evaluation, asked=predictions is not None
     )
     ours = inspection.look_at_keras(model, training=input_fns.keras_training, evaluation=input_fns.keras_evaluation)
+    weights = matching.counterparts(theirs.variables, ours.variables, weights)
     left = matching.check_variables(
         theirs.variables, ours.variables, weights, untrained=theirs.untrained, untrained_ours=ours.untrained
     )

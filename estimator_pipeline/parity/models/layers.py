@@ -17,6 +17,7 @@ from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.tolerances import kind_of
 from estimator_pipeline.parity.models.arguments import InputFns
+from estimator_pipeline.parity.models.matching import in_keras
 from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP
 
@@ -98,6 +99,7 @@ def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -
     by_name = {_plain(name): name for name in wanted}
     within = collections.Counter(_plain(name.partition("/")[2]) for name in wanted)  # the scope of all, as `dnn`
     by_name = {_plain(name.partition("/")[2]): name for name in wanted} | by_name
+    by_name = {_plain(in_keras(name)): name for name in wanted} | by_name
     of_metrics = {id(one) for metric in model.metrics for one in metric.variables}
     weights = {_path(one): one for one in model.weights
                if id(one) not in of_metrics and "seed_generator" not in _path(one)}  # fmt: skip

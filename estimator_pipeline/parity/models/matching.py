@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ __all__ = [
     "canonical_of",
     "check_metrics",
     "check_variables",
+    "counterparts",
+    "in_keras",
     "names_of",
     "outputs_asked",
     "renamed_as",
@@ -30,6 +33,9 @@ _SHOWN = 12
 _LOSS = "loss"
 # Both have it as `loss` already, weighed by records instead of batches.
 _AVERAGE = "average_loss"
+# What tf-slim, and tf.contrib before it, call layers without a name and their weights -> what Keras does.
+_LAYERS_OF_CONTRIB = {"fully_connected": "dense", "Conv": "conv2d", "BatchNorm": "batch_normalization"}
+_WEIGHTS_OF_CONTRIB = {"weights": "kernel", "biases": "bias"}
 _ONE_NAME = "give each layer a name of its own, and each tf.Variable"
 
 
@@ -116,6 +122,36 @@ def renamed_as(name: str, renamed: Mapping[str, str]) -> str:
     """
     weight, at, slot = name.partition(" @")
     return renamed.get(weight, weight) + at + slot
+
+
+def in_keras(name: str) -> str:
+    """What Keras calls a variable that tf-slim or tf.contrib made: `fully_connected_1/weights` is `dense_1/kernel`."""
+    layer, _, weight = name.rpartition("/")
+    scope, _, own = layer.rpartition("/")
+    kind, number = re.fullmatch(r"(.*?)((?:_\d+)?)", own).groups()  # type: ignore[union-attr]
+    layer = "/".join(filter(None, [scope, _LAYERS_OF_CONTRIB.get(kind, kind) + number]))
+    return f"{layer}/{_WEIGHTS_OF_CONTRIB.get(weight, weight)}".lstrip("/")
+
+
+def counterparts(theirs: Shapes, ours: Shapes, mapping: Mapping[str, str]) -> dict[str, str]:
+    """A mapping, and with it what tf-slim and tf.contrib call otherwise than Keras, where one variable alone can be it.
+
+    Args:
+        theirs: the Estimator's variables, by canonical names.
+        ours: the Keras model's.
+        mapping: Keras weight -> the Estimator's variable.
+    """
+    known = {*mapping, *mapping.values()}
+    left = [
+        name for name in theirs if name not in ours and name not in known and kind_of(name) not in ("slots", "step")
+    ]
+    named = collections.Counter(in_keras(name) for name in left)
+    found = {
+        in_keras(name): name
+        for name in left
+        if named[in_keras(name)] == 1 and in_keras(name) not in {*theirs, *known} and in_keras(name) in ours
+    }
+    return {**found, **mapping}
 
 
 def check_variables(

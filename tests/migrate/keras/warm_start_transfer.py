@@ -15,9 +15,9 @@ from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
 
 def trunk(images, trainable=True):
     net = tf.keras.layers.Conv2D(
-        16, [3, 3], padding='SAME', activation=tf.nn.relu, trainable=trainable, name='conv1')(images)
+        16, [3, 3], padding='same', activation=tf.nn.relu, trainable=trainable, name='conv1')(images)
     net = tf.keras.layers.Conv2D(
-        32, [3, 3], padding='SAME', activation=tf.nn.relu, trainable=trainable, name='conv2')(net)
+        32, [3, 3], padding='same', activation=tf.nn.relu, trainable=trainable, name='conv2')(net)
     net = tf.keras.layers.AveragePooling2D([2, 2], [2, 2])(net)
     return tf.keras.layers.Flatten()(net)
 

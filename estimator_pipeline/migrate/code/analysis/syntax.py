@@ -113,7 +113,7 @@ class Tree:
         scopes: definition -> its scope.
         where: expression that may be a construct -> the scope in which it is evaluated.
         tensorflow_1: whether the file was written for TensorFlow 1, by `import tensorflow as tf`.
-        contrib: (name, line) of the first thing of tf.contrib for which the file has another package by now.
+        contrib: (name, line) of what is tf.contrib's, and for which the file has another package by now.
         needs: the imports that the new names of the file need, which are not in it yet.
         was_tensorflow_1: whether that is so of the file that this one is a renamed copy of.
         keras: what becomes of the file as a Keras program.
@@ -145,7 +145,7 @@ class Tree:
 
     def _plan_nothing(self) -> None:
         self.tensorflow_1 = False
-        self.contrib: tuple[str, int] | None = None
+        self.contrib: list[tuple[str, int]] = []
         self.needs: list[str] = []
         self.was_tensorflow_1 = False
         self.renamed: dict[cst.CSTNode, Any] = {}

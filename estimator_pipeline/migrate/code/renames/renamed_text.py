@@ -52,7 +52,7 @@ class RenamedText:
         changes: what was changed in it.
         kept: why it is as it was, where it might have been changed.
         imports: what the text still needs: `import tf_slim`. It is not in it, for lines stay where they are.
-        contrib: (name, line of the new text) of the first thing that is no longer TensorFlow's.
+        contrib: (name, line of the new text) of what is no longer TensorFlow's, in the order of lines.
         moved: (first line, last line, new first line, new last line) of what has another number of lines now: a name
             that went over several.
     """
@@ -61,7 +61,7 @@ class RenamedText:
     changes: list[Change] = field(default_factory=list)
     kept: str = ""
     imports: list[str] = field(default_factory=list)
-    contrib: tuple[str, int] | None = None
+    contrib: list[tuple[str, int]] = field(default_factory=list)
     moved: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def line(self, old: int) -> int:
@@ -102,14 +102,13 @@ def of(tree: Tree) -> RenamedText:
         return RenamedText(before, kept="its cells cannot be told in what was written")
     imports = sorted({found.needs for found in tree.renamed.values() if found.needs})
     contrib = [(tree.position(found.node)[0], found.before) for found in tree.renamed.values() if found.contrib]
-    line, name = min(contrib, default=(0, ""))
     made = RenamedText(
         after,
         sorted(changes, key=lambda change: (change.line, change.column)),
         imports=imports,
         moved=list(_of_other_length(before, edits)),
     )
-    made.contrib = (name, made.line(line)) if name else None
+    made.contrib = [(name, made.line(line)) for line, name in sorted(contrib)]
     return made
 
 

@@ -21,6 +21,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.renames import tensorflow_1
+from estimator_pipeline.migrate.code.to_keras import contrib_layers
 from estimator_pipeline.migrate.code.to_keras.classes import estimator_subclasses as subclasses  # fmt: skip
 from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
@@ -38,6 +39,7 @@ from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimiz
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import modules_by_other_names, unknown_names
+from estimator_pipeline.migrate.code.to_keras.unused_names import without_unused_names
 
 __all__ = ["DEFECTS", "ConversionOutcome", "convert"]
 
@@ -118,6 +120,11 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
         return None
     first = min(of_estimators, key=lambda one: tree.position(one.node))
     try:
+        by_core = contrib_layers.lower(program, tree)
+        if by_core is not None:
+            check_contrib(by_core, first.node)
+            if by_core.text != tree.source.text:
+                return _of_core(program, tree, by_core)
         lowered = subclasses.lower(program, tree)
         if lowered is not None:
             return _of_classes(program, tree, lowered)
@@ -141,7 +148,6 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
         for one in constructs:
             if one.match.spelled.startswith("tf.") and not one.match.exists and not is_guarded(tree, one.node):
                 raise NotConvertible(f"{one.match.spelled}, which TensorFlow 2 has under no other name", one.node)
-    check_contrib(tree, first)
     if tf is None and old is None:
         raise without_a_name(program, tree, first)
     if tree.tensorflow_1:
@@ -182,27 +188,37 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     exporting.fill(reader)
     text = _with_helpers(reader, jobs)
     text = re.sub(rf"(?m)^[^\n]*{REMOVED}[^\n]*\n", "", text)
-    text = re.sub(r"\n{4,}", "\n\n\n", _without_aliases(reader, text))
+    text = re.sub(r"\n{4,}", "\n\n\n", without_unused_names(reader, text))
     _check(reader, text, first)
     return text
 
 
-def check_contrib(tree: Tree, first: cst.CSTNode) -> None:
+def check_contrib(by_core: contrib_layers.Lowered | None, first: cst.CSTNode) -> None:
     """Declines a file with something that was tf.contrib's, and is another package's by now.
 
     Raises:
         NotConvertible: it has.
     """
-    if tree.contrib is not None:
-        name, line = tree.contrib
+    if by_core is not None and by_core.left is not None:
+        name, line = by_core.left
         raise NotConvertible(f"{name}, which Keras does not have", first, line)
+
+
+def _of_core(program: Program, tree: Tree, by_core: contrib_layers.Lowered) -> ConversionOutcome | None:
+    """The conversion of a file by way of one that has V1's core in place of tf.contrib; lines are the same."""
+    made = parse(tree.source.with_text(by_core.text))
+    assert made is not None
+    made.tensorflow_1, made.needs = tree.tensorflow_1, tree.needs
+    others = {path: other for path, other in program.trees.items() if other is not tree}
+    program = Program([*others.values(), made], program.modules)
+    return convert(program, made, list(find_constructs(program, made)))
 
 
 def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> ConversionOutcome:
     """The conversion of a file by way of one that has functions in place of its classes of Estimators."""
     made = parse(SourceFile(tree.source.path, lowered.text))
     assert made is not None
-    made.tensorflow_1, made.contrib = tree.tensorflow_1, tree.contrib
+    made.tensorflow_1 = tree.tensorflow_1
     others = {path: other for path, other in program.trees.items() if other is not tree}
     program = Program([*others.values(), made], program.modules)
     found = convert(program, made, list(find_constructs(program, made)))
@@ -403,50 +419,6 @@ def _module(node: cst.SimpleStatementLine) -> str:
     return (dotted_of(one.names[0].name) or "").split(".")[0]
 
 
-def _without_aliases(reader: Rewriter, text: str) -> str:
-    """Takes `layers = tf.compat.v1.layers` away where nothing is called by it any more."""
-    for scope in (reader.tree.scope, *reader.tree.scopes.values()):
-        for name, bindings in scope.names.items():
-            value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
-            if not isinstance(value, cst.Attribute) or not re.match(
-                r"tf\.(compat\.v1|estimator|feature_column)\b", reader.name(value)
-            ):
-                continue
-            without = re.sub(rf"(?m)^[ \t]*{name} = .*\n", "", text)
-            if not re.search(rf"\b{name}\b", without):
-                text = without
-    return _without_imports(reader, _without_v1(reader, text))
-
-
-def _without_v1(reader: Rewriter, text: str) -> str:
-    """Takes `from tensorflow import estimator` and its like away where nothing is called by their names any more."""
-    for statement in reader.tree.module.body:
-        one = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-        if not isinstance(one, (cst.Import, cst.ImportFrom)) or isinstance(one.names, cst.ImportStar):
-            continue
-        modules = [one.module] if isinstance(one, cst.ImportFrom) else [alias.name for alias in one.names]
-        if any((dotted_of(module) or "").split(".")[0] != "tensorflow" for module in modules):
-            continue
-        source = reader.source(statement)
-        without = text.replace(f"{source}\n", "", 1)
-        names = [alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in one.names]
-        if not any(re.search(rf"\b{name}\b", re.sub(r"#.*", "", without)) for name in names):
-            text = without
-    return text
-
-
-def _without_imports(reader: Rewriter, text: str) -> str:
-    """Takes modules away that nothing needs any more."""
-    for _, binding in reader.tree.imports:
-        if binding.kind != "import" or binding.scope is not reader.tree.scope:
-            continue
-        name = binding.module.split(".")[0]
-        if name != "functools" or len(re.findall(rf"\b{name}\b", text)) > 1:
-            continue
-        text = re.sub(rf"(?m)^import {name}\n", "", text)
-    return text
-
-
 def _nodes(reader: Rewriter, job: ConvertedJob) -> list[cst.CSTNode]:
     found: list[cst.CSTNode] = [job.call]
     given = arguments(job.call, ("model_fn",))
@@ -470,7 +442,8 @@ def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
             ast.parse(text)
         except SyntaxError as error:
             raise NotConvertible(f"what was written cannot be read: {error}", first) from error
-    unknown = sorted(unknown_names(text) - unknown_names(reader.lines.text))
+    imported = {one.split()[-1] for one in reader.tree.needs}  # by nothing in a text that becomes Keras
+    unknown = sorted(unknown_names(text) - (unknown_names(reader.lines.text) - imported))
     if unknown:
         line = _line_of(rf"\b{re.escape(unknown[0])}\b", reader.lines.text)
         raise NotConvertible(f"{unknown[0]} would have no value in it", first, line)

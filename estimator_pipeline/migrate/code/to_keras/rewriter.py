@@ -17,6 +17,7 @@ from estimator_pipeline.migrate.code.analysis.edits import Lines
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
 from estimator_pipeline.migrate.code.renames import tf1_names
+from estimator_pipeline.migrate.code.to_keras.keras_of_v1 import of_keras
 
 __all__ = ["NotConvertible", "Rewriter", "indented", "names_in"]
 
@@ -106,6 +107,8 @@ class Rewriter:
         for value in self.program.meaning(node, self.tree, self.scope(node)):
             if isinstance(value, Outside):
                 full, match = catalogue.spell(value.dotted), catalogue.find(value.dotted)
+                if new := of_keras(full):
+                    return new
                 if match is not None and match.spelled == full and match.row.name.startswith("tf."):
                     return full if match.public or "*" in match.row.name else match.row.name
                 return full
@@ -232,6 +235,8 @@ class Rewriter:
         name = self.name(node)
         if name in self.names and not self._is_parameter(node):
             return self.names[name]
+        if name.startswith("tf.keras.") and self._is_of_old_keras(node):
+            return f"{self.tf}.{name.removeprefix('tf.')}"
         if not name.startswith("tf.compat.v1.") or not isinstance(node, cst.Attribute):
             return None
         below = name.removeprefix("tf.compat.v1.")
@@ -245,6 +250,14 @@ class Rewriter:
                 return f"{self.tf}.{below}"
             return f"{self.tf}.{name.removeprefix('tf.')}"
         return None
+
+    def _is_of_old_keras(self, node: cst.BaseExpression) -> bool:
+        """Whether an expression has something of Keras by a name that it had in TensorFlow 1."""
+        parent = self.tree.parents.get(node)
+        if isinstance(node, cst.Name) and not isinstance(parent, (cst.Call, cst.Arg)):
+            return False  # it is bound there
+        found = self.program.meaning(node, self.tree, self.scope(node))
+        return any(isinstance(one, Outside) and of_keras(catalogue.spell(one.dotted)) for one in found)
 
     def _is_parameter(self, node: cst.CSTNode) -> bool:
         """Whether a name is what a function is handed, which is no more than by default what the default is."""
@@ -406,10 +419,11 @@ class Rewriter:
     def _line(self, number: int) -> str:
         return self.lines.text[self.lines.starts[number - 1] :].split("\n", 1)[0]
 
-    def comments(self, node: cst.CSTNode) -> list[str]:
-        """The comments within a node's text, in order."""
-        start, end = self.span(node)
-        return [comment for place, comment in self._comments() if start <= place < end]
+    def comments(self, node: cst.CSTNode, without: Iterable[cst.CSTNode] = ()) -> list[str]:
+        """The comments within a node's text, in order, but those within others."""
+        (start, end), others = self.span(node), [self.span(one) for one in without]
+        return [comment for place, comment in self._comments() if start <= place < end
+                and not any(first <= place < last for first, last in others)]  # fmt: skip
 
     def _comments(self) -> list[tuple[int, str]]:
         """(place, text) of each comment of the file."""

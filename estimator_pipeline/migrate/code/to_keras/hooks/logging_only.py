@@ -5,10 +5,14 @@ from __future__ import annotations
 import libcst as cst
 
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
+from estimator_pipeline.migrate.code.to_keras.model_fn.keras_layers import SETS_PHASE
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["comments"]
+
+# For hooks; for layers, see keras_layers.py.
+_WITHOUT_EFFECT = ("tf.identity", "tf.compat.v1.add_to_collection", SETS_PHASE)
 
 
 def comments(reader: Rewriter, made: ModelFn) -> list[str]:
@@ -29,7 +33,7 @@ def comments(reader: Rewriter, made: ModelFn) -> list[str]:
                 continue
             name = reader.called(call)
             method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-            if method in ("update_state", "append") or name in ("tf.identity", "tf.compat.v1.add_to_collection"):
+            if method in ("update_state", "append") or name in _WITHOUT_EFFECT:
                 continue
             if _is_silent(reader, call):
                 said = " ".join(reader.source(call).split())

@@ -168,11 +168,23 @@ def factories(reader: Rewriter) -> dict[cst.FunctionDef, list[cst.Call]]:
     """Functions that give an Estimator whichever way they end, with the calls that make it."""
     found = {}
     for function in reader.tree.functions:
-        values = [_maker(reader, value) for value in reader.tree.scopes[function].returns]
+        values = [
+            _maker(reader, one) for value in reader.tree.scopes[function].returns for one in _given(reader, value)
+        ]
         calls = [one for one in values if isinstance(one, cst.Call) and reader.called(one) in (*NAMES, ESTIMATOR)]
         if calls and len(calls) == len(values):
             found[function] = calls
     return found
+
+
+def _given(reader: Rewriter, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """What a name is given by the branches of a function that returns it, and does nothing else with it."""
+    bindings = reader.program.bindings(value.value, reader.scope(value)) if isinstance(value, cst.Name) else []
+    uses = [one for one in reader.tree.chains if isinstance(one, cst.Name) and isinstance(value, cst.Name)
+            and reader.home(one) == reader.home(value)]  # fmt: skip
+    read = [one for one in uses if not isinstance(reader.tree.parents.get(one), (cst.AssignTarget, cst.Return))]
+    given = [one.node for one in bindings if isinstance(one.node, cst.Call) and one.kind == "value"]
+    return [*given] if len(bindings) > 1 and len(given) == len(bindings) and not read else [value]
 
 
 def _maker(reader: Rewriter, value: cst.BaseExpression) -> cst.BaseExpression:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -85,7 +86,8 @@ def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
         if len(assign.targets) > 1 or not isinstance(target, cst.Name):
             raise NotConvertible("an Estimator without a plain name", call)
         others = [one.node for one in reader.program.bindings(target.value, reader.scope(call)) if one.node is not call]
-        if not all(canned.adds_metrics(reader, other, target.value) for other in others):
+        in_turn = _are_in_turn(reader, target.value, [call, *others], kinds)
+        if not in_turn and not all(canned.adds_metrics(reader, other, target.value) for other in others):
             raise NotConvertible(f"{target.value} is more than the Estimator", call)
         given = arguments(call, match.row.fields or _KERAS_MODEL)
         config = given.get("config")
@@ -93,13 +95,17 @@ def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
         folder = reader.text(given["model_dir"].value) if "model_dir" in given else told.model_dir
         folder = "" if folder == "None" else folder
         found.append(ConvertedJob(call, statement, target.value, told, folder))
-        found[-1].changed = bool(others)
+        found[-1].changed = bool(others) and not in_turn
     for job in found:
         home = reader.scope(job.call).around().node
+        # One name for several, one behind the other, as the cells of a notebook have it.
+        first, last = _lines(reader, job, [one for one in found if one.name == job.name])
         job.chains = {
             root(chain): chain
             for chain in reader.tree.chains
-            if root(chain).value == job.name and reader.home(root(chain)) == (home, job.name)
+            if root(chain).value == job.name
+            and reader.home(root(chain)) == (home, job.name)
+            and first <= reader.line(chain) < last
         }
         taken = set(reader.scope(job.call).around().names) | set(reader.tree.scope.names)
         renamed = len(found) == 1 and "model" not in taken and not job.late and not job.changed
@@ -147,6 +153,27 @@ def _of_factory(reader: Rewriter, function: cst.FunctionDef, calls: list[cst.Cal
     if len(found) != 1:
         raise NotConvertible("a function that makes Estimators, called in several places", function.name)
     return found
+
+
+def _lines(reader: Rewriter, job: ConvertedJob, same: list[ConvertedJob]) -> tuple[float, float]:
+    """From which line on, and before which one, a name is that of an Estimator."""
+    at_the_top = [one for one in same if reader.tree.parents.get(one.statement) is reader.tree.module]
+    if job not in at_the_top or len(at_the_top) == 1:
+        return 0, math.inf
+    first = reader.line(job.statement)
+    return first, min((line for one in at_the_top if (line := reader.line(one.statement)) > first), default=math.inf)
+
+
+def _are_in_turn(reader: Rewriter, name: str, values: list[cst.CSTNode | None], kinds: tuple[str, ...]) -> bool:
+    """Whether a name at the top of a module is given Estimators alone, each by a statement, and read at the top."""
+    module = reader.tree.module
+    for value in values:
+        match = catalogue.find(reader.called(value).replace("tf.", "tensorflow.", 1))
+        statement = reader.statement_of(value) if value is not None else None
+        if match is None or match.row.kind not in kinds or reader.tree.parents.get(statement or module) is not module:
+            return False
+    uses = [root(chain) for chain in reader.tree.chains if root(chain).value == name]
+    return len(values) > 1 and all(reader.scope(use).around().node is module for use in uses)
 
 
 def _known_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]) -> str:

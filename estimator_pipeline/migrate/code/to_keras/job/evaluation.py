@@ -42,8 +42,9 @@ def write(life: Any, call: cst.Call) -> None:
     """
     reader: Rewriter = life.reader
     given = arguments(call, ("estimator", "train_spec", "eval_spec"))
-    train = _spec(reader, given["train_spec"].value, "tf.estimator.TrainSpec")
-    evaluation = _spec(reader, given["eval_spec"].value, "tf.estimator.EvalSpec")
+    comments: list[str] = []
+    train = _spec(reader, given["train_spec"].value, "tf.estimator.TrainSpec", comments)
+    evaluation = _spec(reader, given["eval_spec"].value, "tf.estimator.EvalSpec", comments)
     found = hooks.read(reader, life.job, train)
     life.check_hooks(evaluation)
     parent = reader.tree.parents.get(call)
@@ -71,7 +72,7 @@ def write(life: Any, call: cst.Call) -> None:
         if found.stops:
             told.append(f"stop=[{', '.join(reader.text(one) for one in found.stops)}]")
         waits = _seconds(reader, evaluation)
-        lines = [f"# Was {', '.join(waits)}: every checkpoint is evaluated"] if waits else []
+        lines = [*comments, f"# Was {', '.join(waits)}: every checkpoint is evaluated"] if waits else [*comments]
         lines.append(f"{name} = " + reader.call("keras_evaluation.Evaluation", told, statement))
         callbacks = [one() for one in found.callbacks]
         lines.append(life.fit(statement, function, "" if text == "None" else text, [name], callbacks))
@@ -99,7 +100,8 @@ def _seconds(reader: Rewriter, spec: dict[str, cst.Arg]) -> list[str]:
     return [f"{name}={value}" for name, value in told if value not in ("0", "0.0", "None")]
 
 
-def _spec(reader: Rewriter, node: cst.BaseExpression, name: str) -> dict[str, cst.Arg]:
+def _spec(reader: Rewriter, node: cst.BaseExpression, name: str, comments: list[str]) -> dict[str, cst.Arg]:
+    """The fields of a specification; what is said of them is added to the comments."""
     call = reader.value(node)
     if reader.called(call) != name or not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
         raise NotConvertible(f"a {name.rpartition('.')[2]} that is not made in this file", node)
@@ -108,6 +110,7 @@ def _spec(reader: Rewriter, node: cst.BaseExpression, name: str) -> dict[str, cs
         _only(reader, node, call)
         if isinstance(statement, cst.SimpleStatementLine):
             reader.replaced[statement] = REMOVED
+            comments += reader.comments(call, [arg.value for arg in call.args])
     return arguments(call, catalogue.row(name).fields)
 
 

@@ -81,12 +81,18 @@ class _Life:
         branches: tuple[type, ...] = (cst.Else, cst.For, cst.While, cst.Try, cst.ExceptHandler, cst.IfExp)
         if not self.job.needs_inputs:  # others are restored, see warm_starts
             branches += (cst.If,)
-        around = [{one for one in reader.tree.above(train) if isinstance(one, branches)} for train, _ in self.trains]
+
+        def parts(node: cst.CSTNode) -> set[tuple[cst.CSTNode, cst.CSTNode]]:
+            """The branches around a node, each with the part of it that the node is in."""
+            path = [node, *reader.tree.above(node)]
+            return {(one, path[at]) for at, one in enumerate(path[1:]) if isinstance(one, branches)}
+
+        around = [parts(train) for train, _ in self.trains]
         for use, chain in self.job.chains.items():
             parent = self._parent(use)
             if not isinstance(parent, cst.Attribute) or parent.attr.value not in ("evaluate", "predict"):
                 continue
-            above = set(reader.tree.above(chain))
+            above = parts(chain)
             if reader.scope(chain) is reader.scope(self.job.call) and not any(one <= above for one in around):
                 why = "an Estimator that is used where it may not have been trained: it has a checkpoint"
                 raise NotConvertible(why, chain)
@@ -105,6 +111,9 @@ class _Life:
     def _begin(self) -> str:
         job, lines = self.job, []
         told = configuration.lines(self.reader, job.settings)
+        if job.settings.node is not None:  # what is said of its arguments
+            node = job.settings.node
+            told = [*self.reader.comments(node, [arg.value for arg in node.args]), *told]
         if job.settings.statement is None:
             lines += told
         else:

@@ -23,6 +23,7 @@ from estimator_pipeline.migrate.code.to_keras.model.signatures import signatures
 from estimator_pipeline.migrate.code.to_keras.model.warm_start import scope_of
 from estimator_pipeline.migrate.code.to_keras.model_fn import network, variables
 from estimator_pipeline.migrate.code.to_keras.model_fn import separate_predictions as apart
+from estimator_pipeline.migrate.code.to_keras.model_fn.keras_layers import tell_phase
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed, read
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented, names_in
 
@@ -83,6 +84,8 @@ class _Writer:
         self.made: ModelFn = read(reader, function, extra)
         network.find(reader, self.made)
         network.tell_no_mode(reader, self.made)
+        if not self.made.models:
+            tell_phase(reader, function, network.functions_of(reader, self.made))
         self.function = function
         self.distributed = distributed
         self.unit = reader.tree.module.default_indent

@@ -149,6 +149,8 @@ def _layer(reader: Rewriter, name: str, call: cst.Call) -> str:
             continue
         place = parameters.index(parameter) - 1
         text = reader.text(arg.value)
+        if parameter == "padding" and isinstance(arg.value, cst.SimpleString):
+            text = text.lower()  # pooling of Keras 3 knows no other
         by_position = by_position and arg.keyword is None and place < positions and place == len(kept)
         kept.append(text if by_position else f"{parameter}={text}")
     named = name_of(reader, call, given.get("name"), default)

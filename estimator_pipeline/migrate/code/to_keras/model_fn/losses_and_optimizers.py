@@ -46,6 +46,14 @@ _METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "mean_absolute_error": ("MeanAbsoluteError", ("labels", "predictions"), "{0}, {1}"),
 }
 
+# Functions of V1 that TensorFlow 2 has with the same arguments by these names.
+_OF_LOGITS, _WITH_LABELS = ("logits", "axis", "name"), ("labels", "logits", "name")
+_BY_NAMES = {
+    "softmax": _OF_LOGITS, "log_softmax": _OF_LOGITS, "sigmoid_cross_entropy_with_logits": _WITH_LABELS,
+    "sparse_softmax_cross_entropy_with_logits": _WITH_LABELS, "softmax_cross_entropy_with_logits": _WITH_LABELS,
+    "softmax_cross_entropy_with_logits_v2": _WITH_LABELS,
+}  # fmt: skip
+
 _STEP = "global_step"
 # Schedule of V1 -> (Keras class, its parameters there).
 _SCHEDULES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -97,6 +105,8 @@ def install(reader: Rewriter) -> None:
         )
     for name in ("argmax", "argmin"):
         reader.calls[f"tf.compat.v1.{name}"] = partial(_largest, reader, name)
+    for name, parameters in _BY_NAMES.items():
+        reader.calls[f"tf.compat.v1.nn.{name}"] = partial(_by_names, reader, name.removesuffix("_v2"), parameters)
     reader.calls["tf.compat.v1.nn.in_top_k"] = partial(_in_top_k, reader)
     reader.calls["tf.compat.v1.losses.get_regularization_loss"] = lambda call: "sum(self.losses)"
     reader.calls["tf.compat.v1.get_collection"] = partial(_collection, reader)
@@ -142,6 +152,12 @@ def _largest(reader: Rewriter, name: str, call: cst.Call) -> str:
     names = {"input": "", "axis": "axis=", "dimension": "axis=", "output_type": "output_type=", "name": "name="}
     told = [f"{said}{reader.text(given[one].value)}" for one, said in names.items() if one in given]
     return reader.call(f"{reader.tf}.{name}", told, call)
+
+
+def _by_names(reader: Rewriter, name: str, parameters: tuple[str, ...], call: cst.Call) -> str:
+    named = all(arg.keyword is not None and arg.keyword.value in parameters for arg in call.args)
+    function = f"{reader.tf}.nn.{name}" if named else reader.text(call.func)
+    return f"{function}{reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)}"
 
 
 def _in_top_k(reader: Rewriter, call: cst.Call) -> str:

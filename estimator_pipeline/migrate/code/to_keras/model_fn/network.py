@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 from libcst import matchers
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf
+from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Outside
+from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.model_fn import separate_predictions as apart
@@ -28,6 +31,11 @@ _VARIABLES = (
     "tf.compat.v1.nn.static_rnn", "tf.compat.v1.nn.bidirectional_dynamic_rnn",
 )  # fmt: skip
 OWN = "tf.compat.v1.get_variable"
+# What makes layers or variables, in any file.
+_OF_LAYERS = re.compile(
+    r"(tensorflow\.(compat\.v1\.|python\.)?(keras\.)?layers\.|tensorflow\.(compat\.v1\.)?(get_variable|Variable|nn\.rnn_cell\.)|"
+    r"tf_slim\.)"
+)
 _COLUMNS = ("tf.compat.v1.feature_column.input_layer", "tf.compat.v1.feature_column.linear_model")
 
 
@@ -201,6 +209,24 @@ def _is_of_a_class(reader: Rewriter, call: cst.Call) -> bool:
     return False
 
 
+def _makes_elsewhere(reader: Rewriter, one: ClassOf | FunctionOf) -> bool:
+    """Whether a function or class of another file makes layers or variables."""
+    waiting, seen = [one], {one.node}
+    while waiting:
+        at = waiting.pop()
+        for call in calls_in(at.node):
+            scope = at.tree.where.get(call.func, at.tree.scope)
+            if (dotted_of(call.func) or "").split(".")[0] in {need.split()[-1] for need in at.tree.needs}:
+                return True
+            for value in reader.program.meaning(call.func, at.tree, scope):
+                if isinstance(value, Outside) and _OF_LAYERS.match(value.dotted):
+                    return True
+                if isinstance(value, (ClassOf, FunctionOf)) and value.node not in seen:
+                    seen.add(value.node)
+                    waiting.append(value)
+    return False
+
+
 def _init_of(one: ClassOf) -> cst.CSTNode | None:
     body = one.node.body.body if isinstance(one.node.body, cst.IndentedBlock) else ()
     return next((each for each in body if isinstance(each, cst.FunctionDef) and each.name.value == "__init__"), None)
@@ -214,6 +240,8 @@ def _makes(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
         if name in _COLUMNS or name == OWN:
             return True
         for one in reader.program.meaning(call.func, reader.tree, reader.scope(call.func)):
+            if isinstance(one, (ClassOf, FunctionOf)) and one.tree is not reader.tree and _makes_elsewhere(reader, one):
+                raise NotConvertible(f"{reader.source(call.func)}, whose layers are in another file", call)
             init = _init_of(one) if isinstance(one, ClassOf) and one.tree is reader.tree else None
             if init is not None and init not in seen:
                 seen.add(init)
@@ -221,6 +249,8 @@ def _makes(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
                     return True
         if call in reader.embeddings or name in recurrent.CREATORS or _is_of_a_class(reader, call):
             return True
+        if name.startswith("tf.compat.v1.keras.layers.") and name not in reader.calls:
+            raise NotConvertible(f"{reader.source(call.func)} of TensorFlow 1's Keras, which has other defaults", call)
         if name in _VARIABLES or name.startswith("tf.compat.v1.nn.rnn_cell."):
             raise NotConvertible(f"{name} makes a variable outside of a layer", call)
         for function in reader.functions(call.func):

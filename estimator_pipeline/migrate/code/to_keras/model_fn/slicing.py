@@ -186,12 +186,21 @@ def _definers(flow: Sequence[FlowStep], names: Iterable[str]) -> list[FlowStep |
 _Flows = dict[str, list[FlowStep]]
 
 
-def _walk(reader: Rewriter, made: ModelFn, body: Sequence[cst.CSTNode], before: _Flows, left: list[str]) -> None:
-    """Follows a list of statements to its end, for some modes."""
+def _walk(
+    reader: Rewriter,
+    made: ModelFn,
+    body: Sequence[cst.CSTNode],
+    before: _Flows,
+    left: list[str],
+    given: str = "",
+) -> None:
+    """Follows a list of statements to its end, for some modes; `given` is the name of what is returned behind it."""
     flows = {mode: list(before[mode]) for mode in left}
-    for node in body:
+    returned = given or _returned(body)
+    for place, node in enumerate(body):
         first = first_of(node)
-        if isinstance(first, cst.Return):
+        if isinstance(first, cst.Return) or (given and node is body[-1] and _gives(node, given)):
+            assert isinstance(first, (cst.Return, cst.Assign))
             _end(reader, made, first, flows, left)
             return
         choice = _choice(reader, node)
@@ -204,8 +213,11 @@ def _walk(reader: Rewriter, made: ModelFn, body: Sequence[cst.CSTNode], before: 
         if branches:
             for suite, among in branches:
                 inner = list(suite.body) if isinstance(suite, cst.IndentedBlock) else []
-                if modes._ends(suite):
-                    _walk(reader, made, inner, flows, among)
+                # `spec = EstimatorSpec(...)` at the end of each branch, and `return spec` behind them.
+                spec = returned if inner and place == len(body) - (1 if given else 2) else ""
+                spec = spec if spec and _gives(inner[-1], spec) else ""
+                if modes._ends(suite) or spec:
+                    _walk(reader, made, inner, flows, among, spec)
                     left = [mode for mode in left if mode not in among]
                 else:
                     _go_on(reader, made, inner, flows, among)
@@ -215,6 +227,20 @@ def _walk(reader: Rewriter, made: ModelFn, body: Sequence[cst.CSTNode], before: 
         if isinstance(first, (cst.Assert, cst.Del, cst.Pass, cst.Raise)):
             continue
         _add(flows, left, step_of(node))
+
+
+def _returned(body: Sequence[cst.CSTNode]) -> str:
+    """The name that a list of statements returns at its end; "" where that is none."""
+    last = first_of(body[-1]) if body else None
+    value = last.value if isinstance(last, cst.Return) else None
+    return value.value if isinstance(value, cst.Name) else ""
+
+
+def _gives(node: cst.CSTNode, name: str) -> bool:
+    """Whether a statement gives a name a value, and does nothing else."""
+    first = first_of(node)
+    target = first.targets[0].target if isinstance(first, cst.Assign) and len(first.targets) == 1 else None
+    return isinstance(target, cst.Name) and target.value == name
 
 
 def step_of(node: cst.CSTNode) -> FlowStep:
@@ -255,7 +281,9 @@ def _go_on(reader: Rewriter, made: ModelFn, body: Sequence[cst.CSTNode], flows: 
         _add(flows, among, step)
 
 
-def _end(reader: Rewriter, made: ModelFn, node: cst.Return, flows: _Flows, left: list[str]) -> None:
+def _end(
+    reader: Rewriter, made: ModelFn, node: cst.Return | cst.Assign, flows: _Flows, left: list[str]
+) -> None:  # fmt: skip
     """What is returned in some modes: a spec, that of a head, or what another function gives."""
     value = reader.value(node.value) if node.value is not None else None
     if reader.called(value) == "tf.estimator.EstimatorSpec":
@@ -387,7 +415,7 @@ def _one_value(body: cst.BaseSuite) -> tuple[cst.Name, cst.BaseExpression] | Non
     return (target, assign.value) if len(assign.targets) == 1 and isinstance(target, cst.Name) else None
 
 
-def _spec(reader: Rewriter, node: cst.Return, call: cst.BaseExpression | None) -> dict[str, cst.BaseExpression]:
+def _spec(reader: Rewriter, node: cst.CSTNode, call: cst.BaseExpression | None) -> dict[str, cst.BaseExpression]:
     assert isinstance(call, cst.Call)
     given = arguments(call, catalogue.row("tf.estimator.EstimatorSpec").fields)
     if any(arg.star for arg in call.args):

@@ -12,6 +12,7 @@ from estimator_pipeline.migrate.code.analysis.constructs import find_constructs
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.name_resolution import ModuleOf, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
+from estimator_pipeline.migrate.code.to_keras import contrib_layers
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
 from estimator_pipeline.migrate.code.to_keras.program.linking import Linked, line_of_name, link, reached
@@ -63,7 +64,7 @@ def _convert(program: Program, group: list[Tree]) -> None:
     try:
         _check_size(group)
         for tree in group:
-            conversion.check_contrib(tree, tree.module)
+            conversion.check_contrib(contrib_layers.lower(program, tree), tree.module)
         linked = link(program, group)
         found = _converted(program, group, linked)
         if found.text:
@@ -118,6 +119,8 @@ def _converted(program: Program, group: list[Tree], linked: Linked) -> Conversio
     if made is None:
         raise NotConvertible("its files cannot be read as one", group[-1].module)
     made.tensorflow_1 = any(tree.tensorflow_1 for tree in group)
+    made.contrib = [one for tree in group for one in tree.contrib]
+    made.needs = list(dict.fromkeys(one for tree in group for one in tree.needs))
     others = [tree for tree in program.trees.values() if tree not in group]
     whole = Program([*others, made], program.modules)
     found = convert(whole, made, list(find_constructs(whole, made)))

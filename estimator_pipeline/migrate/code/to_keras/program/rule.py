@@ -49,7 +49,7 @@ def plan(
 
     for _ in each(trees, alone, lambda tree: tree):
         pass
-    convert_together(program, [tree for tree in trees if tree in found])
+    convert_together(program, [tree for tree in trees if tree in found or tree.contrib])
     if keep_model_fn:
         convert_call_by_call(program, [tree for tree in trees if tree in found], found)
 
