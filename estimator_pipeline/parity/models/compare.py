@@ -83,8 +83,7 @@ def compare_models(
         keras_eval_input_fn: the same of `eval_input_fn`.
         steps: how many training steps.
         eval_steps: how many batches each evaluates, of data without end above all; None: all that there are.
-        mapping: a Keras weight -> the Estimator's variable, both without ":0", of those whose names differ. A weight
-            that it does not name has the same name in both.
+        mapping: a Keras weight -> the Estimator's variable, both without ":0", of those whose names differ.
         metric_names: a metric of the Keras model -> the Estimator's name for it, where they differ. A metric that one
             side alone has is not compared, and a note says which.
         predictions: an output of the Keras model -> the key of it in the Estimator's predictions; the key alone, where

@@ -22,7 +22,7 @@ from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.tf_contrib import FACADE
 from estimator_pipeline.migrate.code.to_keras.imports_of_tensorflow import v1_import
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["CoreText", "lower"]
 
 # Where the names of tf.contrib are by now, and the modules below that have those of the tables.
 _HOMES = ("tf_slim", "tensorflow_gan", FACADE)
@@ -119,7 +119,7 @@ _SILENT = ("name", "summaries", "colocate_gradients_with_ops", "summarize_gradie
 
 
 @dataclass
-class Lowered:
+class CoreText:
     """A file without the calls of tf.contrib that the core has.
 
     Attributes:
@@ -131,7 +131,7 @@ class Lowered:
     left: tuple[str, int] | None = None
 
 
-def lower(program: Program, tree: Tree) -> Lowered | None:
+def lower(program: Program, tree: Tree) -> CoreText | None:
     """Writes the calls of tf.contrib as calls of the core; None where the file has nothing of tf.contrib.
 
     Args:
@@ -146,7 +146,7 @@ def lower(program: Program, tree: Tree) -> Lowered | None:
         for step in (_in_place, _training):
             reading = _Reading(program, tree, text, root or v1, v1)
             text = apply(text, step(reading))
-    return Lowered(text, _first_left(_Reading(program, tree, text, "", ""), tree.contrib))
+    return CoreText(text, _first_left(_Reading(program, tree, text, "", ""), tree.contrib))
 
 
 class _Reading:

@@ -193,7 +193,7 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     return text
 
 
-def check_contrib(by_core: contrib_layers.Lowered | None, first: cst.CSTNode) -> None:
+def check_contrib(by_core: contrib_layers.CoreText | None, first: cst.CSTNode) -> None:
     """Declines a file with something that was tf.contrib's, and is another package's by now.
 
     Raises:
@@ -204,7 +204,7 @@ def check_contrib(by_core: contrib_layers.Lowered | None, first: cst.CSTNode) ->
         raise NotConvertible(f"{name}, which Keras does not have", first, line)
 
 
-def _of_core(program: Program, tree: Tree, by_core: contrib_layers.Lowered) -> ConversionOutcome | None:
+def _of_core(program: Program, tree: Tree, by_core: contrib_layers.CoreText) -> ConversionOutcome | None:
     """The conversion of a file by way of one that has V1's core in place of tf.contrib; lines are the same."""
     made = parse(tree.source.with_text(by_core.text))
     assert made is not None
