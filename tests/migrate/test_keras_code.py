@@ -305,6 +305,16 @@ def test_a_model_that_each_branch_calls(tmp_path, training, given, keras):
     assert not keras or (made.after.count("logits = model(x)\n") == 1 and "    l = tf.keras.layers\n" in made.after)
 
 
+@pytest.mark.parametrize(("dropout", "call"), [("l.Dropout(0.4), ", "model(x, training=False)"), ("", "model(x)")])
+def test_a_model_that_is_not_told_whether_it_trains(tmp_path, dropout, call):
+    """In the graph of an Estimator it drops nothing, in `fit` of Keras it would."""
+    source = tmp_path / "untold.py"
+    text = re.sub(r", training=\w+\)", ")", BRANCHES).replace("GIVEN", "x").replace("l.Dropout(0.4), ", dropout)
+    source.write_text(text)
+    (made,) = convert(source).files
+    assert made.keras and f"    logits = {call}\n" in made.after, made.kept_as_estimator
+
+
 OUTPUTS = """    outputs = tf.estimator.export.PredictOutput({'class': GIVEN})
     if mode == tf.estimator.ModeKeys.PREDICT:
         export = {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: outputs}

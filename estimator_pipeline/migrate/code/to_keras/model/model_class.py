@@ -84,8 +84,7 @@ class _Writer:
         self.made: ModelFn = read(reader, function, extra)
         network.find(reader, self.made)
         network.tell_no_mode(reader, self.made)
-        if not self.made.models:
-            tell_phase(reader, function, network.functions_of(reader, self.made))
+        tell_phase(reader, function, network.functions_of(reader, self.made), self.made.models)
         self.function = function
         self.distributed = distributed
         self.unit = reader.tree.module.default_indent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 import libcst as cst
@@ -17,7 +18,9 @@ SETS_PHASE = "tf.keras.backend.set_learning_phase"
 """Of a graph; Keras knows by itself in which one it is."""
 
 
-def tell_phase(reader: Rewriter, function: cst.FunctionDef, functions: set[cst.CSTNode]) -> None:
+def tell_phase(
+    reader: Rewriter, function: cst.FunctionDef, functions: set[cst.CSTNode], models: Collection[str]
+) -> None:
     """Writes `training=False` for layers of a network that are not told whether it trains.
 
     In the graph of an Estimator they do as in evaluation, also while it trains, unless the learning phase is set; in
@@ -25,6 +28,7 @@ def tell_phase(reader: Rewriter, function: cst.FunctionDef, functions: set[cst.C
 
     Args:
         function: the model_fn; `functions` are those that make its network, itself among them.
+        models: names of Keras models, which are called in place of their layers.
 
     Raises:
         NotConvertible: the learning phase is set otherwise than by the mode.
@@ -33,11 +37,20 @@ def tell_phase(reader: Rewriter, function: cst.FunctionDef, functions: set[cst.C
     phases = [_sets_by_mode(reader, call, function) for call in calls if reader.called(call) == SETS_PHASE]
     if any(phases):
         return
+    by_phase = [call for call in calls if _is_by_phase(reader.called(call))]
     for call in calls:
-        name = reader.called(reader.value(call.func))
+        if models:
+            other = isinstance(call.func, cst.Name) and call.func.value in models and bool(by_phase)
+        else:
+            other = _is_by_phase(reader.called(reader.value(call.func)))
         told = any(arg.star or (arg.keyword is not None and arg.keyword.value == "training") for arg in call.args)
-        if name.removeprefix("tf.keras.layers.") in _BY_PHASE and name.count(".") == 3 and not told:
+        if other and not told:
             reader.replaced[call] = partial(_untrained, reader, call)
+
+
+def _is_by_phase(name: str) -> bool:
+    below = name.removeprefix("tf.keras.")
+    return below.startswith("applications.") or (below.startswith("layers.") and below[7:] in _BY_PHASE)
 
 
 def _sets_by_mode(reader: Rewriter, call: cst.Call, function: cst.FunctionDef) -> bool:
