@@ -315,6 +315,18 @@ def test_a_model_that_is_not_told_whether_it_trains(tmp_path, dropout, call):
     assert made.keras and f"    logits = {call}\n" in made.after, made.kept_as_estimator
 
 
+def test_functions_that_are_written_come_before_what_calls_them(tmp_path):
+    """A script reads its data before its model_fn, as notebooks do."""
+    source = tmp_path / "reads.py"
+    text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
+    reads = "read = tf.estimator.inputs.numpy_input_fn({'x': X}, Y, shuffle=False)\nprint(read())\n\ndef model_fn("
+    text = text.replace("\ndef model_fn(", f"X = Y = [1]\n{reads}", 1)
+    source.write_text(text.replace("estimator.train(input_fn", "estimator.train(read"))
+    (made,) = convert(source).files
+    assert made.keras and made.after.index("def batches(") < made.after.index("read = batches("), made.kept_as_estimator
+    assert "\nprint(read)\n" in made.after  # a data set, and no function any more
+
+
 OUTPUTS = """    outputs = tf.estimator.export.PredictOutput({'class': GIVEN})
     if mode == tf.estimator.ModeKeys.PREDICT:
         export = {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: outputs}

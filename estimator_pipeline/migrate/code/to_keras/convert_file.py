@@ -403,6 +403,9 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
     chosen = [HELPERS[name].replace("tf.", f"{reader.tf}.") for name in HELPERS if name in reader.needs]
     chosen = [one.replace("    ", unit) for one in (*chosen, *reader.helpers.values())]
     first = min((_top(reader, job, node) for job in jobs for node in _nodes(reader, job)), key=reader.line)
+    called = re.compile(rf"\b({'|'.join([*(HELPERS.keys() & reader.needs), *reader.helpers]) or '-'})\(")
+    runs = [node for node in body if not isinstance(node, (cst.FunctionDef, cst.ClassDef))]
+    first = min([first, *(node for node in runs if called.search(reader.text(node)))], key=reader.line)
     texts = {node: reader.text(node) for node in {first, *before, *behind}}
     for node in before.keys() | behind.keys():
         reader.replaced[node] = "\n".join([*before.get(node, ()), texts[node], *behind.get(node, ())])

@@ -34,6 +34,8 @@ def install(reader: Rewriter) -> None:
     reader.calls["tf.compat.v1.decode_csv"] = partial(_csv, reader)
     for call in reader.tree.calls:
         _of_iterator(reader, call)
+        if not call.args and reader.called(reader.value(call.func)) in _INPUTS:  # it is the data set by now
+            reader.replaced[call] = partial(reader.text, call.func)
     for name in _INPUTS:
         reader.calls[name] = partial(_of_arrays, reader, name)
 
