@@ -116,10 +116,12 @@ def test_a_function_of_the_program_with_the_name_of_one_beside_it(tmp_path):
 @pytest.mark.parametrize(
     ("name", "line", "construct"),
     [
-        ("census_wide_deep", 112, "a canned Estimator"),
+        ("census_wide_deep", 123, "a canned Estimator of two optimizers"),
+        ("churn_exporters", 97, "export of a canned Estimator"),
         ("demand_rnn", 0, "rnn_cell"),
         ("mnist_multiworker", 0, "MultiWorkerMirroredStrategy"),
         ("mnist_tf1", 0, "averages of the weights"),
+        ("tumour_linear", 69, "names of variables of a canned Estimator"),
         ("movie_deepfm", 0, "a variable that is no layer's"),
         ("review_sentiment", 0, "tf.lookup.StaticVocabularyTable"),
         ("warm_start_transfer", 0, "a warm start"),

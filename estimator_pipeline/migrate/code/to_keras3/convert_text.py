@@ -31,7 +31,6 @@ __all__ = ["Keras3Text", "convert_text", "model_functions"]
 # file spells it.
 _HELPERS = {
     "keras_averages": ("averages of the weights", r"ExponentialMovingAverage"),
-    "keras_canned": ("a canned Estimator", r"\w(Classifier|Regressor|Estimator)\("),
     "keras_cells": ("cells of tf.compat.v1.nn.rnn_cell", r"Cell\("),
     "keras_cluster": (
         "a cluster of workers, which MultiWorkerMirroredStrategy trains on",
@@ -55,7 +54,9 @@ _OPTIMIZERS = {"momentum": "Momentum", "nesterov": "Momentum", "rmsprop": "RMSPr
 _CLIPPING = {"clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
 _OPTIMIZER = re.compile(rf"keras\.optimizers\.({'|'.join(OF_DENSE_GRADIENTS)})$")
 # Modules of this package whose functions and classes the module beside the program has by the same names.
-_BESIDE = ("keras_columns", "keras_evaluation")
+_BESIDE = ("keras_canned", "keras_columns", "keras_evaluation")
+_TWO = "a canned Estimator of two optimizers, which needs a training step: each backend of Keras 3 has another one"
+_WITHOUT = {"DNNLinearCombinedClassifier": _TWO, "DNNLinearCombinedRegressor": _TWO}
 _STEPS = ("train_step", "test_step")  # of a model's own
 
 
@@ -123,9 +124,15 @@ def convert_text(
     for name, (what, pattern) in _HELPERS.items():
         if re.search(rf"\b{name}\.", text):
             raise Declined("", f"{what}: a conversion to Keras 3 has none", pattern)
+    for asked, what, pattern in (
+        (".head.", "an export", "export_saved|xporter"), (".named_values(", "names of variables", "get_variable_")
+    ):  # fmt: skip
+        if "keras_canned." in text and asked in text:
+            raise Declined("", f"{what} of a canned Estimator: a conversion to Keras 3 has none", pattern)
     if re.search(r"\bdistribute\.", text):
         raise Declined("distribute", "a strategy of tf.distribute: Keras 3 distributes by keras.distribution")
     words = _Words(names, functions, support, embeds, _bound(module))
+    words.canned = "keras_canned." in text
     made = module.visit(words)
     assert isinstance(made, cst.Module)
     return Keras3Text(with_imports(made.code, words.parts, package), sorted(words.parts))
@@ -202,6 +209,7 @@ class _Words(cst.CSTTransformer):
         self.of_model = False
         self.model_class: cst.ClassDef | None = None
         self.called: set[cst.CSTNode] = set()
+        self.canned = False  # whether optimizers of the file are those of canned Estimators
 
     # Where it is
 
@@ -274,7 +282,10 @@ class _Words(cst.CSTTransformer):
     def _beside(self, name: str) -> cst.BaseExpression:
         """A function or class of the module beside the program."""
         if name not in PARTS:
-            raise Declined(name, f"{name}: a conversion to Keras 3 has none")
+            reason = _WITHOUT.get(
+                name, f"{name} of a canned Estimator, or of columns: a conversion to Keras 3 has none"
+            )
+            raise Declined(name if name in _WITHOUT else "", reason, r"add_metrics|export_saved|xporter|linear_model")
         self.parts.add(name)
         return expression(f"{MODULE}.{name}" if name in self.bound else name)
 
@@ -283,6 +294,10 @@ class _Words(cst.CSTTransformer):
         if not name or original in self.called:
             return updated
         keras = self._of_keras(name)
+        found = _OPTIMIZER.match(keras)
+        if found is not None and self.embeds and (self.of_model or self.canned):
+            self.parts.add(f"{found[1]}WithDenseGradients")
+            return cst.Name(f"{found[1]}WithDenseGradients")
         if keras:
             return expression(keras)
         if not self.of_model:
@@ -327,6 +342,8 @@ class _Words(cst.CSTTransformer):
             return self._special(name, updated_node)
         if self.of_model and name in OPERATIONS:
             return operation_call(name, OPERATIONS[name], updated_node, v1=".compat.v1." in dotted)
+        if dotted.startswith("keras_canned."):
+            self._check_canned(original_node)
         given = [one.keyword.value for one in updated_node.args if one.keyword is not None]
         if dotted.startswith("keras_evaluation.") and "throttle_secs" in given:
             raise Declined("throttle_secs", "evaluations by seconds")
@@ -334,15 +351,17 @@ class _Words(cst.CSTTransformer):
             return self._optimizer(updated_node)
         if dotted.startswith("keras_optimizers."):
             raise Declined("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
-        found = _OPTIMIZER.match(self._of_keras(name)) if name else None
-        if found is not None and self.of_model and self.embeds:
-            self.parts.add(f"{found[1]}WithDenseGradients")
-            return updated_node.with_changes(func=cst.Name(f"{found[1]}WithDenseGradients"))
         if dotted in self.support:
             self.parts.add(dotted)
         if isinstance(original_node.func, cst.Attribute):
             return self._method(original_node.func, updated_node)
         return updated_node
+
+    def _check_canned(self, call: cst.Call) -> None:
+        """Declines what the models of canned Estimators do otherwise in Keras 3."""
+        for arg in call.args:
+            if isinstance(arg.value, cst.SimpleString) and arg.value.evaluated_value == "RMSProp":
+                raise Declined("'RMSProp'", "RMSProp of a canned Estimator: Keras 3 has another epsilon", "RMSProp")
 
     def _method(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
         name, owner = func.attr.value, call.func.value if isinstance(call.func, cst.Attribute) else func.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from estimator_pipeline.migrate.code.to_keras3.support_canned import CANNED
 from estimator_pipeline.migrate.code.to_keras3.support_columns import COLUMNS
 
 __all__ = ["MODULE", "OF_DENSE_GRADIENTS", "PARTS", "module_text"]
@@ -38,9 +39,10 @@ PARTS = {
     return made(features)''',
     "examples": '''def examples(model, data, keys=None):
     """The predictions for a data set, a dict for each example."""
-    predictor = keras.Model(model.input, model.predictions(model.input, model.output))
     for batch in data.as_numpy_iterator():
-        predicted = predictor.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        features = batch[0] if isinstance(batch, tuple) else batch
+        predicted = model.predictions(features, model.predict_on_batch(features))
+        predicted = {key: keras.ops.convert_to_numpy(value) for key, value in predicted.items()}
         for row in zip(*(predicted[key] for key in keys or predicted)):
             yield dict(zip(keys or predicted, row))''',
     "WhenTraining": '''class WhenTraining(keras.layers.Layer):
@@ -249,6 +251,7 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
     """Says that training ends when a metric is lower than a threshold."""
     return lambda results: results[-1]["global_step"] >= min_steps and results[-1][metric_name] < threshold''',
     **COLUMNS,
+    **CANNED,
 }
 """Name -> text, in the order in which the module has them."""
 
@@ -270,5 +273,6 @@ def module_text(names: Iterable[str]) -> str:
     imports = [f"import {name}\n" for name in ("math", "os", "shutil") if f"{name}." in text]
     imports += ["\n"] if imports else []
     imports += ["import keras\n"] if "keras." in text else []
+    imports += ["import numpy as np\n"] if "np." in text else []
     imports += ["import tensorflow as tf\n"] if "tf." in text else []
     return f'"""What this program needs, and Keras 3 does not have."""\n\n{"".join(imports)}\n\n{text}\n'

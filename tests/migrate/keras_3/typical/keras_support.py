@@ -30,9 +30,10 @@ def model_inputs(data):
 
 def examples(model, data, keys=None):
     """The predictions for a data set, a dict for each example."""
-    predictor = keras.Model(model.input, model.predictions(model.input, model.output))
     for batch in data.as_numpy_iterator():
-        predicted = predictor.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        features = batch[0] if isinstance(batch, tuple) else batch
+        predicted = model.predictions(features, model.predict_on_batch(features))
+        predicted = {key: keras.ops.convert_to_numpy(value) for key, value in predicted.items()}
         for row in zip(*(predicted[key] for key in keys or predicted)):
             yield dict(zip(keys or predicted, row))
 
