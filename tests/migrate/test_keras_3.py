@@ -116,10 +116,12 @@ def test_a_function_of_the_program_with_the_name_of_one_beside_it(tmp_path):
 @pytest.mark.parametrize(
     ("name", "line", "construct"),
     [
-        ("census_wide_deep", 112, "a canned Estimator"),
+        ("census_wide_deep", 123, "a canned Estimator of two optimizers"),
+        ("churn_exporters", 97, "export of a canned Estimator"),
         ("demand_rnn", 0, "rnn_cell"),
         ("mnist_multiworker", 0, "MultiWorkerMirroredStrategy"),
         ("mnist_tf1", 0, "averages of the weights"),
+        ("tumour_linear", 69, "names of variables of a canned Estimator"),
         ("movie_deepfm", 0, "a variable that is no layer's"),
         ("review_sentiment", 0, "tf.lookup.StaticVocabularyTable"),
         ("warm_start_transfer", 0, "a warm start"),
@@ -197,7 +199,8 @@ def test_each_part_of_the_module_stands_alone():
     assert "def _without_progress" in module_text(["stop_if_no_decrease"])
 
 
-def _run(folder: Path, backend: str, *, command: tuple[str, ...] = ("typical.py",)) -> str:
+def run_program(folder: Path, backend: str, *, command: tuple[str, ...] = ("typical.py",)) -> str:
+    """What a program tells, on a backend of Keras 3, in a process of its own."""
     environ = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     environ.pop("TF_USE_LEGACY_KERAS", None)
     done = subprocess.run(
@@ -213,7 +216,7 @@ def test_keras_3_has_what_is_written(tmp_path):
     names = [*(one.target for one in OPERATIONS.values()), *ACTIVATIONS.values(),
              *(f"keras.initializers.{one}" for one in INITIALIZERS.values())]  # fmt: skip
     (tmp_path / "names.py").write_text("\n".join(["import keras", *dict.fromkeys(names)]))
-    _run(tmp_path, "tensorflow", command=("names.py",))
+    run_program(tmp_path, "tensorflow", command=("names.py",))
 
 
 @pytest.mark.nightly
@@ -224,7 +227,7 @@ def test_it_runs(backend, tmp_path, capsys):
         pytest.importorskip(backend)
     out = tmp_path / "out"
     assert run(["migrate", "convert", PROGRAM, "--target", "keras3", "--output", out], capsys)[0] == 0
-    told = _run(out, backend)
+    told = run_program(out, backend)
     assert "evaluation at step 12: " in told and told.rstrip().endswith("64")
     assert (out / "model" / "model.weights.h5").exists()
 
@@ -308,8 +311,8 @@ def test_an_interrupted_training_ends_at_the_same_step(tmp_path, capsys):
     out = tmp_path / "out"
     run(["migrate", "convert", PROGRAM, "--target", "keras3", "--output", out], capsys)
     (out / "again.py").write_text(RESUMED)
-    assert "steps" not in _run(out, "tensorflow", command=("again.py", "interrupted"))
-    assert _run(out, "tensorflow", command=("again.py", "resumed")).strip() == "steps 12"
+    assert "steps" not in run_program(out, "tensorflow", command=("again.py", "interrupted"))
+    assert run_program(out, "tensorflow", command=("again.py", "resumed")).strip() == "steps 12"
 
 
 MOVED = """
@@ -329,7 +332,7 @@ def test_its_checkpoint_is_moved(tmp_path, capsys):
     for target, folder in (("estimator", old), ("keras3", out)):
         assert run(["migrate", "convert", PROGRAM, "--target", target, "--output", folder], capsys)[0] == 0
     tool = ("-m", "estimator_pipeline")
-    _run(old, "tensorflow", command=(*tool, "exec", "typical.py"))
+    run_program(old, "tensorflow", command=(*tool, "exec", "typical.py"))
     (out / "moved.py").write_text(MOVED)
     move = (
         *tool,
@@ -342,12 +345,12 @@ def test_its_checkpoint_is_moved(tmp_path, capsys):
         "moved.py:make",
         "--output",
     )
-    _run(out, "tensorflow", command=(*move, "start.weights.h5", "--drop-optimizer-state"))
-    told = _run(out, "tensorflow", command=(*move, "folder"))
+    run_program(out, "tensorflow", command=(*move, "start.weights.h5", "--drop-optimizer-state"))
+    told = run_program(out, "tensorflow", command=(*move, "folder"))
     assert "hidden/kernel/rms" in told and "step 12" in told
     (out / "load.py").write_text(
         "import moved, typical\nmodel = moved.make()\nmodel.load_weights('start.weights.h5')\n"
         "print(model.evaluate(typical.input_fn(False), verbose=0, return_dict=True)['accuracy'])\n"
     )
-    expected = _run(old, "tensorflow", command=(*tool, "exec", "typical.py")).split()[-2]
-    assert abs(float(_run(out, "tensorflow", command=("load.py",))) - float(expected)) < 1e-6
+    expected = run_program(old, "tensorflow", command=(*tool, "exec", "typical.py")).split()[-2]
+    assert abs(float(run_program(out, "tensorflow", command=("load.py",))) - float(expected)) < 1e-6

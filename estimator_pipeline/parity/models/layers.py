@@ -56,7 +56,7 @@ def record_layers(
     keras: Any = sys.modules["keras"] if is_keras_3(model) else tf.keras
     writer, start = StepWriter(base / "keras" / "record"), initial_of(base / "estimator" / "record")
     features = (data.keras_evaluation or data.keras_training).first_features()
-    if not is_keras_3(model):
+    if not (is_keras_3(model) and model.built):
         model.predict_on_batch(features)  # one of feature columns makes its weights by its first batch
     variables = _matched(model, start, mapping)
     for name, variable in variables.items():
@@ -85,7 +85,7 @@ def record_layers(
     if is_keras_3(model):
         if not hasattr(model, "predictions"):
             return {}
-        model = keras.Model(model.input, model.predictions(model.input, model.output))
+        return numbers(model.predictions(features, model.predict_on_batch(features)))
     return numbers(model.predict_on_batch(features))
 
 
@@ -129,7 +129,11 @@ def _path(weight: Any) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name without the scopes of TensorFlow 1, and without the part of a variable that has one."""
+    """A name without the scopes of TensorFlow 1, and without the part of a variable that has one.
+
+    Canned networks have a scope for their feature columns; one name for what is in it, whatever the model.
+    """
+    name = name.replace("input_from_feature_columns/", "")
     layer, _, weight = re.sub(r"/part_\d+$", "", name).rpartition("/")
     return f"{layer.replace('/', '_')}/{weight}"
 

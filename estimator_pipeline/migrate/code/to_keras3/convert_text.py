@@ -23,7 +23,7 @@ from estimator_pipeline.migrate.code.to_keras3.operations import (
     INITIALIZERS,
     OPERATIONS,
 )
-from estimator_pipeline.migrate.code.to_keras3.support import OF_DENSE_GRADIENTS, PARTS
+from estimator_pipeline.migrate.code.to_keras3.support import MODULE, OF_DENSE_GRADIENTS, PARTS
 
 __all__ = ["Keras3Text", "convert_text", "model_functions"]
 
@@ -31,13 +31,11 @@ __all__ = ["Keras3Text", "convert_text", "model_functions"]
 # file spells it.
 _HELPERS = {
     "keras_averages": ("averages of the weights", r"ExponentialMovingAverage"),
-    "keras_canned": ("a canned Estimator", r"\w(Classifier|Regressor|Estimator)\("),
     "keras_cells": ("cells of tf.compat.v1.nn.rnn_cell", r"Cell\("),
     "keras_cluster": (
         "a cluster of workers, which MultiWorkerMirroredStrategy trains on",
         r"Strategy|TF_CONFIG|train_and",
     ),
-    "keras_columns": ("feature columns", r"_column\(|input_layer"),
     "keras_heads": ("a head, which makes the loss and the metrics", r"[hH]ead\("),
     "keras_variables": ("a variable that is no layer's", r"get_variable|tf\.Variable|AUTO_REUSE|reuse|var_list"),
     "keras_weights": ("a warm start from a checkpoint", r"warm_start|WarmStart|get_variable_"),
@@ -55,6 +53,10 @@ _REDUCTIONS = {"SUM_OVER_BATCH_SIZE": "'sum_over_batch_size'", "AUTO": "'sum_ove
 _OPTIMIZERS = {"momentum": "Momentum", "nesterov": "Momentum", "rmsprop": "RMSProp"}
 _CLIPPING = {"clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
 _OPTIMIZER = re.compile(rf"keras\.optimizers\.({'|'.join(OF_DENSE_GRADIENTS)})$")
+# Modules of this package whose functions and classes the module beside the program has by the same names.
+_BESIDE = ("keras_canned", "keras_columns", "keras_evaluation")
+_TWO = "a canned Estimator of two optimizers, which needs a training step: each backend of Keras 3 has another one"
+_WITHOUT = {"DNNLinearCombinedClassifier": _TWO, "DNNLinearCombinedRegressor": _TWO}
 _STEPS = ("train_step", "test_step")  # of a model's own
 
 
@@ -96,8 +98,7 @@ def model_functions(texts: Iterable[str], *, own: Collection[str] = ()) -> set[s
             continue
         reached.add(name)
         for body in bodies.get(name, ()):
-            found = (one.value if isinstance(one, cst.Name) else one.attr.value
-                     for one in _nodes(body) if isinstance(one, (cst.Name, cst.Attribute)))  # fmt: skip
+            found = _asked(body)
             roots += [one for one in found if one in bodies]
     return reached & bodies.keys()
 
@@ -123,9 +124,15 @@ def convert_text(
     for name, (what, pattern) in _HELPERS.items():
         if re.search(rf"\b{name}\.", text):
             raise Declined("", f"{what}: a conversion to Keras 3 has none", pattern)
+    for asked, what, pattern in (
+        (".head.", "an export", "export_saved|xporter"), (".named_values(", "names of variables", "get_variable_")
+    ):  # fmt: skip
+        if "keras_canned." in text and asked in text:
+            raise Declined("", f"{what} of a canned Estimator: a conversion to Keras 3 has none", pattern)
     if re.search(r"\bdistribute\.", text):
         raise Declined("distribute", "a strategy of tf.distribute: Keras 3 distributes by keras.distribution")
-    words = _Words(names, functions, support, embeds)
+    words = _Words(names, functions, support, embeds, _bound(module))
+    words.canned = "keras_canned." in text
     made = module.visit(words)
     assert isinstance(made, cst.Module)
     return Keras3Text(with_imports(made.code, words.parts, package), sorted(words.parts))
@@ -162,6 +169,30 @@ def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield from _nodes(child)
 
 
+def _asked(node: cst.CSTNode, given: Collection[str] = ()) -> Iterator[str]:
+    """The names that a node asks for, without the parameters of the functions within it."""
+    if isinstance(node, cst.Name) and node.value not in given:
+        yield node.value
+    if isinstance(node, cst.Attribute):
+        yield node.attr.value
+    if isinstance(node, cst.FunctionDef):
+        given = {*given, *(one.name.value for one in _nodes(node.params) if isinstance(one, cst.Param))}
+    for child in node.children:
+        if not isinstance(node, cst.Attribute) or child is node.value:
+            yield from _asked(child, given)
+
+
+def _bound(module: cst.Module) -> set[str]:
+    """Names that a module gives to something of its own, at its top or within functions."""
+    found = set()
+    for node in _nodes(module):
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Param)):
+            found.add(node.name.value)
+        elif isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.For, cst.CompFor, cst.NamedExpr)):
+            found |= {one.value for one in _nodes(node.target) if isinstance(one, cst.Name)}
+    return found
+
+
 def _is_model(node: cst.ClassDef) -> bool:
     return any((dotted_of(base.value) or "").endswith("keras.Model") for base in node.bases)
 
@@ -169,14 +200,16 @@ def _is_model(node: cst.ClassDef) -> bool:
 class _Words(cst.CSTTransformer):
     """Writes names and calls anew."""
 
-    def __init__(self, names: dict[str, str], functions: set[str], support: Collection[str], embeds: bool) -> None:
+    def __init__(self, names: dict[str, str], functions: set[str], support: Collection[str], embeds: bool,
+                 bound: Collection[str]) -> None:  # fmt: skip
         super().__init__()
-        self.names, self.functions, self.support, self.embeds = names, functions, support, embeds
+        self.names, self.functions, self.support, self.embeds, self.bound = names, functions, support, embeds, bound
         self.parts: set[str] = set()
         self.depth = 0  # of functions and classes
         self.of_model = False
         self.model_class: cst.ClassDef | None = None
         self.called: set[cst.CSTNode] = set()
+        self.canned = False  # whether optimizers of the file are those of canned Estimators
 
     # Where it is
 
@@ -243,13 +276,28 @@ class _Words(cst.CSTTransformer):
             inner = original_node.value.value
             if isinstance(inner, cst.Attribute) and inner.attr.value == "shape":
                 return updated_node.value
-        return self._named(original_node, updated_node)
+        module, _, name = (dotted_of(original_node) or "").partition(".")
+        return self._beside(name) if module in _BESIDE else self._named(original_node, updated_node)
+
+    def _beside(self, name: str) -> cst.BaseExpression:
+        """A function or class of the module beside the program."""
+        if name not in PARTS:
+            reason = _WITHOUT.get(
+                name, f"{name} of a canned Estimator, or of columns: a conversion to Keras 3 has none"
+            )
+            raise Declined(name if name in _WITHOUT else "", reason, r"add_metrics|export_saved|xporter|linear_model")
+        self.parts.add(name)
+        return expression(f"{MODULE}.{name}" if name in self.bound else name)
 
     def _named(self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute) -> cst.BaseExpression:
         name = self.meaning(original)
         if not name or original in self.called:
             return updated
         keras = self._of_keras(name)
+        found = _OPTIMIZER.match(keras)
+        if found is not None and self.embeds and (self.of_model or self.canned):
+            self.parts.add(f"{found[1]}WithDenseGradients")
+            return cst.Name(f"{found[1]}WithDenseGradients")
         if keras:
             return expression(keras)
         if not self.of_model:
@@ -294,24 +342,26 @@ class _Words(cst.CSTTransformer):
             return self._special(name, updated_node)
         if self.of_model and name in OPERATIONS:
             return operation_call(name, OPERATIONS[name], updated_node, v1=".compat.v1." in dotted)
-        if dotted.startswith("keras_evaluation."):
-            self.parts.add(dotted.partition(".")[2])
-            if any(one.keyword is not None and one.keyword.value == "throttle_secs" for one in updated_node.args):
-                raise Declined("throttle_secs", "evaluations by seconds")
-            return updated_node.with_changes(func=cst.Name(dotted.partition(".")[2]))
+        if dotted.startswith("keras_canned."):
+            self._check_canned(original_node)
+        given = [one.keyword.value for one in updated_node.args if one.keyword is not None]
+        if dotted.startswith("keras_evaluation.") and "throttle_secs" in given:
+            raise Declined("throttle_secs", "evaluations by seconds")
         if dotted == "keras_optimizers.make":
             return self._optimizer(updated_node)
         if dotted.startswith("keras_optimizers."):
             raise Declined("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
-        found = _OPTIMIZER.match(self._of_keras(name)) if name else None
-        if found is not None and self.of_model and self.embeds:
-            self.parts.add(f"{found[1]}WithDenseGradients")
-            return updated_node.with_changes(func=cst.Name(f"{found[1]}WithDenseGradients"))
         if dotted in self.support:
             self.parts.add(dotted)
         if isinstance(original_node.func, cst.Attribute):
             return self._method(original_node.func, updated_node)
         return updated_node
+
+    def _check_canned(self, call: cst.Call) -> None:
+        """Declines what the models of canned Estimators do otherwise in Keras 3."""
+        for arg in call.args:
+            if isinstance(arg.value, cst.SimpleString) and arg.value.evaluated_value == "RMSProp":
+                raise Declined("'RMSProp'", "RMSProp of a canned Estimator: Keras 3 has another epsilon", "RMSProp")
 
     def _method(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
         name, owner = func.attr.value, call.func.value if isinstance(call.func, cst.Attribute) else func.value

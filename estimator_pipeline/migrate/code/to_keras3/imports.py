@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 
 import libcst as cst
 
@@ -36,7 +36,7 @@ def names_of_tensorflow(module: cst.Module) -> dict[str, str]:
     return found
 
 
-def with_imports(text: str, parts: Collection[str], package: str) -> str:
+def with_imports(text: str, parts: Set[str], package: str) -> str:
     """Imports of Keras, of the module beside the program, and of TensorFlow where it is still asked."""
     lines = [
         one for one in text.split("\n") if not re.match(r"from estimator_pipeline\.|import estimator_pipeline", one)
@@ -77,9 +77,19 @@ def with_imports(text: str, parts: Collection[str], package: str) -> str:
     made = [*head, *needed, *aliases, *tail]
     if parts:
         last = max(place + len(needed) + len(aliases) - 1, _last_import(made))
-        made[last + 1 : last + 1] = ["", f"from {package}{MODULE} import {', '.join(sorted(parts))}"]
+        by_module = {name for name in parts if re.search(rf"\b{MODULE}\.{name}\b", body)}
+        folder = package.removesuffix(".") or "."
+        added = [f"from {folder} import {MODULE}" if package else f"import {MODULE}"] if by_module else []
+        made[last + 1 : last + 1] = ["", *added, *_import_of(f"{package}{MODULE}", sorted(parts - by_module))]
     text = "\n".join(made)
     return re.sub(r"\n{4,}", "\n\n\n", text)
+
+
+def _import_of(module: str, names: Sequence[str]) -> list[str]:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= 120:
+        return [line] if names else []
+    return [f"from {module} import (", *(f"    {name}," for name in names), ")"]
 
 
 def _bare(text: str) -> str:

@@ -15,7 +15,7 @@ from estimator_pipeline.migrate.code.to_keras3.support import MODULE, module_tex
 
 __all__ = ["in_keras_3", "modules_beside"]
 
-_EMBEDS = re.compile(r"\bEmbedding\(|\bgather\(|\bembedding_lookup\(")
+_EMBEDS = re.compile(r"\bEmbedding\(|\bgather\(|\bembedding_lookup\(|\bembedding_column\(|\bkeras_canned\.")
 
 
 def in_keras_3(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from estimator_pipeline.migrate.code.to_keras3.support_canned import CANNED
+from estimator_pipeline.migrate.code.to_keras3.support_columns import COLUMNS
+
 __all__ = ["MODULE", "OF_DENSE_GRADIENTS", "PARTS", "module_text"]
 
 MODULE = "keras_support"
@@ -25,15 +28,21 @@ PARTS = {
     return data.repeat(num_epochs).batch(batch_size)''',
     "model_inputs": '''def model_inputs(data):
     """A Keras input for each feature of a data set."""
+
+    def made(spec, name=None):
+        sparse = isinstance(spec, tf.SparseTensorSpec)
+        return keras.Input(spec.shape[1:], name=name, dtype=spec.dtype.name, sparse=sparse)
+
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: keras.Input(one.shape[1:], name=name, dtype=one.dtype.name) for name, one in features.items()}
-    return keras.Input(features.shape[1:], dtype=features.dtype.name)''',
+        return {name: made(spec, name) for name, spec in features.items()}
+    return made(features)''',
     "examples": '''def examples(model, data, keys=None):
     """The predictions for a data set, a dict for each example."""
-    predictor = keras.Model(model.input, model.predictions(model.input, model.output))
     for batch in data.as_numpy_iterator():
-        predicted = predictor.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        features = batch[0] if isinstance(batch, tuple) else batch
+        predicted = model.predictions(features, model.predict_on_batch(features))
+        predicted = {key: keras.ops.convert_to_numpy(value) for key, value in predicted.items()}
         for row in zip(*(predicted[key] for key in keys or predicted)):
             yield dict(zip(keys or predicted, row))''',
     "WhenTraining": '''class WhenTraining(keras.layers.Layer):
@@ -241,6 +250,8 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
     "stop_if_lower": '''def stop_if_lower(metric_name, threshold, min_steps=0):
     """Says that training ends when a metric is lower than a threshold."""
     return lambda results: results[-1]["global_step"] >= min_steps and results[-1][metric_name] < threshold''',
+    **COLUMNS,
+    **CANNED,
 }
 """Name -> text, in the order in which the module has them."""
 
@@ -259,8 +270,9 @@ def module_text(names: Iterable[str]) -> str:
             waiting += [one for one in PARTS if re.search(rf"\b{one}\b", PARTS[name])]
     text = "\n\n\n".join(PARTS[name] for name in PARTS if name in wanted)
     text = text.replace("(MODULE)", f'("{MODULE}")')
-    imports = [f"import {name}\n" for name in ("os", "shutil") if f"{name}." in text]
+    imports = [f"import {name}\n" for name in ("math", "os", "shutil") if f"{name}." in text]
     imports += ["\n"] if imports else []
     imports += ["import keras\n"] if "keras." in text else []
+    imports += ["import numpy as np\n"] if "np." in text else []
     imports += ["import tensorflow as tf\n"] if "tf." in text else []
     return f'"""What this program needs, and Keras 3 does not have."""\n\n{"".join(imports)}\n\n{text}\n'

@@ -17,17 +17,23 @@ def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
 
 def model_inputs(data):
     """A Keras input for each feature of a data set."""
+
+    def made(spec, name=None):
+        sparse = isinstance(spec, tf.SparseTensorSpec)
+        return keras.Input(spec.shape[1:], name=name, dtype=spec.dtype.name, sparse=sparse)
+
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: keras.Input(one.shape[1:], name=name, dtype=one.dtype.name) for name, one in features.items()}
-    return keras.Input(features.shape[1:], dtype=features.dtype.name)
+        return {name: made(spec, name) for name, spec in features.items()}
+    return made(features)
 
 
 def examples(model, data, keys=None):
     """The predictions for a data set, a dict for each example."""
-    predictor = keras.Model(model.input, model.predictions(model.input, model.output))
     for batch in data.as_numpy_iterator():
-        predicted = predictor.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        features = batch[0] if isinstance(batch, tuple) else batch
+        predicted = model.predictions(features, model.predict_on_batch(features))
+        predicted = {key: keras.ops.convert_to_numpy(value) for key, value in predicted.items()}
         for row in zip(*(predicted[key] for key in keys or predicted)):
             yield dict(zip(keys or predicted, row))
 

@@ -1,14 +1,20 @@
 """What this program needs, and Keras 3 does not have."""
 
 import keras
+import tensorflow as tf
 
 
 def model_inputs(data):
     """A Keras input for each feature of a data set."""
+
+    def made(spec, name=None):
+        sparse = isinstance(spec, tf.SparseTensorSpec)
+        return keras.Input(spec.shape[1:], name=name, dtype=spec.dtype.name, sparse=sparse)
+
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: keras.Input(one.shape[1:], name=name, dtype=one.dtype.name) for name, one in features.items()}
-    return keras.Input(features.shape[1:], dtype=features.dtype.name)
+        return {name: made(spec, name) for name, spec in features.items()}
+    return made(features)
 
 
 class StopAfter(keras.callbacks.Callback):
