@@ -269,6 +269,18 @@ def test_an_optimizer_of_a_model_with_embeddings(tmp_path):
     assert "class AdamWithDenseGradients(DenseGradients, keras.optimizers.Adam)" in converted.beside["keras_support.py"]
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    ["FtrlOptimizer(0.01)", "RMSPropOptimizer(0.01)", "MomentumOptimizer(0.01, 0.9)"],
+)
+def test_optimizers_that_change_the_rows_alone_that_a_batch_reads(tmp_path, optimizer):
+    source = tmp_path / "typical.py"
+    source.write_text(embedding().replace("AdamOptimizer(0.01)", optimizer))
+    (made,) = convert(source).files
+    assert not made.keras and "rows" in made.kept_as_estimator
+    assert optimizer.split("(")[0] in made.verdict.source
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("program", [PROGRAM.read_text(), embedding()], ids=["convolution", "embedding"])
 def test_it_trains_as_the_estimator_did(program, tmp_path, capsys):

@@ -17,6 +17,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras3.calls import expression, operation_call
 from estimator_pipeline.migrate.code.to_keras3.declined import Declined
 from estimator_pipeline.migrate.code.to_keras3.imports import names_of_tensorflow, with_imports
+from estimator_pipeline.migrate.code.to_keras3.methods import not_twice
 from estimator_pipeline.migrate.code.to_keras3.operations import (
     ACTIVATIONS,
     DTYPES,
@@ -57,6 +58,9 @@ _OPTIMIZER = re.compile(rf"keras\.optimizers\.({'|'.join(OF_DENSE_GRADIENTS)})$"
 _BESIDE = ("keras_canned", "keras_columns", "keras_evaluation")
 _TWO = "a canned Estimator of two optimizers, which needs a training step: each backend of Keras 3 has another one"
 _WITHOUT = {"DNNLinearCombinedClassifier": _TWO, "DNNLinearCombinedRegressor": _TWO}
+# They change rows that a batch does not read as those do that TensorFlow 1 has for rows alone: not, or by their slots.
+_OF_ROWS = ("Adagrad", "Adam", "SGD")
+_ROWS = "{} of a model with embeddings: TensorFlow 1 changes the rows that a batch reads, and Keras 3 all of them"
 _STEPS = ("train_step", "test_step")  # of a model's own
 
 
@@ -133,6 +137,7 @@ def convert_text(
         raise Declined("distribute", "a strategy of tf.distribute: Keras 3 distributes by keras.distribution")
     words = _Words(names, functions, support, embeds, _bound(module))
     words.canned = "keras_canned." in text
+    words.starts_at_zero = words.canned and "keras_canned.DNN" not in text
     made = module.visit(words)
     assert isinstance(made, cst.Module)
     return Keras3Text(with_imports(made.code, words.parts, package), sorted(words.parts))
@@ -210,6 +215,7 @@ class _Words(cst.CSTTransformer):
         self.model_class: cst.ClassDef | None = None
         self.called: set[cst.CSTNode] = set()
         self.canned = False  # whether optimizers of the file are those of canned Estimators
+        self.starts_at_zero = False  # whether all weights do, so that Ftrl leaves rows that are not read as they are
 
     # Where it is
 
@@ -296,6 +302,8 @@ class _Words(cst.CSTTransformer):
         keras = self._of_keras(name)
         found = _OPTIMIZER.match(keras)
         if found is not None and self.embeds and (self.of_model or self.canned):
+            if found[1] not in _OF_ROWS and not (found[1] == "Ftrl" and self.starts_at_zero):
+                raise Declined("", _ROWS.format(found[1]), rf"{found[1]}\w*\(")
             self.parts.add(f"{found[1]}WithDenseGradients")
             return cst.Name(f"{found[1]}WithDenseGradients")
         if keras:
@@ -348,7 +356,11 @@ class _Words(cst.CSTTransformer):
         if dotted.startswith("keras_evaluation.") and "throttle_secs" in given:
             raise Declined("throttle_secs", "evaluations by seconds")
         if dotted == "keras_optimizers.make":
+            if self.embeds:
+                raise Declined("", _ROWS.format("this optimizer"), r"(Momentum|RMSProp|Ftrl|Adadelta)\w*\(")
             return self._optimizer(updated_node)
+        if self.embeds and self._of_keras(name) == "keras.optimizers.SGD" and "momentum" in given:
+            raise Declined("", _ROWS.format("SGD with momentum"), r"Momentum\w*\(|momentum=")
         if dotted.startswith("keras_optimizers."):
             raise Declined("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
         if dotted in self.support:
@@ -360,8 +372,12 @@ class _Words(cst.CSTTransformer):
     def _check_canned(self, call: cst.Call) -> None:
         """Declines what the models of canned Estimators do otherwise in Keras 3."""
         for arg in call.args:
-            if isinstance(arg.value, cst.SimpleString) and arg.value.evaluated_value == "RMSProp":
+            if not isinstance(arg.value, cst.SimpleString):
+                continue
+            if arg.value.evaluated_value == "RMSProp":
                 raise Declined("'RMSProp'", "RMSProp of a canned Estimator: Keras 3 has another epsilon", "RMSProp")
+            if arg.value.evaluated_value == "Ftrl" and not self.starts_at_zero and "embedding_column" in self.parts:
+                raise Declined("'Ftrl'", _ROWS.format("Ftrl"), "Ftrl")
 
     def _method(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
         name, owner = func.attr.value, call.func.value if isinstance(call.func, cst.Attribute) else func.value
@@ -450,7 +466,7 @@ class _Words(cst.CSTTransformer):
             predictions = [one for one in self.model_class.body.body
                            if isinstance(one, cst.FunctionDef) and one.name.value == "predictions"]  # fmt: skip
             if predictions:
-                updated_node = _not_twice(original_node, updated_node, predictions[0])
+                updated_node = not_twice(original_node, updated_node, predictions[0])
         return updated_node
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
@@ -468,25 +484,3 @@ def _with_parameter(function: cst.FunctionDef, text: str) -> cst.FunctionDef:
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     params = [*function.params.params[:-1], function.params.params[-1].with_changes(comma=comma), *added]
     return function.with_changes(params=function.params.with_changes(params=params))
-
-
-def _not_twice(original: cst.FunctionDef, updated: cst.FunctionDef, method: cst.FunctionDef) -> cst.FunctionDef:
-    """Of metrics that work out the predictions anew: asks the method that gives them."""
-    code = cst.parse_module("").code_for_node
-    body, asked = list(original.body.body), list(method.body.body)
-    last = asked[-1].body[0] if isinstance(asked[-1], cst.SimpleStatementLine) else None
-    if not isinstance(last, cst.Return) or not isinstance(last.value, cst.Name):
-        return updated
-    inner = [code(one).strip() for one in asked[1:-1]]
-    texts = [code(one).strip() for one in body]
-    first = next((at for at in range(len(texts)) if texts[at : at + len(inner)] == inner), None)
-    if not inner or first is None:
-        return updated
-    given = {one for place, text in enumerate(inner) if (one := text.partition(" = ")[0]).isidentifier()}
-    behind = set(re.findall(r"\w+", "\n".join(texts[first + len(inner) :])))
-    if given & behind - {last.value.value}:
-        return updated
-    kept = list(updated.body.body)
-    call = cst.parse_statement(f"{last.value.value} = self.predictions(x, y_pred)")
-    kept[first : first + len(inner)] = [call]
-    return updated.with_changes(body=updated.body.with_changes(body=kept))
