@@ -327,6 +327,16 @@ def test_functions_that_are_written_come_before_what_calls_them(tmp_path):
     assert "\nprint(read)\n" in made.after  # a data set, and no function any more
 
 
+def test_predictions_that_are_no_dict(tmp_path):
+    """An Estimator gives them one by one, without a key."""
+    source = tmp_path / "alone.py"
+    text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
+    text = text.replace("predictions={'class': predicted}", "predictions=predicted")
+    source.write_text(f"{text}    print(list(estimator.predict(input_fn)))\n")
+    (made,) = convert(source).files
+    assert "print(list((one['output'] for one in examples(model, input_fn()))))" in made.after, made.kept_as_estimator
+
+
 OUTPUTS = """    outputs = tf.estimator.export.PredictOutput({'class': GIVEN})
     if mode == tf.estimator.ModeKeys.PREDICT:
         export = {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: outputs}

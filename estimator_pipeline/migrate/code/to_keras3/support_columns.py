@@ -21,7 +21,8 @@ COLUMNS = {
     value = features[key]
     if isinstance(value, tf.SparseTensor):
         value = tf.sparse.to_dense(value, default_value="" if value.dtype == tf.string else -1)
-    return value[:, None] if len(value.shape) == 1 else value''',
+    rank = value.shape.rank if hasattr(value.shape, "rank") else len(value.shape)  # None: what it is shows when it runs
+    return value[:, None] if rank == 1 else value''',
     "_counted": '''def _counted(ids, size):
     """How often each category is there: [B, k] -> [B, size]."""
     return keras.ops.sum(keras.ops.one_hot(ids, size), axis=1)''',

@@ -146,7 +146,8 @@ def _feature(features, key):
     value = features[key]
     if isinstance(value, tf.SparseTensor):
         value = tf.sparse.to_dense(value, default_value="" if value.dtype == tf.string else -1)
-    return value[:, None] if len(value.shape) == 1 else value
+    rank = value.shape.rank if hasattr(value.shape, "rank") else len(value.shape)  # None: what it is shows when it runs
+    return value[:, None] if rank == 1 else value
 
 
 def _counted(ids, size):

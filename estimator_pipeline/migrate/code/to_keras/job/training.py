@@ -360,7 +360,9 @@ class _Life:
         def write() -> str:
             data = dataset(self.reader, given["input_fn"].value, "infer")
             behind = f", {self.reader.text(keys.value)}" if keys else ""
-            return f"examples({self.job.model}, {data}{behind})"
+            found = f"examples({self.job.model}, {data}{behind})"
+            alone = self.job.written is not None and self.job.written.answers_alone
+            return f"(one['output'] for one in {found})" if alone else found
 
         self.reader.replaced[call] = write
 

@@ -47,6 +47,7 @@ class ConvertedModel:
         extra: further arguments of the maker.
         signatures: key of an export output -> how it is made of `found`, the predictions.
         scope: of all its variables; None where there are several.
+        answers_alone: whether what it predicts was no dict, which is by the key "output" now.
     """
 
     class_name: str
@@ -58,6 +59,7 @@ class ConvertedModel:
     helpers: list[cst.FunctionDef] = field(default_factory=list)
     extra: tuple[str, ...] = ()
     scope: str | None = ""
+    answers_alone: bool = False
 
 
 def write(
@@ -74,13 +76,14 @@ def write(
     """
     writer = _Writer(reader, function, distributed, extra)
     model = writer.write()
-    model.scope = scope_of(reader, writer.made)
+    model.scope, model.answers_alone = scope_of(reader, writer.made), writer.answers_alone
     return model
 
 
 class _Writer:
     def __init__(self, reader: Rewriter, function: cst.FunctionDef, distributed: bool, extra: tuple[str, ...]) -> None:
         self.reader = reader
+        self.answers_alone = False
         self.made: ModelFn = read(reader, function, extra)
         network.find(reader, self.made)
         network.tell_no_mode(reader, self.made)
@@ -396,6 +399,7 @@ class _Writer:
         lines = [*self.given(reads, "features", "outputs", ""), *self.body(steps)]
         given = self.reader.value(predictions)
         if not isinstance(given, cst.Dict):
+            self.answers_alone = True
             return self.method(
                 "def predictions(self, features, outputs):",
                 [*lines, f"return {{'output': {self.expression(predictions)}}}"],
