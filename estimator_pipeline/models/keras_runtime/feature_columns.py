@@ -1,9 +1,9 @@
 """Feature columns as Keras preprocessing layers, by the names and arguments of `tf.feature_column`.
 
 A column is asked for what it makes of a dict of features: `encoded(features)`, numbers [B, k] for a network, or
-`ids(features)`, numbers of categories [B, k], -1 where there is none. Hashes, buckets and the order of vocabularies are
-those of `tf.feature_column`: weights that were trained with the one are of use with the other. `feature_layer` joins
-columns sorted by their names, as `input_layer` and `DenseFeatures` do.
+`ids(features)`, numbers of categories [B, k], -1 of what is in no vocabulary, -2 where there is none. Hashes, buckets
+and the order of vocabularies are those of `tf.feature_column`: weights that were trained with the one are of use with
+the other. `feature_layer` joins columns sorted by their names, as `input_layer` and `DenseFeatures` do.
 
 Source: docs/migrate-equals.md, which names the test of each.
 """
@@ -37,7 +37,7 @@ class Column:
     layers: Sequence[Any] = ()
 
     def ids(self, features: Mapping[str, Any]) -> Any:
-        """Numbers of categories [B, k], -1 where a record has none."""
+        """Numbers of categories [B, k], -1 of what is in no vocabulary, -2 where a record has none."""
         raise ConfigError(
             f"the column {self.name} has no categories",
             code="argument/bad-value",
@@ -161,7 +161,7 @@ class _Category(Column):
         value = _given(features, self.name)
         missing = tf.equal(value, "" if value.dtype == tf.string else tf.constant(-1, value.dtype))
         found = tf.cast(self.number(value), tf.int64)
-        return tf.where(missing, tf.constant(-1, tf.int64), found)
+        return tf.where(missing, tf.constant(-2, tf.int64), found)
 
 
 def categorical_column_with_vocabulary_list(
@@ -175,9 +175,10 @@ def categorical_column_with_vocabulary_list(
     tf = compat.tensorflow()
     words = list(vocabulary_list)
     texts = isinstance(words[0], str | bytes)
-    kind = tf.keras.layers.StringLookup if texts else tf.keras.layers.IntegerLookup
-    lookup = kind(vocabulary=words, num_oov_indices=max(num_oov_buckets, 1))
-    number = _looked_up(lookup, len(words), default_value, num_oov_buckets)
+    # A column hashes the text of a number, and IntegerLookup the number.
+    known = words if texts else [str(word) for word in words]
+    lookup = tf.keras.layers.StringLookup(vocabulary=known, num_oov_indices=max(num_oov_buckets, 1))
+    number = _looked_up(lookup, len(words), default_value, num_oov_buckets, texts)
     return _Category(key, len(words) + num_oov_buckets, number, tf.string if texts else tf.int64, [lookup])
 
 
@@ -199,13 +200,13 @@ def categorical_column_with_vocabulary_file(
     return categorical_column_with_vocabulary_list(key, words, dtype, default, num_oov_buckets)
 
 
-def _looked_up(lookup: Any, size: int, default: int, buckets: int) -> Callable[[Any], Any]:
+def _looked_up(lookup: Any, size: int, default: int, buckets: int, texts: bool) -> Callable[[Any], Any]:
     """Unknown words come first in Keras, and last in a column."""
     ahead = max(buckets, 1)
 
     def number(value: Any) -> Any:
         tf = compat.tensorflow()
-        found = tf.cast(lookup(value), tf.int64)
+        found = tf.cast(lookup(value if texts else tf.strings.as_string(value)), tf.int64)
         behind = found + size if buckets else tf.fill(tf.shape(found), tf.constant(default, tf.int64))
         return tf.where(found < ahead, behind, found - ahead)
 
@@ -265,12 +266,12 @@ class _Crossed(Column):
                 parts.append(value if value.dtype == tf.string else tf.cast(value, tf.int64))
                 continue
             value = leaf.ids(features)
-            places = tf.where(value >= 0)
+            places = tf.where(value >= -1)  # what is in no vocabulary is crossed, too
             shape = tf.shape(value, out_type=tf.int64)
             parts.append(tf.SparseTensor(places, tf.gather_nd(value, places), shape))
         key = {} if self.hash_key is None else {"hash_key": self.hash_key}
         crossed = tf.sparse.cross_hashed(parts, num_buckets=self.size, **key)
-        return tf.sparse.to_dense(crossed, default_value=-1)
+        return tf.sparse.to_dense(crossed, default_value=-2)
 
 
 def crossed_column(keys: Sequence[str | Column], hash_bucket_size: int, hash_key: int | None = None) -> Column:
