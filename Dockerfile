@@ -1,4 +1,4 @@
-# The image in which a job's tasks run: docs/kubernetes.md. Build it in the repository's root:
+# The image in which a job's tasks run: docs/guides/kubernetes.md. Build it in the repository's root:
 #   docker build -t REGISTRY/estimator-pipeline:0.1.0 .
 #   docker build --build-arg TF=2.15 -t REGISTRY/estimator-pipeline:0.1.0-tf2.15 .
 #   docker build --build-arg PACKAGES="tensorflow[and-cuda]" -t REGISTRY/estimator-pipeline:0.1.0-gpu .

@@ -55,7 +55,7 @@ test-slurm: $(STAMP)
 	@sh tools/install_slurm.sh
 	$(RUN_TESTS) -p no:xdist tests/launch/slurm $(PYTEST_ARGS)
 
-# Side by side, as ratios; docs/benchmarks.md tells what the figures mean. BENCH_ARGS=--quick for a short one;
+# Side by side, as ratios; docs/internals/benchmarks.md tells what the figures mean. BENCH_ARGS=--quick for a short one;
 # BENCH=DIR of a run that was broken off, and it goes on.
 BENCH ?= runs/bench-tf$(TF)-$(shell date +%Y%m%d-%H%M%S)
 BENCH_ARGS ?=
@@ -76,7 +76,7 @@ bench: $(STAMP)
 FAULTS ?= 200
 SEED ?= $(shell date +%Y%m%d)
 faults: $(STAMP)
-	$(BIN)/python tests/faults/campaign.py --faults $(FAULTS) --seed $(SEED) --report docs/fault-campaign.md
+	$(BIN)/python tests/faults/campaign.py --faults $(FAULTS) --seed $(SEED) --report docs/internals/fault-campaign.md
 
 # Takes the words of messages as they are now: tests/messages/texts, and docs/reference/errors.md with its examples.
 messages: $(STAMP)

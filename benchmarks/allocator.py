@@ -5,7 +5,8 @@
 The CNN of TensorFlow's tutorials by an Estimator, 64 records a step and worker; a dense layer of 64, 640 or 6,400 units
 makes its gradients 1.4, 14 or 140 MB. Under `exec` without any patch: one worker, or two that
 MultiWorkerMirroredStrategy joins, each pinned to its part of the CPUs. `as it is` is with
-ESTIMATOR_PIPELINE_MALLOC=system (docs/performance.md). In turns; a ratio is the median of the ratios of neighbours.
+ESTIMATOR_PIPELINE_MALLOC=system (docs/guides/performance.md). In turns; a ratio is the median of the ratios of
+neighbours.
 
     python benchmarks/allocator.py --changing [--steps 20000]
 

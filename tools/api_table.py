@@ -1,7 +1,7 @@
 """Which symbols of tf.estimator work on which TensorFlow: recorded from the tests, written as a table.
 
     python tools/api_table.py record --tf 2.21 [pytest's arguments]    run the tests, merge what they say
-    python tools/api_table.py write                                    docs/estimator-api.md from what was recorded
+    python tools/api_table.py write                                    docs/reference/estimator-api.md from the records
     python tools/api_table.py collect                                  symbol -> tests as JSON, without running them
 
 A test of tests/compat/surface/ says by `@pytest.mark.symbols("tf.estimator.X", …)` what it proves. Where a symbol is
@@ -26,7 +26,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = "tests/compat/surface"
 RESULTS = ROOT / "tests" / "records" / "api_results.json"
-TABLE = ROOT / "docs" / "estimator-api.md"
+TABLE = ROOT / "docs" / "reference" / "estimator-api.md"
 EXPORTED = ROOT / "tests" / "records" / "export_names.json"
 VERSIONS = tuple(f"2.{minor}" for minor in range(15, 22))
 # Not below tf.estimator, and of no use without it.
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record", help="run the tests and merge what they say")
     recording.add_argument("--tf", required=True, choices=VERSIONS, help="the minor version that is installed")
-    commands.add_parser("write", help="write docs/estimator-api.md")
+    commands.add_parser("write", help="write docs/reference/estimator-api.md")
     commands.add_parser("collect", help="print symbol -> tests as JSON")
     options, rest = parser.parse_known_args(arguments)
     if rest and options.command != "record":

@@ -1,7 +1,7 @@
 """Whether both engines come to the same: topologies, optimizers and models, measured and written as a table.
 
     python tools/parity_table.py run [--topology single] [--model cnn] [--optimizer adam]    measure, merge the results
-    python tools/parity_table.py write                                                       docs/parity-table.md
+    python tools/parity_table.py write                    write docs/reference/parity-table.md
 
 A cell is a job that both engines train for 50 steps from the same values on the same records. All cells of a topology
 are trained one after the other by the same processes: real TF_CONFIG workers where there are several. The tests train
@@ -24,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "tests" / "records" / "parity_results.json"
-TABLE = ROOT / "docs" / "parity-table.md"
+TABLE = ROOT / "docs" / "reference" / "parity-table.md"
 STEPS = 50
 BATCH = 48  # divided by 1, 2 and 3 replicas alike
 ENGINES = ("keras", "estimator")  # the one whose values both start from first

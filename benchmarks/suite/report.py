@@ -127,7 +127,7 @@ def show(results: Results) -> None:
 
 
 def markdown(results: Results, *, plots: list[str] | None = None) -> str:
-    """The results as a page, without how they were measured, which docs/benchmarks.md tells."""
+    """The results as a page, without how they were measured, which docs/internals/benchmarks.md tells."""
     lines = ["# Results of the benchmark", "", f"Measured on {machine_words(results)}.", ""]
     lines += [f"{tally(results)}. Ratios are medians of the ratios within each run; spread is from the least to the "]
     lines[-1] += "most, as a part of the median."

@@ -105,7 +105,7 @@ def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) ->
             "NAME,NAME" (these alone), or a list of names. None: what ESTIMATOR_PIPELINE_PATCHES says, "all" where it
             is not set. The first call in a process decides.
         tf1: whether programs of this process are written for TensorFlow 1: TensorFlow 2's behaviour is off, and what
-            they import as `tensorflow` has TensorFlow 1's names and `tf.contrib` (docs/tf1.md). Call it before
+            they import as `tensorflow` has TensorFlow 1's names and `tf.contrib` (docs/guides/tf1.md). Call it before
             anything is built. Nothing turns it off again.
 
     Returns:

@@ -67,7 +67,7 @@ CODES = {
     ),
     "cluster/bad-tf-config": Code(
         "TF_CONFIG is not JSON, or does not describe a cluster and a task of it.",
-        "Correct the key that the message names; docs/tf_config.md shows what may stand there.",
+        "Correct the key that the message names; docs/reference/tf_config.md shows what may stand there.",
     ),
     "cluster/contradiction": Code(
         "What the scheduler's variables say contradicts itself: ranks twice, sizes that differ, more tasks than nodes.",
@@ -103,7 +103,7 @@ CODES = {
     ),
     "cluster/timeout": Code(
         "Something that another task or process should do did not happen in time.",
-        "The message says what was waited for and how long; see that task's log, and docs/operating.md.",
+        "The message says what was waited for and how long; see that task's log, and docs/guides/operating.md.",
     ),
     "cluster/unknown-task": Code(
         "A task was named that the cluster does not have.",
@@ -247,7 +247,7 @@ CODES = {
     ),
     "model/bad-function": Code(
         "A function that builds a model takes or returns something else than it should, or nothing can be trained.",
-        "Correct the function as the message says; docs/model_fn.md shows one of each kind.",
+        "Correct the function as the message says; docs/guides/model_fn.md shows one of each kind.",
     ),
     "model/bad-keras-file": Code(
         "A .keras file cannot be read, written or loaded.",

@@ -1,4 +1,4 @@
-"""docs/estimator-api.md: every public name has a row with a test, and the page says what was recorded."""
+"""docs/reference/estimator-api.md: every public name has a row with a test, and the page says what was recorded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_outcome_is_of_a_marker_that_is_gone(carriers):
 
 
 def test_the_page_is_what_was_recorded():
-    page = (ROOT / "docs" / "estimator-api.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "estimator-api.md").read_text(encoding="utf-8")
     assert page == api_table.table(api_table.read()), f"run: {Path(sys.executable).name} tools/api_table.py write"
 
 

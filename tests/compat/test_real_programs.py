@@ -1,4 +1,4 @@
-"""Packages of others under `estimator-pipeline exec`, unchanged: docs/real-programs.md lists them.
+"""Packages of others under `estimator-pipeline exec`, unchanged: docs/reference/real-programs.md lists them.
 
 They are installed by tests/programs/packages.txt. Their programs know nothing of us, and what they exported is asked
 in a process of plain TensorFlow.

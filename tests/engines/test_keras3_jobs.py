@@ -192,7 +192,7 @@ class KnownFault(Exception):
     raises=KnownFault, strict=False, reason="keras-team/keras#20585: Model.fit of Keras 3 on two workers"
 )
 def test_model_fit_of_keras_3_trains_on_two_workers(tmp_path):
-    """The reason for a loop of our own. Where this passes, Keras has mended it: then docs/keras.md is to say so."""
+    """The reason for a custom loop. Where this passes, Keras has fixed it: then change docs/guides/keras.md."""
     fault = "Attempt to convert a value (PerReplica"
     with Tasks({"worker": 2}, [*PROCESS, "fit"], tmp_path, env={"PYTHONPATH": str(ROOT)}) as running:
         # One that has failed may leave the other waiting for it.

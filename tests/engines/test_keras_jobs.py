@@ -245,7 +245,7 @@ LOOP_LEAVES = ["ckpt-400.data-00000-of-00001", "ckpt-400.index", "checkpoint"]
 
 @pytest.mark.nightly
 def test_k13_a2_a_loop_of_ones_own(launch, tmp_path):
-    """The program of docs/keras.md on two workers: the engine's losses at every step; killed, it goes on."""
+    """The program of docs/guides/keras.md on two workers: the engine's losses at every step; killed, it goes on."""
     (tmp_path / "loop.py").write_text(program("loop"))
 
     def tasks(folder: str) -> Tasks:

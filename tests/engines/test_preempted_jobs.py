@@ -117,7 +117,7 @@ def launched(model_dir, max_steps):
 @pytest.mark.nightly
 def test_parameter_servers_lose_no_update(tmp_path):
     """The launcher gets SIGTERM. The chief saves when all workers stand still: the steps that the tasks made are the
-    checkpoint's, and no more: where all workers answer in time none is lost (docs/preemption.md)."""
+    checkpoint's, and no more: where all workers answer in time none is lost (docs/guides/preemption.md)."""
     model_dir = tmp_path / "model"
     with open(tmp_path / "launch.log", "w") as log:
         process = subprocess.Popen(
@@ -163,7 +163,7 @@ def test_parameter_servers_lose_no_update(tmp_path):
 def test_what_a_worker_that_does_not_answer_may_lose(tmp_path):
     """It is stopped when the job is asked to end, for longer than the chief waits, and goes on when the checkpoint is
     written: what it still gives to the parameter server is lost. Those are the step that it is in, and those that it
-    begins before it hears that it should stop (docs/preemption.md); one was measured."""
+    begins before it hears that it should stop (docs/guides/preemption.md); one was measured."""
     model_dir = tmp_path / "model"
     command = [*TRAIN, CONFIGS / "chief_workers_ps.yaml", "--quiet"]
     command += settings_of(model_dir, FAR, "cluster.evaluator=false", "cluster.ps=1", "eval.during_training=false")

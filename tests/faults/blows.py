@@ -145,7 +145,7 @@ def _launcher(number: int) -> Blow:
 
     def hit(job: Job, rng: random.Random) -> Hit:
         landed = job.running
-        # One that still imports has nothing to save, and dies of the signal (docs/preemption.md).
+        # One that still imports has nothing to save, and dies of the signal (docs/guides/preemption.md).
         unready = [task for task in job.tasks() if not task.startswith("ps") and not job.has_stepped(task)]
         with contextlib.suppress(ProcessLookupError):
             job.process.send_signal(number)
@@ -163,7 +163,7 @@ def _launcher(number: int) -> Blow:
 
 
 def wrong_code(number: int, code: int, *, unready: bool) -> str:
-    """What is wrong with the exit code of a launcher that got a signal: docs/preemption.md, docs/restarts.md."""
+    """What is wrong with the exit code of a launcher that got a signal: docs/guides/preemption.md and restarts.md."""
     if number == signal.SIGTERM:
         allowed = {PREEMPTED} | ({128 + signal.SIGTERM} if unready else set())
     else:
@@ -281,7 +281,7 @@ def _full(attempts: int) -> Blow:
 
 
 def _full_logs(job: Job, rng: random.Random) -> Hit:
-    """The disk of the logs is full for a while, in which training must go on (docs/restarts.md)."""
+    """The disk of the logs is full for a while, in which training must go on (docs/guides/restarts.md)."""
     launch, before, tasks = job.launches[-1], job.checkpoint(), set(job.tasks().values())
     launch.log_full = True
     with _filled(job.log_disk):
@@ -387,7 +387,7 @@ def _logs(attempt: Path | None) -> str:
 
 
 def steps_lost(end: dict[str, Any], logs: str, *, killed: bool) -> str:
-    """What is wrong with the end of an attempt that was asked to stop: docs/preemption.md.
+    """What is wrong with the end of an attempt that was asked to stop: docs/guides/preemption.md.
 
     Args:
         end: the event.
@@ -539,7 +539,7 @@ def _skew(job: Job, rng: random.Random) -> tuple[bool, str]:
     field, value = change.split("=")
     said, codes = ("the tasks of this cluster were started with different jobs", f"{field}: ", value), [BAD_INPUT] * 2
     if other == 0 and field == "input.seed":
-        # The chief holds its job against the checkpoint before it meets anybody (docs/resuming.md).
+        # The chief holds its job against the checkpoint before it meets anybody (docs/guides/resuming.md).
         said, codes = ("this run is not the one that trained to step", f"{field} was 3 and is {value}"), [BAD_INPUT, 1]
     with Hands(job, changes={other: change}) as hands:
         hands.until_ended("the refusal of tasks with different jobs")
@@ -622,5 +622,5 @@ FAULTS: dict[str, Blow] = {
     "partition": _by_hand(functools.partial(_silence, apart=True)),
 }
 
-# A training task that is asked to end stops with a checkpoint, and its attempt ends so (docs/preemption.md).
+# A training task that is asked to end stops with a checkpoint, and its attempt ends so (docs/guides/preemption.md).
 ASKED = frozenset({"term chief", "term worker", "term ps", "asked twice", "asked in checkpoint"})

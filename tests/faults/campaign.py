@@ -1,6 +1,6 @@
 """A fault campaign: jobs that are killed, stopped, starved and torn at random moments, and what became of them.
 
-    python tests/faults/campaign.py --faults 200 --seed 7 --results faults.jsonl --report docs/fault-campaign.md
+    python tests/faults/campaign.py --faults 200 --seed 7 --results faults.jsonl --report report.md
 
 Each job is a real cluster under `estimator-pipeline launch --max-restarts`, on real data, with a ledger. While it
 trains, faults hit it at random moments; the seed is printed, and chooses jobs, kinds and delays. The kinds that a shape

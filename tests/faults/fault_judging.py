@@ -2,10 +2,10 @@
 
 =================== ==================================================================================================
 `judge`             all of it, once the job has come to its end
-`of_history`        `events.jsonl` and `summary.json` of each launch: docs/restarts.md
-`of_result`         the rendezvous's word and the final metrics: docs/resuming.md
-`of_exports`        the SavedModels that are there: docs/evaluation.md
-`of_leftovers`      checkpoints that were set aside, unfinished files: docs/resuming.md
+`of_history`        `events.jsonl` and `summary.json` of each launch: docs/guides/restarts.md
+`of_result`         the rendezvous's word and the final metrics: docs/guides/resuming.md
+`of_exports`        the SavedModels that are there: docs/guides/evaluation.md
+`of_leftovers`      checkpoints that were set aside, unfinished files: docs/guides/resuming.md
 =================== ==================================================================================================
 
 `fault_values.py` reads checkpoints and SavedModels, in a process of its own; `fault_ledger.py` counts the updates and
@@ -299,7 +299,7 @@ def left_behind(job: Job) -> dict[str, float]:
 
 
 def _of_ledger(job: Job) -> list[str]:
-    """Each record once at its step; under parameter servers: each worker by its plan (docs/ledger.md)."""
+    """Each record once at its step; under parameter servers: each worker by its plan (docs/guides/ledger.md)."""
     asked = [sys.executable, "-m", "estimator_pipeline", "inspect", str(job.file)]
     asked += ["--ledger", str(job.model_dir / "ledger")]
     asked += job.settings()

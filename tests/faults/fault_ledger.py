@@ -1,7 +1,7 @@
 """Updates and records of a parameter-server job: what its ledger says was made, and what its checkpoints have kept.
 
 No two asynchronous runs are alike, so there are no weights to compare. What is promised instead
-(docs/preemption.md, docs/resuming.md), and judged here:
+(docs/guides/preemption.md, docs/guides/resuming.md), and judged here:
 
 - An attempt that was asked to end loses no update: its tasks have made no more steps than its checkpoint is ahead of
   the one before. A worker that has not said in time that it stands still may lose some.

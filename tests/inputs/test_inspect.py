@@ -236,7 +236,7 @@ def test_a_picture_that_cannot_be_written(tmp_path):
 
 @pytest.mark.nightly
 def test_the_table_that_is_shown_in_the_documents(run_python):
-    text = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guides" / "ledger.md").read_text(encoding="utf-8")
     mark, shown = re.search(r"<!-- shows: estimator-pipeline (.*?) -->\n```text\n(.*?)```", text, re.DOTALL).groups()
     done = run_python(["-m", "estimator_pipeline", *mark.split()])
     assert done.returncode == 0, done.stderr[-3000:]

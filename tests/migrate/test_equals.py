@@ -1,4 +1,4 @@
-"""Every row of docs/migrate-equals.md: what a construct of tf.compat.v1 or tf.estimator gives, and Keras in its place.
+"""Every row of docs/reference/migrate-equals.md: the result of a tf.compat.v1 or tf.estimator construct, and Keras's.
 
 A case has both sides as functions: the first is called in a graph, as a model_fn is, and its tensors are run in a
 session; the second is called as Keras 2 is. `equal` cases agree; `differs` cases must not, so that a row that warns of
@@ -23,7 +23,7 @@ tf = tensorflow_with_three_cpus()
 v1 = tf.compat.v1
 keras = tf.keras
 fc = tf.feature_column
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "migrate-equals.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "migrate-equals.md"
 
 RANDOM = np.random.RandomState(0)
 X = RANDOM.normal(size=[6, 5]).astype("float32")

@@ -1,4 +1,4 @@
-"""What four programs of the corpus should become, written by hand, trains as they do: docs/migrate-equals.md.
+"""What four programs of the corpus should become, written by hand, trains as they do: docs/reference/migrate-equals.md.
 
 The program's own Estimator and its target start from the same values, read the same records, and are compared after
 every step.
@@ -198,7 +198,7 @@ def test_wide_and_deep(load, data, tmp_path):
     ],
 )
 def test_the_rates_of_canned_estimators(load, data, tmp_path, kind, rates):
-    """What they take where nothing is said, as docs/migrate-equals.md has it; eight linear columns."""
+    """What they take where nothing is said, as docs/reference/migrate-equals.md has it; eight linear columns."""
     program = load("corpus/census_wide_deep")
     estimator = program.build_estimator(str(tmp_path), kind, program.build_model_columns)
     estimator.train(lambda: program.input_fn(str(data / "census" / "adult.test"), 1, False, 40), steps=1)

@@ -26,7 +26,7 @@ from tests.support.command_line import call
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
-DOCUMENTS += [*sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS += [*sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS += [ROOT / name / "README.md" for name in ("legacy_configs", "benchmarks")]
 
 
@@ -168,7 +168,7 @@ def test_job_files_load(block, tmp_path):
 
 
 def fields() -> set[str]:
-    """Every field of the schema by its dotted name, as docs/job-files.md writes it."""
+    """Every field of the schema by its dotted name, as docs/reference/job-files.md writes it."""
     found: set[str] = set()
 
     def add(prefix: str, section: type[Section], below: dict[str, tuple[str, type[Section]]]) -> None:
@@ -202,7 +202,7 @@ def fields() -> set[str]:
 
 
 def test_every_field_of_a_job_file_is_documented():
-    text = (ROOT / "docs" / "job-files.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "job-files.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE))
     assert documented == fields()
 
@@ -385,11 +385,11 @@ def test_the_arguments_named_in_the_documents_exist():
     from estimator_pipeline.engines.estimator.engine import train_and_evaluate
     from estimator_pipeline.inputs.options import InputOptions
 
-    clusters = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    clusters = (ROOT / "docs" / "guides" / "clusters.md").read_text(encoding="utf-8")
     table = clusters.partition("## Time-outs")[2].partition("\n## ")[0]
     named = set(re.findall(r"\| `(\w+)` \|$", table, re.MULTILINE))
     assert named == {name for name in inspect.signature(train_and_evaluate).parameters if name.endswith("timeout")}
-    page = (ROOT / "docs" / "inputs.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "inputs.md").read_text(encoding="utf-8")
     table = page.partition("## Options of all factories")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))))
     assert named == set(inspect.signature(InputOptions).parameters)

@@ -532,7 +532,7 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
 
 
 def test_the_guide_lists_the_checks():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "testing.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
     training, evaluation = input_checks.TRAINING_CHECKS, input_checks.EVALUATION_CHECKS
     modes = {True: {True: "both", False: "training"}, False: {True: "evaluation"}}

@@ -6,7 +6,7 @@ downloads a wheel of each minor version (some 4 GB, a few minutes; kept in --wor
 importing anything, follows each name from version to version, prints what came of it, and writes
 
     estimator_pipeline/compat/moved_names/moved_names.txt    what `compat` puts back
-    docs/moved-names.md                          the table by packages
+    docs/reference/moved-names.md                          the table by packages
 
 `--check` writes nothing, and ends with 1 where a file would change. `--show NAME` prints what is known of names that
 end so, of all for an empty text.
@@ -29,7 +29,7 @@ from moved_names import collecting, page, table, trees
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "estimator_pipeline/compat/moved_names/moved_names.txt"
-PAGE = ROOT / "docs/moved-names.md"
+PAGE = ROOT / "docs/reference/moved-names.md"
 # 2.0 has no wheel without GPU code; what it moved shows in 2.1. With each, a Python that it has wheels for.
 VERSIONS = {"1.15": "3.7", "2.1": "3.7", "2.2": "3.7", "2.3": "3.7"}
 VERSIONS |= {f"2.{minor}": "3.8" for minor in range(4, 14)} | {f"2.{minor}": "3.11" for minor in range(14, 22)}

@@ -13,7 +13,7 @@ from moved_names.tracing import Place
 SHARE, SHARE_OF_A_NAMESAKE = 0.9, 0.5
 _HEAD = """\
 # What is no longer where programs for tf.estimator import it from, and where it is. Written by tools/moved_names; see
-# docs/moved-names.md. `.` at the beginning stands for tensorflow.python, `keras` for the package of tf.keras.
+# docs/reference/moved-names.md. `.` at the beginning stands for tensorflow.python, `keras` for the package of tf.keras.
 #   MODULE SINCE = HOME             the module of today is HOME
 #   MODULE SINCE > HOME NAMES       these names are in HOME; OLD=NEW where it has another name there
 #   MODULE SINCE ! NAMES            gone, without a successor

@@ -22,7 +22,7 @@ __all__ = ["of", "of_contrib"]
 
 # Below tf.contrib, the longest that fits -> what to use. TensorFlow 2.0 removed all of it.
 _CONTRIB: Mapping[str, str] = {
-    "": "what of it has a home today is in docs/migrate-code.md, and `estimator-pipeline migrate scan` lists it",
+    "": "what of it has a home today is in docs/guides/migrate-code.md, and `estimator-pipeline migrate scan` lists it",
     "slim": "it is the package tf-slim today{install}: import tf_slim",
     "slim.nets": "the networks are tf_slim.nets, of the package tf-slim{install}",
     "layers": "its layers and arg_scope are tf_slim.layers, of the package tf-slim{install}; "

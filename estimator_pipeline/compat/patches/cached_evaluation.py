@@ -2,7 +2,7 @@
 
 tf.estimator builds both anew for each evaluation, and the process grows by what is left of them
 (tensorflow#20699). A patch of `train_and_evaluate`: without that one it does nothing. What it means for a program,
-and what is kept when, is told in docs/evaluation.md.
+and what is kept when, is told in docs/guides/evaluation.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ it says "Could not start gRPC server". Here
 * a task whose port is taken says so, and who has it, before its server starts;
 * a thread says once a minute which tasks do not answer, in the log and to a launcher, sends the launcher's heartbeats,
   and ends the process after ESTIMATOR_PIPELINE_START_SECS (30 minutes) with one error and exit code 1;
-* a signal that asks a task to end (docs/preemption.md) ends it at once with the exit code of a preemption, as nothing
+* a signal that stops a task (docs/guides/preemption.md) ends it at once with the exit code of a preemption, as nothing
   has been trained; Ctrl-C ends it with 130. A signal for which the program has a handler of its own is left to it, and
   so is Ctrl-C in an interactive session. When the wait is over, what TensorFlow has set stands as it left it, but for
   a job file's SIGTERM.

@@ -96,7 +96,7 @@ def train_and_evaluate(
         checkpoint_timeout: seconds without a new checkpoint after which the evaluator gives up.
         startup_timeout: seconds that a task waits for the others to appear. None: what the environment variable
             ESTIMATOR_PIPELINE_START_SECS says, or 1800.
-        keep_evaluation: whether evaluations share one graph and one session (docs/evaluation.md).
+        keep_evaluation: whether evaluations share one graph and one session (docs/guides/evaluation.md).
         literal_delays: whether EvalSpec's `throttle_secs=600` and `start_delay_secs=120` mean what they say. They are
             its defaults, and read as "not set" otherwise.
         needs_evaluation_data: whether an evaluation without a single batch is an error. Its metrics are 0.0 each, and a
@@ -109,12 +109,12 @@ def train_and_evaluate(
             :mod:`estimator_pipeline.engines.lifecycle.rendezvous.same_job`. None: tasks may differ where the result can
             still be right.
         accept_changes: whether the run may go on from a checkpoint of a run that was made of other things.
-        preemption_signals: names of the signals that ask this task to end with a checkpoint (docs/preemption.md).
+        preemption_signals: signals that stop this task with a checkpoint, by name (docs/guides/preemption.md).
             None: what the environment variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.
         ledger: a folder, the same for all tasks, in which each writes down the records that it consumes
-            (docs/ledger.md).
+            (docs/guides/ledger.md).
         steps_per_execution: train steps for each session call at most, or "auto": as many as are worth it. No result
-            changes by it (docs/performance.md).
+            changes by it (docs/guides/performance.md).
         environ: where TF_CONFIG is read; `os.environ` by default.
 
     Returns:

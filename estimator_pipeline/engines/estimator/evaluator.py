@@ -26,7 +26,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
         estimator: the program's Estimator.
         eval_spec: see :class:`CheckpointEvaluator`, as for the other arguments.
         keep: whether graph and session are kept from one evaluation to the next, where that can't be seen in the
-            results (docs/evaluation.md). Then `input_fn` and `model_fn` are called once, not at each evaluation.
+            results (docs/guides/evaluation.md). Then `input_fn` and `model_fn` are called once, not at each evaluation.
         needs_data: whether an evaluation without a single batch is an error, and not a warning alone.
     """
 

@@ -1,6 +1,6 @@
 """The training loop for Keras 3: what `Model.fit` does, under every synchronous strategy.
 
-`Model.fit` of Keras 3 fails under MultiWorkerMirroredStrategy (keras-team/keras#20585, docs/keras.md). Here a step is a
+`Model.fit` of Keras 3 fails under MultiWorkerMirroredStrategy (keras-team/keras#20585). Here a step is a
 function of one replica in `strategy.run`, of Keras's public parts alone: the model's call, its `compute_loss`, and its
 optimizer's `apply`.
 

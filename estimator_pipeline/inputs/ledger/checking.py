@@ -233,7 +233,7 @@ def _check_epochs(ledger: Ledger, report: LedgerReport) -> None:
             if layout is not None:
                 report.notes.append(
                     f"run {run.number} shares the data in another way than the one before: a record of the epoch that "
-                    "was begun may come twice or never, which is not promised otherwise (docs/inputs.md)"
+                    "was begun may come twice or never, which is not promised otherwise (docs/guides/inputs.md)"
                 )
             streams, layout = {}, now
         for name, stream in streams.items():

@@ -212,7 +212,9 @@ def _requirements(draft: JobDraft) -> None:
     if not draft.base and not ends:
         # Without an end a job trains for ever.
         draft.need(("train", "max_steps"), "the global step to stop at; or in its place `epochs`")
-    draft.need(("input", "source"), "tfds, tfrecord, csv, arrays or function, with its own fields: docs/job-files.md")
+    draft.need(
+        ("input", "source"), "tfds, tfrecord, csv, arrays or function, with its own fields: docs/reference/job-files.md"
+    )
     draft.need(("input", "global_batch_size"), "records of one training step, over all replicas")
     draft.need(("run", "model_dir"), "where checkpoints and events go; every task must reach it")
 

@@ -191,7 +191,7 @@ class _Fit:
             f"{self._side.what} cannot answer as {self._export.path} does: {told[0]}",
             code="migrate/mismatch",
             found="; ".join(more) or None,
-            hint="change the model, or say what is meant in a file: --signature FILE.yaml (docs/migrate-exports.md)",
+            hint="change the model, or describe the signature: --signature FILE.yaml (docs/guides/migrate-exports.md)",
         )
 
     def _outputs(self) -> tuple[dict[str, Any], bool]:

@@ -2,7 +2,7 @@
 
 Each takes the arguments of the Estimator of its name, with columns of :mod:`keras_columns`, and is a `tf.keras.Model`:
 `fit`, `evaluate` and `predict` take a data set of (dict of features, labels). Losses, metrics, predictions and what is
-taken where nothing is said are those of TensorFlow 2's canned Estimators: docs/migrate-equals.md.
+taken where nothing is said are those of TensorFlow 2's canned Estimators: docs/reference/migrate-equals.md.
 """
 
 from __future__ import annotations

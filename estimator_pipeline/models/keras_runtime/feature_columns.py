@@ -5,7 +5,7 @@ A column is asked for what it makes of a dict of features: `encoded(features)`, 
 and the order of vocabularies are those of `tf.feature_column`: weights that were trained with the one are of use with
 the other. `feature_layer` joins columns sorted by their names, as `input_layer` and `DenseFeatures` do.
 
-Source: docs/migrate-equals.md, which names the test of each.
+Source: docs/reference/migrate-equals.md, which names the test of each.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     found = head.further(model.get_metrics_result())
     answers = head.predictions(logits)
 
-Arguments, arithmetic and names are those of TensorFlow 2's heads: docs/migrate-equals.md.
+Arguments, arithmetic and names are those of TensorFlow 2's heads: docs/reference/migrate-equals.md.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from estimator_pipeline.utils.variable_names import AVERAGE, GRADIENT_SUM
 
 __all__ = ["HINT", "of_epsilon", "of_options", "other_options", "told_options"]
 
-HINT = "the optimizer's options, named in both; docs/keras.md has what V1 and Keras do otherwise"
+HINT = "the optimizer's options, named in both; docs/guides/keras.md has what V1 and Keras do otherwise"
 # What is kept for a weight by something else than the optimizer's rule.
 _BESIDE = {AVERAGE, GRADIENT_SUM, "average"}
 # A slot that an optimizer keeps by an option alone -> the option.

@@ -1,6 +1,6 @@
 """Files of TensorFlow 1 under `exec --tf1`: checkpoints of both formats, graphs, exports, event files.
 
-docs/tf1.md says which files of public repositories, of TensorFlow 1.2 to 1.13, were read as well.
+docs/guides/tf1.md says which files of public repositories, of TensorFlow 1.2 to 1.13, were read as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packages written for TensorFlow 1 under `exec --tf1`, unchanged, from the registry: docs/real-programs.md lists them.
+"""Packages written for TensorFlow 1 under `exec --tf1`, unchanged: docs/reference/real-programs.md lists them.
 
 They are installed by tests/programs/tf1/packages.txt.
 """

@@ -93,7 +93,7 @@ def test_ids_come_back(ids):
 
 
 def test_bytes_for_each_record():
-    """What docs/ledger.md says it costs."""
+    """What docs/guides/ledger.md says it costs."""
     shuffled = np.concatenate([np.random.default_rng(n).permutation(1437) for n in range(3)])[:4096].reshape(64, 64)
     assert len(blocks.encode_rows(0, 0, shuffled)) / shuffled.size < 1.6
     in_a_row = np.arange(64 * 64).reshape(64, 64)

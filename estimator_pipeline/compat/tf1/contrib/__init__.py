@@ -185,7 +185,7 @@ def module(name: str) -> ModuleType:
             found=f"a program for TensorFlow 1 asks for it; the packages of tf.contrib are {', '.join(packages())}"
             if name.count(".") == 2
             else "a program for TensorFlow 1 asks for it",
-            hint="see docs/tf1.md",
+            hint="see docs/guides/tf1.md",
         )
         error.name = name
         raise error

@@ -18,7 +18,7 @@ far the tasks are apart (steps are queued on a GPU), nor how slow the messages a
 
 **Asynchronous training** (parameter servers): each worker stops after its own step, says so, and the chief writes the
 checkpoint when all have, so that no update comes after it. A worker that has not answered in time is not waited for:
-what it adds after that is lost (docs/preemption.md states the bound).
+what it adds after that is lost (docs/guides/preemption.md states the bound).
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class Row:
 
     @property
     def anchor(self) -> str:
-        """Where docs/migrate-code.md says more."""
-        return "docs/migrate-code.md#" + re.sub(r"[^\w\- ]", "", KINDS[self.kind].lower()).replace(" ", "-")
+        """Where docs/guides/migrate-code.md says more."""
+        return "docs/guides/migrate-code.md#" + re.sub(r"[^\w\- ]", "", KINDS[self.kind].lower()).replace(" ", "-")
 
 
 def table(kind: str, prefix: str, rows: Iterable[tuple[str, str, str]], **common: object) -> tuple[Row, ...]:

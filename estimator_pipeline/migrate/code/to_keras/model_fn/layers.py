@@ -1,4 +1,4 @@
-"""V1's layers and initializers as Keras has them, with the arguments that make them equal: docs/migrate-equals.md."""
+"""V1's layers and initializers in Keras, with the arguments that make them equal: docs/reference/migrate-equals.md."""
 
 from __future__ import annotations
 

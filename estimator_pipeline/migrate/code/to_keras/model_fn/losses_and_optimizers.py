@@ -1,4 +1,4 @@
-"""V1's losses, metrics, schedules, optimizers as Keras has them, with what makes them equal: docs/migrate-equals.md."""
+"""V1's losses, metrics, schedules and optimizers in Keras, equal to V1's: docs/reference/migrate-equals.md."""
 
 from __future__ import annotations
 
