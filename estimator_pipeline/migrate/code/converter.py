@@ -207,7 +207,9 @@ def convert(
         notes: which constructs that are left get a marked comment above them; one of :data:`NOTES`.
         to: "keras"; "keras-layers", where a model_fn either becomes Keras layers or keeps its Estimator; "estimator",
             where all stay Estimators; "keras3", as "keras-layers" in the words of Keras 3.
-        jobs, cache, progress: see :func:`scan`.
+        jobs: see :func:`scan`, as for `cache` and `progress`.
+        cache: see :func:`scan`.
+        progress: see :func:`scan`.
 
     Returns:
         Every file with its text before and after, what was changed and what is left.

@@ -1,0 +1,93 @@
+"""Write docs/reference/command-line.md: every command of `estimator-pipeline` and its options, from their help texts.
+
+python tools/command_line.py
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+
+import typer
+
+from estimator_pipeline.cli import main as cli
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "reference" / "command-line.md"
+HEAD = """# Command line
+
+<!-- tools/command_line.py writes this page from the help texts. -->
+
+`estimator-pipeline COMMAND --help` prints the same. Exit codes:
+
+| code | meaning |
+| --- | --- |
+| 0 | success |
+| 1 | a task failed, hung or exceeded its time limit; a comparison found a difference |
+| 2 | invalid input; the message has a [code](errors.md), what was found and a hint |
+| 3 | training diverged: the loss or a weight is NaN or infinite |
+| 75 | stopped by a signal after a checkpoint; start the same command to resume ([preemption](../guides/preemption.md)) |
+| 130, 143 | stopped by SIGINT or SIGTERM without a checkpoint |
+"""
+
+
+def cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+NAMES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+
+
+def value(parameter: typer.core.TyperOption | typer.core.TyperArgument, function: Callable[..., object]) -> str:
+    """The placeholder for a value: its metavar, its choices, or a word for its type; nothing for a flag."""
+    kind = typing.get_type_hints(function)[parameter.name]
+    kinds = [kind, *typing.get_args(kind)]
+    enum = next((k for k in kinds if isinstance(k, type) and issubclass(k, Enum)), None)
+    choices = "|".join(member.value for member in enum) if enum else ""
+    return parameter.metavar or choices or next((NAMES[k] for k in kinds if k in NAMES), "TEXT")
+
+
+def row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> str:
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    shown = "" if parameter.is_flag else f" `{value(parameter, function)}`"
+    default = parameter.default
+    default = getattr(default, "value", default)
+    shown_default = "" if default is None or default is False or callable(default) or default in ("", [], ()) else f"`{default}`"
+    return f"| {cell(names + shown)} | {shown_default} | {cell(parameter.help or '')} |"
+
+
+def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup) -> Iterator[str]:
+    """A command, and below it the commands of a group."""
+    yield f"\n## {name}\n\n{inspect.cleandoc(command.help or '')}\n"
+    if isinstance(command, typer.core.TyperGroup):
+        for inner in command.list_commands(None):
+            yield from section(f"{name} {inner}", command.get_command(None, inner))
+        return
+    function = inspect.unwrap(command.callback)
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    words = [value(p, function) if p.required else f"[{value(p, function)}]" for p in arguments]
+    yield f"```text\nestimator-pipeline {' '.join([name, '[OPTIONS]', *words])}\n```\n"
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    if options:
+        rows = "\n".join(row(p, function) for p in options)
+        yield f"| option | default | meaning |\n| --- | --- | --- |\n{rows}\n"
+
+
+def written() -> str:
+    """The page as the command line is now."""
+    group = typer.main.get_command(cli.app)
+    parts = [part for name in group.list_commands(None) for part in section(name, group.get_command(None, name))]
+    return HEAD + "\n".join(parts)
+
+
+def main() -> int:
+    DOCUMENT.write_text(written(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""A hook of mkdocs.yml: files outside docs/ that pages link to become part of the site.
+
+A page of docs/ links to CONTRIBUTING.md, to job files and to tests by their paths in the repository, so that a link
+works in the repository and in an editor. The site has these files below their repository paths: Markdown as pages,
+everything else as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def uri(path: Path) -> str:
+    """Where the site has a file of the repository; a file without a format that browsers show is shown as text."""
+    if DOCS in path.parents:
+        return path.relative_to(DOCS).as_posix()
+    if path == ROOT / "README.md":
+        return "overview.md"  # two pages would be index.html
+    name = path.relative_to(ROOT).as_posix().lstrip(".")
+    return f"{name}.txt" if path.suffix in ("", ".py") else name
+
+
+def linked(page: Path, link: str) -> Path | None:
+    """The file of the repository that a link on a page leads to; None for other links."""
+    if re.match(r"[a-z]+:", link):
+        return None
+    path = Path(os.path.normpath(page.parent / link))
+    path = path / "README.md" if path.is_dir() else path
+    return path if ROOT in path.parents and path.is_file() else None
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the linked files, and those that they link to."""
+    waiting = [Path(file.abs_src_path) for file in files.documentation_pages()]
+    added: set[Path] = set()
+    while waiting:
+        page = waiting.pop()
+        for match in LINK.finditer(page.read_text(encoding="utf-8")):
+            path = linked(page, match[2])
+            if path is None or path in added or DOCS in path.parents:
+                continue
+            added.add(path)
+            files.append(File.generated(config, uri(path), abs_src_path=str(path)))
+            if path.suffix == ".md":
+                waiting.append(path)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead the links of a page to where the site has their files."""
+    source, folder = Path(page.file.abs_src_path), Path(page.file.src_uri).parent
+
+    def moved(match: re.Match[str]) -> str:
+        path = linked(source, match[2])
+        return match[0] if path is None else f"{match[1]}{os.path.relpath(uri(path), folder)}{match[3] or ''})"
+
+    return LINK.sub(moved, markdown)
