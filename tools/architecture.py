@@ -1,11 +1,12 @@
-"""Writes the list of rooms and modules in docs/architecture.md, by their docstrings.
+"""Write docs/internals/modules.md: each package and module of the repository, with the first lines of its docstring.
 
-python tools/architecture.py            writes it anew
+python tools/architecture.py
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 import textwrap
@@ -13,8 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- modules: tools/architecture.py writes them -->\n", "<!-- end of modules -->\n"
+DOCUMENT = ROOT / "docs" / "internals" / "modules.md"
+HEAD = """# Modules
+
+<!-- tools/architecture.py writes this page from the docstrings. -->
+
+[Architecture](../architecture.md) shows how they fit together.
+
+"""
 WIDTH = 120
 
 
@@ -28,31 +35,45 @@ def first_paragraph(text: str) -> str:
     return " ".join(plain.split("\n\n")[0].split())
 
 
-def rooms() -> Iterator[str]:
-    """A section for each folder: what it is, and its modules."""
-    for face in sorted((ROOT / "estimator_pipeline").rglob("__init__.py"), key=lambda path: path.parent.parts):
-        folder = face.parent
+def table(folder: Path) -> str:
+    """The modules of a folder."""
+    paths = [*sorted(folder.glob("*.py")), *sorted(folder.glob("*.sh"))]
+    lines = []
+    for path in paths:
+        if path.name != "__init__.py":
+            text = first_paragraph(doc(path)) if path.suffix == ".py" else comment(path)
+            lines.append(f"| `{path.name}` | {text.replace('|', chr(92) + '|')} |")
+    return "\n".join(["| module | |\n| --- | --- |", *lines, ""]) if lines else ""
+
+
+def comment(path: Path) -> str:
+    """The first comment of a shell script."""
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    text = " ".join(line.lstrip("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines))
+    return text.partition(". ")[0]
+
+
+def sections() -> Iterator[str]:
+    """A section for each folder: its purpose, and its modules."""
+    faces = sorted((ROOT / "estimator_pipeline").rglob("__init__.py"), key=lambda path: path.parent.parts)
+    for face in [*faces, ROOT / "model_fns" / "__init__.py", *(ROOT / name for name in ("benchmarks", "tools"))]:
+        folder = face.parent if face.suffix else face
         depth = len(folder.relative_to(ROOT).parts)
-        yield f"{'#' * min(depth + 2, 5)} {folder.relative_to(ROOT).as_posix()}/\n"
-        yield textwrap.fill(first_paragraph(doc(face)), WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
-        modules = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
-        if modules:
-            yield "| module | |\n| --- | --- |"
-            lines = (
-                f"| `{path.name}` | {first_paragraph(doc(path)).replace('|', chr(92) + '|')} |" for path in modules
+        yield f"{'#' * min(depth + 1, 4)} {folder.relative_to(ROOT).as_posix()}/\n"
+        if face.suffix:
+            yield (
+                textwrap.fill(first_paragraph(doc(face)), WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
             )
-            yield "\n".join(lines) + "\n"
+        yield table(folder)
 
 
-def written(text: str) -> str:
-    """The document with the list as it is now."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n" + "\n".join(rooms()) + f"\n{END}{after}"
+def written() -> str:
+    """The page as the docstrings are now."""
+    return HEAD + "\n".join(section for section in sections() if section)
 
 
 def main() -> int:
-    DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+    DOCUMENT.write_text(written(), encoding="utf-8")
     return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -22,7 +23,7 @@ HEAD = """# Command line
 
 <!-- tools/command_line.py writes this page from the help texts. -->
 
-`estimator-pipeline COMMAND --help` prints the same. Exit codes:
+The option `--help` of each command prints the same. Exit codes:
 
 | code | meaning |
 | --- | --- |
@@ -54,10 +55,18 @@ def value(parameter: typer.core.TyperOption | typer.core.TyperArgument, function
 def row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> str:
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     shown = "" if parameter.is_flag else f" `{value(parameter, function)}`"
-    default = parameter.default
-    default = getattr(default, "value", default)
-    shown_default = "" if default is None or default is False or callable(default) or default in ("", [], ()) else f"`{default}`"
+    default = getattr(parameter.default, "value", parameter.default)
+    default = "on" if default is True else default
+    shown_default = (
+        "" if default is None or default is False or callable(default) or default in ("", [], ()) else f"`{default}`"
+    )
     return f"| {cell(names + shown)} | {shown_default} | {cell(parameter.help or '')} |"
+
+
+def paragraphs(text: str) -> str:
+    """A help text, each paragraph filled."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(textwrap.fill(part, 120, break_long_words=False, break_on_hyphens=False) for part in parts)
 
 
 def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Make the pictures of README.md: docs/images/launch.svg and docs/images/parity.png, from real runs.
 
-    python tools/pictures.py              both; some two minutes on two cores
-    python tools/pictures.py launch       a launch in which a worker is killed and the job resumes
-    python tools/pictures.py parity       the report of `parity`; needs Chromium on the PATH
+python tools/pictures.py              both; some two minutes on two cores
+python tools/pictures.py launch       a launch in which a worker is killed and the job resumes
+python tools/pictures.py parity       the report of `parity`; needs Chromium on the PATH
 
 """
 

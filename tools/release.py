@@ -49,7 +49,9 @@ def package_version() -> str:
 def check_changelog(number: str) -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     if not re.search(rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE):
-        fail(f"CHANGELOG.md has no section '## [{number}] - YYYY-MM-DD'", re.findall(r"^## .*$", text, re.MULTILINE)[:3])
+        fail(
+            f"CHANGELOG.md has no section '## [{number}] - YYYY-MM-DD'", re.findall(r"^## .*$", text, re.MULTILINE)[:3]
+        )
 
 
 def check_files(wheel: Path, sdist: Path) -> None:
