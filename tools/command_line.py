@@ -31,7 +31,7 @@ The option `--help` of each command prints the same. Exit codes:
 | 1 | a task failed, hung or exceeded its time limit; a comparison found a difference |
 | 2 | invalid input; the message has a [code](errors.md), what was found and a hint |
 | 3 | training diverged: the loss or a weight is NaN or infinite |
-| 75 | stopped by a signal after a checkpoint; start the same command to resume ([preemption](../guides/preemption.md)) |
+| 75 | stopped by a signal after a checkpoint; the same command resumes ([preemption](../guides/preemption.md)) |
 | 130, 143 | stopped by SIGINT or SIGTERM without a checkpoint |
 """
 

@@ -18,7 +18,8 @@ words = importlib.import_module("words")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "legacy_configs/README.md")),
     ROOT / "benchmarks" / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
+    # The list of modules is made of docstrings, which the counts of the code cover.
+    *sorted(set((ROOT / "docs").rglob("*.md")) - {ROOT / "docs" / "internals" / "modules.md"}),
 ]
 
 
