@@ -101,7 +101,16 @@ setup(
         # The fixture assert_parity, for a team's own tests.
         "pytest11": ["estimator-pipeline=estimator_pipeline.parity.pytest_plugin"],
     },
-    keywords=["tensorflow", "estimator", "tf.estimator", "keras", "distributed training", "slurm", "kubernetes", "migration"],
+    keywords=[
+        "tensorflow",
+        "estimator",
+        "tf.estimator",
+        "keras",
+        "distributed training",
+        "slurm",
+        "kubernetes",
+        "migration",
+    ],
     classifiers=[
         "Development Status :: 4 - Beta",
         "Environment :: Console",

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def compared(asked: Any, dense: int) -> list[dict[str, Any]]:
-    """The rows of one size of gradients. Scaling is the rate of N workers by that of one, kept."""
+    """Return the rows of one size of gradients. Scaling is the rate of N workers by that of one, kept."""
     steps = asked.steps or {64: 600, 640: 200}.get(dense, 40)
     found: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for number in range(asked.rounds):
@@ -79,7 +79,7 @@ def compared(asked: Any, dense: int) -> list[dict[str, Any]]:
 
 
 def measured(allocator: str, *, workers: int, **case: Any) -> dict[str, Any]:
-    """The figures of the slowest worker, and the most memory of any."""
+    """Return the figures of the slowest worker, and the most memory of any."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "ESTIMATOR_PIPELINE_MALLOC": allocator, "ESTIMATOR_PIPELINE_PATCHES": "none"}
         environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}

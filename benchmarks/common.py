@@ -20,7 +20,7 @@ _ASKED = "--measure"
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Return the options that every benchmark has."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options.add_argument(_ASKED, help=argparse.SUPPRESS)
@@ -28,7 +28,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def in_child(script: str, way: str, *, arguments: Sequence[str] = (), timeout: float = 600) -> dict[str, Any]:
-    """Runs `script --measure WAY` in a process of its own, and gives back what it printed as JSON on its last line."""
+    """Run `script --measure WAY` in a process of its own, and give back what it printed as JSON on its last line."""
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
     command = [sys.executable, script, _ASKED, way, *arguments]
@@ -67,13 +67,13 @@ def in_turns(rate: Callable[[bool], float], rounds: int) -> dict[str, float]:
 
 
 def told_in_turns(found: Mapping[str, float]) -> dict[str, Any]:
-    """The columns of a table for what :func:`in_turns` gives, of steps in a second."""
+    """Return the columns of a table for what `in_turns` gives, of steps in a second."""
     told = {f"steps/s {way}": round(found[way]) for way in ("without", "with")}
     return {**told, **{name: found[name] for name in ("ratio", "least", "most")}}
 
 
 def step_clock(tf: Any, behind: int) -> Any:
-    """A SessionRunHook that tells the steps per second (`rate()`) of all steps behind the first ones.
+    """Return a SessionRunHook that tells the steps per second (`rate()`) of all steps behind the first ones.
 
     These start threads and fill buffers.
     """
@@ -95,7 +95,7 @@ def step_clock(tf: Any, behind: int) -> Any:
 
 
 def machine() -> dict[str, Any]:
-    """The kind of machine, and the versions: what a figure means nothing without. No names."""
+    """Return the kind of machine, and the versions: what a figure means nothing without. No names."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "architecture": platform.machine(),
@@ -114,7 +114,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def report(name: str, rows: Sequence[Mapping[str, Any]], path: Path | None) -> None:
-    """Prints the table, and writes the JSON file if one was asked for."""
+    """Print the table, and write the JSON file if one was asked for."""
     about = machine()
     print(f"{name}: " + ", ".join(f"{k} {v}" for k, v in about.items()))
     print(table(rows))

@@ -23,7 +23,7 @@ BATCH, SECONDS = 64, 0.5
 
 
 def written(path: Path, size: int) -> int:
-    """A file of records of one size, and how many they are."""
+    """Return a file of records of one size, and how many they are."""
     from estimator_pipeline.inputs.sources import tfrecord_index as records
 
     def checked(content: bytes) -> bytes:

@@ -38,14 +38,14 @@ _HEARTBEAT_SECS = 10.0
 
 
 def environ() -> dict[str, str]:
-    """The environment of a launch, with this checkout first."""
+    """Return the environment of a launch, with this checkout first."""
     found = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(common.ROOT), os.environ.get("PYTHONPATH")]))
     return found
 
 
 def heartbeats() -> dict[str, Any]:
-    """Steps per second of a small model with and without heartbeats, in turns; their ratio, the median of pairs."""
+    """Step per second of a small model with and without heartbeats, in turns; their ratio, the median of pairs."""
     import threading
 
     import estimator_pipeline as ep
@@ -101,7 +101,7 @@ def heartbeats() -> dict[str, Any]:
 
 
 def row(engine: str, fault: signal.Signals, found: list[Mapping[str, float]]) -> dict[str, Any]:
-    """A line of the table: medians over runs."""
+    """Return a line of the table: medians over runs."""
     return {
         "engine": engine,
         "fault": fault.name,

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measured(patches: str, *case: Any) -> float:
-    """Steps per second of the slower of two workers."""
+    """Step per second of the slower of two workers."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "ESTIMATOR_PIPELINE_PATCHES": patches, "TF_CPP_MIN_LOG_LEVEL": "3"}
         environ["PYTHONPATH"] = os.pathsep.join([str(common.ROOT), str(Path(__file__).parent)])

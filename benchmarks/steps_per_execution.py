@@ -27,7 +27,7 @@ BATCH = 64
 
 
 def _job(model: str) -> tuple[Any, dict[str, Any]]:
-    """The data, in memory, and the model's parameters."""
+    """Return the data, in memory, and the model's parameters."""
     import numpy as np
 
     import estimator_pipeline as ep

@@ -123,12 +123,12 @@ def collect() -> dict[str, list[str]]:
 
 
 def read() -> dict[str, Any]:
-    """What was recorded: version -> {"tensorflow", "python", "tests"}."""
+    """Return what was recorded: version -> {"tensorflow", "python", "tests"}."""
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
 
 
 def record(version: str, arguments: Iterable[str]) -> int:
-    """Runs the tests on the installed TensorFlow, which has to be `version`, and merges what they say.
+    """Run the tests on the installed TensorFlow, which has to be `version`, and merges what they say.
 
     A test that was recorded before, and is not run now, keeps its outcome; one that is gone, or its marker, is dropped.
     """
@@ -154,7 +154,7 @@ def record(version: str, arguments: Iterable[str]) -> int:
 
 
 def state(symbol: str, tests: Mapping[str, Mapping[str, Any]]) -> str:
-    """A cell: what the tests of one version say of a symbol."""
+    """Return a cell: what the tests of one version say of a symbol."""
     entries = [entry for entry in tests.values() if symbol in entry["symbols"] and entry["outcome"] != "skipped"]
     if not entries:
         return "—"
@@ -165,7 +165,7 @@ def state(symbol: str, tests: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def named_tests(symbol: str, results: Mapping[str, Any]) -> list[str]:
-    """The tests of a symbol on any version, those that prove the fewest other symbols first."""
+    """Return the tests of a symbol on any version, those that prove the fewest other symbols first."""
     sizes: dict[str, int] = {}
     for recorded in results.values():
         for test, entry in recorded["tests"].items():
@@ -175,7 +175,7 @@ def named_tests(symbol: str, results: Mapping[str, Any]) -> list[str]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [HEAD + "| TensorFlow | Python | tests |", "| --- | --- | --- |"]
     for version in VERSIONS:
         entry = results.get(version)

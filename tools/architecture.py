@@ -36,7 +36,7 @@ def first_paragraph(text: str) -> str:
 
 
 def table(folder: Path) -> str:
-    """The modules of a folder."""
+    """Return the modules of a folder."""
     paths = [*sorted(folder.glob("*.py")), *sorted(folder.glob("*.sh"))]
     lines = []
     for path in paths:
@@ -47,14 +47,14 @@ def table(folder: Path) -> str:
 
 
 def comment(path: Path) -> str:
-    """The first comment of a shell script."""
+    """Return the first comment of a shell script."""
     lines = path.read_text(encoding="utf-8").splitlines()[1:]
     text = " ".join(line.lstrip("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines))
     return text.partition(". ")[0]
 
 
 def sections() -> Iterator[str]:
-    """A section for each folder: its purpose, and its modules."""
+    """Yield a section for each folder: its purpose, and its modules."""
     faces = sorted((ROOT / "estimator_pipeline").rglob("__init__.py"), key=lambda path: path.parent.parts)
     for face in [*faces, ROOT / "model_fns" / "__init__.py", *(ROOT / name for name in ("benchmarks", "tools"))]:
         folder = face.parent if face.suffix else face
@@ -68,7 +68,7 @@ def sections() -> Iterator[str]:
 
 
 def written() -> str:
-    """The page as the docstrings are now."""
+    """Return the page as the docstrings are now."""
     return HEAD + "\n".join(section for section in sections() if section)
 
 

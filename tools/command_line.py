@@ -44,7 +44,7 @@ NAMES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 
 def value(parameter: typer.core.TyperOption | typer.core.TyperArgument, function: Callable[..., object]) -> str:
-    """The placeholder for a value: its metavar, its choices, or a word for its type; nothing for a flag."""
+    """Return the placeholder for a value: its metavar, its choices, or a word for its type; nothing for a flag."""
     kind = typing.get_type_hints(function)[parameter.name]
     kinds = [kind, *typing.get_args(kind)]
     enum = next((k for k in kinds if isinstance(k, type) and issubclass(k, Enum)), None)
@@ -64,13 +64,13 @@ def row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> s
 
 
 def paragraphs(text: str) -> str:
-    """A help text, each paragraph filled."""
+    """Return a help text, each paragraph filled."""
     parts = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(textwrap.fill(part, 120, break_long_words=False, break_on_hyphens=False) for part in parts)
 
 
 def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup) -> Iterator[str]:
-    """A command, and below it the commands of a group."""
+    """Yield a command, and below it the commands of a group."""
     yield f"\n## {name}\n\n{inspect.cleandoc(command.help or '')}\n"
     if isinstance(command, typer.core.TyperGroup):
         for inner in command.list_commands(None):
@@ -87,7 +87,7 @@ def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup)
 
 
 def written() -> str:
-    """The page as the command line is now."""
+    """Return the page as the command line is now."""
     group = typer.main.get_command(cli.app)
     parts = [part for name in group.list_commands(None) for part in section(name, group.get_command(None, name))]
     return HEAD + "\n".join(parts)

@@ -56,7 +56,7 @@ has brought them.
 
 
 def place(home: str) -> str:
-    """A HOME of the table, for people."""
+    """Return a HOME of the table, for people."""
     if home.startswith("@"):
         return "new"
     if home.startswith("."):
@@ -65,7 +65,7 @@ def place(home: str) -> str:
 
 
 def new_names(home: str) -> list[str]:
-    """What a module written anew offers."""
+    """Return what a module written anew offers."""
     path = CONTRIB.joinpath(*home[1:].split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -178,7 +178,7 @@ class Successors:
         return dotted, self._in_slim(value.__name__, value) or "contrib"
 
     def _in_slim(self, path: str, value: Any) -> str:
-        """A path from `import tf_slim` on; its `layers` is not the package tf_slim.layers."""
+        """Return a path from `import tf_slim` on; its `layers` is not the package tf_slim.layers."""
         last = path.rpartition(".")[2]
         for one in (path, f"tf_slim.{last}", f"tf_slim.layers.{last}"):
             top, _, below = one.partition(".")
@@ -228,7 +228,7 @@ def _reach(value: Any, path: str) -> Any:
 
 
 def successors(further: list[str]) -> str:
-    """The text of catalogue/contrib_names.txt."""
+    """Return the text of catalogue/contrib_names.txt."""
     found = Successors()
     rows: dict[tuple[str, str], set[str]] = {}
     for dotted in sorted(found.names() | {*CHOSEN, *further}):

@@ -31,7 +31,7 @@ def uri(path: Path) -> str:
 
 
 def linked(page: Path, link: str) -> Path | None:
-    """The file of the repository that a link on a page leads to; None for other links."""
+    """Return the file of the repository that a link on a page leads to; None for other links."""
     if re.match(r"[a-z]+:", link):
         return None
     path = Path(os.path.normpath(page.parent / link))

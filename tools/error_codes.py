@@ -93,7 +93,7 @@ def compliance_checks(module: str) -> Iterator[tuple[str, str]]:
 
 
 def parity_names() -> Iterator[tuple[str, str]]:
-    """The rows of the table in the docstring of the module that gives the names."""
+    """Yield the rows of the table in the docstring of the module that gives the names."""
     text = ast.get_docstring(tree(PACKAGE / "parity" / "diagnosis" / "diagnose.py")) or ""
     rule = next(line for line in text.splitlines() if re.fullmatch("=+ =+", line))
     at = rule.index(" ") + 1

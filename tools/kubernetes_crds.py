@@ -38,7 +38,7 @@ _ELSEWHERE = ("template",)
 
 
 def strict(schema: Any) -> Any:
-    """The same schema, in which a mapping has no other fields than those that are named."""
+    """Return the same schema, in which a mapping has no other fields than those that are named."""
     if isinstance(schema, list):
         return [strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -73,7 +73,7 @@ def unlike(own: Any, theirs: Any, path: str) -> Iterator[str]:
 
 
 def resolved(schema: Any, whole: Any) -> Any:
-    """The same schema without references."""
+    """Return the same schema without references."""
     if isinstance(schema, list):
         return [resolved(item, whole) for item in schema]
     if not isinstance(schema, dict):
@@ -84,7 +84,7 @@ def resolved(schema: Any, whole: Any) -> Any:
 
 
 def faults(crd: dict[str, Any]) -> Iterator[str]:
-    """What does not fit one CustomResourceDefinition."""
+    """Yield what does not fit one CustomResourceDefinition."""
     kind = crd["spec"]["names"]["kind"]
     ours = next(own for own, named in KINDS.items() if named == kind)
     (version,) = [one for one in crd["spec"]["versions"] if one["storage"]]
@@ -104,7 +104,7 @@ def faults(crd: dict[str, Any]) -> Iterator[str]:
 
 
 def main(files: list[str]) -> int:
-    """Prints what does not fit the CRDs in some files."""
+    """Print what does not fit the CRDs in some files."""
     code = 0
     for file in files:
         found = list(faults(yaml.safe_load(Path(file).read_text(encoding="utf-8"))))

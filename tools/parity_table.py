@@ -106,7 +106,7 @@ class Cell:
         return bool(V1_AGAINST_KERAS[self.optimizer].get("slots", True)) if self.kind == V1_KERAS else True
 
     def changes(self, engine: str, base: Path) -> list[str]:
-        """What is changed in the job of :func:`job_file`."""
+        """Return what is changed in the job of `job_file`."""
         api, options = "v1", "{}"
         if self.kind == V1_KERAS and engine == "keras":
             api, options = "keras", V1_AGAINST_KERAS[self.optimizer].get("options", "{}")
@@ -129,7 +129,7 @@ def cells() -> list[Cell]:
 
 
 def job_file(base: Path, model: str, steps: int) -> Path:
-    """Writes the job of a model: on the digits, as images or as a table of some pixels."""
+    """Write the job of a model: on the digits, as images or as a table of some pixels."""
     path = base / f"{'table' if model == 'wide_deep' else 'images'}.yaml"
     if path.exists():
         return path
@@ -150,7 +150,7 @@ def job_file(base: Path, model: str, steps: int) -> Path:
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """The digits as a table: three pixels as numbers, two as categories, and whether the digit is above 4."""
+    """Return the digits as a table: three pixels as numbers, two as categories, and whether the digit is above 4."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -235,7 +235,7 @@ def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: fl
 
 
 def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
-    """What both have recorded of a cell; the record is removed."""
+    """Return what both have recorded of a cell; the record is removed."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.job.tolerances import Tolerances, kind_of
     from estimator_pipeline.parity.comparison import compare_records
@@ -283,7 +283,7 @@ def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
 
 
 def write(results: dict[str, Any]) -> str:
-    """The table."""
+    """Return the table."""
     lines = [HEAD.format(steps=STEPS, batch=BATCH, versions=results["versions"])]
     found = results["cells"]
 
@@ -321,13 +321,13 @@ def write(results: dict[str, Any]) -> str:
 
 
 def versions() -> str:
-    """What this was measured with."""
+    """Return what this was measured with."""
     python = ".".join(map(str, sys.version_info[:2]))
     return f"TensorFlow {metadata.version('tensorflow')}, Python {python}"
 
 
 def read() -> dict[str, Any]:
-    """The recorded results."""
+    """Return the recorded results."""
     if not RESULTS.exists():
         return {"versions": versions(), "cells": {}}
     found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
@@ -335,7 +335,7 @@ def read() -> dict[str, Any]:
 
 
 def chosen(arguments: Any) -> Iterable[list[Cell]]:
-    """The cells that were asked for, by topology; those of one kind together."""
+    """Yield the cells that were asked for, by topology; those of one kind together."""
     for topology in TOPOLOGIES:
         found = [
             cell

@@ -32,7 +32,7 @@ TIMEOUT = 300
 
 
 def launch(folder: Path) -> list[str]:
-    """The lines of a launch whose worker 1 is killed with SIGKILL once it has passed step KILL_AT."""
+    """Return the lines of a launch whose worker 1 is killed with SIGKILL once it has passed step KILL_AT."""
     options = ["--max-restarts", "1", "--set", "run.model_dir=runs/digits", "--set", "train.max_steps=1600"]
     process = subprocess.Popen(
         [*PROGRAM, "launch", str(JOB), *options],

@@ -3,7 +3,7 @@
     python tools/planted_faults.py [NAME ...]
 
 Without names all of tools/planted_faults.yaml, two at a time: some five minutes on two cores. Exit code 1 where more
-than :data:`MAY_BE_MISSED` go unnoticed, or one no longer fits the code that it is to be planted in.
+than `MAY_BE_MISSED` go unnoticed, or one no longer fits the code that it is to be planted in.
 
 A fault is planted in a copy of the working tree, and in an environment whose package is that copy: a test that starts
 processes starts them with the fault as well. The working tree is never touched.

@@ -79,7 +79,7 @@ def watch_models(folder: str) -> None:
 
 
 def _models() -> list[Any]:
-    """The classes whose method `fit` trains, of Keras 2 and 3."""
+    """Return the classes whose method `fit` trains, of Keras 2 and 3."""
     import keras
     import tensorflow as tf
 
@@ -130,7 +130,7 @@ def _drop_nothing() -> None:
 
 
 def _read_batches(tf: Any, estimator: Any, input_fn: Any) -> tuple[Any, list[list[Any]]]:
-    """The first batches of an input function: their structure, and the arrays of each."""
+    """Return the first batches of an input function: their structure, and the arrays of each."""
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(estimator.config.tf_random_seed)
         found = estimator._call_input_fn(input_fn, tf.estimator.ModeKeys.TRAIN, None)
@@ -152,7 +152,7 @@ def _read_batches(tf: Any, estimator: Any, input_fn: Any) -> tuple[Any, list[lis
 
 
 def _data(base: Path) -> Any:
-    """The batches as the data of both, again and again."""
+    """Return the batches as the data of both, again and again."""
     from estimator_pipeline import compat
     from estimator_pipeline.parity.models.arguments import InputFns
 

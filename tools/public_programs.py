@@ -92,7 +92,7 @@ class Program:
         constants: NAME -> value, put for the literal wherever the program says `NAME = LITERAL`; `put: VALUE` for
             whatever it is in a line of its own.
         paths: text in quotes -> another, for paths that a program has as a literal.
-        data: what is generated before it runs; see :data:`KINDS`.
+        data: what is generated before it runs; see `KINDS`.
         stub: names of pieces of code of the list, or code, run before the program in its process.
         note: what a reader has to know.
     """
@@ -140,7 +140,7 @@ class Result:
 
 
 def read(path: Path) -> tuple[list[Program], dict[str, str]]:
-    """The programs of a list, and the pieces of code that their stubs name."""
+    """Return the programs of a list, and the pieces of code that their stubs name."""
     listed = yaml.safe_load(path.read_text(encoding="utf-8"))
     programs = [Program(**entry) for entry in listed["programs"]]
     twice = [name for name, count in collections.Counter(one.name for one in programs).items() if count > 1]
@@ -153,7 +153,7 @@ def read(path: Path) -> tuple[list[Program], dict[str, str]]:
 
 
 def _draw(kind: Any, draw: random.Random) -> Any:
-    """A value: of two numbers one between them, of texts one of them, and anything else is the value itself."""
+    """Return a value: of two numbers one between them, of texts one of them, and anything else is the value itself."""
     if isinstance(kind, list):
         if len(kind) == 2 and all(isinstance(one, (int, float)) for one in kind):
             return draw.randint(*kind) if all(isinstance(one, int) for one in kind) else round(draw.uniform(*kind), 4)
@@ -321,7 +321,7 @@ KINDS: dict[str, Callable[[Path, Mapping[str, Any], random.Random], None]] = {
 
 
 def make_data(program: Program, work: Path) -> None:
-    """Generates what a program reads; the same each time."""
+    """Generate what a program reads; the same each time."""
     for number, entry in enumerate(program.data):
         paths = entry.get("path", ".")
         for path in paths if isinstance(paths, list) else [paths]:
@@ -335,7 +335,7 @@ def make_data(program: Program, work: Path) -> None:
 
 
 def checkout(checkouts: Path, program: Program) -> Path | None:
-    """The checkout of a program's repository."""
+    """Return the checkout of a program's repository."""
     owner, name = program.repository.split("/")
     for path in (checkouts / f"{owner}+{name}", checkouts / owner / name):
         if (path / program.folder).exists():
@@ -344,7 +344,7 @@ def checkout(checkouts: Path, program: Program) -> Path | None:
 
 
 def commit(path: Path) -> str:
-    """The commit of a checkout, or of one whose history is gone and that says it in a file."""
+    """Return the commit of a checkout, or of one whose history is gone and that says it in a file."""
     if (path / ".commit").is_file():
         return (path / ".commit").read_text().split()[0]
     told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=path, stdout=subprocess.PIPE, text=True, check=False)
@@ -352,7 +352,7 @@ def commit(path: Path) -> str:
 
 
 def copy(source: Path, program: Program, target: Path) -> None:
-    """Copies what belongs to a program."""
+    """Copy what belongs to a program."""
     origin = source / program.folder
     if origin.is_file():
         target.mkdir(parents=True)
@@ -369,7 +369,7 @@ def copy(source: Path, program: Program, target: Path) -> None:
 
 
 def script(notebook: Path) -> Path:
-    """Writes the code cells of a notebook as a script, and the files that `%%writefile` writes; the notebook goes."""
+    """Write the code cells of a notebook as a script, and the files that `%%writefile` writes; the notebook goes."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))
     cells = cells["cells"] if "cells" in cells else [cell for sheet in cells["worksheets"] for cell in sheet["cells"]]
     parts = []
@@ -401,7 +401,7 @@ def _without_magics(text: str) -> str:
 
 
 def to_python_3(path: Path) -> None:
-    """Runs 2to3 on a file. Tabs mixed with blanks, which Python 2 takes, become blanks."""
+    """Run 2to3 on a file. Tabs mixed with blanks, which Python 2 takes, become blanks."""
     import warnings
 
     with warnings.catch_warnings():
@@ -415,7 +415,7 @@ def to_python_3(path: Path) -> None:
 
 
 def adjust(program: Program, folder: Path, work: Path) -> None:
-    """Puts the list's values for constants and paths of a program."""
+    """Put the list's values for constants and paths of a program."""
     for path in folder.rglob("*.py"):
         raw = path.read_bytes()
         try:
@@ -437,7 +437,7 @@ def adjust(program: Program, folder: Path, work: Path) -> None:
 
 
 def stage(source: Path, program: Program, folder: Path, work: Path) -> str:
-    """Makes the program's copy ready for conversion; its main."""
+    """Make the program's copy ready for conversion; its main."""
     main = program.main
     if not main.startswith("-m ") and main.endswith(".ipynb"):
         made = script(folder / main)
@@ -452,7 +452,7 @@ def stage(source: Path, program: Program, folder: Path, work: Path) -> str:
 
 
 def prepare(program: Program, folder: Path, work: Path, converted: Any) -> None:
-    """Writes a converted program with the files that are no code of Python, and its data."""
+    """Write a converted program with the files that are no code of Python, and its data."""
     from estimator_pipeline.migrate.code.write import write
 
     write(converted, work)
@@ -465,14 +465,14 @@ def prepare(program: Program, folder: Path, work: Path, converted: Any) -> None:
 
 
 def stub_code(program: Program, stubs: Mapping[str, str], work: Path) -> str:
-    """What is run before a program."""
+    """Return what is run before a program."""
     parts = [NOTEBOOK] if program.main.endswith(".ipynb") else []
     parts += [stubs.get(one, one) for one in program.stub]
     return "\n".join(parts).replace("{work}", str(work))
 
 
 def wrap(code: str, work: Path, cwd: Path) -> None:
-    """Writes the script that runs a stub, and then the program in its own place."""
+    """Write the script that runs a stub, and then the program in its own place."""
     (work / "_stub.py").write_text(code, encoding="utf-8")
     (cwd / WRAPPER).write_text(
         "import runpy, sys\n"
@@ -493,7 +493,7 @@ def wrap(code: str, work: Path, cwd: Path) -> None:
 def command(
     program: Program, main: str, work: Path, stubs: Mapping[str, str], first: str = ""
 ) -> tuple[list[str], Path]:  # fmt: skip
-    """The program's command behind the interpreter, and where it runs; `first` is code that runs before it."""
+    """Return the program's command behind the interpreter, and where it runs; `first` is code that runs before it."""
     cwd = work / program.cwd
     argv = [argument.replace("{work}", str(work)) for argument in shlex.split(program.argv)]
     said = main.split() if main.startswith("-m ") else [os.path.relpath(work / main, cwd)]
@@ -505,7 +505,7 @@ def command(
 
 
 def run(told: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Runs a command in a process group of its own, of which nothing is left; its exit code and output."""
+    """Run a command in a process group of its own, of which nothing is left; its exit code and output."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             told, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
@@ -524,7 +524,7 @@ def run(told: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> tuple[int
 
 
 def environment(program: Program, work: Path, **more: str) -> dict[str, str]:
-    """The variables of a run: the package in it is the one that converts here."""
+    """Return the variables of a run: the package in it is the one that converts here."""
     import estimator_pipeline
 
     home = Path(estimator_pipeline.__file__).resolve().parents[1]
@@ -544,7 +544,7 @@ def environment(program: Program, work: Path, **more: str) -> dict[str, str]:
 
 
 def last_error(code: int, output: str) -> str:
-    """The line of a program's output that says why it failed."""
+    """Return the line of a program's output that says why it failed."""
     if code == -signal.SIGKILL:
         return f"more than {SECONDS} s"
     lines = [line for line in output.splitlines() if line.strip()]
@@ -558,7 +558,7 @@ def trained(work: Path, output: str) -> bool:
 
 
 def try_estimator(program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str]) -> tuple[str, str]:
-    """Converts a program, keeping its Estimators, and runs it under `exec`: "ok", or why not; and its output."""
+    """Convert a program, keeping its Estimators, and runs it under `exec`: "ok", or why not; and its output."""
     from estimator_pipeline.migrate.code import convert
 
     try:
@@ -581,7 +581,7 @@ def try_estimator(program: Program, folder: Path, main: str, work: Path, stubs: 
 def try_keras(
     program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str], to: str
 ) -> tuple[dict[str, str], str, str]:
-    """Converts a program to Keras and runs it, where something of it became Keras.
+    """Convert a program to Keras and runs it, where something of it became Keras.
 
     Returns:
         Of each file with Estimators KERAS or STAYS, or why it is no Keras; "ok" or why it does not run; its output.
@@ -608,7 +608,7 @@ def try_keras(
 def try_parity(
     program: Program, folder: Path, main: str, scratch: Path, stubs: Mapping[str, str], to: str
 ) -> tuple[str, str]:  # fmt: skip
-    """Compares the first training of a program's Estimators with that of its conversion: "ok", or why not; and more."""
+    """Compare the first training of a program's Estimators with that of its conversion: "ok", or why not; and more."""
     from estimator_pipeline.migrate.code import convert
 
     records, output = scratch / "parity", ""
@@ -679,7 +679,7 @@ def _short(text: str, width: int = 110) -> str:
 
 
 def line(result: Result) -> str:
-    """The line of a program."""
+    """Return the line of a program."""
     if result.left_out:
         return f"{result.name:34} left out: {result.left_out}"
     keras = f"{result.became} of {len(result.keras)}" if result.keras else "-"
@@ -699,7 +699,7 @@ def reason(told: str) -> str:
 
 
 def totals(results: Sequence[Result]) -> list[str]:
-    """What they come to."""
+    """Return what they come to."""
 
     def share(part: int, whole: int) -> str:
         return f"{part} of {whole}" + (f" ({part / whole:.0%})" if whole else "")

@@ -28,7 +28,7 @@ TENSORFLOWS = {(3, 10): (15, 21), (3, 11): (15, 21), (3, 12): (16, 21), (3, 13):
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """The standard output of a command; its failure ends the check."""
+    """Return the standard output of a command; its failure ends the check."""
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
@@ -78,7 +78,7 @@ def check_extras(wheel: Path, python: Path, extras: Sequence[str]) -> None:
 
 
 def extras() -> list[str]:
-    """The extras that this Python can have."""
+    """Return the extras that this Python can have."""
     source = (ROOT / "setup.py").read_text(encoding="utf-8")
     plain = re.findall(r'^        "(\w+)": \[', source, re.MULTILINE)
     oldest, newest = TENSORFLOWS[sys.version_info[:2]]

@@ -4,7 +4,7 @@
 
 What fails again is a failure. What passes then is flaky: it depended on what ran beside it, or on how fast the machine
 was. Each such test is printed as `FLAKY: NAME`, and is a defect all the same, of the test or of the product. Nothing is
-tried again during the run itself, and more failures than :data:`MOST` are no accident: they are not tried again at all.
+tried again during the run itself, and more failures than `MOST` are no accident: they are not tried again at all.
 
 In the place of a dot for each test one line tells what part is done and how long the rest may take; a failure is told
 at once, the first one whole. `-v` gives pytest's own lines.
@@ -207,7 +207,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _unit_first(arguments: list[str]) -> int:
-    """The code of two runs of this file: of the tier `unit`, and of the rest."""
+    """Return the code of two runs of this file: of the tier `unit`, and of the rest."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-m", dest="marks", default="")
     options, arguments = parser.parse_known_args(arguments)
@@ -221,7 +221,7 @@ def _unit_first(arguments: list[str]) -> int:
 
 
 def _within_budget(options: argparse.Namespace, arguments: list[str]) -> int:
-    """The code of a run of this file, or 1 where it took more seconds than the budget has."""
+    """Return the code of a run of this file, or 1 where it took more seconds than the budget has."""
     before = test_budget.machine_seconds()
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times"

@@ -19,7 +19,7 @@ PACKAGE = "estimator_pipeline"
 
 
 def files_of(area: str) -> list[str]:
-    """The files of tests that are about `area`, relative to the repository.
+    """Return the files of tests that are about `area`, relative to the repository.
 
     Raises:
         SystemExit: There is no such part.
@@ -42,7 +42,7 @@ def _files_of_parts() -> dict[str, list[Path]]:
 
 
 def _with_helpers(path: Path, helpers: dict[str, Path]) -> list[Path]:
-    """A file of tests and the helpers that it imports, however indirectly."""
+    """Return a file of tests and the helpers that it imports, however indirectly."""
     found, open_ends = [path], [path]
     while open_ends:
         named = {name.partition(".")[0] for name in _imported(open_ends.pop())}

@@ -3,7 +3,7 @@
     TEST_TIMES=FILE make test; python tools/test_budget.py FILE     writes the budget anew, from what was measured
 
 A room is a folder of tests/, or `tests` for the files beside them. .ci/run ends red where all together take more than
-:data:`ALLOWED` times the sum, and prints what grew most: a test of more than a second needs a reason, or the mark
+`ALLOWED` times the sum, and prints what grew most: a test of more than a second needs a reason, or the mark
 `nightly`. Machines differ by more than that, and one that others share does from hour to hour: an import of TensorFlow
 is timed before the tests and after them, as it was when the budget was written, and the slower of the two counts.
 """
@@ -30,7 +30,7 @@ Budget = Mapping[tuple[str, str], float]
 
 
 def read_times(text: str) -> list[tuple[float, str, str]]:
-    """What TEST_TIMES holds."""
+    """Return what TEST_TIMES holds."""
     fields = (line.split(" ", 3) for line in text.splitlines())
     return [(float(seconds), tier, test) for seconds, _, tier, test in fields if tier != "-"]  # else not even collected
 
@@ -44,7 +44,7 @@ def sums(times: Times) -> dict[tuple[str, str], float]:
 
 
 def room_of(test: str) -> str:
-    """The folder of a test, by its name."""
+    """Return the folder of a test, by its name."""
     path = test.partition("::")[0].split("/")
     return path[1] if len(path) > 2 else "tests"
 
@@ -78,7 +78,7 @@ def read(path: Path) -> tuple[float, dict[tuple[str, str], float]]:
 
 
 def text_of(machine: float, budget: Budget) -> str:
-    """The file."""
+    """Return the file."""
     lines = [
         "# Seconds of processors for the tests of `make test`, by room and tier; written by tools/test_budget.py.",
         "",
@@ -92,7 +92,7 @@ def text_of(machine: float, budget: Budget) -> str:
 
 
 def compared(written: tuple[float, Budget], times: Times, *, machine: float) -> tuple[str, bool]:
-    """(what to print, whether the budget is kept where `machine_seconds` is `machine`)."""
+    """Return (what to print, whether the budget is kept where `machine_seconds` is `machine`)."""
     reference, budget = written
     speed = machine / reference
     found = sums(times)

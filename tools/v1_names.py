@@ -116,7 +116,7 @@ def shared(old: Any, new: Any, prefix: str = "") -> list[str]:
 
 
 def modules(packages: Path) -> set[str]:
-    """The modules of tensorflow.python in a folder of installed packages, without that prefix."""
+    """Return the modules of tensorflow.python in a folder of installed packages, without that prefix."""
     found = set()
     home = packages / "tensorflow" / "python"
     for path in home.rglob("*"):

@@ -39,25 +39,25 @@ class Use(NamedTuple):
 
 @functools.cache
 def lists() -> dict:
-    """The list and the counts of words.toml."""
+    """Return the list and the counts of words.toml."""
     return tomllib.loads(LIST.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def phrases() -> re.Pattern[str]:
-    """The banned words of prose, as one pattern."""
+    """Return the banned words of prose, as one pattern."""
     spaced = [phrase.replace(" ", r"\s+") for phrase in lists()["prose"]]
     return re.compile(rf"(?<![\w.])(?:{'|'.join(spaced)})(?![\w(])", re.IGNORECASE)
 
 
 def in_prose(path: Path, text: str, first_line: int = 1) -> Iterator[Use]:
-    """The uses in a text that people read."""
+    """Yield the uses in a text that people read."""
     for match in phrases().finditer(text):
         yield Use(path, first_line + text.count("\n", 0, match.start()), match[0])
 
 
 def in_document(path: Path) -> Iterator[Use]:
-    """The uses in a Markdown document, without its fenced blocks and without what is set as code."""
+    """Return the uses in a Markdown document, without its fenced blocks and without what is set as code."""
     text = path.read_text(encoding="utf-8")
 
     def blank(match: re.Match[str]) -> str:
@@ -68,7 +68,7 @@ def in_document(path: Path) -> Iterator[Use]:
 
 
 def in_code(path: Path) -> Iterator[Use]:
-    """The uses in a Python file: comments, docstrings, texts, and names that the file gives."""
+    """Yield the uses in a Python file: comments, docstrings, texts, and names that the file gives."""
     source = path.read_text(encoding="utf-8")
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -84,7 +84,7 @@ def in_code(path: Path) -> Iterator[Use]:
 
 
 def _introduced(node: ast.AST) -> Iterator[str]:
-    """The names that a node introduces."""
+    """Yield the names that a node introduces."""
     if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
         yield node.id if isinstance(node, ast.Name) else node.attr
     elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -96,7 +96,7 @@ def _introduced(node: ast.AST) -> Iterator[str]:
 
 
 def rooms() -> dict[str, list[Use]]:
-    """The uses of each room of the package, of `model_fns` and of `tools`."""
+    """Return the uses of each room of the package, of `model_fns` and of `tools`."""
     folders = [path for path in sorted((ROOT / "estimator_pipeline").iterdir()) if (path / "__init__.py").exists()]
     counted = {f"{folder.parent.name}/{folder.name}": sorted(folder.rglob("*.py")) for folder in folders}
     counted["estimator_pipeline"] = sorted((ROOT / "estimator_pipeline").glob("*.py"))

@@ -44,7 +44,7 @@ class Case:
         metric: the figure that is compared; a measurement has others beside.
         unit: of the figure.
         more: whether more of it is better.
-        contenders: names in :data:`CONTENDERS`, in order.
+        contenders: names in `CONTENDERS`, in order.
         measure: the function in `measures.py`.
         settings: for that function.
         targets: what the ratios should come to.
@@ -202,7 +202,7 @@ CASES: tuple[Case, ...] = (
 
 
 def chosen(names: Sequence[str], *, quick: bool = False) -> tuple[Case, ...]:
-    """The cases by name, in the order of the list. "train" names all that begin so.
+    """Return the cases by name, in the order of the list. "train" names all that begin so.
 
     Args:
         names: of cases, or their beginnings; none for all.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main(arguments: list[str]) -> None:
-    """Runs one program."""
+    """Run one program."""
     program, path = arguments
     spec = json.loads(Path(path).read_text())
     found = importlib.import_module(f"benchmarks.suite.programs.{program}").run(spec)

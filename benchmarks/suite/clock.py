@@ -37,7 +37,7 @@ class Clock:
         self._told_warm = False
 
     def mark(self, step: int) -> bool:
-        """Notes the step; whether training should end, where no number of steps ends it."""
+        """Note the step; whether training should end, where no number of steps ends it."""
         self.marks.append((time.monotonic(), step))
         is_warm = step >= self.warm if self.last is not None else len(self.marks) > WARM_MARKS
         if is_warm and not self._told_warm:
@@ -46,7 +46,7 @@ class Clock:
         return self.last is None and self.stop.exists()
 
     def save(self, **more: Any) -> None:
-        """Writes all that is known; readers see a whole file."""
+        """Write all that is known; readers see a whole file."""
         from estimator_pipeline import compat
 
         # What plain contenders must have none of.
@@ -105,7 +105,7 @@ class Clock:
             _supports_tf_logs = True
 
             def wanted_steps(self, start):
-                """The engine need not end an execution for it: a mark has the number of its step."""
+                """Return the engine need not end an execution for it: a mark has the number of its step."""
                 return []
 
             def on_epoch_begin(self, epoch, logs=None):
@@ -126,7 +126,7 @@ class Clock:
 
 
 def tell_first_step() -> None:
-    """Writes down that the first step has been made, and when."""
+    """Write down that the first step has been made, and when."""
     path = Path(os.environ[FIRST_STEP_VARIABLE])
     if not path.exists():
         part = path.with_suffix(".part")
@@ -135,7 +135,7 @@ def tell_first_step() -> None:
 
 
 def first_step_callback() -> Any:
-    """A callback for job files that tells of the first step."""
+    """Return a callback for job files that tells of the first step."""
     import tensorflow as tf
 
     class First(tf.keras.callbacks.Callback):
@@ -148,7 +148,7 @@ def first_step_callback() -> Any:
 
 
 def first_step_hook() -> Any:
-    """The same for an Estimator."""
+    """Return the same for an Estimator."""
     import tensorflow as tf
 
     class First(tf.compat.v1.train.SessionRunHook):

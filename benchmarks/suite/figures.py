@@ -30,7 +30,7 @@ class Figure:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Figure:
-        """The figure of one value a run, at least one.
+        """Return the figure of one value a run, at least one.
 
         Raises:
             ValueError: there is none, or one is no finite number.
@@ -118,7 +118,7 @@ class Verdict:
 
 
 def ratio_of(above: Mapping[int, float], below: Mapping[int, float], *, times: float = 1.0) -> Figure | None:
-    """The ratio of two contenders: the median over the runs of the ratios within each run.
+    """Return the ratio of two contenders: the median over the runs of the ratios within each run.
 
     Neighbours in time have the same machine; the ratio of two medians need not.
 
@@ -135,12 +135,12 @@ def ratio_of(above: Mapping[int, float], below: Mapping[int, float], *, times: f
 
 
 def judge(case: str, target: Target, above: Mapping[int, float], below: Mapping[int, float]) -> Verdict:
-    """The verdict on a target, from the values of each run."""
+    """Return the verdict on a target, from the values of each run."""
     return Verdict(case, target, ratio_of(above, below, times=target.times))
 
 
 def window(tasks: Sequence[Sequence[Sequence[float]]], *, warm: int) -> tuple[float, float]:
-    """The time in which all tasks train and none warms up: the latest first mark to the earliest last one.
+    """Return the time in which all tasks train and none warms up: the latest first mark to the earliest last one.
 
     Args:
         tasks: for each task its marks, each (seconds, step), in order, of one clock.
@@ -159,7 +159,7 @@ def window(tasks: Sequence[Sequence[Sequence[float]]], *, warm: int) -> tuple[fl
 
 
 def rate_of(marks: Sequence[Sequence[float]], begun: float, ended: float) -> float:
-    """Steps per second by the marks between two moments, both within reach of two marks.
+    """Step per second by the marks between two moments, both within reach of two marks.
 
     Raises:
         ValueError: fewer than two marks lie there.

@@ -14,7 +14,7 @@ __all__ = ["about", "load"]
 
 
 def about() -> dict[str, Any]:
-    """What stays the same during a run: cores, memory, architecture, versions."""
+    """Return what stays the same during a run: cores, memory, architecture, versions."""
     return {
         "cores": len(available_cores()),
         "memory_gib": round(_memory_bytes() / 2**30),
@@ -30,7 +30,7 @@ def about() -> dict[str, Any]:
 
 
 def load() -> float | None:
-    """Processes that wanted a core in the last minute, on average; None where that is not told."""
+    """Return processes that wanted a core in the last minute, on average; None where that is not told."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
@@ -49,7 +49,7 @@ def _memory_bytes() -> int:
 
 
 def _processor() -> str:
-    """The processor's model as Linux tells it; its maker's name for it, not the machine's."""
+    """Return the processor's model as Linux tells it; its maker's name for it, not the machine's."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -45,12 +45,12 @@ _PROGRAMS = {
 
 
 def data_of(run: Path) -> dict[str, Path]:
-    """The folders of a run's data sets."""
+    """Return the folders of a run's data sets."""
     return {name: run / "data" / name for name in ("train", "evaluation", "stream")}
 
 
 def prepare(run: Path, profile: Profile) -> None:
-    """Writes the data sets of a run, unless they are there."""
+    """Write the data sets of a run, unless they are there."""
     done = run / "data" / "done.json"
     if done.exists():
         return
@@ -69,7 +69,7 @@ def prepare(run: Path, profile: Profile) -> None:
 
 
 def training(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Records per second of all workers, between two marks within training; memory at the peak."""
+    """Record per second of all workers, between two marks within training; memory at the peak."""
     kind, workers, model = settings["kind"], settings["workers"], work.MODELS[settings["model"]]
     warm, counted = profile.steps(model, workers)
     if contender == "limit":
@@ -183,7 +183,7 @@ def evaluation(contender: str, profile: Profile, folder: Path, run: Path, settin
 
 
 def _alone(program: str, spec: Mapping[str, Any], folder: Path, run: Path, **environ: str) -> Figures:
-    """What a program gives that runs by itself, on one core."""
+    """Return what a program gives that runs by itself, on one core."""
     out = folder / "found.json"
     with task_environments("single", 1, run) as places:
         (place,) = places.values()
@@ -277,7 +277,7 @@ def restart(contender: str, profile: Profile, folder: Path, run: Path, settings:
 
 
 def pipeline(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Records per second of a pipeline that nobody waits for."""
+    """Record per second of a pipeline that nobody waits for."""
     cached = contender.endswith("_cached")
     spec = {
         "contender": contender.removesuffix("_cached"),
@@ -293,7 +293,7 @@ def pipeline(contender: str, profile: Profile, folder: Path, run: Path, settings
 
 
 def bytes_read(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """What worker 0 of 2 reads of the files in one pass over its share of the records."""
+    """Return what worker 0 of 2 reads of the files in one pass over its share of the records."""
     own = contender.startswith("inputs")
     spec = {
         "contender": "inputs" if own else "plain",
@@ -313,7 +313,7 @@ def bytes_read(contender: str, profile: Profile, folder: Path, run: Path, settin
 
 
 def _indexed(folder: Path, run: Path) -> Path:
-    """The same files with an index beside each, in a folder of their own: the other contenders have none."""
+    """Return the same files with an index beside each, in a folder of their own: the other contenders have none."""
     there = folder / "indexed" / "images"
     there.mkdir(parents=True)
     for path in (data_of(run)["stream"] / "images").glob("*.tfrecord"):

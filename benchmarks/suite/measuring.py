@@ -62,7 +62,7 @@ class TaskPlace:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of a measured process: no GPU, no cluster, caches of its own, this repository first."""
+    """Return the environment of a measured process: no GPU, no cluster, caches of its own, this repository first."""
     found = {
         name: value
         for name, value in os.environ.items()
@@ -75,7 +75,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def child(program: str, spec: Mapping[str, Any], *, folder: Path, name: str = "process") -> tuple[str, ...]:
-    """The command of a program of `programs/`; its spec is written into the folder."""
+    """Return the command of a program of `programs/`; its spec is written into the folder."""
     path = folder / f"{name}.spec.json"
     path.write_text(json.dumps(dict(spec), indent=1))
     return (sys.executable, "-m", "benchmarks.suite.child", program, str(path))
@@ -107,7 +107,7 @@ def run_processes(
     timeout: float,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Runs processes that belong together until all have written their figures, and ends them.
+    """Run processes that belong together until all have written their figures, and end them.
 
     Args:
         processes: to start, in this order.

@@ -25,7 +25,7 @@ def number(value: float) -> str:
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
-    """The table of figures, a contender a row."""
+    """Return the table of figures, a contender a row."""
     return [row for case in results.cases for row in _case_rows(case)]
 
 
@@ -51,7 +51,7 @@ def _case_rows(result: CaseResult) -> list[tuple[str, ...]]:
 
 
 def target_rows(results: Results) -> list[tuple[str, ...]]:
-    """The table of targets, in order."""
+    """Return the table of targets, in order."""
     return [
         (
             verdict.case,
@@ -90,7 +90,7 @@ def tally(results: Results) -> str:
 
 
 def machine_words(results: Results) -> str:
-    """The machine's size and the versions, in a line."""
+    """Return the machine's size and the versions, in a line."""
     about, profile = results.made_of["machine"], results.made_of["profile"]
     loads = [m.load for m in results.measurements if m.load is not None]
     busy = f"; load before a measurement {min(loads):g} to {max(loads):g}" if loads else ""
@@ -102,7 +102,7 @@ def machine_words(results: Results) -> str:
 
 
 def show(results: Results) -> None:
-    """Prints both tables on standard output."""
+    """Print both tables on standard output."""
     from rich.console import Console
     from rich.table import Table
 
@@ -127,7 +127,7 @@ def show(results: Results) -> None:
 
 
 def markdown(results: Results, *, plots: list[str] | None = None) -> str:
-    """The results as a page, without how they were measured, which docs/internals/benchmarks.md tells."""
+    """Return the results as a page, without how they were measured, which docs/internals/benchmarks.md tells."""
     lines = ["# Results of the benchmark", "", f"Measured on {machine_words(results)}.", ""]
     lines += [f"{tally(results)}. Ratios are medians of the ratios within each run; spread is from the least to the "]
     lines[-1] += "most, as a part of the median."
@@ -155,7 +155,7 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def write(results: Results, folder: Path) -> dict[str, Any]:
-    """Writes `results.json`, `results.md` and the plots into the folder, and gives the JSON document back."""
+    """Write `results.json`, `results.md` and the plots into the folder, and give the JSON document back."""
     from benchmarks.suite import charts
 
     document: dict[str, Any] = finite(results.document())

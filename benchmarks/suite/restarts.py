@@ -33,7 +33,7 @@ def restart(
     heartbeat: float = 60.0,
     timeout: float = 280,
 ) -> dict[str, Any]:
-    """Launches a job of two workers, kills worker 1 past its first checkpoint, and ends the job after its next step.
+    """Launch a job of two workers, kill worker 1 past its first checkpoint, and end the job after its next step.
 
     The supervisor's pause before a restart is 0 here; its default is one second.
 

@@ -59,7 +59,7 @@ class Results:
 
     @classmethod
     def of(cls, cases: Sequence[Case], made_of: Mapping[str, Any], measurements: Sequence[Measurement]) -> Results:
-        """The results of these cases, in their order."""
+        """Return the results of these cases, in their order."""
         named = {case.name: case for case in cases}
         kept = tuple(one for one in measurements if one.case in named)
         seen = {one.case for one in kept}
@@ -107,7 +107,7 @@ def _case_result(case: Case, measurements: Sequence[Measurement], named: Mapping
 def _of_limit(
     case: Case, figures: Mapping[str, Mapping[str, Figure]], measurements: Sequence[Measurement]
 ) -> dict[str, float]:
-    """The limit of several workers is that of one worker, of the same run, times their number."""
+    """Return the limit of several workers is that of one worker, of the same run, times their number."""
     workers = case.settings.get("workers", 1)
     if case.measure != "training":
         return {}
@@ -144,7 +144,7 @@ def _document(result: CaseResult) -> dict[str, Any]:
 
 
 def verdict_document(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as plain values."""
+    """Return a verdict as plain values."""
     target = verdict.target
     return {
         "case": verdict.case,

@@ -75,7 +75,7 @@ def seconds_of(steps: Sequence[BenchStep]) -> float:
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[Measurement]]:
-    """What a run is made of, and its measurements so far; a last line that is cut off is left out.
+    """Return what a run is made of, and its measurements so far; a last line that is cut off is left out.
 
     Raises:
         ConfigError: there is no such run, or the file is none of a run.
@@ -102,10 +102,10 @@ def measure_all(
     folder: Path,
     tell: Callable[[BenchStep, Measurement, int], None] = lambda step, found, left: None,
 ) -> tuple[dict[str, Any], list[Measurement]]:
-    """Makes the measurements that the folder has not yet.
+    """Make the measurements that the folder has not yet.
 
     Args:
-        steps: from :func:`plan`.
+        steps: from `plan`.
         profile: how much is done.
         folder: of the run; made if it is not there.
         tell: called after each measurement with the number of those that are left.

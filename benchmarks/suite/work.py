@@ -97,7 +97,7 @@ class Profile:
     seconds: float
 
     def steps(self, model: BenchModel, workers: int) -> tuple[int, int]:
-        """Steps to warm up, and steps that count."""
+        """Step to warm up, and steps that count."""
         warm, count = model.steps[workers]
         warm = max(warm // self.divide, self.records // BATCH // workers)
         return warm, max(count // self.divide, self.least_steps)
@@ -139,14 +139,14 @@ PROFILES = {
 
 
 def feature_texts(data: str) -> dict[str, str]:
-    """What the files hold, in the words of `inputs.from_tfrecord`."""
+    """Return what the files hold, in the words of `inputs.from_tfrecord`."""
     if data == "images":
         return {"image": f"raw uint8[{IMAGE_SIDE},{IMAGE_SIDE},1]", "label": "int64"}
     return {**dict.fromkeys(NUMBERS, "float32[1]"), **dict.fromkeys(CATEGORIES, "int64[1]"), "label": "int64"}
 
 
 def feature_fields(data: str) -> dict[str, dict[str, Any]]:
-    """The same as a job file has it."""
+    """Return the same as a job file has it."""
     if data == "images":
         image = {"dtype": "uint8", "shape": [IMAGE_SIDE, IMAGE_SIDE, 1], "kind": "raw"}
         return {"image": image, "label": {"dtype": "int64"}}
@@ -158,12 +158,12 @@ def feature_fields(data: str) -> dict[str, dict[str, Any]]:
 
 
 def files_of(folder: Path, data: str, split: str = "train") -> list[str]:
-    """The files of a data set that :func:`prepare` wrote, in order."""
+    """Return the files of a data set that `prepare` wrote, in order."""
     return sorted(str(path) for path in (folder / data).glob(f"{split}-*.tfrecord"))
 
 
 def prepare(folder: Path, data: str, *, records: int, files: int = FILES, evaluation: int = BATCH) -> None:
-    """Writes a data set: `files` files to train on and one to evaluate. Imports TensorFlow."""
+    """Write a data set: `files` files to train on and one to evaluate. Imports TensorFlow."""
     import numpy as np
     import tensorflow as tf
 

@@ -9,7 +9,7 @@ __all__ = ["named_function"]
 
 
 def named_function(reference: str | Callable[..., Any], *, option: str) -> Callable[..., Any]:
-    """The function that was named.
+    """Return the function that was named.
 
     Args:
         reference: "file.py:function", "module:function", or the function.

@@ -33,7 +33,7 @@ def chief_checkpoint(
     tf_config: TFConfig | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Any:
-    """Saves the model's weights and its optimizer's state: the chief's copy is kept, no other.
+    """Save the model's weights and its optimizer's state: the chief's copy is kept, no other.
 
     Every worker saves, each to a path of its own: values that each replica has of its own (BatchNorm's moving
     statistics) are gathered from all of them, and a chief that saves alone would wait for the others for ever. What the

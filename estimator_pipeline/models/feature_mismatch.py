@@ -11,7 +11,7 @@ __all__ = ["mismatch", "refuse_text"]
 
 
 def mismatch(model: Any, features: Any) -> ConfigError | None:
-    """What does not fit between a model's inputs and the features that it was called on.
+    """Return what does not fit between a model's inputs and the features that it was called on.
 
     Args:
         model: of Keras; one that does not say what its inputs are, fits anything.
@@ -47,7 +47,7 @@ def mismatch(model: Any, features: Any) -> ConfigError | None:
 
 
 def refuse_text(model: Any, features: Any) -> None:
-    """Raises where the data have text for an input of numbers: TensorFlow says so in the first step, in 40 lines.
+    """Raise where the data have text for an input of numbers: TensorFlow says so in the first step, in 40 lines.
 
     Args:
         model: of Keras; one that does not say what its inputs are, fits anything.

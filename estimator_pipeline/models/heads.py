@@ -48,7 +48,7 @@ SIGNATURES = ("predict", "classify", "regress")
 
 
 def head_of(loss: Any, head: str | None) -> str | None:
-    """The head that goes with a loss name; for an own loss function the one that was named, if any.
+    """Return the head that goes with a loss name; for an own loss function the one that was named, if any.
 
     Raises:
         ConfigError: an unknown loss or head, or two that contradict each other.
@@ -82,7 +82,7 @@ class Head:
     """One head; `kind` None knows of nothing but logits (own loss function, no head named).
 
     Attributes:
-        kind: one of :data:`HEADS`.
+        kind: one of `HEADS`.
         loss: a name, or a function.
         label_smoothing: the share of each label that is spread evenly over all classes (over yes and no, where each
             class is asked for by itself). C. Szegedy et al., "Rethinking the Inception Architecture" (2016), section 7.
@@ -156,7 +156,7 @@ class Head:
         return self.kind in ("binary", "multi_label") and isinstance(self.loss, str)
 
     def per_example_loss(self, labels: Any, logits: Any) -> Any:
-        """The loss of each example: float32 [B].
+        """Return the loss of each example: float32 [B].
 
         Raises:
             ConfigError: labels and logits whose shapes do not fit, or a loss that is already reduced.
@@ -221,7 +221,7 @@ class Head:
         self.check_units(last)
 
     def check_units(self, units: int | None) -> None:
-        """Holds the vocabulary against the classes that a model tells apart.
+        """Hold the vocabulary against the classes that a model tells apart.
 
         Args:
             units: values that the model gives for an example; None: not known.
@@ -331,23 +331,23 @@ class Head:
         return outputs
 
     def _names_of(self, tf: Any, numbers: Any) -> Any:
-        """The names of classes by their numbers: of the vocabulary, or "0", "1", …"""
+        """Return the names of classes by their numbers: of the vocabulary, or "0", "1", …"""
         if not self.label_vocabulary:
             return tf.strings.as_string(numbers)
         return tf.gather(tf.constant(list(self.label_vocabulary)), numbers)
 
     def _class_names(self, tf: Any, scores: Any) -> Any:
-        """The names of the classes beside their scores, for each example."""
+        """Return the names of the classes beside their scores, for each example."""
         names = self._names_of(tf, tf.range(tf.shape(scores)[-1]))
         return tf.tile(tf.expand_dims(names, 0), [tf.shape(scores)[0], 1])
 
     def metric(self, name: str, labels: Any, predictions: Mapping[str, Any], weights: Any = None) -> Any:
-        """The streaming metric `name` as (value, update): counted over all examples, on all replicas.
+        """Return the streaming metric `name` as (value, update): counted over all examples, on all replicas.
 
         Args:
-            name: of :data:`METRICS`.
+            name: of `METRICS`.
             labels: of the batch.
-            predictions: from :meth:`predictions`.
+            predictions: from `predictions`.
             weights: what each example counts for, float32 [B]; None: all the same.
 
         Raises:
@@ -402,7 +402,7 @@ def of_rank(weights: Any, rank: int | None) -> Any:
 
 
 def _checked_names(given: Any, kind: str | None) -> tuple[str, ...]:
-    """A vocabulary of labels."""
+    """Return a vocabulary of labels."""
     names = () if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
     if not names and not given and not isinstance(given, str):
         return ()

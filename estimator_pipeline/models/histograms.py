@@ -34,7 +34,7 @@ HISTOGRAMS = ("weights", "gradients")
 
 
 def checked_histograms(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of histograms, if all are known.
+    """Return the names of histograms, if all are known.
 
     Raises:
         ConfigError: one is not, or they are a text.
@@ -52,7 +52,7 @@ def checked_histograms(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def add_histograms(kind: str, variables: Sequence[Any], values: Sequence[Any]) -> None:
-    """Adds histograms to the summaries of an Estimator's graph.
+    """Add histograms to the summaries of an Estimator's graph.
 
     Args:
         kind: "weights" or "gradients".
@@ -66,7 +66,7 @@ def add_histograms(kind: str, variables: Sequence[Any], values: Sequence[Any]) -
 
 
 def write_weights(writer: Any, model: Any, *, step: int) -> None:
-    """Writes what the trained variables of a Keras model are now.
+    """Write what the trained variables of a Keras model are now.
 
     Args:
         writer: of `tf.summary.create_file_writer`.
@@ -77,7 +77,7 @@ def write_weights(writer: Any, model: Any, *, step: int) -> None:
 
 
 def write_gradients(writer: Any, variables: Sequence[Any], gradients: Sequence[Any], *, step: Any, when: Any) -> None:
-    """Writes the gradients of some steps, within a compiled function of a replica.
+    """Write the gradients of some steps, within a compiled function of a replica.
 
     Args:
         writer: of `tf.summary.create_file_writer`.
@@ -108,7 +108,7 @@ def _write(writer: Any, kind: str, variables: Sequence[Any], values: Sequence[An
 
 
 def _buckets(tf: Any, values: Any) -> Any:
-    """What TensorBoard shows as a histogram, [30, 3]: from, to, how many.
+    """Return what TensorBoard shows as a histogram, [30, 3]: from, to, how many.
 
     `tf.summary.histogram` needs 240 bytes for each value on its way to the same numbers, this 4.
 

@@ -56,7 +56,7 @@ class ModelVariables:
         self._means: Callable[[], list[Any]] | None = None
 
     def checkpoint(self, *, without: Collection[str] = ()) -> Any:
-        """The `tf.train.Checkpoint` of the model and its optimizer.
+        """Return the `tf.train.Checkpoint` of the model and its optimizer.
 
         Args:
             without: names of the optimizer's variables that are left out.
@@ -65,7 +65,7 @@ class ModelVariables:
         return compat.tensorflow().train.Checkpoint(model=self.model, optimizer=optimizer)
 
     def checkpoint_of_model(self) -> Any:
-        """The part of it that evaluation needs."""
+        """Return the part of it that evaluation needs."""
         return compat.tensorflow().train.Checkpoint(model=self.model)
 
     def values(self) -> dict[str, Any]:
@@ -76,13 +76,13 @@ class ModelVariables:
         return {**found, **{name: variable.numpy() for name, variable in self.optimizer.items()}}
 
     def average(self) -> None:
-        """Sets what each replica has of its own to the mean of all. All workers must call it."""
+        """Set what each replica has of its own to the mean of all. All workers must call it."""
         # Assigned outside of the replicas' code, a value is that of all of them.
         for variable, mean in zip(self.own.values(), self._mean_values(), strict=True):
             variable.assign(mean)
 
     def spread_seeds(self) -> None:
-        """Gives each replica seeds of its own, after those of the first replica were made or restored."""
+        """Give each replica seeds of its own, after those of the first replica were made or restored."""
         if not self._seeds:
             return
         tf = compat.tensorflow()
@@ -117,7 +117,7 @@ class ModelVariables:
 
 
 def optimizer_in(path: str) -> set[str]:
-    """The names of the optimizer's variables in a checkpoint.
+    """Return the names of the optimizer's variables in a checkpoint.
 
     Args:
         path: of the checkpoint.
@@ -129,7 +129,7 @@ def optimizer_in(path: str) -> set[str]:
 
 
 def built(model: Any, input_fn: Callable[..., Any]) -> Any:
-    """The model with its variables, where its layers did not say what they take in: seen from the data.
+    """Return the model with its variables, where its layers did not say what they take in: seen from the data.
 
     Args:
         model: a compiled Keras 3 model.
@@ -145,11 +145,11 @@ def built(model: Any, input_fn: Callable[..., Any]) -> Any:
 
 
 def built_as_in_a_new_process(build: Callable[[], Any], input_fn: Callable[..., Any]) -> Any:
-    """A model that a job builds, with its variables; the same names each time, with either Keras.
+    """Return a model that a job builds, with its variables; the same names each time, with either Keras.
 
     Args:
         build: makes the compiled model.
-        input_fn: see :func:`built`.
+        input_fn: see `built`.
     """
     # Keras 2 numbers the layers of a job's model by itself.
     with fresh_names() if compat.keras_generation() == 3 else contextlib.nullcontext():
@@ -178,7 +178,7 @@ def _optimizer_variables(model: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A second variable of the same name, which layers named alike may have, gets a number."""
+    """Return a second variable of the same name, which layers named alike may have, gets a number."""
     found: dict[str, Any] = {}
     for name, variable in pairs:
         free, number = name, 1

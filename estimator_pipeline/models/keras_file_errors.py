@@ -20,12 +20,12 @@ _REGISTERED = "@tf.keras.utils.register_keras_serializable()"
 
 
 def explained(path: str, local: str, error: Exception) -> ConfigError:
-    """The error of a file that Keras does not load, as one message.
+    """Return the error of a file that Keras does not load, as one message.
 
     Args:
         path: of the file, as it was given.
         local: of its copy on a local disk.
-        error: what Keras raised; one of :data:`ERRORS`.
+        error: what Keras raised; one of `ERRORS`.
     """
     text = str(error)
     by_hand = "a function that loads it (export --model FILE.py:FUNCTION; checkpoint takes a .weights.h5 of that model)"
@@ -53,7 +53,7 @@ def explained(path: str, local: str, error: Exception) -> ConfigError:
 
 
 def _lambdas(local: str) -> list[str]:
-    """The names of the layers whose code is in the file."""
+    """Return the names of the layers whose code is in the file."""
     try:
         with zipfile.ZipFile(local) as archive:
             config = json.loads(archive.read("config.json"))

@@ -1,14 +1,14 @@
 """The Keras path of a job: the same layers, compiled, for Keras 2 or, after `compat.use_keras_3()`, for Keras 3.
 
-Where :func:`~estimator_pipeline.build_model_fn` makes a `model_fn` of a function that builds layers,
-:func:`build_keras_model` makes a compiled `tf.keras.Model` of the same arguments, that trains to the same numbers:
+Where `build_model_fn` makes a `model_fn` of a function that builds layers,
+`build_keras_model` makes a compiled `tf.keras.Model` of the same arguments, that trains to the same numbers:
 
 * **Losses and metrics** are Keras's own, on logits, wherever Keras has them: the model is plain Keras, and is saved and
   loaded without this package. `average_loss` is the mean over examples, as the Estimator path reports it.
 * **Loss scaling** is Keras's: the mean over the batch of a replica, divided by the number of replicas. It is the same
-  as in :mod:`estimator_pipeline.models.model_fn`.
+  as in `estimator_pipeline.models.model_fn`.
 * **Clipping** comes after the sum over replicas; so it does in `tf.keras.optimizers.legacy`.
-* **Optimizers** have the arithmetic that was asked for, see :mod:`estimator_pipeline.models.optimizers.keras2`.
+* **Optimizers** have the arithmetic that was asked for, see `estimator_pipeline.models.optimizers.keras2`.
 * **16 bits**: the logits are float32 before the loss.
 """
 
@@ -71,18 +71,18 @@ def build_keras_model(
     params: Mapping[str, Any] | None = None,
     steps_per_execution: int = 1,
 ) -> Any:
-    """Builds and compiles the Keras model of a job. Call it in the scope of the strategy that trains.
+    """Build and compiles the Keras model of a job. Call it in the scope of the strategy that trains.
 
     Args:
         layers: makes the model: `layers()` or `layers(params)` returns a Keras model that maps a batch of features to
             logits (no softmax or sigmoid at its end).
-        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+        loss: a name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
             [B].
         outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
-            `metrics` and the other fields of :class:`~estimator_pipeline.Output`; see
-            :mod:`estimator_pipeline.models.outputs`. :func:`~estimator_pipeline.keras_batches` makes the data's
+            `metrics` and the other fields of `Output`; see
+            `estimator_pipeline.models.outputs`. `keras_batches` makes the data's
             batches.
-        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.models.optimizers.spec.Optimizer`,
+        optimizer: a name, a mapping with the fields of `Optimizer`,
             or an `Optimizer`.
         metrics: names, or Keras metrics of (labels, logits). None: the head's first one.
         head: what the logits mean, where the loss does not say it: an own function, or "multi_label" beside
@@ -91,7 +91,7 @@ def build_keras_model(
         clip_value: the absolute value to which each element of the summed gradient is clipped.
         label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
         weight_column: the data bring weights, as (features, labels, weights): all metrics count by them.
-            :func:`~estimator_pipeline.keras_batches` makes such batches, with the same name.
+            `keras_batches` makes such batches, with the same name.
         class_weights: the same, for weights of classes.
         label_vocabulary: the names of the classes, in their order; `keras_batches` makes numbers of them in the data.
         mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a loss scale that follows the gradients, or,
@@ -149,10 +149,10 @@ def build_keras_model(
 
 
 def save_keras_model(model: Any, path: str) -> None:
-    """Saves a compiled model as a `.keras` file, its optimizer's state with it.
+    """Save a compiled model as a `.keras` file, its optimizer's state with it.
 
     Keras 2 leaves the state of `tf.keras.optimizers.legacy` out of such files. Here it is one more member of the
-    archive, which Keras does not look at and :func:`load_keras_model` reads. Keras 3, and the newer optimizers of
+    archive, which Keras does not look at and `load_keras_model` reads. Keras 3, and the newer optimizers of
     Keras 2, write it by themselves. Readers of `path` see the old file or the new one whole.
 
     Args:
@@ -197,7 +197,7 @@ def _metrics_as_compiled(model: Any) -> Iterator[None]:
 
 
 def load_keras_model(path: str) -> Any:
-    """Loads a `.keras` file that the Keras engine or :func:`save_keras_model` wrote, compiled as it was trained.
+    """Load a `.keras` file that the Keras engine or `save_keras_model` wrote, compiled as it was trained.
 
     `tf.keras.models.load_model(path, compile=False)` reads it without this package; how it was compiled may name
     optimizers and metrics of ours. Loaded in a strategy's scope, its variables are the strategy's. Training goes on
@@ -243,7 +243,7 @@ _STATE = "estimator_pipeline/optimizer.npz"
 
 
 def _with_named_logits(model: Any, meant: Outputs, policy: str) -> Any:
-    """The model with outputs that Keras knows by their names; in 16 bits it hands the logits over in 32."""
+    """Return the model with outputs that Keras knows by their names; in 16 bits it hands the logits over in 32."""
     if meant.alone:
         return _with_float32_logits(model, policy)
     keras = compat.tensorflow().keras
@@ -334,7 +334,7 @@ def _loss(head: Head) -> Any:
 
 
 def _average_loss(head: Head) -> Any:
-    """The mean of the loss over all examples."""
+    """Return the mean of the loss over all examples."""
     tf = compat.tensorflow()
     if not isinstance(head.loss, str):
         return tf.keras.metrics.MeanMetricWrapper(head.per_example_loss, name="average_loss")

@@ -63,7 +63,7 @@ def names_of(weights: Iterable[Any]) -> dict[int, str]:
 
 
 def plain_of(variable: Any) -> str:
-    """The name that it has, without ":0"."""
+    """Return the name that it has, without ":0"."""
     return str(variable.name).partition(":")[0]
 
 
@@ -99,6 +99,6 @@ def _slots_in_order(optimizer: Any, trained: Iterable[tuple[str, Any]]) -> dict[
 
 
 def _made(variable: Any) -> int:
-    """A number that grows with the variables that are made; 0 where it is not known."""
+    """Return a number that grows with the variables that are made; 0 where it is not known."""
     number = str(getattr(variable, "_unique_id", "")).rpartition("_")[2]
     return int(number) if number.isdigit() else 0

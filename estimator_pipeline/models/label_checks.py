@@ -22,7 +22,7 @@ _CLASS = re.compile(r"label value of (-?\d+) which is outside the valid range of
 
 
 def zero_or_one(labels: Any, weights: Any, *, output: str = "") -> Any:
-    """The labels, of which none may be outside of 0 to 1 where its record counts.
+    """Return the labels, of which none may be outside of 0 to 1 where its record counts.
 
     Args:
         labels: numbers of any type, [B, ...].
@@ -31,7 +31,7 @@ def zero_or_one(labels: Any, weights: Any, *, output: str = "") -> Any:
         output: of the model, where that has several.
 
     Returns:
-        The same labels. Whoever reads them gets an error of TensorFlow that :func:`explained` knows.
+        The same labels. Whoever reads them gets an error of TensorFlow that `explained` knows.
     """
     tf = compat.tensorflow()
     numbers = tf.cast(labels, tf.float32)
@@ -46,7 +46,7 @@ def zero_or_one(labels: Any, weights: Any, *, output: str = "") -> Any:
 
 
 def explained(error: BaseException) -> InputError | None:
-    """The error of labels that do not fit, as one message; None for any other.
+    """Return the error of labels that do not fit, as one message; None for any other.
 
     Args:
         error: what training or evaluation raised.

@@ -14,7 +14,7 @@ POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def policy_of(mixed_precision: bool | str) -> str:
-    """The name of the Keras policy that is asked for.
+    """Return the name of the Keras policy that is asked for.
 
     Raises:
         ConfigError: there is none of this name.

@@ -13,11 +13,11 @@ What is easily done wrong in a `model_fn` with Keras layers, and is done here:
   optimizer family is used.
 * **Clipping** comes after the sum over replicas: the norm is that of the global batch's gradient.
 * **Accumulation** of gradients, where the optimizer asks for it, see
-  :mod:`estimator_pipeline.models.optimizers.gradient_accumulation`.
+  `estimator_pipeline.models.optimizers.gradient_accumulation`.
 * **Moving averages** of the weights, where the optimizer asks for them, take their places in EVAL and PREDICT, see
-  :mod:`estimator_pipeline.models.optimizers.moving_averages`.
+  `estimator_pipeline.models.optimizers.moving_averages`.
 * **Weights** of examples and classes count in the loss and in every metric, see
-  :mod:`estimator_pipeline.models.sample_weights`.
+  `estimator_pipeline.models.sample_weights`.
 * **The evaluation loss**: `average_loss` is the mean over examples. (`loss`, which Estimator adds, is a mean of batch
   means, and weighs a small last batch too much.)
 """
@@ -71,17 +71,17 @@ def build_model_fn(
     histograms: Sequence[str] = (),
     params: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Builds the `model_fn(features, labels, mode, params, config)` of a Keras model.
+    """Build the `model_fn(features, labels, mode, params, config)` of a Keras model.
 
     Args:
         layers: makes the model: `layers()` or `layers(params)` returns a Keras model or layer that maps a batch of
             features to logits (no softmax or sigmoid at its end). Called once for each graph and replica.
-        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+        loss: a name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
             [B].
         outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
-            `metrics` and the other fields of :class:`~estimator_pipeline.Output`; see
-            :mod:`estimator_pipeline.models.outputs`.
-        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.models.optimizers.spec.Optimizer`,
+            `metrics` and the other fields of `Output`; see
+            `estimator_pipeline.models.outputs`.
+        optimizer: a name, a mapping with the fields of `Optimizer`,
             an `Optimizer`, or a function of the global step that makes a `tf.compat.v1.train` or
             `tf.keras.optimizers.legacy` optimizer. Never an optimizer object: it would belong to one graph.
         metrics: names, or name -> `metric(labels, predictions)` that gives (value, update) or a Keras metric; one with
@@ -104,7 +104,7 @@ def build_model_fn(
             `build_run_config(session_config={"graph_options": {"rewrite_options": {"remapping": "OFF"}}})`.
         signatures: of "predict", "classify", "regress": those that exports answer, where the head has them.
         histograms: of "weights", "gradients": what the summaries of training have beside the scalars, for each trained
-            variable; see :mod:`estimator_pipeline.models.histograms`.
+            variable; see `estimator_pipeline.models.histograms`.
         params: defaults for `layers(params)`; what `tf.estimator.Estimator(params=…)` gives comes on top.
 
     Returns:
@@ -243,7 +243,7 @@ def _train_op(
     clip_norm: float | None, clip_value: float | None, scaled: bool, every: int, momentum: float | None,
     histograms: Sequence[str],
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The train op of a replica, and the scaffold that it needs, or None."""
+    """Return the train op of a replica, and the scaffold that it needs, or None."""
     tf = compat.tensorflow()
     global_step = tf.compat.v1.train.get_or_create_global_step()
     replica = tf.distribute.get_replica_context()
@@ -373,7 +373,7 @@ def _scaled(gradient: Any, factor: float) -> Any:
 
 
 def _summed(replica: Any, gradients: list[Any]) -> list[Any]:
-    """The gradients of all replicas, dense."""
+    """Return the gradients of all replicas, dense."""
     tf = compat.tensorflow()
     # Two replicas may name the same row of an embedding: its norm is that of the summed row, so rows are made dense.
     dense = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
@@ -431,7 +431,7 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
 
 
 def checked(model: Any) -> Any:
-    """What a function that makes layers has returned.
+    """Return what a function that makes layers has returned.
 
     Raises:
         ConfigError: it is neither a Keras model nor a layer.

@@ -36,11 +36,11 @@ class Output:
     """One of several outputs of a model.
 
     Attributes:
-        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+        loss: a name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
             [B].
         head: what the logits mean, where the loss does not say it.
-        metrics: names, or what :func:`~estimator_pipeline.build_model_fn` or
-            :func:`~estimator_pipeline.build_keras_model` takes besides. None: the head's first one.
+        metrics: names, or what `build_model_fn` or
+            `build_keras_model` takes besides. None: the head's first one.
         label_smoothing: the share of each label that is spread evenly over the classes.
         class_weights: what the records of each class count for in this output's loss and metrics.
         label_vocabulary: the names of the classes, in their order.
@@ -104,7 +104,7 @@ class Outputs:
         return features if self.records is None else self.records.features_alone(features)
 
     def reader(self) -> Callable[[Any, Any], tuple[Any, dict[str, Any], dict[str, Any]]]:
-        """A function from (features, labels) of a batch to (features, labels, weights).
+        """Return a function from (features, labels) of a batch to (features, labels, weights).
 
         Labels have numbers in the place of classes' names, and are those of the outputs; weights are float32 [B], or
         None where all records count for one.
@@ -163,7 +163,7 @@ class Outputs:
     # -- what comes out ------------------------------------------------------------------------------------------------
 
     def logits(self, values: Any) -> dict[str, Any]:
-        """What a model gives for a batch, float32.
+        """Return what a model gives for a batch, float32.
 
         Raises:
             ConfigError: it does not fit the names.
@@ -179,7 +179,7 @@ class Outputs:
         return found
 
     def check_names(self, names: Sequence[str] | None, values: Any) -> None:
-        """Holds a model's outputs against the names.
+        """Hold a model's outputs against the names.
 
         Args:
             names: of the model's outputs; None: it has none.
@@ -205,21 +205,21 @@ class Outputs:
             )
 
     def answers(self, logits: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """The predictions of each output."""
+        """Return the predictions of each output."""
         return {name: part.head.predictions(logits[name]) for name, part in self.parts.items()}
 
     def predictions(self, answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """The predictions of all outputs, by one name each."""
+        """Return the predictions of all outputs, by one name each."""
         if self.alone:
             return dict(answers[_ALONE])
         return {f"{name}/{key}": value for name, values in answers.items() for key, value in values.items()}
 
     def losses(self, labels: Mapping[str, Any], logits: Mapping[str, Any]) -> dict[str, Any]:
-        """The loss of each example by each output, float32 [B]."""
+        """Return the loss of each example by each output, float32 [B]."""
         return {name: part.head.per_example_loss(labels[name], logits[name]) for name, part in self.parts.items()}
 
     def loss(self, losses: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
-        """The loss of a batch, a scalar: without what layers add."""
+        """Return the loss of a batch, a scalar: without what layers add."""
         tf = compat.tensorflow()
         means = []
         for name, part in self.parts.items():
@@ -317,10 +317,10 @@ def outputs_of(
     class_weights: ClassWeights | None = None,
     label_vocabulary: Sequence[str] = (),
 ) -> Outputs:
-    """What was said of a model's outputs, checked.
+    """Return what was said of a model's outputs, checked.
 
     Args:
-        outputs: name -> an :class:`Output` or its fields; None: the model has one, and the other arguments are its
+        outputs: name -> an `Output` or its fields; None: the model has one, and the other arguments are its
             fields.
         weight_column: the name under which the data bring the weights of records, for all outputs.
 
@@ -371,8 +371,8 @@ def keras_batches(
 ) -> Any:
     """Batches of (features, labels) as `Model.fit` and `Model.evaluate` take them: labels in numbers, weights beside.
 
-    The model is built by :func:`~estimator_pipeline.build_keras_model` with the same arguments; a `model_fn` of
-    :func:`~estimator_pipeline.build_model_fn` does the same by itself.
+    The model is built by `build_keras_model` with the same arguments; a `model_fn` of
+    `build_model_fn` does the same by itself.
 
     Args:
         dataset: a `tf.data.Dataset` of such batches.

@@ -44,7 +44,7 @@ class Weighting:
     kind: str | None = None
 
     def check_units(self, units: int | None) -> None:
-        """Holds the classes that have weights against those that the model tells apart.
+        """Hold the classes that have weights against those that the model tells apart.
 
         Args:
             units: values that the model gives for a record; None: not known.
@@ -79,7 +79,7 @@ class Weighting:
             features: of the batch.
             labels: of the batch.
             numbered: from labels to those whose classes are numbers; see `Head.numbering` in
-                :mod:`estimator_pipeline.models.heads`.
+                `estimator_pipeline.models.heads`.
 
         Raises:
             ConfigError: the data do not bring the weights, or not one for each record.
@@ -132,10 +132,10 @@ def weighting_of(
     class_weights: ClassWeights | None = None,
     label_vocabulary: Sequence[str] = (),
 ) -> Weighting | None:
-    """What is asked for, checked; None: every record counts for one.
+    """Return what is asked for, checked; None: every record counts for one.
 
     Args:
-        kind: of :data:`estimator_pipeline.models.heads.HEADS`; None: not known.
+        kind: of `estimator_pipeline.models.heads.HEADS`; None: not known.
         label_vocabulary: the classes' names, by which `class_weights` may tell of them.
         weight_column: the name under which the labels' dictionary, or else the features', has the weights.
         class_weights: the weight of each class in order, or a mapping from the numbers or names of some to theirs; the
@@ -193,7 +193,7 @@ def _of_records(tf: Any, weights: Any, column: str) -> Any:
 
 
 def _checked(given: Any, vocabulary: Sequence[str]) -> tuple[tuple[float, ...], float | None]:
-    """The weights in the order of the classes, and what the others weigh."""
+    """Return the weights in the order of the classes, and what the others weigh."""
     mapping = isinstance(given, Mapping)
     if not mapping and (not isinstance(given, Sequence) or isinstance(given, str)):
         raise ConfigError(

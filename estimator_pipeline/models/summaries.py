@@ -11,7 +11,7 @@ __all__ = ["write_scalars"]
 
 
 def write_scalars(writer: Any, values: Mapping[str, Any], *, step: int) -> None:
-    """Writes a scalar for each entry but `global_step`, and sees to it that they are in the file.
+    """Write a scalar for each entry but `global_step`, and sees to it that they are in the file.
 
     Whoever calls this may stand in a `fit` whose TensorBoard callback records only every so many steps
     (`update_freq`): TensorFlow keeps that condition by thread, for every writer, and an evaluation at another step

@@ -25,14 +25,14 @@ def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model
         assert_parity(estimator=estimator, model=model, input_fn=input_fn, mapping={"dense/kernel": "fc1/weights"})
 
     Args:
-        job: a job file, run by both engines as processes; see :func:`estimator_pipeline.parity.run_parity`.
+        job: a job file, run by both engines as processes; see `estimator_pipeline.parity.run_parity`.
         estimator: an Estimator, compared with `model` in this process; see
-            :func:`estimator_pipeline.parity.compare_models`.
+            `estimator_pipeline.parity.compare_models`.
         model: the Keras model.
         **options: of the one or the other.
 
     Returns:
-        The :class:`estimator_pipeline.parity.Parity`.
+        The `estimator_pipeline.parity.Parity`.
 
     Raises:
         ParityError: an AssertionError; they are not equal.

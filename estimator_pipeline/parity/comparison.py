@@ -41,7 +41,7 @@ def compare_records(
     steps: int | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Parity:
-    """Compares what two runs have recorded.
+    """Compare what two runs have recorded.
 
     Args:
         folder: holds `estimator/record` and `keras/record`, or those of other engines.
@@ -151,7 +151,7 @@ def _are_one(pair: tuple[int, int]) -> bool:
 
 
 def _update_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> float:
-    """The length of the change of all weights together."""
+    """Return the length of the change of all weights together."""
     weights = [name for name in after if kind_of(name) == "weights" and after[name].dtype.kind == "f"]
     changes = (after[name].astype(np.float64) - before[name].astype(np.float64) for name in weights if name in before)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -159,7 +159,7 @@ def _update_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarra
 
 
 def _rounding_of(variables: Mapping[str, np.ndarray]) -> float:
-    """What the rounding of all weights comes to: their length, in units in the last place."""
+    """Return what the rounding of all weights comes to: their length, in units in the last place."""
     weights = [value for name, value in variables.items() if kind_of(name) == "weights" and value.dtype.kind == "f"]
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = [np.finfo(value.dtype).eps * np.linalg.norm(value.astype(np.float64)) for value in weights]
@@ -190,7 +190,7 @@ def _answers(
 def _each_by_itself(
     sides: Sequence[Mapping[str, Any]], tolerance: Tolerance, times: float = 1.0
 ) -> Callable[[str], Tolerance]:
-    """A tolerance for arrays of which each is a series of its own, so many times as large as it is."""
+    """Return a tolerance for arrays of which each is a series of its own, so many times as large as it is."""
     sizes = Sizes()
     for side in sides:
         for name, value in side.items():
@@ -224,14 +224,14 @@ def _records(
 def compare_checksums(
     one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, sides: tuple[str, str], joined: bool = False
 ) -> Comparison:
-    """Compares which records were read.
+    """Compare which records were read.
 
     They are counted and not measured: the checksums of two that are nearly alike are as far apart as any.
 
     Args:
         one, other: of each side, name -> a checksum of each record, as uint32.
         sides: what the two are called.
-        joined: whether a step's batches were joined to one, see :func:`batches_alike`.
+        joined: whether a step's batches were joined to one, see `batches_alike`.
     """
     found = compare(one, other, sides=sides)
     told = []

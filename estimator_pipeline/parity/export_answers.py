@@ -42,7 +42,7 @@ RECORDS = 64
 def signature_answers(
     export: str | os.PathLike[str], inputs: Mapping[str, Any], examples: Any = None
 ) -> dict[str, Any]:
-    """The signatures of a SavedModel and what they answer.
+    """Return the signatures of a SavedModel and what they answer.
 
     Args:
         export: the SavedModel's folder.
@@ -79,7 +79,7 @@ class ExportEvaluation:
         sizes: of each batch, how many records it has.
         each: what the model's own evaluation tells as the loss of each batch alone, on several replicas of a global
             batch; None: it is not known.
-        losses: see :func:`evaluated_losses`; None: they are not known.
+        losses: see `evaluated_losses`; None: they are not known.
         notes: of what is not known, why.
     """
 
@@ -90,7 +90,7 @@ class ExportEvaluation:
 
 
 def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
-    """Looks at a model's evaluation batch by batch, in one reading of the data that keeps no batch.
+    """Look at a model's evaluation batch by batch, in one reading of the data that keeps no batch.
 
     Args:
         model: a compiled Keras model; it has the same values afterwards, but for what a `test_step` of its own
@@ -136,7 +136,7 @@ def _size_of(batch: Any) -> int:
 
 
 def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> dict[str, tuple[float, float]]:
-    """What a dataset's losses are by the layers as they infer, and as they train.
+    """Return what a dataset's losses are by the layers as they infer, and as they train.
 
     Args:
         model: a compiled Keras model; it has the same values afterwards.
@@ -162,7 +162,7 @@ def _evaluated_weights(model: Any) -> Iterator[None]:
 
 
 class _LossesByLayers:
-    """Of batches that are given one after the other, what :func:`evaluated_losses` returns."""
+    """Of batches that are given one after the other, what `evaluated_losses` returns."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -173,7 +173,7 @@ class _LossesByLayers:
         self._totals: tuple[list[float], list[float]] = ([], [])
 
     def add(self, batch: Any) -> None:
-        """Evaluates a batch both ways; layers that train move statistics, which are moved back."""
+        """Evaluate a batch both ways; layers that train move statistics, which are moved back."""
         tf: Any = compat.tensorflow()
         features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
         # A model that works its loss out by itself may have no labels.
@@ -192,7 +192,7 @@ class _LossesByLayers:
             self._totals[number].append(total)
 
     def _losses(self, features: Any, labels: Any, weights: Any, *, training: bool) -> tuple[float, float]:
-        """A batch's loss without the regularisers' losses, and with them."""
+        """Return a batch's loss without the regularisers' losses, and with them."""
         model = self._model
         outputs = model(features, training=training)
         if not model.loss:  # it works its loss out by itself, with what its layers add
@@ -261,7 +261,7 @@ def predicted(found: Any, outputs: Sequence[str], asked: Sequence[str]) -> dict[
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the answers and facts of a job's two runs."""
+    """Write the answers and facts of a job's two runs."""
     folder, engines, path, *settings = arguments
     base = Path(folder)
     job = load_job(path, overrides=settings)

@@ -34,7 +34,7 @@ class Facts:
         batches_per_step: how many of them read from one pipeline; a pair where the sides differ.
         clip_norm: the global norm to which the summed gradient is to be clipped.
         losses: a metric -> what it is with Keras's final weights, by the layers as they infer and as they train.
-        options: of each side's optimizer, see :attr:`estimator_pipeline.parity.graph_facts.GraphFacts.options`; empty
+        options: of each side's optimizer, see `estimator_pipeline.parity.graph_facts.GraphFacts.options`; empty
             where they are not known.
     """
 
@@ -45,7 +45,7 @@ class Facts:
     options: tuple[Mapping[str, Any], Mapping[str, Any]] = dataclasses.field(default_factory=lambda: ({}, {}))
 
     def rates(self, told: tuple[float | None, float | None]) -> list[float | None]:
-        """The learning rate of each side at a step: as it tells it, or as its optimizer's options have it."""
+        """Return the learning rate of each side at a step: as it tells it, or as its optimizer's options have it."""
         own = [one.get("learning_rate") for one in self.options]
         return [rate if rate is not None else known for rate, known in zip(told, own, strict=True)]
 
@@ -55,7 +55,7 @@ class ParityFinding:
     """The cause of a difference by its name; or, where none is certain, the first difference.
 
     Attributes:
-        name: see the table of :mod:`estimator_pipeline.parity.diagnosis.diagnose`.
+        name: see the table of `estimator_pipeline.parity.diagnosis.diagnose`.
         message: what was seen, in a sentence.
         step: where; 0 before the first.
         side: which of the two, where that can be told.
@@ -105,7 +105,7 @@ class StepState:
 
 
 def variables(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """The floating-point variables of a kind, as float64; see :func:`estimator_pipeline.job.tolerances.kind_of`."""
+    """The floating-point variables of a kind, as float64; see `estimator_pipeline.job.tolerances.kind_of`."""
     return {
         name: value.astype(np.float64)
         for name, value in values.items()
@@ -120,7 +120,7 @@ def told_names(names: Iterable[str], most: int = 3) -> str:
 
 
 def length(values: Mapping[str, np.ndarray]) -> float:
-    """The Euclidean norm of all arrays together."""
+    """Return the Euclidean norm of all arrays together."""
     return float(np.sqrt(sum(float(np.sum(value**2)) for value in values.values())))
 
 

@@ -17,7 +17,7 @@ __all__ = ["kept_if_used", "prepare", "runs"]
 def prepare(
     folder: str | os.PathLike[str], *, option: str, what: str, files: Sequence[str] = (), inner: Sequence[str] = ()
 ) -> Path:
-    """Makes a folder, and makes sure that it can be written to.
+    """Make a folder, and make sure that it can be written to.
 
     Args:
         folder: which.
@@ -58,7 +58,7 @@ def runs(
     given: str | os.PathLike[str] | None, *, option: str, engines: Sequence[str],
     kept_after: tuple[type[BaseException], ...] = (BaseException,),
 ) -> Iterator[Path]:  # fmt: skip
-    """A block in whose folder two runs and their records go; an empty one is not left behind.
+    """Yield a block in whose folder two runs and their records go; an empty one is not left behind.
 
     Args:
         given: the folder; None: a new temporary one.

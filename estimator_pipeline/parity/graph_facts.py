@@ -46,7 +46,7 @@ _DRAWS_NOT = re.compile(r"Get(Key|Alg)|Dataset|Seed|RandomIndex")
 
 
 class GraphFacts:
-    """Filled by :meth:`hook` while an Estimator trains.
+    """Filled by `hook` while an Estimator trains.
 
     Attributes:
         options: of the optimizer: `kind` ("sgd", "momentum", "adam", ...) and its numbers by Keras's names; a learning
@@ -79,7 +79,7 @@ class GraphFacts:
         return Reader()
 
     def of_updates(self, graph: Any) -> dict[str, list[Any]]:
-        """Reads what the graph holds as constants; returns name -> tensors of what a session has to be asked for."""
+        """Read what the graph holds as constants; returns name -> tensors of what a session has to be asked for."""
         tf: Any = compat.tensorflow()
         known = [one for one in updates_in(graph) if one[1].kind is not None]
         if len({update.kind for _, update, _ in known}) != 1:
@@ -198,7 +198,7 @@ def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> tup
 
 
 def options_of_keras(optimizer: Any) -> dict[str, Any]:
-    """The options of a Keras optimizer, as :attr:`GraphFacts.options`; empty for a class that is not known."""
+    """Return the options of a Keras optimizer, as `GraphFacts.options`; empty for a class that is not known."""
     name = type(optimizer).__name__
     if name not in _OF_KERAS:
         return {}
@@ -222,7 +222,7 @@ def options_of_keras(optimizer: Any) -> dict[str, Any]:
 
 
 def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
-    """What a metric of `tf.compat.v1.metrics` counts, from the variables of its scope: whatever it is called.
+    """Return what a metric of `tf.compat.v1.metrics` counts, from the variables of its scope: whatever it is called.
 
     Args:
         graph: of the evaluation.
@@ -267,7 +267,7 @@ def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
 
 
 def _comparisons_in(summed: Any) -> list[Any]:
-    """The comparisons that a sum counts, with weights or without."""
+    """Return the comparisons that a sum counts, with weights or without."""
     found, rest = [], [tensor.op for tensor in summed.inputs]
     while rest:
         operation = rest.pop()

@@ -50,7 +50,7 @@ _CLASSES = {
 
 
 def of_job(job: Any, *, engines: Sequence[str], random: tuple[Sequence[str], Sequence[str]] = ((), ())) -> list[str]:
-    """What is known of a job under two engines, as notes for a person.
+    """Return what is known of a job under two engines, as notes for a person.
 
     Args:
         job: it.
@@ -123,7 +123,7 @@ def of_metrics(differing: Iterable[tuple[str, Mapping[str, Any], Mapping[str, An
     """Of metrics that came to something else on either side: what the two count otherwise.
 
     Args:
-        differing: name, and what the Estimator and Keras count, see :mod:`estimator_pipeline.parity.graph_facts`.
+        differing: name, and what the Estimator and Keras count, see `estimator_pipeline.parity.graph_facts`.
     """
     notes = [(name, _of_metric(one, other)) for name, one, other in differing]
     return [f"{name}: {what}" for name, what in notes if what]

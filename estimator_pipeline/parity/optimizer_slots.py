@@ -102,7 +102,7 @@ def updates_in(graph: Any) -> Iterator[tuple[Any, WeightUpdate, dict[str, Any]]]
 
 
 def behind(tensors: Iterable[Any]) -> list[Any]:
-    """The operations that tensors are computed from."""
+    """Return the operations that tensors are computed from."""
     found: dict[str, Any] = {}
     rest = [tensor.op for tensor in tensors]
     while rest:
@@ -153,7 +153,7 @@ def kept_in_graph(graph: Any) -> OptimizerSlots:
 
 
 def _variable(tensor: Any) -> str | None:
-    """The variable that a tensor is, or is the value of."""
+    """Return the variable that a tensor is, or is the value of."""
     operation = tensor.op
     while operation.type in _PASSED_ON and operation.inputs:
         operation = operation.inputs[0].op

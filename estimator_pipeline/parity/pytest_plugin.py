@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def assert_parity(tmp_path):
-    """:func:`estimator_pipeline.testing.assert_parity`, with its runs and records below the test's `tmp_path`."""
+    """`estimator_pipeline.testing.assert_parity`, with its runs and records below the test's `tmp_path`."""
     from estimator_pipeline.parity import assert_parity as parity
 
     runs = 0

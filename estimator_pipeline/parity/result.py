@@ -58,9 +58,9 @@ class Parity:
         folder: where both runs and their records are.
         only: steps that one engine alone has made, with its name.
         asked: how many steps were to be made; None: as many as both have made, one at least.
-        about: what was run, by name; see :func:`estimator_pipeline.parity.jobs.metadata.about`.
+        about: what was run, by name; see `estimator_pipeline.parity.jobs.metadata.about`.
         environments: engine -> where it ran; see
-            :func:`estimator_pipeline.engines.recording.environment.environment_of`.
+            `estimator_pipeline.engines.recording.environment.environment_of`.
         finals: engine -> the final evaluation's metrics, those too that are not compared.
         arrays: engine -> variable -> its shape and type before the first step.
         slots_kept: whether an optimizer of theirs keeps any slots, compared or not.

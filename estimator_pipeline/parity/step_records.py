@@ -65,13 +65,13 @@ class StepWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def environment(self, facts: Mapping[str, Any]) -> None:
-        """Writes where the run takes place: plain values by name."""
+        """Write where the run takes place: plain values by name."""
         unfinished = self.folder / f"{_ENVIRONMENT}.unfinished"
         unfinished.write_text(json.dumps(facts, indent=1), encoding="utf-8")
         os.replace(unfinished, self.folder / _ENVIRONMENT)
 
     def initial(self, variables: Mapping[str, Any]) -> None:
-        """Writes the variables before the first step."""
+        """Write the variables before the first step."""
         write_arrays(self.folder / _INITIAL, variables)
 
     def step(
@@ -82,7 +82,7 @@ class StepWriter:
         learning_rate: float | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes one step.
+        """Write one step.
 
         Args:
             step: the global step after it.
@@ -109,7 +109,7 @@ class BatchWriter:
         self.path = Path(folder) / (_BATCHES + task.replace(":", "-"))
 
     def batch(self, checksums: list[int]) -> None:
-        """Writes one batch: a checksum for each of its records, in order."""
+        """Write one batch: a checksum for each of its records, in order."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(" ".join(map(str, checksums)) + "\n")
@@ -174,11 +174,11 @@ class StepReader:
             raise ConfigError(f"{path} cannot be read: {error}", code="parity/bad-record") from error
 
     def initial(self, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
-        """The variables before the first step; see :func:`read_arrays`."""
+        """Return the variables before the first step; see `read_arrays`."""
         return read_arrays(self.folder / _INITIAL, chosen)
 
     def variables(self, step: int, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
-        """The variables after a step; see :func:`read_arrays`."""
+        """Return the variables after a step; see `read_arrays`."""
         return read_arrays(self.folder / f"step-{step:08d}.npz", chosen)
 
     def unchanged(self, names: Iterable[str]) -> list[str]:
@@ -209,23 +209,23 @@ class StepReader:
 
 
 def batch_name(task: str, batch: int) -> str:
-    """What a batch of a task's pipeline is called in a comparison; the first one is 0."""
+    """Return what a batch of a task's pipeline is called in a comparison; the first one is 0."""
     return f"{_OF_BATCH}{task}, batch {batch + 1}"
 
 
 def batch_of(name: str) -> tuple[str, int]:
-    """The task and the batch that :func:`batch_name` has named."""
+    """Return the task and the batch that `batch_name` has named."""
     task, _, number = name.removeprefix(_OF_BATCH).rpartition(", batch ")
     return task, int(number) - 1
 
 
 def are_joined(per_step: int | tuple[int, int]) -> bool:
-    """Whether :func:`batches_alike` joins a step's batches: the sides share it among other numbers of replicas."""
+    """Whether `batches_alike` joins a step's batches: the sides share it among other numbers of replicas."""
     return not isinstance(per_step, int) and per_step[0] != per_step[1]
 
 
 def batches_alike(one: StepReader, other: StepReader, per_step: int | tuple[int, int]) -> tuple[Batches, Batches, int]:
-    """What two runs have read, in as many batches a step.
+    """Return what two runs have read, in as many batches a step.
 
     Args:
         one, other: their records.
@@ -252,7 +252,7 @@ def batches_alike(one: StepReader, other: StepReader, per_step: int | tuple[int,
 
 
 def initial_of(folder: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The variables that a run started from, from its record; the run may not have made a step yet.
+    """Return the variables that a run started from, from its record; the run may not have made a step yet.
 
     Raises:
         ConfigError: there is no record, or it cannot be read.
@@ -261,7 +261,7 @@ def initial_of(folder: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Writes name -> array as a NumPy archive; texts as bytes."""
+    """Write name -> array as a NumPy archive; texts as bytes."""
 
     def plain(value: Any) -> np.ndarray:
         array = np.asarray(value)
@@ -277,7 +277,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_arrays(path: Path, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
-    """What :func:`write_arrays` has written.
+    """Return what `write_arrays` has written.
 
     Args:
         path: of the archive.

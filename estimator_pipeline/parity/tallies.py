@@ -55,7 +55,7 @@ class VariableSummary:
         ulp: largest error in units in the last place; None for types without.
         first: first step after which it is not bit-equal; None for none.
         beyond: first step after which it is not within its tolerance; None for none.
-        state: one of :data:`STATES`.
+        state: one of `STATES`.
         message: its first difference that is not allowed; empty for none.
     """
 
@@ -130,7 +130,7 @@ def _left_out(parity: Parity, name: str) -> VariableSummary:
 
 
 def _largest(errors: Iterable[tuple[int, float]]) -> Largest:
-    """The first of the largest."""
+    """Return the first of the largest."""
     best = Largest()
     for step, error in errors:
         if error > best.value:
@@ -165,7 +165,7 @@ def _of_values(differences: Sequence[Difference]) -> float:
 
 
 def one_sided(parity: Parity) -> tuple[str, ...]:
-    """What one engine alone has, in sentences: variables, metrics, steps."""
+    """Return what one engine alone has, in sentences: variables, metrics, steps."""
     told: dict[str, None] = {}
     for what, comparisons in (
         ("variable", [comparison for _, comparison in _after_steps(parity)]),
@@ -194,7 +194,7 @@ def _ranges(steps: Sequence[int]) -> str:
 
 
 def verdict(parity: Parity) -> str:
-    """What came of it, in one sentence."""
+    """Return what came of it, in one sentence."""
     fault = parity.first_fault
     if fault is None and parity.only:
         return f"Not equal: {parity.only[0][0]} alone has made {len(parity.only)} of the steps."
@@ -244,7 +244,7 @@ def parting(parity: Parity) -> str:
 
 
 def _of_ends(parity: Parity, whose: str = "") -> str:
-    """That what came after the training differs, with the values of the metrics that do."""
+    """Return that what came after the training differs, with the values of the metrics that do."""
     steps = len(parity.steps)
     asked = f" of {parity.asked} asked for" if parity.is_short else ""
     equal = f"{counted(steps, 'step')}{whose} {'is' if steps == 1 else 'are'} equal{asked}" if steps else short(parity)
@@ -256,7 +256,7 @@ def _of_ends(parity: Parity, whose: str = "") -> str:
 
 
 def _of_metrics(parity: Parity) -> str:
-    """The final metrics that are not equal, the worst first, with both values."""
+    """Return the final metrics that are not equal, the worst first, with both values."""
     one, other = parity.metrics.sides
     # In the order of `Comparison.largest_fault`.
     faults = sorted(parity.metrics.faults, key=lambda fault: (fault.kind != "value", fault.relative), reverse=True)
@@ -285,7 +285,7 @@ def pair(one: float, other: float) -> tuple[str, str]:
 
 
 def _of_answers(parity: Parity, difference: Difference) -> str:
-    """The worst of the answers, and how many others there are."""
+    """Return the worst of the answers, and how many others there are."""
     more = 0 if parity.answers is None else len(parity.answers.faults) - 1
     name = difference.name.removeprefix("predictions ")
     told = f"{name}, {_size(difference)}"
@@ -306,7 +306,7 @@ def _size(difference: Difference) -> str:
 
 
 def each(parity: Parity) -> str:
-    """What stands for the steps after a preposition."""
+    """Return what stands for the steps after a preposition."""
     return "it" if len(parity.steps) == 1 else "each"
 
 

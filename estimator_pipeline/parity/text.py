@@ -14,7 +14,7 @@ __all__ = ["document", "summary"]
 
 
 def summary(parity: Parity) -> str:
-    """A few lines for a terminal: the verdict, where the two part first, the largest difference by kind."""
+    """Return a few lines for a terminal: the verdict, where the two part first, the largest difference by kind."""
     lines = []
     fault = parity.first_fault
     if fault is None and parity.only:
@@ -50,7 +50,7 @@ def summary(parity: Parity) -> str:
 
 
 def _read(parity: Parity) -> list[str]:
-    """What equal steps have read, where the records of all of them were compared."""
+    """Return what equal steps have read, where the records of all of them were compared."""
     if len(parity.records) != len(parity.steps):
         return []
     each = tally.each(parity)

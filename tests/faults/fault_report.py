@@ -80,7 +80,7 @@ def report(found: Sequence[Fault], *, seed: int, versions: str) -> str:
     Args:
         found: every fault.
         seed: of the campaign.
-        versions: see :func:`versions`.
+        versions: see `versions`.
     """
     bad = {fault.job for fault in found if fault.problem}
     lines = [

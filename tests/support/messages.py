@@ -25,7 +25,7 @@ def blocks(text: str) -> dict[str, str]:
 
 
 def hold(name: str, messages: Mapping[str, str]) -> None:
-    """Holds messages against texts/NAME.txt, or writes them there where :data:`ACCEPT` is set."""
+    """Holds messages against texts/NAME.txt, or writes them there where `ACCEPT` is set."""
     path = TEXTS / f"{name}.txt"
     text = "\n".join(f"{_HEAD}{case}\n{message}\n" for case, message in messages.items())
     if os.environ.get(ACCEPT):

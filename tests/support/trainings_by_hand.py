@@ -33,7 +33,7 @@ def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay
         decay: the share of itself that a weight loses in each step.
         frozen: weights that are not trained, and have no slots.
         times: updates in each step, all of them by the same gradient.
-        start_weights: others than :data:`START`.
+        start_weights: others than `START`.
     """
     times = options.get("times", 1)
     beta_1, beta_2, epsilon = options.get("beta_1", 0.9), options.get("beta_2", 0.999), options.get("epsilon", 1e-7)

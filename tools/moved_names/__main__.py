@@ -41,7 +41,7 @@ PLATFORMS = ("manylinux2010_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86
 
 
 def fetched(package: str, version: str, python: str, work: Path) -> Path:
-    """The folder with the package's Python files; downloaded by pip where it is not there yet."""
+    """Return the folder with the package's Python files; downloaded by pip where it is not there yet."""
     folder = work / f"{package}-{version}"
     if folder.is_dir():
         return folder
@@ -60,7 +60,7 @@ def fetched(package: str, version: str, python: str, work: Path) -> Path:
 
 
 def read(what: str, work: Path) -> trees.Tree:
-    """A tree by its version, or `keras`, `estimator`, `contrib`."""
+    """Return a tree by its version, or `keras`, `estimator`, `contrib`."""
     if what == "keras":
         return trees.read(fetched("tf_keras", "2.21", "3.11", work), what, "tf_keras.src")
     if what == "estimator":

@@ -60,7 +60,7 @@ class Names:
 
 
 def compiled_names(python: Path) -> dict[str, list[str]]:
-    """Module -> names, of the compiled modules that `import tensorflow` loads under this interpreter."""
+    """Return module -> names, of the compiled modules that `import tensorflow` loads under this interpreter."""
     done = subprocess.run([str(python), "-c", _COMPILED], check=True, capture_output=True, text=True, timeout=600)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -72,12 +72,12 @@ def names(
     with_contrib: Tree | None = None,
     estimator: Tree | None = None,
 ) -> Names:
-    """What became of every name.
+    """Return what became of every name.
 
     Args:
         versions: `tensorflow.python` of each, oldest first.
         keras: tf_keras.
-        compiled: of each interpreter, what :func:`compiled_names` told.
+        compiled: of each interpreter, what `compiled_names` told.
         with_contrib: the oldest again, with tf.contrib and the estimator package beside it.
         estimator: the last estimator package.
     """
@@ -152,7 +152,7 @@ def _by_hand(place: Place, without: list[Tree]) -> Trace | None:
 
 
 def _compiled(place: Place, trace: Trace, compiled: list[dict[str, list[str]]]) -> Trace:
-    """What SWIG's one module had lies in some twenty compiled modules today."""
+    """Return what SWIG's one module had lies in some twenty compiled modules today."""
     if "pywrap_tensorflow" not in place[0] and place[0] != "tensorflow.python":
         return trace
     homes = []

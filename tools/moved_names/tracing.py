@@ -61,7 +61,7 @@ class Index:
         return found if isinstance(found, Definition) else None
 
     def public(self, old: Definition) -> Definition | None:
-        """The one definition that has a public name of the old one."""
+        """Return the one definition that has a public name of the old one."""
         for export in sorted(old.exports, reverse=True):
             found = [new for new in self.by_export[export] if _one_kind(old, new)]
             if len(found) == 1:
@@ -111,7 +111,7 @@ class Tracer:
         return trace
 
     def _step(self, number: int, old: Definition) -> tuple[Definition | None, str]:
-        """What became of a definition of version `number` in the next one, and how it was found."""
+        """Return what became of a definition of version `number` in the next one, and how it was found."""
         key = (number, old.place)
         if key not in self._steps:
             self._steps[key] = self._found(self.indexes[number], self.indexes[number + 1], old)

@@ -113,7 +113,7 @@ class Tree:
 
 
 def read(root: Path, version: str, package: str, *, shown_as: str | None = None, beside: Sequence[str] = ()) -> Tree:
-    """The tree below `root/package` (dotted), with its modules named as if the package were `shown_as`.
+    """Return the tree below `root/package` (dotted), with its modules named as if the package were `shown_as`.
 
     `beside`: other packages, of which it takes names that are to be followed.
     """

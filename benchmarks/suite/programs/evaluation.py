@@ -47,7 +47,7 @@ def run(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copies(checkpoint: str, count: int) -> list[str]:
-    """The checkpoint under further steps, as a training would write it."""
+    """Return the checkpoint under further steps, as a training would write it."""
     import shutil
 
     base, _, step = checkpoint.rpartition("-")

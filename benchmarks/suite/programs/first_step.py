@@ -15,7 +15,7 @@ from benchmarks.suite.programs import plain_data, plain_layers
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes one step and tells when."""
+    """Make one step and tells when."""
     (_graph if spec["contender"] == "bare_graph" else _function)(spec["model"])
     tell_first_step()
     return {}

@@ -20,7 +20,7 @@ LOOP = 50
 
 
 def run(spec: Mapping[str, Any]) -> None:
-    """Times the step; see `training.py` for what the spec has."""
+    """Return times the step; see `training.py` for what the spec has."""
     tf: Any = plain_layers.import_tensorflow()
     model = work.MODELS[spec["model"]]
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})

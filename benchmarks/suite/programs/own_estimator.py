@@ -12,7 +12,7 @@ STRATEGIES = {"workers": "multi_worker_mirrored", "ps": "parameter_server"}
 
 
 def inputs_of(spec: Mapping[str, Any], model: work.BenchModel, **options: Any) -> Any:
-    """The data by `inputs.from_tfrecord`."""
+    """Return the data by `inputs.from_tfrecord`."""
     from pathlib import Path
 
     from estimator_pipeline import inputs
@@ -30,7 +30,7 @@ def inputs_of(spec: Mapping[str, Any], model: work.BenchModel, **options: Any) -
 
 
 def make_estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
-    """The Estimator."""
+    """Return the Estimator."""
     import estimator_pipeline as ep
     import model_fns
 

@@ -13,7 +13,7 @@ from benchmarks.suite.clock import Clock
 
 
 def job_of(spec: Mapping[str, Any], model: work.BenchModel, *, engine: str) -> dict[str, Any]:
-    """The job, as plain values of a job file."""
+    """Return the job, as plain values of a job file."""
     images = model.data == "images"
     together = spec["workers"] if spec["kind"] == "workers" else 1
     folder = Path(spec["data"])

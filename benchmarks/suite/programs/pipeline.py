@@ -18,7 +18,7 @@ from estimator_pipeline import compat
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads for some seconds (`spec["pass"]` false), or one worker's share once, from files that nobody has read."""
+    """Read for some seconds (`spec["pass"]` false), or one worker's share once, from files that nobody has read."""
     tf = plain_layers.import_tensorflow() if spec["contender"] == "plain" else compat.install()
     files = work.files_of(Path(spec["data"]), "images")
     if spec["pass"]:

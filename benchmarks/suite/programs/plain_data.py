@@ -12,7 +12,7 @@ SHUFFLE_BUFFER = 10_000
 
 
 def parse_function(data: str) -> Any:
-    """Makes (features, label) of one serialized record."""
+    """Make (features, label) of one serialized record."""
     import tensorflow as tf
 
     def parse_image(record: Any) -> Any:
@@ -66,7 +66,7 @@ def dataset(
 
 
 def loss_of(data: str) -> Any:
-    """The loss of each example, on logits."""
+    """Return the loss of each example, on logits."""
     import tensorflow as tf
 
     none = tf.keras.losses.Reduction.NONE

@@ -16,7 +16,7 @@ from benchmarks.suite.programs import plain_data, plain_layers
 
 
 def make_model_fn(name: str) -> Any:
-    """The `model_fn` of a tutorial for the layers of a model."""
+    """Return the `model_fn` of a tutorial for the layers of a model."""
     model = work.MODELS[name]
 
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
@@ -44,7 +44,7 @@ def make_model_fn(name: str) -> Any:
 
 
 def make_estimator(spec: Mapping[str, Any]) -> Any:
-    """The Estimator."""
+    """Return the Estimator."""
     import tensorflow as tf
 
     strategy = None

@@ -13,7 +13,7 @@ from benchmarks.suite.programs import plain_data, plain_layers
 
 
 def compiled(name: str) -> Any:
-    """The compiled model."""
+    """Return the compiled model."""
     import tensorflow as tf
 
     network = plain_layers.network(name)

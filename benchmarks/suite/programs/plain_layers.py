@@ -23,7 +23,7 @@ def import_tensorflow() -> Any:
 
 
 def network(name: str) -> Any:
-    """The layers of a model of :data:`benchmarks.suite.work.MODELS`; they give logits."""
+    """Return the layers of a model of `benchmarks.suite.work.MODELS`; they give logits."""
     import tensorflow as tf
 
     keras, layers = tf.keras, tf.keras.layers

@@ -10,7 +10,7 @@ from benchmarks.suite import work
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes each data set of `spec["sets"]`: folder, data, records, records to evaluate."""
+    """Write each data set of `spec["sets"]`: folder, data, records, records to evaluate."""
     for folder, data, records, evaluation in spec["sets"]:
         work.prepare(Path(folder), data, records=records, evaluation=evaluation)
     return {}

@@ -3,9 +3,9 @@
     done = migrate_checkpoint("runs/estimator", to="keras", job="job.yaml", settings=["run.model_dir=runs/keras"])
     print(done)
 
-The steps: what the checkpoint holds (:mod:`~estimator_pipeline.migrate.checkpoints.read`), what the target needs
-(:mod:`~estimator_pipeline.migrate.checkpoints.targets`), which is which and what becomes of each
-(:mod:`~estimator_pipeline.migrate.checkpoints.plan`), and the target, written as its engine would have written it.
+The steps: what the checkpoint holds (`read`), what the target needs
+(`targets`), which is which and what becomes of each
+(`plan`), and the target, written as its engine would have written it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def migrate_checkpoint(
     step: int | None = None,
     overwrite: bool = False,
 ) -> MigratedCheckpoint:
-    """Moves the state of a training to another engine: weights, optimizer slots, the step, moving statistics.
+    """Move the state of a training to another engine: weights, optimizer slots, the step, moving statistics.
 
     The target is a job file, or functions of a program: `model` for Keras, `estimator` and `input_fn` for an Estimator.
     A target of the other Keras than this process has, and Keras 3 from a process that has neither yet, is made in a

@@ -112,12 +112,12 @@ class PlanDraft:
         self._used: set[str] = set()
 
     def give(self, entry: StateEntry, value: np.ndarray, *, source: str, how: str) -> None:
-        """Gives a variable of the target its value."""
+        """Give a variable of the target its value."""
         self.values[entry.given] = value
         self.rows.append(PlanRow(entry.given, source, entry.shape, entry.dtype, how))
 
     def take(self, entry: StateEntry, given: StateEntry, *, how: str) -> None:
-        """Gives a variable of the target the value of one of the checkpoint, of the same shape and type."""
+        """Give a variable of the target the value of one of the checkpoint, of the same shape and type."""
         value = given.fitted(entry.shape)
         if tuple(value.shape) != entry.shape:
             self.refuse(
@@ -142,7 +142,7 @@ class PlanDraft:
         self.rows.append(PlanRow("", given.given, given.shape, given.dtype, how))
 
     def refuse(self, what: str, hint: str) -> None:
-        """Notes what stands against it."""
+        """Note what stands against it."""
         self._problems.setdefault(what, hint)
 
     def may(self, option: str, *names: str) -> bool:
@@ -153,7 +153,7 @@ class PlanDraft:
         return bool(found)
 
     def finish(self, step: int, weights: Mapping[str, str]) -> MigrationPlan:
-        """The plan.
+        """Return the plan.
 
         Raises:
             ConfigError: something stands against it.

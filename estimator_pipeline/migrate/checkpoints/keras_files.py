@@ -14,7 +14,7 @@ __all__ = ["save_file", "state_of_file"]
 
 
 def save_file(model: Any, path: str) -> None:
-    """Writes a model as `.keras`, its optimizer's state with it, or its weights alone as `.weights.h5`.
+    """Write a model as `.keras`, its optimizer's state with it, or its weights alone as `.weights.h5`.
 
     Raises:
         ConfigError: Keras cannot write it.
@@ -35,7 +35,7 @@ def save_file(model: Any, path: str) -> None:
 
 
 def state_of_file(path: str, *, model: str | None, option: str = "--source-model") -> TrainingState:
-    """The state in a file of Keras's.
+    """Return the state in a file of Keras's.
 
     Args:
         path: of a local file.

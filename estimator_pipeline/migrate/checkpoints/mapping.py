@@ -140,7 +140,7 @@ def _without_scope(
 
 
 def _scope(names: Mapping[str, MappedVariable]) -> str:
-    """What all names begin with, up to a slash: "tower/"."""
+    """Return what all names begin with, up to a slash: "tower/"."""
     split = [name.split("/")[:-1] for name in names]
     common: list[str] = []
     for parts in zip(*split, strict=False):
@@ -166,13 +166,13 @@ def _by_shape(source: Mapping[str, MappedVariable], target: Mapping[str, MappedV
 
 
 def role_of(name: str) -> str:
-    """What a variable is, by the ending of its name; the ending itself where it is none of the usual ones."""
+    """Return what a variable is, by the ending of its name; the ending itself where it is none of the usual ones."""
     last = _NUMBER.sub("", name.rpartition("/")[2])
     return _ROLES.get(last.lower(), last)
 
 
 def _may_be(one: str, other: str) -> bool:
-    """A bias is no gamma: variables that both say what they are, and are not the same."""
+    """Return a bias is no gamma: variables that both say what they are, and are not the same."""
     known = set(_ROLES.values())
     roles = {role_of(one), role_of(other)}
     return len(roles) == 1 or not roles <= known

@@ -12,7 +12,7 @@ __all__ = ["write_mapping"]
 
 
 def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> None:
-    """Writes which weight is which, as `--mapping` of this command and of `parity` reads it.
+    """Write which weight is which, as `--mapping` of this command and of `parity` reads it.
 
     Args:
         path: of the file.

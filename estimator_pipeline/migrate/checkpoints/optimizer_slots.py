@@ -18,7 +18,7 @@ momentum (sgd)   V1: a = m a + g                      Keras: a = m a - rate g. T
 ================ ==================================== ======================================================
 
 Sources: the update rules in the documentation of TensorFlow's training operations and of Keras's optimizers, as
-:mod:`estimator_pipeline.models.optimizers.keras2` has them.
+`estimator_pipeline.models.optimizers.keras2` has them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SETTING_TOLERANCE = 1e-6
 
 
 def plan_slots(draft: PlanDraft, pairs: Mapping[str, str], hyper: Mapping[str, Any]) -> None:
-    """Gives the target's slots their values.
+    """Give the target's slots their values.
 
     Args:
         draft: the plan.

@@ -27,7 +27,7 @@ _SECS = 1800.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointRequest:
-    """What is to be migrated where; see :func:`estimator_pipeline.migrate.migrate_checkpoint`."""
+    """What is to be migrated where; see `estimator_pipeline.migrate.migrate_checkpoint`."""
 
     source: str
     to: str
@@ -96,7 +96,7 @@ def needs_another_process(to: str) -> bool:
 
 
 def in_a_process_of_its_own(asked: CheckpointRequest, choices: Choices) -> dict[str, Any]:
-    """Migrates in another process, and tells what :class:`MigratedCheckpoint` is made of.
+    """Migrates in another process, and tells what `MigratedCheckpoint` is made of.
 
     Raises:
         ConfigError: what that process refuses.
@@ -134,7 +134,7 @@ def in_a_process_of_its_own(asked: CheckpointRequest, choices: Choices) -> dict[
 
 
 def migrate(asked: CheckpointRequest, choices: Choices) -> tuple[str, MigrationPlan, tuple[str, str]]:
-    """Reads, plans and writes, in this process.
+    """Read, plans and write, in this process.
 
     Returns:
         The checkpoint that was read, what was done, the output and the mapping's file.
@@ -215,7 +215,7 @@ def _to_estimator(
 
 
 def _from_here_on(asked: CheckpointRequest, source: TrainingState, target: Any) -> list[str]:
-    """What the target computes otherwise than what wrote the checkpoint, though its state is the same."""
+    """Return what the target computes otherwise than what wrote the checkpoint, though its state is the same."""
     from estimator_pipeline.migrate.checkpoints.optimizer_slots import differences_of_stock
     from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
     from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
@@ -238,7 +238,7 @@ def _from_here_on(asked: CheckpointRequest, source: TrainingState, target: Any) 
 
 
 def _record(asked: CheckpointRequest, source: str, step: int) -> dict[str, Any]:
-    """What is written down of a migration, where its checkpoint is."""
+    """Return what is written down of a migration, where its checkpoint is."""
     told: dict[str, Any] = {"source": source, "step": step}
     if asked.job is None:
         return told
@@ -251,7 +251,7 @@ def _run_of(source: str) -> str:
 
 
 def _verify(written: str, target: TrainingState, done: MigrationPlan, alike: frozenset[str] = frozenset()) -> None:
-    """Reads what was written, and holds it against what it was to be.
+    """Read what was written, and hold it against what it was to be.
 
     Args:
         written: the checkpoint.

@@ -21,7 +21,7 @@ __all__ = ["plan"]
 def plan(
     source: TrainingState, target: TrainingState, choices: Choices, *, hyper: Mapping[str, Any], reverse: bool
 ) -> MigrationPlan:
-    """What each variable of the target is given.
+    """Return what each variable of the target is given.
 
     Args:
         source: the checkpoint.
@@ -100,7 +100,7 @@ def _known(name: str, side: TrainingState) -> str | None:
 
 
 def _weights(draft: PlanDraft, *, by_hand: Mapping[str, str]) -> dict[str, str]:
-    """Gives the weights their values; the target's canonical name -> the checkpoint's."""
+    """Give the weights their values; the target's canonical name -> the checkpoint's."""
     source, target = draft.source, draft.target
     theirs = {
         name: one
@@ -167,7 +167,7 @@ def _refuse_unmatched(
 
 
 def _averages(draft: PlanDraft, used: Iterable[str]) -> Mapping[str, StateEntry]:
-    """The averages that take their weights' places, if they are to; those that nothing asks for are refused."""
+    """Return the averages that take their weights' places, if they are to; those that nothing asks for are refused."""
     source, target = draft.source, draft.target
     if draft.choices.use_ema_weights:
         if not source.averages:

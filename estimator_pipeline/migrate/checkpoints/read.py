@@ -56,7 +56,7 @@ def is_keras_file(source: str) -> bool:
 
 
 def prefix_of(source: str) -> str:
-    """The checkpoint that is meant: the latest one of a model directory, or the one of this name.
+    """Return the checkpoint that is meant: the latest one of a model directory, or the one of this name.
 
     Raises:
         ConfigError: there is none, or a training writes to that directory now.
@@ -94,15 +94,15 @@ def prefix_of(source: str) -> str:
 
 
 def run_directory(prefix: str) -> str:
-    """The model directory that a checkpoint lies in."""
+    """Return the model directory that a checkpoint lies in."""
     return os.path.dirname(prefix) or "."
 
 
 def read_state(prefix: str) -> TrainingState:
-    """The state that a checkpoint of TensorFlow holds.
+    """Return the state that a checkpoint of TensorFlow holds.
 
     Args:
-        prefix: from :func:`prefix_of`.
+        prefix: from `prefix_of`.
 
     Raises:
         ConfigError: it cannot be read whole, or holds what cannot be told apart.
@@ -160,7 +160,7 @@ def _damaged(what: str, error: Exception) -> ConfigError:
 
 
 def _optimizer_of_run(folder: str) -> tuple[str, str] | None:
-    """What a job's run, or the migration that began it, wrote down of its optimizer: ("momentum", "v1")."""
+    """Return what a job's run, or the migration that began it, wrote down of its optimizer: ("momentum", "v1")."""
     tf = compat.tensorflow()
     for name, keys in (("identity.json", ("fixed", "model.optimizer")), (MIGRATED, ("optimizer",))):
         try:
@@ -215,12 +215,12 @@ def _objects(saved: list[object_graph.SavedVariable], read: Callable[[str], np.n
 
 
 def _unescaped(key: str) -> str:
-    """A name as TensorFlow writes it in keys of objects: "/" is ".S", "." is ".."."""
+    """Return a name as TensorFlow writes it in keys of objects: "/" is ".S", "." is ".."."""
     return re.sub(r"\.(S|\.)", lambda match: "/" if match[1] == "S" else ".", key)
 
 
 def _of_keras_3(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The names of Keras 3's objects as Keras 2 and the engine keras3 have them."""
+    """Return the names of Keras 3's objects as Keras 2 and the engine keras3 have them."""
     slots = [name for name in values if name.count("/") == 1 and _slot_in(name.partition("/")[2], values)]
     weights = [name for name in values if name not in slots and name.count("/") >= 1]
     weights = [name for name in weights if name.rpartition("/")[2] not in ("iteration", "learning_rate")]
@@ -256,6 +256,6 @@ def _keras_3_optimizer(slots: list[str]) -> str:
 
 
 def _common_scope(names: list[str]) -> str:
-    """The model's name, where all of its variables begin with it: "sequential/"."""
+    """Return the model's name, where all of its variables begin with it: "sequential/"."""
     first = {name.partition("/")[0] for name in names}
     return f"{first.pop()}/" if len(first) == 1 and all(name.count("/") > 1 for name in names) else ""

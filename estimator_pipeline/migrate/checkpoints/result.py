@@ -13,7 +13,7 @@ __all__ = ["MigratedCheckpoint", "summary"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MigratedCheckpoint:
-    """What :func:`migrate_checkpoint` has done.
+    """What `migrate_checkpoint` has done.
 
     Attributes:
         source: the checkpoint that was read.
@@ -41,7 +41,7 @@ class MigratedCheckpoint:
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> MigratedCheckpoint:
-        """From what :meth:`to_dict` gave, also by way of JSON."""
+        """From what `to_dict` gave, also by way of JSON."""
         rows = tuple(PlanRow(**{**row, "shape": tuple(row["shape"])}) for row in told["rows"])
         return cls(**{**told, "rows": rows, "notes": tuple(told["notes"])})
 
@@ -50,7 +50,7 @@ class MigratedCheckpoint:
 
 
 def summary(done: MigratedCheckpoint) -> str:
-    """A table of all variables, and what was done."""
+    """Return a table of all variables, and what was done."""
     table = [("target", "checkpoint", "shape", "how")]
     table += [(row.target or "-", row.source or "-", f"{row.dtype} {list(row.shape)}", row.how) for row in done.rows]
     widths = [max(len(row[column]) for row in table) for column in range(3)]

@@ -1,6 +1,6 @@
 """A training's state, the same whatever wrote it: weights, optimizer slots, the step, settings, averages. NumPy only.
 
-Weights bear the names of :mod:`estimator_pipeline.utils.variable_names`, slots the names that Keras 2 gives them.
+Weights bear the names of `estimator_pipeline.utils.variable_names`, slots the names that Keras 2 gives them.
 Beside each stands the name that it has in the file, which is the one that messages, options and tables speak of.
 """
 
@@ -54,7 +54,7 @@ class StateEntry:
         return str(self.value.dtype)
 
     def fitted(self, shape: tuple[int, ...]) -> np.ndarray:
-        """The value; of partitions, joined along the axis that gives this shape, where there is one."""
+        """Return the value; of partitions, joined along the axis that gives this shape, where there is one."""
         if self.parts and self.shape != shape:
             for axis in range(1, self.parts[0].ndim):
                 try:
@@ -101,7 +101,7 @@ class TrainingState:
 
 
 def family_of(slots: Iterable[str]) -> str:
-    """The optimizer that keeps slots of these names; "none" without any."""
+    """Return the optimizer that keeps slots of these names; "none" without any."""
     found = set(slots) - {GRADIENT_SUM}
     for family, needed in _FAMILIES:
         if needed <= found:
@@ -118,14 +118,14 @@ def state_of(
     optimizer: tuple[str, str] | None = None,
     settings: Collection[str] = (),
 ) -> TrainingState:
-    """The state that variables of these names make up.
+    """Return the state that variables of these names make up.
 
     Args:
         values: name -> value.
         source: where they are from.
-        kind: see :class:`TrainingState`.
+        kind: see `TrainingState`.
         style: what a momentum means, where it is known; else the names tell it.
-        optimizer: see :class:`TrainingState`.
+        optimizer: see `TrainingState`.
         settings: names of an optimizer's settings, where the names do not tell that they are.
 
     Raises:
@@ -204,7 +204,7 @@ def _style(slots: Mapping[str, Mapping[str, StateEntry]]) -> str | None:
 
 
 def _averages(entries: dict[str, StateEntry]) -> dict[str, StateEntry]:
-    """Takes the moving averages out of `entries`."""
+    """Take the moving averages out of `entries`."""
     found = {}
     for name in [name for name in entries if name.endswith(f"/{AVERAGE}")]:
         weight = name.removesuffix(f"/{AVERAGE}")

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def answer(document: Any) -> dict[str, Any]:
-    """What :func:`~estimator_pipeline.migrate.migrate_checkpoint` gives for what was asked, as plain values."""
+    """Return what `migrate_checkpoint` gives for what was asked, as plain values."""
     from estimator_pipeline import compat
     from estimator_pipeline.errors import PipelineError
     from estimator_pipeline.migrate import migrate_checkpoint

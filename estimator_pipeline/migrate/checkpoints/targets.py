@@ -1,6 +1,6 @@
 """What a state is moved to: a compiled model of Keras 2 or Keras 3, or the training graph of an Estimator.
 
-A target is described as a :class:`~estimator_pipeline.migrate.checkpoints.state.TrainingState` of its own first values,
+A target is described as a `TrainingState` of its own first values,
 so that the plan sees the same on both sides. Then it is given the plan's values, and writes itself the way its engine
 does.
 """
@@ -72,7 +72,7 @@ class KerasTarget:
         )
 
     def assign(self, values: Mapping[str, np.ndarray]) -> None:
-        """Gives its variables these values."""
+        """Give its variables these values."""
         for name, value in values.items():
             variable = self._named[name]
             variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
@@ -139,7 +139,7 @@ class EstimatorTarget:
     hyper: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: str, planned: Planned) -> str:
-        """Builds the graph, gives its variables what `planned` says, and writes the Estimator's checkpoint of them.
+        """Build the graph, give its variables what `planned` says, and write the Estimator's checkpoint of them.
 
         Args:
             folder: a new one; the Estimator works in it.
@@ -225,5 +225,5 @@ def _joined(parts: list[tuple[Any, Any]], values: list[Any]) -> Any:
 
 
 def _settings(state: TrainingState) -> dict[str, Any]:
-    """The settings that a graph keeps as variables."""
+    """Return the settings that a graph keeps as variables."""
     return {name.rpartition("/")[2]: entry.value.item() for name, entry in state.settings.items()}

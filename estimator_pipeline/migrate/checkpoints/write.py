@@ -80,10 +80,10 @@ def own_folder(folder: str) -> Iterator[str]:
 
 
 def into_folder(folder: str, written: str, *, run: str, told: Mapping[str, Any]) -> str:
-    """Moves a whole checkpoint into a folder, as its latest one.
+    """Move a whole checkpoint into a folder, as its latest one.
 
     Args:
-        folder: the folder, which :func:`own_folder` holds.
+        folder: the folder, which `own_folder` holds.
         written: the checkpoint's prefix, in a temporary folder.
         run: the model directory that it was migrated from. What that run is made of is written down there, and the
             run that goes on is held against it.
@@ -118,7 +118,7 @@ def into_folder(folder: str, written: str, *, run: str, told: Mapping[str, Any])
 
 
 def to_file(path: str, write: Callable[[str], Any], *, overwrite: bool) -> None:
-    """Writes a file under another name, of the same ending, and renames it.
+    """Write a file under another name, of the same ending, and renames it.
 
     Raises:
         ConfigError: it is there already.

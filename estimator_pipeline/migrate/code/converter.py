@@ -176,7 +176,7 @@ class Converted:
         }
 
     def document(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
+        """Return the document that `--json` prints."""
         return {
             "schema": SCHEMA,
             "root": self.root,
@@ -200,16 +200,16 @@ def convert(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Converted:
-    """Converts a file or a folder; nothing is written.
+    """Convert a file or a folder; nothing is written.
 
     Args:
         root: a Python file, a notebook, or a folder of them.
-        notes: which constructs that are left get a marked comment above them; one of :data:`NOTES`.
+        notes: which constructs that are left get a marked comment above them; one of `NOTES`.
         to: "keras"; "keras-layers", where a model_fn either becomes Keras layers or keeps its Estimator; "estimator",
             where all stay Estimators; "keras3", as "keras-layers" in the words of Keras 3.
-        jobs: see :func:`scan`, as for `cache` and `progress`.
-        cache: see :func:`scan`.
-        progress: see :func:`scan`.
+        jobs: see `scan`, as for `cache` and `progress`.
+        cache: see `scan`.
+        progress: see `scan`.
 
     Returns:
         Every file with its text before and after, what was changed and what is left.
@@ -251,7 +251,7 @@ def convert(
 def convert_part(
     sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
 ) -> dict[str, Any]:
-    """The files of one program, as plain values: what of them is not as it was."""
+    """Return the files of one program, as plain values: what of them is not as it was."""
     analysis = analyse(sources, modules, others, to=options["to"], tick=tick)
     by_path: dict[str, list[CodeFinding]] = {}
     for finding in analysis.findings:
@@ -312,7 +312,7 @@ def _plain(made: ConvertedFile) -> dict[str, Any]:
 
 
 def _placed(source: SourceFile, change: Change) -> Change:
-    """A change by its line within the cell, where the file is a notebook."""
+    """Return a change by its line within the cell, where the file is a notebook."""
     cell, line = source.place(change.line) if source.cells else (None, change.line)
     return replace(change, cell=cell, line=line)
 
@@ -386,7 +386,7 @@ def _install(made: ConvertedFile, source: SourceFile, *, keras_3: bool) -> None:
 
 
 def _again(files: list[ConvertedFile], analysis: Analysis, others: Others) -> Analysis:
-    """The analysis of what is written."""
+    """Return the analysis of what is written."""
     counts = any(construct.match.ambiguous for construct, _ in analysis.constructs)
     if not others.any("a converted file", any(made.changed for made in files), counts=counts):
         return analysis
@@ -396,7 +396,7 @@ def _again(files: list[ConvertedFile], analysis: Analysis, others: Others) -> An
 
 
 def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) -> None:
-    """Notes, of the program as it is after the conversion: what was converted may be something that stays."""
+    """Note, of the program as it is after the conversion: what was converted may be something that stays."""
     trees = {tree.source.path: tree for tree in done.trees}
     for made in files:
         if made.path in trees and not made.kept:
@@ -405,7 +405,7 @@ def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) ->
 
 
 def _keep_cells(made: ConvertedFile, source: SourceFile) -> None:
-    """Puts the cells that change in place of the code of a whole notebook."""
+    """Put the cells that change in place of the code of a whole notebook."""
     cells = split(source.cells, made.after)
     if cells is None:  # a defect: the notebook stays as it was, and says so
         made.changes, made.keras, made.kept = [], False, "its cells cannot be told in what was written"
@@ -417,7 +417,7 @@ def _keep_cells(made: ConvertedFile, source: SourceFile) -> None:
 
 
 def _rewrite_notebooks(files: Mapping[str, ConvertedFile], code: CodeBase, *, noted: bool) -> None:
-    """Gives notebooks their JSON, where their code or a file that they write is converted."""
+    """Give notebooks their JSON, where their code or a file that they write is converted."""
     sources = {source.path: source for source in code.sources}
     written: dict[str, list[ConvertedFile]] = {}
     for made in files.values():
@@ -452,7 +452,7 @@ def _written_cell(notebook: SourceFile, file: SourceFile, text: str) -> dict[int
 
 
 def _noted(tree: Tree, lines: Lines, analysis: Analysis, noted: tuple[str, ...]) -> Iterator[Edit]:
-    """A comment above each statement with something that is left; those of an earlier conversion go."""
+    """Yield a comment above each statement with something that is left; those of an earlier conversion go."""
     yield from _old_notes(tree.source.text, lines)
     by_line: dict[int, list[CodeFinding]] = {}
     for construct, finding in analysis.constructs:
@@ -468,7 +468,7 @@ def _noted(tree: Tree, lines: Lines, analysis: Analysis, noted: tuple[str, ...])
 
 
 def _line_of_statement(tree: Tree, node: cst.CSTNode) -> int:
-    """The first line of the statement around a node."""
+    """Return the first line of the statement around a node."""
     line = tree.position(node)[0]
     for above in tree.above(node):
         if isinstance(above, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
@@ -477,7 +477,7 @@ def _line_of_statement(tree: Tree, node: cst.CSTNode) -> int:
 
 
 def _old_notes(text: str, lines: Lines) -> Iterator[Edit]:
-    """The lines of marked comments: they are written anew."""
+    """Yield the lines of marked comments: they are written anew."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text, newline="").readline))
     except (tokenize.TokenError, SyntaxError):

@@ -32,7 +32,7 @@ class Failures:
     def each(
         self, things: Iterable[_Thing], step: Callable[[_Thing], _Found], file: Callable[[_Thing], Tree]
     ) -> Iterator[_Found]:
-        """An :class:`Each`; a file that the step fails at gets a problem, and is left out from then on."""
+        """Yield an `Each`; a file that the step fails at gets a problem, and is left out from then on."""
         for thing in things:
             tree = file(thing)
             if tree in self.files:
@@ -50,7 +50,7 @@ class Failures:
 def plainly(
     things: Iterable[_Thing], step: Callable[[_Thing], _Found], file: Callable[[_Thing], Tree]
 ) -> Iterator[_Found]:
-    """An :class:`Each` that lets exceptions through."""
+    """Return an `Each` that lets exceptions through."""
     return map(step, things)
 
 

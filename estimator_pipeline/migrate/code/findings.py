@@ -34,7 +34,7 @@ class CodeFinding:
         path: relative to what was scanned, with slashes.
         line, column, end_line, end_column: counted from 1; the end is exclusive. In a notebook: within the cell.
         cell: of a notebook, counted from 1 among all its cells.
-        kind: of :data:`..catalogue.KINDS`.
+        kind: of `..catalogue.KINDS`.
         name: the canonical name, by which the catalogue has it.
         spelled: the full name by which the program reaches it.
         treatment: unchanged, automatic or manual.
@@ -126,12 +126,12 @@ class Scan:
         return sum(one.verdict == verdict for one in self.verdicts.values())
 
     def kinds(self) -> list[str]:
-        """The kinds that were found, in the catalogue's order."""
+        """Return the kinds that were found, in the catalogue's order."""
         there = {one.kind for one in self.findings}
         return [kind for kind in KINDS if kind in there]
 
     def document(self) -> dict[str, Any]:
-        """The document that `--json` prints: its form is that of scan.schema.json."""
+        """Return the document that `--json` prints: its form is that of scan.schema.json."""
         return {
             "schema": SCHEMA,
             "root": self.root,

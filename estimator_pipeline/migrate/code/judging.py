@@ -144,7 +144,7 @@ def _unreadable(source: SourceFile) -> str:
 
 
 def _line_of_problem(source: SourceFile) -> int:
-    """The line of the first thing that cannot be read; a cell has it among its own."""
+    """Return the line of the first thing that cannot be read; a cell has it among its own."""
     problem = source.problems[0]
     return problem.line + next((cell.first - 1 for cell in source.cells if cell.number == problem.cell), 0)
 

@@ -21,12 +21,12 @@ _NOTE = f"{MARK} asks for TensorFlow 1; write estimator_pipeline, which brings T
 
 
 def decoded(content: bytes) -> str:
-    """The text of a notebook's JSON, as it was read from a file."""
+    """Return the text of a notebook's JSON, as it was read from a file."""
     return content.decode("utf-8-sig")
 
 
 def with_notes_on_packages(source: str) -> str:
-    """A cell with a marked comment above each line that installs TensorFlow 1."""
+    """Return a cell with a marked comment above each line that installs TensorFlow 1."""
     lines = source.split("\n")
     made: list[str] = []
     for line in lines:
@@ -37,7 +37,7 @@ def with_notes_on_packages(source: str) -> str:
 
 
 def rewritten(text: str, sources: Mapping[int, str]) -> str:
-    """The JSON of a notebook with other code in cells, which lose their outputs; laid out as it was.
+    """Return the JSON of a notebook with other code in cells, which lose their outputs; laid out as it was.
 
     Args:
         text: the JSON.
@@ -61,7 +61,7 @@ def rewritten(text: str, sources: Mapping[int, str]) -> str:
 
 
 def _layout(text: str, document: Any) -> dict[str, Any]:
-    """The options of `json.dumps` that give the text, but for white space at its end."""
+    """Return the options of `json.dumps` that give the text, but for white space at its end."""
     found = re.match(r"\s*\{\n([ \t]+)", text)
     indent: Any = (found[1] if "\t" in found[1] else len(found[1])) if found else None
     options: list[dict[str, Any]] = [

@@ -34,7 +34,7 @@ class Others:
         return here
 
     def last(self, question: str, here: list[str] | None) -> list[str] | None:
-        """The [path, answer] of the last file that has one."""
+        """Return the [path, answer] of the last file that has one."""
         found = max((one for one in (here, self.known.get(question)) if one), default=None)
         self.asked[question] = found
         return found
@@ -46,7 +46,7 @@ def holds(asked: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 
 def merged(told: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all programs told."""
+    """Return what all programs told."""
     found: dict[str, Any] = {}
     for one in told:
         for question, answer in one.items():

@@ -71,7 +71,7 @@ def scan(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Scan:
-    """Scans a file or a folder.
+    """Scan a file or a folder.
 
     Args:
         root: a Python file, a notebook, or a folder of them.
@@ -106,7 +106,7 @@ def scan(
 def scan_part(
     sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
 ) -> dict[str, Any]:
-    """The findings and the verdicts of one program, as plain values."""
+    """Return the findings and the verdicts of one program, as plain values."""
     done = analyse(sources, modules, others, tick=tick)
     return {
         "findings": [vars(one) for one in done.findings],
@@ -124,7 +124,7 @@ def analyse(
     trees: Mapping[str, Tree] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Analysis:
-    """Scans one program, and keeps what the findings were made from; for the converter. Problems are added to sources.
+    """Scan one program, and keep what the findings were made from; for the converter. Problems are added to sources.
 
     Args:
         outcomes: path -> what becomes of a file as a Keras program, where that is known already.
@@ -166,7 +166,7 @@ class _Read:
     old: bool = False
 
     def each(self, step: Callable[[Tree], _Found]) -> Iterator[_Found]:
-        """What a step gives for each file."""
+        """Return what a step gives for each file."""
         return self.failures.each(self.trees, step, lambda tree: tree)
 
 
@@ -276,7 +276,7 @@ def in_order(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
 
 
 def _trees(sources: list[SourceFile], known: Mapping[str, Tree], tick: Callable[[], None]) -> list[Tree]:
-    """The trees of files; those of the same text are kept, for libcst is slow."""
+    """Return the trees of files; those of the same text are kept, for libcst is slow."""
     trees = []
     for source in sources:
         if source.problems and not source.cells:
@@ -377,7 +377,7 @@ def _finding(construct: Construct, old: bool) -> CodeFinding:
 
 
 def unreadable(source: SourceFile, problem: NotebookProblem) -> CodeFinding:
-    """The finding for what cannot be read."""
+    """Return the finding for what cannot be read."""
     row = catalogue.row("unreadable file")
     keep = row.keep if "Python 2" in problem.why else ""
     keep = keep.partition(" (")[0] if source.cells else keep  # 2to3 reads no notebooks

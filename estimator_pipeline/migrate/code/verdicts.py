@@ -30,7 +30,7 @@ class FileVerdict:
 
     Attributes:
         path: relative to what was scanned, with slashes.
-        verdict: one of :data:`VERDICTS`.
+        verdict: one of `VERDICTS`.
         why: why it is not more, in a sentence with its place; "" where there is nothing to say.
         reason: the same without the place.
         at, cell, line: the construct that it stops at: the user's file, its cell, its line; line 0: no place.
@@ -57,7 +57,7 @@ class FileVerdict:
         return f"{self.at}:{cell}{self.line}" if self.line else ""
 
     def told(self) -> str:
-        """The verdict, in a sentence."""
+        """Return the verdict, in a sentence."""
         said = VERDICTS[self.verdict] + (f": {self.why}" if self.why else "")
         return f"{said}; {self.manual} by hand" if self.manual else said
 

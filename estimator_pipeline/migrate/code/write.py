@@ -40,7 +40,7 @@ def check_output(root: Path, output: Path, *, overwrite: bool) -> None:
 
 
 def write(converted: Converted, output: Path) -> None:
-    """Writes every file that was read, converted or as it is.
+    """Write every file that was read, converted or as it is.
 
     A new folder appears when it is complete. In one that is there each file is replaced as a whole, the first of them
     after all are written beside it.

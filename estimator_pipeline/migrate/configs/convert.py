@@ -94,7 +94,7 @@ def convert_config(
     scheduler: str = "kubernetes",
     stdin: Any = None,
 ) -> Conversion:
-    """Reads a configuration and makes a job file of it. Writes nothing.
+    """Read a configuration and make a job file of it. Writes nothing.
 
     Args:
         path: The configuration, or "-" for standard input.
@@ -270,7 +270,7 @@ def _ordered(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(draft: JobDraft, data: dict[str, Any]) -> None:
-    """Holds the job against the real schema; what is still to be given is stood in for."""
+    """Hold the job against the real schema; what is still to be given is stood in for."""
     trial = _filled(draft, data)
     try:
         Job.model_validate(trial)
@@ -300,7 +300,7 @@ def _traced(draft: JobDraft, problem: Problem) -> str:
 
 
 def _filled(draft: JobDraft, data: dict[str, Any]) -> dict[str, Any]:
-    """The job with stand-ins that go with everything else in it."""
+    """Return the job with stand-ins that go with everything else in it."""
     trial = layered(data, {})
     missing = {problem.path for problem in placeholders_in(trial)}
     if not missing:
@@ -361,7 +361,7 @@ def _round_trip(text: str, data: dict[str, Any], source: str) -> None:
 
 
 def write_conversion(made: Conversion, output: str | File, *, overwrite: bool = False) -> list[File]:
-    """Writes the job file, whole or not at all.
+    """Write the job file, whole or not at all.
 
     Returns:
         What was written.

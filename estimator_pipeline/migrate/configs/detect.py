@@ -133,7 +133,7 @@ _BY_NAME = {known.name: known for known in FORMATS}
 
 
 def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, Document]:
-    """The format of a configuration, and its content.
+    """Return the format of a configuration, and its content.
 
     Args:
         text: What the file holds.
@@ -208,7 +208,7 @@ def _documents(text: str, source: str, wanted: str | None) -> list[Document]:
 
 
 def _printed(text: str, source: str) -> Document:
-    """A dict that Python has printed: of literals alone, or a RunConfig with protocol buffers in it."""
+    """Return a dict that Python has printed: of literals alone, or a RunConfig with protocol buffers in it."""
     document = read_dump(text, source=source)
     try:
         ast.literal_eval(text.strip())

@@ -75,14 +75,14 @@ class Document:
     kind: str = "text"
 
     def line(self, path: Path) -> int | None:
-        """The line of a field, or of the nearest one above it that has a line."""
+        """Return the line of a field, or of the nearest one above it that has a line."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
         return None
 
     def item(self, *path: str | int, field: str | None = None) -> Item | None:
-        """The field at a path; None where there is none."""
+        """Return the field at a path; None where there is none."""
         value = self.data
         for step in path:
             try:
@@ -92,7 +92,7 @@ class Document:
         return Item(path, value, self.line(path), field)
 
     def items(self, *path: str | int) -> list[Item]:
-        """The fields below a mapping, or the items of a list."""
+        """Return the fields below a mapping, or the items of a list."""
         at = self.item(*path)
         if at is None:
             return []
@@ -100,7 +100,7 @@ class Document:
         return [Item((*path, key), at.value[key], self.line((*path, key))) for key in keys]
 
     def leaves(self) -> Iterator[Path]:
-        """The path of every value that has nothing below it."""
+        """Yield the path of every value that has nothing below it."""
         yield from _leaves(self.data, ())
 
 
@@ -126,7 +126,7 @@ def dotted(path: Path) -> str:
 
 
 def read_text(path: str | File, *, stdin: Any = None) -> str:
-    """A file's text.
+    """Return a file's text.
 
     Args:
         path: The file, or "-" for standard input.
@@ -194,7 +194,7 @@ _WORDS = {
 
 
 def read_json(text: str, *, source: str) -> Document:
-    """Reads JSON and keeps the lines. Duplicate keys are refused, for half of the readers take the other one.
+    """Read JSON and keep the lines. Duplicate keys are refused, for half of the readers take the other one.
 
     Raises:
         ConfigError: It is not JSON, with line and column.
@@ -319,7 +319,7 @@ class _Json:
 
 
 def read_yaml(text: str, *, source: str) -> list[Document]:
-    """Reads YAML, one document or several between `---`; empty ones are left out.
+    """Read YAML, one document or several between `---`; empty ones are left out.
 
     Anchors, aliases and merge keys are followed. Tags make no objects: a value with one is refused.
 
@@ -379,7 +379,7 @@ def _check_aliases(root: Any, source: str) -> None:
 
 
 def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: list[None]) -> Any:
-    """What ruamel gave, as plain values; the lines go into `lines`."""
+    """Return what ruamel gave, as plain values; the lines go into `lines`."""
     count.append(None)
     if len(path) > DEEPEST or len(count) > MOST_VALUES:
         raise ConfigError(

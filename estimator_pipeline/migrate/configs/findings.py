@@ -37,7 +37,7 @@ class ConfigFinding:
     why: str = ""
 
     def at(self, item: Item) -> ConfigFinding:
-        """The same of a field that another document calls so."""
+        """Return the same of a field that another document calls so."""
         return replace(self, item=item)
 
     def document(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class JobDraft:
     container_paths: dict[str, Path] = field(default_factory=dict)
 
     def take(self, item: Item, to: Path, value: Any = None, *, why: str = "") -> bool:
-        """Puts a value into the job. `value` is the field's own where it is left out.
+        """Put a value into the job. `value` is the field's own where it is left out.
 
         Returns:
             Whether it was taken; otherwise it has become a decision.
@@ -103,7 +103,7 @@ class JobDraft:
         return True
 
     def add(self, item: Item, to: Path, value: Any, *, why: str = "") -> bool:
-        """Adds to a list of the job, once.
+        """Add to a list of the job, once.
 
         Returns:
             Whether it was taken; otherwise it has become a decision.
@@ -121,7 +121,7 @@ class JobDraft:
         return True
 
     def moved(self, before: Path, after: Path) -> None:
-        """Notes that a value stands in another field now."""
+        """Note that a value stands in another field now."""
         self.findings = [replace(f, to=after) if f.to == before else f for f in self.findings]
 
     def decide(self, item: Item, why: str, to: Path | None = None, *, once: bool = False) -> None:
@@ -155,7 +155,7 @@ class JobDraft:
         return any(path[: len(f.item.path)] == f.item.path for f in self.findings)
 
     def current(self, *path: str) -> Any:
-        """What the job holds by now, the template's part included."""
+        """Return what the job holds by now, the template's part included."""
         found = get(self.job, path)
         return get(self.base, path) if found is None else found
 
@@ -177,7 +177,7 @@ class JobDraft:
         return None
 
     def replaced(self, finding: ConfigFinding, value: Any, by: str) -> None:
-        """Notes that `--set` has changed what was taken."""
+        """Note that `--set` has changed what was taken."""
         i = self.findings.index(finding)
         why = f"{finding.why}; " if finding.why else ""
         self.findings[i] = replace(finding, job_value=value, why=f"{why}replaced by {by}")
@@ -194,7 +194,7 @@ def _short(value: Any) -> str:
 
 
 def stand_ins() -> dict[str, Any]:
-    """The least that a job file must hold, so that the rest of one can be checked."""
+    """Return the least that a job file must hold, so that the rest of one can be checked."""
     return {
         "model": {"name": "cnn"},
         "input": {"source": "tfds", "name": "digits", "global_batch_size": 64},
@@ -226,7 +226,7 @@ def layered(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def get(data: dict[str, Any], path: Path) -> Any:
-    """The value at a path; None where there is none."""
+    """Return the value at a path; None where there is none."""
     value: Any = data
     for step in path:
         if not isinstance(value, dict) or step not in value:
@@ -236,7 +236,7 @@ def get(data: dict[str, Any], path: Path) -> Any:
 
 
 def put(data: dict[str, Any], path: Path, value: Any) -> None:
-    """Sets the value at a path, with mappings on the way."""
+    """Set the value at a path, with mappings on the way."""
     for step in path[:-1]:
         if not isinstance(data.get(str(step)), dict):
             data[str(step)] = {}

@@ -24,7 +24,7 @@ class Opaque(str):
 
 
 def read_dump(text: str, *, source: str) -> Document:
-    """Reads a RunConfig that was printed, alone or within a log.
+    """Read a RunConfig that was printed, alone or within a log.
 
     Raises:
         ConfigError: It has no such dict, one that does not end, or several that differ.
@@ -142,7 +142,7 @@ _SCALAR = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[-+\w.]+)\s*[,;
 
 
 def parse_proto(text: str) -> dict[str, Any] | None:
-    """A protocol buffer's text form as a mapping; None: it is none."""
+    """Return a protocol buffer's text form as a mapping; None: it is none."""
     found, at = _message(text, 0, 0)
     return found if found is not None and at == len(text.rstrip()) + _trailing(text) else None
 

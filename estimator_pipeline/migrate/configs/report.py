@@ -10,7 +10,7 @@ __all__ = ["report_text"]
 
 
 def report_text(made: Conversion, *, width: int | None = None, color: bool = False) -> str:
-    """The table, and what is still to be given.
+    """Return the table, and what is still to be given.
 
     Args:
         made: What came of a configuration.

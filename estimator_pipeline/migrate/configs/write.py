@@ -24,7 +24,7 @@ _RESERVED = re.compile(r"(?i)(true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|[-
 
 
 def job_text(draft: JobDraft, data: dict[str, Any], known: Format) -> str:
-    """The YAML of a job file, with comments.
+    """Return the YAML of a job file, with comments.
 
     Args:
         draft: What became of each field.
@@ -126,14 +126,14 @@ def _origin(finding: ConfigFinding) -> str:
 
 
 def shown(value: Any, most: int = 60) -> str:
-    """A value for people: one line, not too long."""
+    """Return a value for people: one line, not too long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = " ".join(text.split()) or "empty"
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def flow(value: Any) -> str:
-    """A value as YAML on one line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{flow(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -3,11 +3,11 @@
     done = migrate_export("exports/1700000000", model=make_model, checkpoint="runs/keras", output="exports/keras")
     print(done)
 
-The steps: what the old export takes and gives (:mod:`~estimator_pipeline.migrate.exports.read`), the Keras model
-(:mod:`~estimator_pipeline.migrate.exports.keras_model`), which of its answers is which output
-(:mod:`~estimator_pipeline.migrate.exports.outputs`), the SavedModel
-(:mod:`~estimator_pipeline.migrate.exports.write`), and both asked the same
-(:mod:`~estimator_pipeline.migrate.exports.sample_inputs`).
+The steps: what the old export takes and gives (`read`), the Keras model
+(`keras_model`), which of its answers is which output
+(`outputs`), the SavedModel
+(`write`), and both asked the same
+(`sample_inputs`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def migrate_export(
     overwrite: bool = False,
     allow_mismatch: bool = False,
 ) -> MigratedExport:
-    """Writes a Keras model with the signatures of an Estimator's export, and compares what the two answer.
+    """Write a Keras model with the signatures of an Estimator's export, and compare what the two answer.
 
     Args:
         source: the old export: a SavedModel's folder on a local disk.
@@ -56,9 +56,9 @@ def migrate_export(
         settings: changes to it, as `--set` takes them.
         model: a function that returns a Keras model, its name (`file.py:function`), or a `.keras` file.
         engine: "keras" (Keras 2) or "keras3"; by default what the job says, else Keras 2.
-        checkpoint: whose weights are taken, as :func:`~estimator_pipeline.migrate.migrate_checkpoint` reads them: of
+        checkpoint: whose weights are taken, as `migrate_checkpoint` reads them: of
             Keras, of an Estimator, a `.keras` file; or an export, whose variables are taken. None: those in the model.
-        mapping: of weights, see :func:`~estimator_pipeline.migrate.migrate_checkpoint`.
+        mapping: of weights, see `migrate_checkpoint`.
         use_ema_weights: weights are their moving averages.
         allow_leftover: names or patterns of variables of the checkpoint that the model does without.
         signature: what names do not say, or a YAML file of it: `outputs`, `inputs`, `classes`.

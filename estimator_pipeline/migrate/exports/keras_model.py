@@ -20,7 +20,7 @@ _HEADS_OF_JOBS = {"one_hot": "multi_class"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """Which model, with which weights; see :func:`estimator_pipeline.migrate.migrate_export`."""
+    """Which model, with which weights; see `estimator_pipeline.migrate.migrate_export`."""
 
     job: str | None
     settings: tuple[str, ...]
@@ -68,7 +68,7 @@ class KerasSide:
     notes: tuple[str, ...] = ()
 
     def outputs(self, given: Any) -> tuple[dict[str, Any], bool]:
-        """What the model gives, by name, and whether it is one tensor without a name that a program gave it."""
+        """Return what the model gives, by name, and whether it is one tensor without a name that a program gave it."""
         made = self.model(given, training=False)
         if isinstance(made, Mapping):
             return dict(made), False
@@ -78,18 +78,18 @@ class KerasSide:
         return {names[0] if names else "output": made}, True
 
     def variables(self) -> list[Any]:
-        """The model's variables, as TensorFlow saves them."""
+        """Return the model's variables, as TensorFlow saves them."""
         return [getattr(one, "value", one) if _is_keras_3(one) else one for one in self.model.variables]
 
     def last_activation(self) -> str | None:
-        """The name of the last layer's activation, where it has one that makes probabilities of logits."""
+        """Return the name of the last layer's activation, where it has one that makes probabilities of logits."""
         layers = getattr(self.model, "layers", None) or [None]
         name = getattr(getattr(layers[-1], "activation", None), "__name__", type(layers[-1]).__name__.lower())
         return name if name in ("softmax", "sigmoid") else None
 
 
 def keras_side(request: ModelRequest) -> KerasSide:
-    """Makes the model, with its weights.
+    """Make the model, with its weights.
 
     Raises:
         ConfigError: there is none, or its weights do not fit.

@@ -56,7 +56,7 @@ class OutputMapping:
     """What one output of a signature is.
 
     Attributes:
-        function: of :data:`_OF_HEADS`, "identity", "exp", "sigmoid", "softmax", "argmax" or "feature".
+        function: of `_OF_HEADS`, "identity", "exp", "sigmoid", "softmax", "argmax" or "feature".
         of: the model's output (None: its only one), or the input.
     """
 
@@ -70,7 +70,7 @@ class OutputMapping:
 
 
 def read_overrides(path: str | Path) -> ExportOverrides:
-    """Reads a YAML file with `inputs`, `outputs` and `classes`.
+    """Read a YAML file with `inputs`, `outputs` and `classes`.
 
     Raises:
         ConfigError: it cannot be read, or holds something else.
@@ -86,7 +86,7 @@ def read_overrides(path: str | Path) -> ExportOverrides:
 
 
 def overrides_of(found: Any, *, source: str) -> ExportOverrides:
-    """What a mapping says.
+    """Return what a mapping says.
 
     Raises:
         ConfigError: it says something else.
@@ -128,7 +128,7 @@ def output_mappings_of(
     single: bool,
     problems: list[str],
 ) -> dict[str, dict[str, OutputMapping]]:
-    """What each output of each signature is.
+    """Return what each output of each signature is.
 
     Args:
         export: the old one.
@@ -220,10 +220,10 @@ def _inferred(
 def head_of(
     mappings: Mapping[str, Mapping[str, OutputMapping]], *, columns: int | None, gives: str, problems: list[str]
 ) -> str | None:
-    """The head that the names of all outputs speak of; None where none is needed.
+    """Return the head that the names of all outputs speak of; None where none is needed.
 
     Args:
-        mappings: from :func:`output_mappings_of`.
+        mappings: from `output_mappings_of`.
         columns: of the model's logits.
         gives: what the model's outputs are.
         problems: two readings that are left are added here.
@@ -260,11 +260,11 @@ def head_of(
 
 
 def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Callable[[str, Any], Any]:
-    """A function (name, model's output [B, K]) -> the tensor that a head gives under that name.
+    """Return a function (name, model's output [B, K]) -> the tensor that a head gives under that name.
 
     Args:
-        head: of :data:`HEADS`.
-        gives: what the model's output is, of :data:`GIVES`.
+        head: of `HEADS`.
+        gives: what the model's output is, of `GIVES`.
         classes: names of the classes; empty: "0", "1", …
 
     Raises (when it is called):
@@ -336,7 +336,7 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
 
 
 def classes_in(export: EstimatorExport, answers: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the classes, where the old export tells all of them beside each answer; else empty."""
+    """Return the names of the classes, where the old export tells all of them beside each answer; else empty."""
     for key, signature in export.signatures.items():
         name = "classes" if signature.method == CLASSIFY else "all_classes"
         if name in signature.outputs:

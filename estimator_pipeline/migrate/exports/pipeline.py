@@ -33,7 +33,7 @@ _SIDES = ("the old export", "the new one")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """What is to be done; see :func:`estimator_pipeline.migrate.migrate_export`."""
+    """What is to be done; see `estimator_pipeline.migrate.migrate_export`."""
 
     source: str
     output: str
@@ -86,7 +86,7 @@ def check(asked: ExportRequest) -> None:
 
 
 def migrate(asked: ExportRequest, request: ModelRequest, overrides: ExportOverrides) -> MigratedExport:
-    """Makes the new export.
+    """Make the new export.
 
     Raises:
         ConfigError: something does not fit; all of it is named.
@@ -195,7 +195,7 @@ class _Fit:
         )
 
     def _outputs(self) -> tuple[dict[str, Any], bool]:
-        """The model's outputs: name -> shape, as traced on the first signature."""
+        """Return the model's outputs: name -> shape, as traced on the first signature."""
         found: dict[str, Any] = {}
         single = []
 
@@ -378,7 +378,7 @@ def _same_type(feature: ExportFeature | Tensor, wanted: Input) -> bool:
 
 
 def _verify(export: EstimatorExport, written: Mapping[str, Signature]) -> None:
-    """Holds what was written against what it was to be.
+    """Hold what was written against what it was to be.
 
     Raises:
         ConfigError: the names are others.

@@ -125,7 +125,7 @@ class EstimatorExport:
 
 
 def read_export(path: str) -> EstimatorExport:
-    """Reads the SavedModel of a folder on a local disk.
+    """Read the SavedModel of a folder on a local disk.
 
     Raises:
         ConfigError: there is none, it has nothing to serve, or something in it that is not known here.
@@ -176,7 +176,7 @@ def read_export(path: str) -> EstimatorExport:
 def answers_of(
     path: str, signatures: Mapping[str, Signature], given: Mapping[str, Mapping[str, Any]], *, old: bool
 ) -> dict[str, np.ndarray]:
-    """What a SavedModel answers.
+    """Return what a SavedModel answers.
 
     Args:
         path: of its folder.
@@ -218,7 +218,7 @@ def answers_of(
 
 
 def signatures_of(path: str) -> dict[str, Signature]:
-    """The signatures of a SavedModel that was written here."""
+    """Return the signatures of a SavedModel that was written here."""
     (graph,) = saved_models.meta_graphs(path)
     named = graph.signature_def.items()
     return {key: _signature(path, key, each) for key, each in named if not key.startswith("__saved_model_")}
@@ -330,7 +330,7 @@ def _text(key: Any) -> str:
 
 
 def _words(graph: Any, path: str) -> tuple[bytes, ...]:
-    """Lists of strings in the graph and its assets: records that are drawn have words that the model knows."""
+    """List of strings in the graph and its assets: records that are drawn have words that the model knows."""
     tf = compat.tensorflow()
     found: dict[bytes, None] = {}
     keys = {name.partition(":")[0] for node in graph.node if node.op in _PARSERS for name in node.input}
@@ -347,7 +347,7 @@ def _words(graph: Any, path: str) -> tuple[bytes, ...]:
 
 
 def _reason(message: str) -> str:
-    """The line of an error of TensorFlow's that says what is wrong; others say where in the graph."""
+    """Return the line of an error of TensorFlow's that says what is wrong; others say where in the graph."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     found = [line for line in lines if not _PLACES.match(line)]
     return re.sub(r"^\(\d+\) ", "", (found or lines or ["no reason is told"])[0])[:300]

@@ -36,7 +36,7 @@ class ExportRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MigratedExport:
-    """What :func:`migrate_export` has done.
+    """What `migrate_export` has done.
 
     Attributes:
         source: the old export.
@@ -68,7 +68,7 @@ class MigratedExport:
 
 
 def summary(done: MigratedExport) -> str:
-    """A table of all outputs, and what was done."""
+    """Return a table of all outputs, and what was done."""
     table = [("signature", "output", "is", "difference", "tolerance")]
     for row in done.rows:
         far = "none" if row.equal and not row.absolute else f"{row.absolute:.2g}"

@@ -25,7 +25,7 @@ Answer = Callable[[Signature, Mapping[str, Any]], dict[str, Any]]
 
 
 def features_of(export: EstimatorExport, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The features of what a signature takes: its tensors, and what is parsed of its serialized examples.
+    """Return the features of what a signature takes: its tensors, and what is parsed of its serialized examples.
 
     Args:
         export: the old one.
@@ -44,7 +44,7 @@ def features_of(export: EstimatorExport, signature: Signature, given: Mapping[st
 
 
 def concrete(signature: Signature, answer: Answer) -> Any:
-    """The function of a signature, traced.
+    """Return the function of a signature, traced.
 
     Args:
         signature: the old one.
@@ -64,12 +64,12 @@ def concrete(signature: Signature, answer: Answer) -> Any:
 
 
 def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: EstimatorExport) -> None:
-    """Writes the SavedModel.
+    """Write the SavedModel.
 
     Args:
         folder: where to.
         side: the model.
-        functions: signature key -> its function, from :func:`concrete`.
+        functions: signature key -> its function, from `concrete`.
         export: the old one; its method names and names of inputs are taken.
 
     Raises:
@@ -97,7 +97,7 @@ def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: Est
 
 
 def carry_assets(old: str, new: str) -> list[str]:
-    """Copies what is beside the old export's graph and not in the new one: vocabularies, `assets.extra`.
+    """Copy what is beside the old export's graph and not in the new one: vocabularies, `assets.extra`.
 
     Returns:
         Notes on it.
@@ -120,7 +120,7 @@ def carry_assets(old: str, new: str) -> list[str]:
 
 @contextlib.contextmanager
 def own_folder(output: str) -> Iterator[str]:
-    """A new folder beside the output, which is removed at the block's end unless it was renamed."""
+    """Yield a new folder beside the output, which is removed at the block's end unless it was renamed."""
     temporary = f"{output}.unfinished-{uuid.uuid4().hex[:8]}"
     try:
         os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
@@ -133,7 +133,7 @@ def own_folder(output: str) -> Iterator[str]:
 
 
 def place(temporary: str, output: str) -> None:
-    """Renames a whole SavedModel to its place; what was there before is removed after it."""
+    """Rename a whole SavedModel to its place; what was there before is removed after it."""
     before = f"{output}.replaced-{uuid.uuid4().hex[:8]}"
     there = os.path.lexists(output)
     if there:
@@ -157,7 +157,7 @@ def _arguments(signature: Signature) -> dict[str, str]:
 
 
 def renamed_inputs(export: EstimatorExport) -> list[str]:
-    """Inputs whose names are no arguments of a Python function."""
+    """Return inputs whose names are no arguments of a Python function."""
     return [
         f"{key}/{name}: `tf.saved_model.load` calls it {clean}; servers call it {name}"
         for key, signature in export.signatures.items()
@@ -167,7 +167,7 @@ def renamed_inputs(export: EstimatorExport) -> list[str]:
 
 
 def _tables(tf: Any, model: Any) -> Iterator[Any]:
-    """The look-up tables and files that layers hold; a model tells of its variables alone."""
+    """Yield the look-up tables and files that layers hold; a model tells of its variables alone."""
     lookup = tf.lookup
     kinds = (
         lookup.StaticHashTable, lookup.StaticVocabularyTable, lookup.experimental.MutableHashTable,

@@ -1,6 +1,6 @@
 """The networks of canned Estimators as compiled Keras models: linear, deep, wide and deep; classes or numbers.
 
-Each takes the arguments of the Estimator of its name, with columns of :mod:`keras_columns`, and is a `tf.keras.Model`:
+Each takes the arguments of the Estimator of its name, with columns of `keras_columns`, and is a `tf.keras.Model`:
 `fit`, `evaluate` and `predict` take a data set of (dict of features, labels). Losses, metrics, predictions and what is
 taken where nothing is said are those of TensorFlow 2's canned Estimators: docs/reference/migrate-equals.md.
 """
@@ -34,7 +34,7 @@ def DNNClassifier(
     activation_fn: Any = "relu", dropout: float | None = None, loss_reduction: str = "sum_over_batch_size",
     batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """A network of dense layers that tells classes apart."""
+    """Return a network of dense layers that tells classes apart."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _deep(feature_columns, hidden_units, head.width, activation_fn, dropout, batch_norm)
     return _compiled(head, model_dir, deep, None, keras_optimizer(optimizer, None), None)
@@ -45,7 +45,7 @@ def DNNRegressor(
     label_dimension: int = 1, weight_column: Any = None, optimizer: Any = "Adagrad", activation_fn: Any = "relu",
     dropout: float | None = None, loss_reduction: str = "sum_over_batch_size", batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """A network of dense layers that gives numbers."""
+    """Return a network of dense layers that gives numbers."""
     head = RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _deep(feature_columns, hidden_units, head.width, activation_fn, dropout, batch_norm)
     return _compiled(head, model_dir, deep, None, keras_optimizer(optimizer, None), None)
@@ -56,7 +56,7 @@ def LinearClassifier(
     label_vocabulary: Sequence[str] | None = None, optimizer: Any = "Ftrl",
     loss_reduction: str = "sum_over_batch_size", sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A weight for each category and number, that tells classes apart."""
+    """Return a weight for each category and number, that tells classes apart."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     rate = min(_RATES["linear"], 1 / math.sqrt(len(feature_columns)))
     wide = linear_model(feature_columns, head.width, sparse_combiner)
@@ -68,7 +68,7 @@ def LinearRegressor(
     weight_column: Any = None, optimizer: Any = "Ftrl", loss_reduction: str = "sum_over_batch_size",
     sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A weight for each category and number, that gives numbers."""
+    """Return a weight for each category and number, that gives numbers."""
     head = RegressionHead(label_dimension, weight_column, loss_reduction)
     rate = min(_RATES["linear"], 1 / math.sqrt(len(feature_columns)))
     wide = linear_model(feature_columns, head.width, sparse_combiner)
@@ -82,7 +82,7 @@ def DNNLinearCombinedClassifier(
     label_vocabulary: Sequence[str] | None = None, loss_reduction: str = "sum_over_batch_size",
     batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A linear part and a deep one, each with its optimizer, that tell classes apart."""
+    """Return a linear part and a deep one, each with its optimizer, that tell classes apart."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _deep(dnn_feature_columns, dnn_hidden_units, head.width, dnn_activation_fn, dnn_dropout, batch_norm)
     wide = linear_model(linear_feature_columns, head.width, linear_sparse_combiner)
@@ -96,7 +96,7 @@ def DNNLinearCombinedRegressor(
     weight_column: Any = None, loss_reduction: str = "sum_over_batch_size", batch_norm: bool = False,
     linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A linear part and a deep one, each with its optimizer, that give numbers."""
+    """Return a linear part and a deep one, each with its optimizer, that give numbers."""
     head = RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _deep(dnn_feature_columns, dnn_hidden_units, head.width, dnn_activation_fn, dnn_dropout, batch_norm)
     wide = linear_model(linear_feature_columns, head.width, linear_sparse_combiner)
@@ -114,14 +114,14 @@ def linear_rate(columns: int) -> float:
 
 
 def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction: str) -> Any:
-    """The head of so many classes."""
+    """Return the head of so many classes."""
     if classes == 2:
         return BinaryClassHead(weights, label_vocabulary=words, loss_reduction=reduction)
     return MultiClassHead(classes, weights, words, reduction)
 
 
 def keras_optimizer(given: Any, rate: float | None) -> Any:
-    """An optimizer of Keras, of the kind whose variables an Estimator keeps.
+    """Return an optimizer of Keras, of the kind whose variables an Estimator keeps.
 
     Args:
         given: its name, the optimizer, or a function that makes it.
@@ -143,7 +143,7 @@ def keras_optimizer(given: Any, rate: float | None) -> Any:
 
 
 def add_metrics(model: Any, tells: Callable[..., Mapping[str, Sequence[Any]]], metrics: Mapping[str, Any]) -> Any:
-    """The model with further metrics, as `tf.estimator.add_metrics` gives an Estimator.
+    """Return the model with further metrics, as `tf.estimator.add_metrics` gives an Estimator.
 
     Args:
         model: of a function of this module, or another one that has `predictions(features, outputs)`.
@@ -167,12 +167,12 @@ def add_metrics(model: Any, tells: Callable[..., Mapping[str, Sequence[Any]]], m
 
 
 def export(model: Any, folder: str, spec: Mapping[str, Any]) -> bytes:
-    """Writes a SavedModel that takes serialized `tf.Example`, with the signatures of canned Estimators.
+    """Write a SavedModel that takes serialized `tf.Example`, with the signatures of canned Estimators.
 
     Args:
         model: of a function of this module, trained.
         folder: a new folder below it, named after the time, is for the SavedModel.
-        spec: what `tf.io.parse_example` needs: :func:`keras_columns.make_parse_example_spec`.
+        spec: what `tf.io.parse_example` needs: `keras_columns.make_parse_example_spec`.
 
     Returns:
         The name of the new folder, as `export_saved_model` of an Estimator gives it.
@@ -261,7 +261,7 @@ def _model_class() -> Callable[..., Any]:
             self.linear_optimizer = linear_optimizer
 
         def named_values(self) -> dict[str, Any]:
-            """The weights' values, by the names that they had in the Estimator."""
+            """Return the weights' values, by the names that they had in the Estimator."""
             found = {}
             for variable in self.variables:
                 name = variable.name.partition(":")[0].removeprefix(f"{self.name}/")

@@ -94,7 +94,7 @@ class Cluster:
 
 
 def of_workers(*, environ: Mapping[str, str] | None = None) -> Cluster:
-    """The cluster of TF_CONFIG; one process without it.
+    """Return the cluster of TF_CONFIG; one process without it.
 
     Args:
         environ: where TF_CONFIG is looked up; `os.environ` by default.
@@ -129,7 +129,7 @@ def save_weights(model: Any, path: str, *, environ: Mapping[str, str] | None = N
 
 
 def _with_servers(text: str) -> tuple[Mapping[str, Any], str] | None:
-    """The jobs of a document that has parameter servers, and the task; None for others."""
+    """Return the jobs of a document that has parameter servers, and the task; None for others."""
     try:
         document = json.loads(text)
         jobs, task = document["cluster"], document.get("task") or {}

@@ -56,7 +56,7 @@ def Evaluation(
     tf_config: TFConfig | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Any:
-    """Evaluates the model each time so many steps are done, and when training ends.
+    """Evaluate the model each time so many steps are done, and when training ends.
 
     The metrics that `fit` shows of training go on behind an evaluation as if there had been none; on several replicas
     but for rounding.
@@ -227,7 +227,7 @@ def _callback_class() -> Callable[..., Any]:
             return None
 
         def _keep(self) -> None:
-            """Writes the results so far, and the last one for TensorBoard."""
+            """Write the results so far, and the last one for TensorBoard."""
             if self._place is None:
                 return
             tf.io.gfile.makedirs(self._place)
@@ -267,7 +267,7 @@ def _by_records(data: Any, task: TFConfig) -> Any:
 
 
 def new_export_folder(base: str) -> str:
-    """The name of a new folder in `base`, after the time in seconds; two exports of one second would be one."""
+    """Return the name of a new folder in `base`, after the time in seconds; two exports of one second would be one."""
     gfile = compat.tensorflow().io.gfile
     while gfile.exists(path := os.path.join(base, str(int(time.time())))):
         time.sleep(0.05)
@@ -293,7 +293,7 @@ class LatestExporter:
         return True
 
     def write(self, model: Any, folder: str) -> bytes:
-        """Exports, and removes the oldest of what is more than is to be kept."""
+        """Export, and remove the oldest of what is more than is to be kept."""
         gfile = compat.tensorflow().io.gfile
         new_export_folder(folder)  # waits for it: `export` names it itself
         path = self._export(model, folder)
@@ -308,7 +308,7 @@ class BestExporter(LatestExporter):
 
     Args:
         name: of the folder below `export/`.
-        export: as for :class:`LatestExporter`.
+        export: as for `LatestExporter`.
         compare: `compare(best_eval_result=, current_eval_result=)`: whether the current one is better; by default of a
             smaller loss.
         exports_to_keep: how many of them; None: all.
@@ -346,7 +346,7 @@ class FinalExporter(LatestExporter):
 
     Args:
         name: of the folder below `export/`.
-        export: as for :class:`LatestExporter`.
+        export: as for `LatestExporter`.
     """
 
     def __init__(self, name: str, export: Callable[[Any, str], bytes]) -> None:
@@ -371,7 +371,7 @@ def stop_if_no_decrease(
         min_steps: evaluations of earlier steps are not looked at.
 
     Returns:
-        For `stop` of :func:`Evaluation`: a function of all results so far.
+        For `stop` of `Evaluation`: a function of all results so far.
     """
     return functools.partial(_is_stale, metric_name, max_steps_without_decrease, min_steps, lambda a, b: a < b)
 
@@ -379,7 +379,7 @@ def stop_if_no_decrease(
 def stop_if_no_increase(
     metric_name: str, max_steps_without_increase: int, *, min_steps: int = 0
 ) -> Callable[[Sequence[Result]], bool]:
-    """The same for a metric that should grow."""
+    """Return the same for a metric that should grow."""
     return functools.partial(_is_stale, metric_name, max_steps_without_increase, min_steps, lambda a, b: a > b)
 
 

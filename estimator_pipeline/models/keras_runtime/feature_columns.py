@@ -53,7 +53,7 @@ class Column:
         )
 
     def parsed(self) -> dict[str, Any]:
-        """What `tf.io.parse_example` needs for it."""
+        """Return what `tf.io.parse_example` needs for it."""
         return {}
 
     def made_by(self, layer: Any) -> Any:
@@ -62,7 +62,7 @@ class Column:
 
 
 def _given(features: Mapping[str, Any], key: str) -> Any:
-    """A feature as a tensor [B, k]; of a sparse one, empty texts and -1 where there is nothing."""
+    """Return a feature as a tensor [B, k]; of a sparse one, empty texts and -1 where there is nothing."""
     tf = compat.tensorflow()
     if key not in features:
         raise ConfigError(
@@ -171,7 +171,7 @@ def categorical_column_with_vocabulary_list(
     default_value: int = -1,
     num_oov_buckets: int = 0,
 ) -> Column:
-    """The place of a word in a list; the others are `default_value`, or hashed into buckets behind the list."""
+    """Return the place of a word in a list; the others are `default_value`, or hashed into buckets behind the list."""
     tf = compat.tensorflow()
     words = list(vocabulary_list)
     texts = isinstance(words[0], str | bytes)
@@ -190,7 +190,7 @@ def categorical_column_with_vocabulary_file(
     default_value: int | None = None,
     num_oov_buckets: int = 0,
 ) -> Column:
-    """The same of a file with a word in each line; of its first `vocabulary_size` lines, where that is said."""
+    """Return the same of a file with a word in each line; of its first `vocabulary_size` lines, where that is said."""
     tf = compat.tensorflow()
     with tf.io.gfile.GFile(vocabulary_file) as lines:
         words = [line.rstrip("\r\n") for line in lines][:vocabulary_size]
@@ -214,7 +214,7 @@ def _looked_up(lookup: Any, size: int, default: int, buckets: int, texts: bool) 
 
 
 def categorical_column_with_identity(key: str, num_buckets: int, default_value: int | None = None) -> Column:
-    """A number that is a category already; one beyond is `default_value`, or an error."""
+    """Return a number that is a category already; one beyond is `default_value`, or an error."""
 
     def number(value: Any) -> Any:
         tf = compat.tensorflow()
@@ -231,7 +231,7 @@ def categorical_column_with_identity(key: str, num_buckets: int, default_value: 
 
 
 def categorical_column_with_hash_bucket(key: str, hash_bucket_size: int, dtype: Any = None) -> Column:
-    """The hash of a word; the empty text has none."""
+    """Return the hash of a word; the empty text has none."""
     tf = compat.tensorflow()
     layer = tf.keras.layers.Hashing(hash_bucket_size)
     return _Category(key, hash_bucket_size, layer, dtype or tf.string, [layer])
@@ -275,7 +275,7 @@ class _Crossed(Column):
 
 
 def crossed_column(keys: Sequence[str | Column], hash_bucket_size: int, hash_key: int | None = None) -> Column:
-    """The hash of several columns' values together."""
+    """Return the hash of several columns' values together."""
     return _Crossed(keys, hash_bucket_size, hash_key)
 
 
@@ -336,12 +336,12 @@ def embedding_column(
     initializer: Any = None,
     trainable: bool = True,
 ) -> Column:
-    """The mean of the categories' vectors."""
+    """Return the mean of the categories' vectors."""
     return _Embedding(categorical_column, dimension, combiner, initializer, trainable)
 
 
 def make_parse_example_spec(feature_columns: Sequence[Column]) -> dict[str, Any]:
-    """What `tf.io.parse_example` needs for all of the columns."""
+    """Return what `tf.io.parse_example` needs for all of the columns."""
     found: dict[str, Any] = {}
     for column in feature_columns:
         found |= column.parsed()
@@ -349,7 +349,7 @@ def make_parse_example_spec(feature_columns: Sequence[Column]) -> dict[str, Any]
 
 
 def feature_layer(columns: Sequence[Column], name: str | None = None) -> Any:
-    """A Keras layer that makes [B, k] of a dict of features: the columns, sorted by their names."""
+    """Return a Keras layer that makes [B, k] of a dict of features: the columns, sorted by their names."""
     tf = compat.tensorflow()
     chosen = sorted(columns, key=lambda column: column.name)
     names = [column.name for column in chosen]
@@ -371,7 +371,7 @@ def feature_layer(columns: Sequence[Column], name: str | None = None) -> Any:
 
 
 def linear_model(columns: Sequence[Column], units: int = 1, sparse_combiner: str = "sum") -> Any:
-    """A Keras layer: for each column a weight of each category or number, all of them summed, and a bias."""
+    """Return a Keras layer: for each column a weight of each category or number, all of them summed, and a bias."""
     tf = compat.tensorflow()
     chosen = sorted(columns, key=lambda column: column.name)
 

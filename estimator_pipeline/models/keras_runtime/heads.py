@@ -41,11 +41,11 @@ class _Head:
             )
 
     def key(self, name: str) -> str:
-        """The name of a metric."""
+        """Return the name of a metric."""
         return f"{name}/{self.name}" if self.name else name
 
     def weights(self, features: Any, losses: Any) -> Any:
-        """What each record counts, [B, 1]."""
+        """Return what each record counts, [B, 1]."""
         tf = compat.tensorflow()
         if self.weight_column is None:
             return tf.ones_like(losses[:, :1])
@@ -58,7 +58,7 @@ class _Head:
         raise NotImplementedError
 
     def loss(self, labels: Any, logits: Any, features: Any = None, regularization: Sequence[Any] | None = None) -> Any:
-        """The loss that is trained.
+        """Return the loss that is trained.
 
         Args:
             labels, logits: of a batch.
@@ -99,7 +99,7 @@ class _Head:
         raise NotImplementedError
 
     def further(self, found: dict[str, Any]) -> dict[str, Any]:
-        """The metrics' values, with those that come from others."""
+        """Return the metrics' values, with those that come from others."""
         return found
 
 
@@ -138,7 +138,7 @@ class RegressionHead(_Head):
             metrics[self.key(name)].update_state(value, sample_weight=weights)
 
     def predictions(self, logits: Any) -> dict[str, Any]:
-        """What the model answers."""
+        """Return what the model answers."""
         return {"predictions": logits}
 
     def outputs(self) -> dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
@@ -172,7 +172,7 @@ class _Classes(_Head):
         metrics[self.key("accuracy")].update_state(self.labels(labels), predicted, sample_weight=weights)
 
     def predictions(self, logits: Any) -> dict[str, Any]:
-        """What the model answers."""
+        """Return what the model answers."""
         tf = compat.tensorflow()
         both = tf.concat([tf.zeros_like(logits), logits], axis=-1) if self.width == 1 else logits
         numbers = tf.argmax(both, axis=-1)[:, tf.newaxis]
@@ -302,7 +302,7 @@ class MultiHead:
             raise ConfigError(f"{len(self.weights)} weights for {len(names)} heads", code="argument/bad-value")
 
     def _split(self, logits: Any) -> Mapping[str, Any]:
-        """The logits of each head."""
+        """Return the logits of each head."""
         if isinstance(logits, Mapping):
             return logits
         tf = compat.tensorflow()
@@ -310,7 +310,7 @@ class MultiHead:
         return {head.name: part for head, part in zip(self.heads, parts, strict=True)}
 
     def loss(self, labels: Any, logits: Any, features: Any = None, regularization: Sequence[Any] | None = None) -> Any:
-        """The weighted sum of the heads' losses, and the layers'."""
+        """Return the weighted sum of the heads' losses, and the layers'."""
         tf = compat.tensorflow()
         parts = self._split(logits)
         found = [head.loss(labels[head.name], parts[head.name], features) for head in self.heads]
@@ -342,13 +342,13 @@ class MultiHead:
             metrics["regularization_loss"].update_state(tf.add_n(list(regularization)))
 
     def further(self, found: dict[str, Any]) -> dict[str, Any]:
-        """The metrics' values, with those that come from others."""
+        """Return the metrics' values, with those that come from others."""
         for head in self.heads:
             found = head.further(found)
         return found
 
     def predictions(self, logits: Any) -> dict[tuple[str, str], Any]:
-        """What the model answers, by (the head's name, its own name for it)."""
+        """Return what the model answers, by (the head's name, its own name for it)."""
         parts = self._split(logits)
         return {(head.name, key): value for head in self.heads
                 for key, value in head.predictions(parts[head.name]).items()}  # fmt: skip

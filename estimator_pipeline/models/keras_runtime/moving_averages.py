@@ -46,10 +46,10 @@ def Averages(variables: Sequence[Any], decay: float, *, by_step: bool = False) -
 
 
 def update(averages: Any, step: Any) -> None:
-    """Moves each average towards its variable's value.
+    """Move each average towards its variable's value.
 
     Args:
-        averages: of :func:`Averages`; None for a model without.
+        averages: of `Averages`; None for a model without.
         step: how many steps there were, this one included.
     """
     if averages is None:
@@ -65,10 +65,10 @@ def update(averages: Any, step: Any) -> None:
 
 @contextlib.contextmanager
 def in_place(averages: Any) -> Iterator[None]:
-    """The averages as the variables' values; afterwards they have their own again.
+    """Yield the averages as the variables' values; afterwards they have their own again.
 
     Args:
-        averages: of :func:`Averages`; anything else changes nothing.
+        averages: of `Averages`; anything else changes nothing.
     """
     if not hasattr(averages, "kept"):
         yield

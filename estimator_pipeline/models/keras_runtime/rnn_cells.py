@@ -19,17 +19,17 @@ __all__ = ["DropoutWrapper", "GRUCell", "LSTMCell", "MultiRNNCell", "dynamic_rnn
 
 
 def LSTMCell(num_units: int, forget_bias: float = 1.0, initializer: Any = None, name: str | None = None) -> Any:
-    """A long short-term memory; its state is [what it remembers, what it gave]."""
+    """Return a long short-term memory; its state is [what it remembers, what it gave]."""
     return _classes()["LSTMCell"](num_units, forget_bias, initializer, name=name)
 
 
 def GRUCell(num_units: int, kernel_initializer: Any = None, name: str | None = None) -> Any:
-    """A gated recurrent unit, whose reset gate goes before the product with the kernel."""
+    """Return a gated recurrent unit, whose reset gate goes before the product with the kernel."""
     return _classes()["GRUCell"](num_units, kernel_initializer, name=name)
 
 
 def DropoutWrapper(cell: Any, output_keep_prob: float = 1.0) -> Any:
-    """A cell whose outputs, but not its states, lose some of their numbers while the model trains."""
+    """Return a cell whose outputs, but not its states, lose some of their numbers while the model trains."""
     return _classes()["DropoutCell"](cell, output_keep_prob)
 
 
@@ -41,7 +41,7 @@ def MultiRNNCell(cells: Sequence[Any]) -> Any:
 def dynamic_rnn(
     cell: Any, inputs: Any, sequence_length: Any = None, initializer: Any = None, name: str | None = None
 ) -> tuple[Any, Any]:
-    """Runs a cell over time, from a state of zeros.
+    """Run a cell over time, from a state of zeros.
 
     Args:
         cell: of a function of this module.

@@ -55,7 +55,7 @@ def variable(
     name: str, shape: Sequence[int], *, initializer: Any = "glorot_uniform", regularizer: Any = None,
     trainable: bool = True,
 ) -> Any:  # fmt: skip
-    """A variable for the model that is being made, as a Keras tensor of the variable's shape.
+    """Return a variable for the model that is being made, as a Keras tensor of the variable's shape.
 
     Args:
         name: with the scopes before it, as TensorFlow 1 has it. One that is there already is given again.
@@ -76,7 +76,7 @@ def variable(
 
 
 def shared(layer: Any) -> Any:
-    """The first layer of its name in the model that is being made: one that is used again.
+    """Return the first layer of its name in the model that is being made: one that is used again.
 
     Args:
         layer: with a name of its own; the one to take where there is none yet.
@@ -121,17 +121,17 @@ def _model(what: str) -> _Making:
 
 
 def variable_of(tensor: Any) -> Any:
-    """The variable that :func:`variable` gave."""
+    """Return the variable that `variable` gave."""
     return tensor.node.layer.own
 
 
 def name_of(variable: Any) -> str:
-    """A variable's name as TensorFlow 1 has it: that of its scopes and its own."""
+    """Return a variable's name as TensorFlow 1 has it: that of its scopes and its own."""
     return str(variable.name).partition(":")[0].removesuffix(f"/{_OWN}")
 
 
 def in_scope(model: Any, scope: str) -> list[Any]:
-    """The trained variables of a scope of TensorFlow 1: those whose name begins as the pattern `scope` says."""
+    """Return the trained variables of a scope of TensorFlow 1: those whose name begins as the pattern `scope` says."""
     return [one for one in model.trainable_variables if re.match(scope, name_of(one))]
 
 

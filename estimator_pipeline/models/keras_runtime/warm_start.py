@@ -48,7 +48,7 @@ class WarmStartSettings:
 
 
 def named_values(model: Any, *, scope: str = "") -> dict[str, Any]:
-    """The values of a model's weights by the names that they had.
+    """Return the values of a model's weights by the names that they had.
 
     Args:
         scope: the scope of variables that all names began with.
@@ -57,11 +57,11 @@ def named_values(model: Any, *, scope: str = "") -> dict[str, Any]:
 
 
 def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) -> bool:
-    """Gives a model all weights of the last checkpoint of a folder, as an Estimator evaluates what is in its own.
+    """Give a model all weights of the last checkpoint of a folder, as an Estimator evaluates what is in its own.
 
     Args:
         folder: of the model.
-        scope: as for :func:`named_values`.
+        scope: as for `named_values`.
         required: whether there has to be one.
 
     Returns:
@@ -84,12 +84,12 @@ def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) 
 
 
 def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: str = "") -> None:
-    """Gives weights of a model the values of a checkpoint, before it is trained.
+    """Give weights of a model the values of a checkpoint, before it is trained.
 
     Args:
         settings: as an Estimator takes them for `warm_start_from`; a path is for all weights that are trained; None:
             nothing is done.
-        scope: as for :func:`named_values`.
+        scope: as for `named_values`.
 
     Raises:
         ConfigError: the checkpoint lacks a weight, or has one of another shape, or a name is not used.
@@ -105,7 +105,7 @@ def warm_start_named(
     Args:
         named: name -> weight.
         trained: those that a single pattern may mean.
-        settings: as for :func:`warm_start`.
+        settings: as for `warm_start`.
         kind: what the weights are called in errors.
     """
     if settings is None:
@@ -136,13 +136,13 @@ def warm_start_named(
 def assign(
     named: Mapping[str, Any], path: str, before: Callable[[str], str] = str, *, scope: str = "", kind: str = "weight"
 ) -> None:
-    """Gives weights the values of a checkpoint.
+    """Give weights the values of a checkpoint.
 
     Args:
         named: name -> weight.
         path: of the checkpoint.
         before: the name that the checkpoint has for a name.
-        scope: as for :func:`named_values`.
+        scope: as for `named_values`.
         kind: what the weights are called in errors.
 
     Raises:
@@ -178,12 +178,12 @@ def _named(model: Any, scope: str) -> dict[str, Any]:
 
 
 def _before(name: str, scope: str) -> str:
-    """The name that a weight had in its scope."""
+    """Return the name that a weight had in its scope."""
     return f"{scope}/{name.removeprefix(scope.replace('/', '_') + '_')}" if scope else name
 
 
 def _path(source: str) -> str:
-    """The checkpoint that is meant."""
+    """Return the checkpoint that is meant."""
     tf = compat.tensorflow()
     inside = os.path.join(source, "variables", "variables")
     if tf.io.gfile.exists(f"{inside}.index"):

@@ -73,13 +73,13 @@ def changes(gradients: Sequence[Any], *, steps: int, global_step: Any) -> tuple[
 def mean_of_steps(
     variables: Sequence[Any], gradients: Sequence[Any], *, steps: int, last: Any, finite: Any = None
 ) -> tuple[list[Any], Any, list[Any]]:
-    """The mean gradients of the last steps, in an Estimator's graph.
+    """Return the mean gradients of the last steps, in an Estimator's graph.
 
     Args:
         variables: that are trained.
         gradients: of this step, dense and summed over the replicas; the same on all of them.
         steps: how many make a mean.
-        last: from :func:`changes`.
+        last: from `changes`.
         finite: a scalar bool: whether these gradients count; None: they do.
 
     Returns:
@@ -115,7 +115,7 @@ def _plain_name(variable: Any) -> str:
 
 
 def _assigned(variables: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Gives variables values that are the same on all replicas, without their talking."""
+    """Give variables values that are the same on all replicas, without their talking."""
     tf = compat.tensorflow()
 
     def assign(strategy: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
@@ -127,7 +127,7 @@ def _assigned(variables: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 
 @functools.cache
 def counting_changes(kind: Any) -> Any:
-    """A class of `tf.keras.optimizers.legacy`, or of ours over it, whose steps are not all changes.
+    """Return a class of `tf.keras.optimizers.legacy`, or of ours over it, whose steps are not all changes.
 
     Args:
         kind: the optimizer's class.
@@ -170,7 +170,7 @@ def counting_changes(kind: Any) -> Any:
 
 @functools.cache
 def accumulating(kind: Any) -> Any:
-    """A class of `tf.keras.optimizers.legacy`, or of ours over it, that adds gradients up; it can be saved.
+    """Return a class of `tf.keras.optimizers.legacy`, or of ours over it, that adds gradients up; it can be saved.
 
     Args:
         kind: the optimizer's class.
@@ -220,7 +220,7 @@ def accumulating(kind: Any) -> Any:
 
 @functools.cache
 def accumulating_of_keras_3(kind: Any) -> Any:
-    """A class of Keras 3, or of ours over it, that adds gradients up; it can be saved.
+    """Return a class of Keras 3, or of ours over it, that adds gradients up; it can be saved.
 
     Keras 3's own way makes the replicas meet within a condition, which TensorFlow's strategies refuse.
 

@@ -10,11 +10,11 @@ __all__ = ["rate_of", "step_of"]
 
 
 def step_of(model: Any) -> int:
-    """The global step of a compiled model."""
+    """Return the global step of a compiled model."""
     return int(model.optimizer.iterations.numpy())
 
 
 def rate_of(model: Any) -> float:
-    """The learning rate of the next step of a compiled Keras 3 model."""
+    """Return the learning rate of the next step of a compiled Keras 3 model."""
     keras: Any = compat.tensorflow().keras
     return float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))

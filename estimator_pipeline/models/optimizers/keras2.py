@@ -1,4 +1,4 @@
-"""The optimizers of :mod:`~estimator_pipeline.models.optimizers.spec` for `Model.fit`, with the arithmetic asked for.
+"""The optimizers of `spec` for `Model.fit`, with the arithmetic asked for.
 
 `api="keras"` is the Keras 2 optimizer that the Estimator uses as well (`tf.keras.optimizers.legacy`). `api="v1"` is a
 Keras optimizer with the arithmetic of the `tf.compat.v1.train` one, to the last bit: where Keras has the same
@@ -53,8 +53,8 @@ def of_v1(name: str, learning_rate: LearningRate, **clipping: Any) -> Any:
 
     Args:
         name: such as `Adam` or `GradientDescent`.
-        learning_rate: see :class:`estimator_pipeline.models.optimizers.spec.Optimizer`.
-        **clipping: of :func:`make`.
+        learning_rate: see `estimator_pipeline.models.optimizers.spec.Optimizer`.
+        **clipping: of `make`.
 
     Raises:
         ConfigError: there is none of that name that a learning rate alone makes, or none with its arithmetic.
@@ -74,7 +74,7 @@ def make(
     clip_value: float | None = None,
     whole_rows: bool = False,
 ) -> Any:
-    """The optimizer for `Model.compile`.
+    """Return the optimizer for `Model.compile`.
 
     Args:
         optimizer: which one.
@@ -132,7 +132,7 @@ def proximal_adagrad(
     learning_rate: LearningRate, initial_accumulator_value: float = 0.1, l1_regularization_strength: float = 0.0,
     l2_regularization_strength: float = 0.0,
 ) -> Any:  # fmt: skip
-    """An optimizer with the arithmetic of `tf.compat.v1.train.ProximalAdagradOptimizer`; Keras 2 has none."""
+    """Return an optimizer with the arithmetic of `tf.compat.v1.train.ProximalAdagradOptimizer`; Keras 2 has none."""
     strengths = (l1_regularization_strength, l2_regularization_strength)
     rate = _rate(compat.tensorflow(), Optimizer(learning_rate=learning_rate))
     return _proximal_adagrad()(rate, initial_accumulator_value, *strengths)
@@ -177,7 +177,7 @@ def register() -> None:
 
 
 def create_slots(model: Any) -> None:
-    """Makes the slot variables of a compiled model's optimizer now; Keras makes them with the first step."""
+    """Make the slot variables of a compiled model's optimizer now; Keras makes them with the first step."""
     if compat.keras_generation() == 3:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -203,13 +203,13 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 
 def weights_of(model: Any) -> list[Any]:
-    """The variables of a Keras model, without those of the metrics that it holds as attributes."""
+    """Return the variables of a Keras model, without those of the metrics that it holds as attributes."""
     counts = {id(variable) for metric in model.metrics for variable in metric.variables}
     return [variable for variable in model.variables if id(variable) not in counts]
 
 
 def current_rate(optimizer: Any) -> float:
-    """The learning rate of the step that comes next."""
+    """Return the learning rate of the step that comes next."""
     tf = compat.tensorflow()
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
     if is_legacy(optimizer):
@@ -224,7 +224,7 @@ def _rate_changes(optimizer: Optimizer) -> bool:
 
 
 def _rate(tf: Any, optimizer: Optimizer) -> Any:
-    """A number or a schedule object; a plain function of the step is made one."""
+    """Return a number or a schedule object; a plain function of the step is made one."""
     rate = optimizer.rate()
     base: Any = tf.keras.optimizers.schedules.LearningRateSchedule
     if not callable(rate) or isinstance(rate, base):

@@ -1,6 +1,6 @@
 """Optimizers of Keras 3 with the arithmetic of the `tf.compat.v1.train` ones, and where stock Keras 3 has another.
 
-As in :mod:`estimator_pipeline.models.optimizers.keras2`, `api="v1"` is that optimizer to the last bit, over
+As in `estimator_pipeline.models.optimizers.keras2`, `api="v1"` is that optimizer to the last bit, over
 TensorFlow's own operation where Keras has none such, and `api="keras"` is the stock one. Stock Keras 3 is the stock
 Keras 2 of `tf.keras.optimizers.legacy` but for two:
 

@@ -2,7 +2,7 @@
 
 Gradients of float16 activations below 6e-8 vanish, and above 65504 they are infinite. The loss is scaled up before it
 is differentiated, and the gradients down again. Where one of them is not finite, on whichever replica, all leave their
-variables and slots as they are and halve the scale; after :data:`GROWTH_STEPS` steps that were finite it is doubled.
+variables and slots as they are and halve the scale; after `GROWTH_STEPS` steps that were finite it is doubled.
 
 As in P. Micikevicius et al., "Mixed Precision Training" (2018), and in Keras's LossScaleOptimizer. Other than there, a
 step that is left out counts as one, for what a job reads goes by the step; and the scale begins at 1024, so that few
@@ -66,10 +66,10 @@ class LossScale:
         return tf.equal(broken, 0.0)
 
     def update(self, finite: Any) -> Any:
-        """The operation that sets the scale of the next step.
+        """Return the operation that sets the scale of the next step.
 
         Args:
-            finite: from :meth:`all_finite`.
+            finite: from `all_finite`.
         """
         tf = compat.tensorflow()
         with tf.control_dependencies([self.value]):
@@ -90,7 +90,7 @@ def apply_if(finite: Any, optimizer: Any) -> None:
     The condition lies where a device applies its gradients, for a strategy's replicas cannot meet within one.
 
     Args:
-        finite: from :meth:`LossScale.all_finite`.
+        finite: from `LossScale.all_finite`.
         optimizer: of `tf.compat.v1.train` or `tf.keras.optimizers.legacy`, made for this graph.
     """
     tf = compat.tensorflow()

@@ -39,7 +39,7 @@ BEGIN = "estimator_pipeline/begin_averages"
 
 
 def begin_with(variables: Sequence[Any]) -> tuple[list[Any], Callable[[Any, Any], None]]:
-    """The averages of some variables, made in the graph.
+    """Return the averages of some variables, made in the graph.
 
     Args:
         variables: that are trained.
@@ -72,7 +72,7 @@ def move(
     """Operations that move averages towards their variables.
 
     Args:
-        averages: from :func:`begin_with`.
+        averages: from `begin_with`.
         variables: theirs.
         momentum: the share of an average that stays.
         changed: a scalar bool: whether there was a change; None: there was.
@@ -96,7 +96,7 @@ def restored(variables: Sequence[Any]) -> Any:
 
 
 def _updated(averages: Sequence[Any], variables: Sequence[Any], function: Callable[[Any, Any], Any]) -> list[Any]:
-    """What `function(average, variable)` gives for each pair, on all replicas."""
+    """Return what `function(average, variable)` gives for each pair, on all replicas."""
     tf = compat.tensorflow()
 
     def update(strategy: Any) -> list[Any]:
@@ -121,7 +121,7 @@ def _plain_name(variable: Any) -> str:
 
 @functools.cache
 def averaging(kind: Any) -> Any:
-    """A class of `tf.keras.optimizers.legacy`, or of ours over it, that keeps averages; it can be saved.
+    """Return a class of `tf.keras.optimizers.legacy`, or of ours over it, that keeps averages; it can be saved.
 
     Args:
         kind: the optimizer's class.
@@ -172,7 +172,7 @@ def _value_of(variable: Any) -> Callable[..., Any]:
 
 @functools.cache
 def averaging_of_keras_3(kind: Any) -> Any:
-    """A class of Keras 3, or of ours over it, that keeps averages; it can be saved.
+    """Return a class of Keras 3, or of ours over it, that keeps averages; it can be saved.
 
     Keras 3's own `use_ema` begins with what the first step has come to, and moves where no step was made.
 
@@ -233,10 +233,10 @@ def _optimizer(model: Any) -> Any:
 
 
 def averages(model: Any) -> list[tuple[Any, Any]]:
-    """The trained variables of a compiled model, each with its average.
+    """Return the trained variables of a compiled model, each with its average.
 
     None where its optimizer keeps none, or has none yet: they come with the first step, or with
-    :func:`estimator_pipeline.models.optimizers.keras2.create_slots`.
+    `estimator_pipeline.models.optimizers.keras2.create_slots`.
     """
     optimizer = _optimizer(model)
     if not keeps(model) or not optimizer.has_averages:
@@ -245,7 +245,7 @@ def averages(model: Any) -> list[tuple[Any, Any]]:
 
 
 def take(model: Any) -> None:
-    """Gives a compiled model's weights the values of their averages, for good."""
+    """Give a compiled model's weights the values of their averages, for good."""
     for variable, average in averages(model):
         variable.assign(average)
 

@@ -64,7 +64,7 @@ class Optimizer:
     """Which optimizer, with which learning rate.
 
     Attributes:
-        name: one of :data:`NAMES`, or "adamw": "adam" with a weight decay of 0.004, unless another one is given.
+        name: one of `NAMES`, or "adamw": "adam" with a weight decay of 0.004, unless another one is given.
         learning_rate: a number; or a mapping with `kind` (constant, exponential, piecewise, cosine, polynomial,
             inverse_time) and the arguments of that class of `tf.keras.optimizers.schedules`; or a function of the
             global step.
@@ -74,13 +74,13 @@ class Optimizer:
             `learning_rate` says of step `warmup_steps`; from there on it is `learning_rate`, at the same global step.
         warmup_from: the learning rate of step 0 then.
         weight_decay: what each variable loses before each step: this share of itself, times the learning rate; see
-            :mod:`estimator_pipeline.models.optimizers.weight_decay`. None: nothing.
+            `estimator_pipeline.models.optimizers.weight_decay`. None: nothing.
         exclude_from_weight_decay: names of weights within their layers that lose nothing, such as "bias".
         gradient_accumulation_steps: so many batches make one change of the variables, by the mean of their gradients;
-            see :mod:`estimator_pipeline.models.optimizers.gradient_accumulation`. A step is a batch all the same.
+            see `estimator_pipeline.models.optimizers.gradient_accumulation`. A step is a batch all the same.
         ema_momentum: what is evaluated and exported are exponential moving averages of the weights; the share of an
             average that a change leaves, such as 0.999; see
-            :mod:`estimator_pipeline.models.optimizers.moving_averages`. None: the weights themselves.
+            `estimator_pipeline.models.optimizers.moving_averages`. None: the weights themselves.
 
     Raises:
         ConfigError: a name that is not known, or a warm-up, weight decay, momentum or number of steps that cannot be.
@@ -164,7 +164,7 @@ class Optimizer:
         object.__setattr__(self, "exclude_from_weight_decay", tuple(excluded))
 
     def rate(self) -> Any:
-        """The learning rate, warm-up included: a float, a schedule of Keras, or another function of the step.
+        """Return the learning rate, warm-up included: a float, a schedule of Keras, or another function of the step.
 
         Raises:
             ConfigError: a schedule that cannot be made.
@@ -177,7 +177,7 @@ class Optimizer:
         return linear_warmup()(rate, self.warmup_steps, self.warmup_from)
 
     def make(self, global_step: Any) -> tuple[Any, Any]:
-        """The optimizer for the current graph, and its learning rate (a float or a scalar tensor).
+        """Return the optimizer for the current graph, and its learning rate (a float or a scalar tensor).
 
         Args:
             global_step: the graph's global step variable. A Keras optimizer counts with it.
@@ -205,7 +205,7 @@ class Optimizer:
         return optimizer, rate(global_step) if callable(rate) else rate
 
     def construct_keras(self, rate: Any, options: Mapping[str, Any]) -> Any:
-        """The Keras optimizer of this name, with this learning rate and these arguments.
+        """Return the Keras optimizer of this name, with this learning rate and these arguments.
 
         It is one of `tf.keras.optimizers.legacy`; in a process with Keras 3, one of `tf.keras.optimizers`.
         """
@@ -231,26 +231,26 @@ class Optimizer:
         return _construct(kind, rate, {**options, **given})
 
     def _decaying(self, kind: Any) -> Any:
-        """The class of Keras, with weight decay where it is asked for and not there."""
+        """Return the class of Keras, with weight decay where it is asked for and not there."""
         if self.weight_decay and compat.keras_generation() == 2:
             return decaying(kind)
         return decaying_of_keras_3(kind) if self.exclude_from_weight_decay else kind
 
     def decay(self) -> dict[str, Any]:
-        """The arguments that say what decays; empty where nothing does."""
+        """Return the arguments that say what decays; empty where nothing does."""
         if not self.weight_decay:
             return {}
         return {"weight_decay": self.weight_decay, "exclude_from_weight_decay": self.exclude_from_weight_decay}
 
 
 def stock_class(name: str) -> Any:
-    """Keras's class for one of :data:`NAMES`: of `tf.keras.optimizers.legacy`, or of Keras 3."""
+    """Keras's class for one of `NAMES`: of `tf.keras.optimizers.legacy`, or of Keras 3."""
     module = compat.tensorflow().keras.optimizers
     return getattr(module.legacy if compat.keras_generation() == 2 else module, _CLASSES[name][2])
 
 
 def optimizer_of(given: str | Mapping[str, Any] | Optimizer) -> Optimizer:
-    """An optimizer from its name, from its fields, or as it is.
+    """Return an optimizer from its name, from its fields, or as it is.
 
     Raises:
         ConfigError: none of these.
@@ -292,7 +292,7 @@ def _is_schedule(tf: Any, rate: Any) -> bool:
 
 
 def learning_rate(given: LearningRate) -> Any:
-    """A float, or a function of the step, from any of the ways to say a learning rate."""
+    """Return a float, or a function of the step, from any of the ways to say a learning rate."""
     if not isinstance(given, Mapping):
         return given if callable(given) else float(given)
     tf = compat.tensorflow()
@@ -327,7 +327,7 @@ def learning_rate(given: LearningRate) -> Any:
 
 @functools.cache
 def linear_warmup() -> Any:
-    """A schedule of Keras that rises in a straight line to another one, and then is that one; it can be saved.
+    """Return a schedule of Keras that rises in a straight line to another one, and then is that one; it can be saved.
 
     As in P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), section 2.2.
     """
@@ -357,7 +357,7 @@ def linear_warmup() -> Any:
 
 
 def _warmed_up(step: Any, after: Any, steps: int, start: float) -> Any:
-    """The learning rate of a step, float32; `after` is a number or a function of the step."""
+    """Return the learning rate of a step, float32; `after` is a number or a function of the step."""
     tf = compat.tensorflow()
 
     def rate(at: Any) -> Any:

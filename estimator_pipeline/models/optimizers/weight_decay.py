@@ -34,7 +34,7 @@ def decays(name: str, excluded: Sequence[str]) -> bool:
 
 @functools.cache
 def decaying_v1(kind: Any) -> Any:
-    """A class of `tf.compat.v1.train` with weight decay.
+    """Return a class of `tf.compat.v1.train` with weight decay.
 
     Args:
         kind: the optimizer's class.
@@ -68,7 +68,7 @@ def decaying_v1(kind: Any) -> Any:
 
 @functools.cache
 def decaying(kind: Any) -> Any:
-    """A class of `tf.keras.optimizers.legacy`, or of ours over it, with weight decay; it can be saved.
+    """Return a class of `tf.keras.optimizers.legacy`, or of ours over it, with weight decay; it can be saved.
 
     Args:
         kind: the optimizer's class.
@@ -106,7 +106,7 @@ def decaying(kind: Any) -> Any:
 
 @functools.cache
 def decaying_of_keras_3(kind: Any) -> Any:
-    """A class of Keras 3 that tells, when it is saved, which weights don't decay; stock ones forget it.
+    """Return a class of Keras 3 that tells, when it is saved, which weights don't decay; stock ones forget it.
 
     Args:
         kind: the optimizer's class.

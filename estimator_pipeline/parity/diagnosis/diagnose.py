@@ -48,7 +48,7 @@ _KINDS = {"weights": "weight", "statistics": "moving statistic", "slots": "slot"
 
 
 def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -> Iterator[ParityFinding]:
-    """The causes of the differences, or the first difference; nothing where all is within its tolerances.
+    """Yield the causes of the differences, or the first difference; nothing where all is within its tolerances.
 
     Args:
         parity: the comparison.
@@ -86,7 +86,7 @@ def _is_one_of(fault: Difference, comparison: Comparison) -> bool:
 
 
 def _of_step(parity: Parity, index: int, state: StepState, fault: Difference, facts: Facts) -> Iterator[ParityFinding]:
-    """What the two did otherwise in the first step after which they are not the same."""
+    """Yield what the two did otherwise in the first step after which they are not the same."""
     step, sides = parity.steps[index], parity.initial.sides
     numbers = {one.name: one for one in parity.numbers[step.step].faults}
     alike = state.began_alike
@@ -117,7 +117,7 @@ def _of_step(parity: Parity, index: int, state: StepState, fault: Difference, fa
 
 
 def _kind(parity: Parity, fault: Difference) -> str:
-    """What a variable is; a number that is counted is no weight."""
+    """Return what a variable is; a number that is counted is no weight."""
     _, dtype = next((side[fault.name] for side in parity.arrays.values() if fault.name in side), ((), ""))
     kind = _KINDS[kind_of(fault.name)]
     return kind if dtype.startswith(("float", "bfloat")) else "variable"
@@ -126,13 +126,13 @@ def _kind(parity: Parity, fault: Difference) -> str:
 def _first_difference(
     parity: Parity, step: int, fault: Difference, kind: str, factor: float | None = None
 ) -> ParityFinding:
-    """What is told where no cause is certain: a measurement, and no guess.
+    """Return what is told where no cause is certain: a measurement, and no guess.
 
     Args:
         parity: the comparison.
         step: the first one that is not equal.
         fault: its largest difference.
-        kind: what it is, see :class:`ParityFinding`.
+        kind: what it is, see `ParityFinding`.
         factor: how many times as long as the second side's every change of a weight is in the first side.
     """
     sides = parity.initial.sides

@@ -31,7 +31,7 @@ _BY_OPTION = {"mg": "centered", "vhat": "amsgrad"}
 def of_options(sides: tuple[str, str], state: StepState, facts: Facts, *, first: bool) -> ParityFinding | None:
     """Optimizers of other kinds, with other options, or whose slots begin with other values.
 
-    Other epsilons alone are often too small to matter, and are a matter of :func:`of_epsilon`.
+    Other epsilons alone are often too small to matter, and are a matter of `of_epsilon`.
 
     Args:
         sides: what the two are called.

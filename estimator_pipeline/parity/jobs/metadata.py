@@ -20,7 +20,7 @@ __all__ = ["about", "of_program"]
 def about(
     path: str | os.PathLike[str], job: Job, *, engines: Sequence[str], settings: Sequence[str], tolerances: Tolerances
 ) -> dict[str, Any]:
-    """What was run, by name.
+    """Return what was run, by name.
 
     Args:
         path: the job file.
@@ -61,12 +61,12 @@ def of_program(
     predictions: Mapping[str, str],
     tolerances: Tolerances,
 ) -> dict[str, Any]:
-    """What was run of a program, by name.
+    """Return what was run of a program, by name.
 
     Args:
         estimator: its Estimator.
         model: the Keras model.
-        options: of the Estimator's optimizer, as its graph has them; see :func:`_of_optimizers`.
+        options: of the Estimator's optimizer, as its graph has them; see `_of_optimizers`.
         steps: how many were asked for.
         input_fns: the data of both.
         mapping: Keras weight -> the Estimator's variable.
@@ -100,7 +100,7 @@ def _of_optimizers(options: Mapping[str, Any], optimizer: Any) -> dict[str, str]
 
     Args:
         options: what the Estimator's graph says of its own; see
-            :attr:`estimator_pipeline.parity.graph_facts.GraphFacts.options`. Empty: it does not say, and is left out.
+            `estimator_pipeline.parity.graph_facts.GraphFacts.options`. Empty: it does not say, and is left out.
         optimizer: Keras's.
     """
     found = {"keras": _optimizer(optimizer)}

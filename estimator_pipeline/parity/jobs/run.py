@@ -45,7 +45,7 @@ def run_parity(
     view: Any = None,
     timeout: float | None = None,
 ) -> Parity:
-    """Runs a job file by two engines and compares them.
+    """Run a job file by two engines and compare them.
 
     Args:
         path: the job file.
@@ -53,7 +53,7 @@ def run_parity(
         settings: changes to it, as `--set` takes them.
         workers: training tasks; None: as the file says. Evaluator and parameter servers are left out.
         steps: how many training steps, from 1 on; None: as the job's section `parity` says.
-        tolerances: what may differ by how much, see :meth:`Tolerances.of`; None: as that section says.
+        tolerances: what may differ by how much, see `Tolerances.of`; None: as that section says.
         folder: where the runs and their records go; a new temporary one by default. What was made and is empty in
             the end is taken away.
         view: shows the runs; None shows nothing.
@@ -117,7 +117,7 @@ def _compared(
     jobs: Mapping[str, Job], path: Any, changes: Sequence[str], *, engines: tuple[str, str], settings: Sequence[str],
     steps: int, tolerances: Any, base: Path, view: Any, timeout: float | None,
 ) -> Parity:  # fmt: skip
-    """Runs both and holds them against each other."""
+    """Run both and hold them against each other."""
     metrics: dict[str, Mapping[str, Any]] = {}
     # The second one first: what it starts from is what the other is started from.
     for engine in reversed(engines):
@@ -163,7 +163,7 @@ def _compared(
 
 
 def weighed_alike(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The metrics that mean the same in both engines.
+    """Return the metrics that mean the same in both engines.
 
     Estimator's `loss` is a mean of batch means, which weighs a small last batch too much; `average_loss`, where it is
     there, is the mean over all records, as Keras's `loss` is.
@@ -209,7 +209,7 @@ def _defaults(job: Job, base: Path, engines: tuple[str, str]) -> Mapping[str, An
 def _answers(
     base: Path, engines: tuple[str, str], path: Any, changes: Sequence[str], *, timeout: float | None
 ) -> tuple[Any, Any]:
-    """What a process that loads both exports says: facts, and the answers of both."""
+    """Return what a process that loads both exports says: facts, and the answers of both."""
     command = [
         sys.executable,
         "-m",
@@ -247,7 +247,7 @@ def _answers(
 
 
 def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: int) -> list[str]:
-    """What is changed in the job for the comparison; the report says which strategy came of it."""
+    """Return what is changed in the job for the comparison; the report says which strategy came of it."""
     if job.run.train_distribute == "parameter_server":
         raise ConfigError(
             "parity compares synchronous training, and train_distribute is parameter_server",

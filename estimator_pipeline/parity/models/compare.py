@@ -4,7 +4,7 @@
                            mapping={"dense/kernel": "fc1/weights", "dense/bias": "fc1/biases"})
 
 Both train from the Keras model's values on the same records, and each step is compared, see
-:mod:`estimator_pipeline.parity.result`. Neither is changed: the Estimator trains in a folder of the comparison's own.
+`estimator_pipeline.parity.result`. Neither is changed: the Estimator trains in a folder of the comparison's own.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def compare_models(
         predictions: an output of the Keras model -> the key of it in the Estimator's predictions; the key alone, where
             the model has one output. What both answer to the first batch of the evaluation (or of the training, where
             nothing is evaluated) is compared. None: it is not, and a note says so.
-        tolerances: what may differ by how much, see :meth:`Tolerances.of`.
+        tolerances: what may differ by how much, see `Tolerances.of`.
         slots: whether the optimizers' slots are compared; None: where both have the same ones under the same names.
         folder: where the runs and their records go; a new temporary one by default.
 
@@ -167,7 +167,7 @@ class _Pair:
     formats: RecordFormats
 
     def as_keras(self, name: str) -> str:
-        """A canonical name of the Estimator's, as Keras calls it."""
+        """Return a canonical name of the Estimator's, as Keras calls it."""
         return matching.renamed_as(name, {given: weight for weight, given in self.mapping.items()})
 
 
@@ -275,7 +275,7 @@ def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
 
 
 def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[Any]) -> list[str]:
-    """Notes that explain what was found, and nothing beside it."""
+    """Note that explain what was found, and nothing beside it."""
     notes = []
     compared = [*found.numbers.values(), *found.records.values(), *(step.variables for step in found.steps)]
     if found.initial.equal and all(one.equal for one in compared):
@@ -456,7 +456,7 @@ def _at_work(what: str, record: Path | None = None) -> contextlib.AbstractContex
 
 
 def _told_batches(input_fn: Callable[..., Any], record: Path, formats: RecordFormats, side: int) -> Callable[..., Any]:
-    """An input function that writes down which records it gives, as far as they can be compared."""
+    """Return an input function that writes down which records it gives, as far as they can be compared."""
     if not formats.told:
         return input_fn
     return recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch, formats.chosen[side])

@@ -57,7 +57,7 @@ def compare_conversion(
         proof: a file with `estimator(program)`, `model(made)` and `input_fn(program)`, which are handed the two as
             modules; also, where they are there, `eval_input_fn(program)`, `keras_input_fn(made)`,
             `keras_eval_input_fn(made)`, and `mapping(model)`, `metric_names(model)`, `predictions(model)`, whose names
-            are the Keras model's; see :func:`estimator_pipeline.parity.compare_models`.
+            are the Keras model's; see `estimator_pipeline.parity.compare_models`.
         steps: training steps.
         of_tensorflow_1: whether the program was written for it, and `program` has the new names: shapes and tensors are
             TensorFlow 1's then. Eager execution stays on.
@@ -119,7 +119,7 @@ def _hint() -> str:
 
 
 def _module(path: Path, name: str, beside: Path | None = None) -> Any:
-    """A file as a module of another name, beside what it imports."""
+    """Return a file as a module of another name, beside what it imports."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is no Python file", code="file/bad-format")
@@ -142,7 +142,7 @@ def _module(path: Path, name: str, beside: Path | None = None) -> Any:
 
 @contextmanager
 def _called_as(path: Path, folder: Path) -> Iterator[None]:
-    """The command line and the folder of modules that a program without arguments has."""
+    """Yield the command line and the folder of modules that a program without arguments has."""
     words, sys.argv = sys.argv, [str(path)]
     sys.path.insert(0, str(folder.resolve()))
     try:

@@ -73,7 +73,7 @@ class ComparedInputFn:
         self._first: Any = None
 
     def for_estimator(self) -> Callable[..., Any]:
-        """The function that an Estimator is given; what it returns is looked at whenever it is called."""
+        """Return the function that an Estimator is given; what it returns is looked at whenever it is called."""
 
         def given(**context: Any) -> Any:
             found = called(self._input_fn, self.title, **self._arguments, **context)
@@ -92,7 +92,7 @@ class ComparedInputFn:
         return self._with_its_signature(given)
 
     def for_keras(self) -> Callable[..., Any]:
-        """The function that makes a dataset for Keras."""
+        """Return the function that makes a dataset for Keras."""
 
         def given(**context: Any) -> Any:
             if self._gives_tensors:
@@ -111,7 +111,7 @@ class ComparedInputFn:
         return self._with_its_signature(given)
 
     def for_model_fn(self) -> Callable[..., Any]:
-        """The function that makes a dataset, or tensors, for a Keras model that calls a model_fn."""
+        """Return the function that makes a dataset, or tensors, for a Keras model that calls a model_fn."""
 
         def given(**context: Any) -> Any:
             with seeds.global_seed(self._seed):
@@ -121,7 +121,7 @@ class ComparedInputFn:
         return self._with_its_signature(given)
 
     def first_features(self) -> Any:
-        """The features of the first batch that a Keras model is given, which is read once.
+        """Return the features of the first batch that a Keras model is given, which is read once.
 
         Raises:
             ConfigError: there is none, or reading it fails.
@@ -145,7 +145,7 @@ class ComparedInputFn:
         return dataset if self._batches is None else dataset.take(self._batches)
 
     def _looked_at(self, dataset: Any) -> Any:
-        """A dataset that the function has returned; one for an evaluation has to end."""
+        """Return a dataset that the function has returned; one for an evaluation has to end."""
         self.element_spec = dataset.element_spec
         dataset = self._cut(dataset)
         if self._is_evaluation and _is_endless(dataset):
@@ -176,7 +176,7 @@ class ComparedInputFn:
         return f"give the Keras model its data by keras_{self.name} ({option}), a function that returns a dataset"
 
     def _refuse(self, found: Any) -> None:
-        """Raises for what is neither a dataset nor (features, labels) as tensors."""
+        """Raise for what is neither a dataset nor (features, labels) as tensors."""
         tf = compat.tensorflow()
         parts = [part for part in tf.nest.flatten(found) if part is not None]
         pair = not isinstance(found, list | tuple) or (len(found) == 2 and found[0] is not None)
@@ -193,7 +193,7 @@ class ComparedInputFn:
         )
 
     def _read_in_a_session(self) -> Any:
-        """A dataset of what the tensors of a graph of its own come to, one after the other."""
+        """Yield a dataset of what the tensors of a graph of its own come to, one after the other."""
         tf: Any = compat.tensorflow()
 
         def tensors() -> tuple[Any, Any]:
@@ -230,7 +230,7 @@ class ComparedInputFn:
 
 
 def called(function: Callable[..., Any], what: str, **arguments: Any) -> Any:
-    """What a function of the program returns.
+    """Return what a function of the program returns.
 
     Args:
         function: it.
@@ -246,14 +246,14 @@ def called(function: Callable[..., Any], what: str, **arguments: Any) -> Any:
 
 
 def name_of(function: Any) -> str:
-    """A function's name, also where some of its arguments are bound."""
+    """Return a function's name, also where some of its arguments are bound."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def features_of(found: Any) -> Any:
-    """The features of what an input function returned: of a dataset's first batch, or of a pair of tensors."""
+    """Return the features of what an input function returned: of a dataset's first batch, or of a pair of tensors."""
     if not isinstance(found, _datasets()):
         return found[0] if isinstance(found, list | tuple) else found
     first = found.take(1)
@@ -307,7 +307,7 @@ def _refuse_unfilled(function: Any, what: str, filled: Collection[str]) -> None:
 
 
 def dataset_for_fit(input_fn: Callable[..., Any], strategy: Any) -> Any:
-    """What `fit` gets: the dataset, or one for each pipeline of a strategy."""
+    """Return what `fit` gets: the dataset, or one for each pipeline of a strategy."""
     if strategy.num_replicas_in_sync > 1:
         return strategy.distribute_datasets_from_function(functools.partial(_called, input_fn))
     return _called(input_fn)

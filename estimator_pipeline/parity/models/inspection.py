@@ -39,7 +39,7 @@ class EstimatorSummary:
         untrained: those of them that no gradient moves.
         metrics: names of its evaluation's metrics, without `loss`; none where nothing is evaluated.
         predictions: their keys; None: it predicts one array under no name, or was not asked.
-        counts: of each metric, what it counts; see :func:`estimator_pipeline.parity.graph_facts.kind_of_metric`.
+        counts: of each metric, what it counts; see `estimator_pipeline.parity.graph_facts.kind_of_metric`.
     """
 
     variables: Shapes
@@ -71,7 +71,7 @@ class _Seen(Exception):
 
 
 def copy_of(estimator: Any, model_dir: str, note: Callable[[str, Any], None] | None = None, **config: Any) -> Any:
-    """An Estimator of the same model_fn, parameters and configuration in another folder.
+    """Return an Estimator of the same model_fn, parameters and configuration in another folder.
 
     Args:
         estimator: any Estimator, a canned one too.
@@ -94,7 +94,7 @@ def copy_of(estimator: Any, model_dir: str, note: Callable[[str, Any], None] | N
 def look_at_estimator(
     estimator: Any, *, training: ComparedInputFn, evaluation: ComparedInputFn | None, asked: bool
 ) -> EstimatorSummary:
-    """What an Estimator has; nothing is run, and nothing left on disk.
+    """Return what an Estimator has; nothing is run, and nothing left on disk.
 
     Args:
         estimator: it.
@@ -168,7 +168,7 @@ def look_at_estimator(
 
 
 def look_at_keras(model: Any, *, training: ComparedInputFn, evaluation: ComparedInputFn | None) -> KerasSummary:
-    """What a Keras model has; a model that is not built yet is, and no value of it is changed.
+    """Return what a Keras model has; a model that is not built yet is, and no value of it is changed.
 
     Args:
         model: a compiled model.
@@ -219,7 +219,7 @@ def look_at_keras(model: Any, *, training: ComparedInputFn, evaluation: Compared
 
 @contextlib.contextmanager
 def _built(what: str) -> Iterator[None]:
-    """Ends at what has been seen; tells what a model_fn or a model raises."""
+    """End at what has been seen; tells what a model_fn or a model raises."""
     try:
         yield
     except (_Seen, PipelineError) as error:
@@ -264,7 +264,7 @@ def keras_classes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """What the program draws in the block, it draws again after it: a look shall not change what is trained."""
+    """Yield what the program draws in the block, it draws again after it: a look shall not change what is trained."""
     states = random.getstate(), np.random.get_state()
     try:
         yield

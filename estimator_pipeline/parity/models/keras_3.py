@@ -31,7 +31,7 @@ __all__ = ["compare_keras_3", "shapes_of_tensorflow_2"]
 
 @contextlib.contextmanager
 def shapes_of_tensorflow_2(old: bool) -> Iterator[None]:
-    """Gives Keras 3 the shapes and the equality of TensorFlow 2 while a program of TensorFlow 1 has its own.
+    """Give Keras 3 the shapes and the equality of TensorFlow 2 while a program of TensorFlow 1 has its own.
 
     Args:
         old: whether those of TensorFlow 1 are there.
@@ -110,7 +110,7 @@ def compare_keras_3(
 def _by_estimator(
     estimator: Any, base: Path, data: InputFns, steps: int, read: graph_facts.GraphFacts
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the Estimator comes to: metrics, predictions; its steps are recorded."""
+    """Return what the Estimator comes to: metrics, predictions; its steps are recorded."""
     writer = StepWriter(base / "estimator" / "record")
 
     def of_graph(found: Iterable[str]) -> Mapping[str, str]:
@@ -129,14 +129,14 @@ def _by_estimator(
 
 
 def _evaluated(model: Any, evaluation: Any, steps: int | None) -> dict[str, Any]:
-    """The metrics of the model."""
+    """Return the metrics of the model."""
     metrics = dict(model.evaluate(evaluation.for_keras()(), steps=steps, return_dict=True, verbose=0))
     metrics["loss"] = _mean_of_batches(model, evaluation.for_keras()(), steps)
     return metrics
 
 
 def _mean_of_batches(model: Any, batches: Any, steps: int | None) -> float:
-    """The loss of an evaluation as an Estimator has it: Keras 3 gives a smaller last batch less weight."""
+    """Return the loss of an evaluation as an Estimator has it: Keras 3 gives a smaller last batch less weight."""
     losses = []
     for batch in batches.take(steps if steps is not None else -1):
         model.reset_metrics()

@@ -90,7 +90,7 @@ def record_layers(
 
 
 def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -> dict[str, Any]:
-    """The Estimator's variable -> the model's; scopes of TensorFlow 1 are part of the names of layers.
+    """Return the Estimator's variable -> the model's; scopes of TensorFlow 1 are part of the names of layers.
 
     Raises:
         ConfigError: a variable of either has no counterpart.
@@ -124,12 +124,12 @@ def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -
 
 
 def _path(weight: Any) -> str:
-    """A weight's path in Keras 3, its name in Keras 2."""
+    """Return a weight's path in Keras 3, its name in Keras 2."""
     return str(getattr(weight, "path", "") or weight.name).removesuffix(":0")
 
 
 def _plain(name: str) -> str:
-    """A name without the scopes of TensorFlow 1, and without the part of a variable that has one.
+    """Return a name without the scopes of TensorFlow 1, and without the part of a variable that has one.
 
     Canned networks have a scope for their feature columns; one name for what is in it, whatever the model.
     """

@@ -52,7 +52,7 @@ class UnmatchedVariables:
     ours: frozenset[str] = frozenset()
 
     def notes(self) -> list[str]:
-        """What is to be said of them."""
+        """Return what is to be said of them."""
         sides = [f"{_listed(sorted(names))} ({whose} alone)" for names, whose in
                  ((self.theirs, "the Estimator"), (self.ours, "the Keras model")) if names]  # fmt: skip
         if not sides:
@@ -64,7 +64,7 @@ class UnmatchedVariables:
 
 
 def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
-    """A mapping of names to names, as it was given.
+    """Return a mapping of names to names, as it was given.
 
     Args:
         given: it; None for none.
@@ -87,7 +87,7 @@ def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
 
 
 def canonical_of(names: Iterable[str], whose: str, kept: Mapping[str, str | None] | None = None) -> Mapping[str, str]:
-    """The canonical names of one side's variables, see :func:`estimator_pipeline.utils.variable_names.canonical`.
+    """The canonical names of one side's variables, see `estimator_pipeline.utils.variable_names.canonical`.
 
     Args:
         names: of the variables.
@@ -114,7 +114,7 @@ def canonical_of(names: Iterable[str], whose: str, kept: Mapping[str, str | None
 
 
 def renamed_as(name: str, renamed: Mapping[str, str]) -> str:
-    """A canonical name of the Estimator's, a slot's too, as Keras calls it.
+    """Return a canonical name of the Estimator's, a slot's too, as Keras calls it.
 
     Args:
         name: it.
@@ -243,7 +243,7 @@ def to_compare(
     theirs: Mapping[str, Any], ours: Mapping[str, Any], renamed: Mapping[str, str], loss: Any = None,
     batches: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:  # fmt: skip
-    """The metrics of both under the Estimator's names, and what is to be said of those that are not compared.
+    """Return the metrics of both under the Estimator's names, and what is to be said of those that are not compared.
 
     Args:
         theirs: the Estimator's metrics, its `loss` among them.
@@ -316,7 +316,7 @@ def _shape(value: Any) -> tuple[int, ...] | None:
 
 
 def _value(value: Any) -> Any:
-    """A number or a list, which JSON can hold."""
+    """Return a number or a list, which JSON can hold."""
     array = np.asarray(value)
     return float(array.item()) if array.size == 1 else array.astype(float).tolist()
 

@@ -117,7 +117,7 @@ def record_estimator(
 
 
 def _in_checkpoints(variable: Any) -> str:
-    """The name of a variable in a checkpoint: where a partitioner has made it, without the part."""
+    """Return the name of a variable in a checkpoint: where a partitioner has made it, without the part."""
     part = variable._get_save_slice_info() if hasattr(variable, "_get_save_slice_info") else None
     return part.full_name if part is not None else variable.name.partition(":")[0]
 

@@ -32,7 +32,7 @@ def compare_program(
     eval_steps: int | None = None,
     folder: Path | None = None,
 ) -> Parity:
-    """Compares what the functions of a program make; see :func:`estimator_pipeline.parity.compare_models`.
+    """Compare what the functions of a program make; see `estimator_pipeline.parity.compare_models`.
 
     Args:
         estimator: `file.py:function` or `module:function` that returns the Estimator.
@@ -51,7 +51,7 @@ def compare_program(
 
     Raises:
         ConfigError: a function that is not there, fails or returns something else; a file of names that cannot be read;
-            what :func:`compare_models` refuses.
+            what `compare_models` refuses.
         DivergedError: the loss of either has come to a number that is none.
     """
     tf: Any = compat.tensorflow()

@@ -39,7 +39,7 @@ class RecordFormats:
 
 
 def common_formats(theirs: Any, ours: Any) -> RecordFormats:
-    """What both sides' records have in common.
+    """Return what both sides' records have in common.
 
     Args:
         theirs: the `element_spec` of the Estimator's dataset; None: it is not known.
@@ -128,7 +128,7 @@ def _kind(leaf: Any) -> str | None:
 
 
 def _choice(paths: list[Path], specs: Mapping[Path, Any]) -> Chosen:
-    """What makes of an element these of its leaves, numbers as float32."""
+    """Return what makes of an element these of its leaves, numbers as float32."""
     tf: Any = compat.tensorflow()
 
     def chosen(*element: Any) -> list[Any]:
@@ -147,7 +147,7 @@ def _name(path: Path) -> str:
 
 
 def _described(leaves: Mapping[Path, Any]) -> str:
-    """`a, b: float32 [1]; x: float32 [6]`."""
+    """Return `a, b: float32 [1]; x: float32 [6]`."""
     formats: dict[str, list[str]] = {}
     for path, leaf in leaves.items():
         formats.setdefault(_form(leaf), []).append(_name(path))

@@ -64,7 +64,7 @@ def losses(
     steps: Sequence[int], values: Mapping[str, Sequence[float]], *, parted: int | None = None, name: str = "losses",
     what: str = "loss", begin: int = 0, ylabel: str = "loss of the global batch",
 ) -> Chart:  # fmt: skip
-    """The losses of both sides by step: the first a wide line, the second a thin dashed one upon it.
+    """Return the losses of both sides by step: the first a wide line, the second a thin dashed one upon it.
 
     Args:
         steps: in order.
@@ -99,14 +99,14 @@ def losses(
 def differences(
     series: Mapping[str, Sequence[tuple[int, float]]], *, parted: int | None = None, name: str = "differences"
 ) -> Chart:
-    """The largest absolute error of each series by step, on a logarithmic axis.
+    """Return the largest absolute error of each series by step, on a logarithmic axis.
 
     0 and infinity, which such an axis has no place for, get a row each: "bit-equal" below it, "NaN or ∞" above. A
     series that is bit-equal at every step is left out.
 
     Args:
         series: name -> (step, error), the same steps in all of them.
-        parted, name: as in :func:`losses`.
+        parted, name: as in `losses`.
     """
     drawn = {name: points for name, points in series.items() if any(error for _, error in points)}
     every = [error for points in drawn.values() for _, error in points]
@@ -154,7 +154,7 @@ class _Scale:
 
     @classmethod
     def of(cls, errors: Sequence[float]) -> _Scale:
-        """The scale that has a place for all of them."""
+        """Return the scale that has a place for all of them."""
         exponents = [math.log10(error) for error in errors if 0 < error < math.inf]
         low = math.floor(min(exponents, default=-1))
         return cls(low, max(math.ceil(max(exponents, default=0)), low + 1), bool(exponents))

@@ -34,7 +34,7 @@ _MOST_SENTENCES = 8
 
 
 def prepare(folder: str | os.PathLike[str]) -> Path:
-    """Makes the folder of a report, and makes sure that it can be written to, before hours are spent on the runs.
+    """Make the folder of a report, and make sure that it can be written to, before hours are spent on the runs.
 
     Raises:
         ConfigError: it is a file, or cannot be written to.
@@ -45,7 +45,7 @@ def prepare(folder: str | os.PathLike[str]) -> Path:
 def write_report(
     parity: Parity, folder: str | os.PathLike[str], *, title: str = "", environment: Environment | None = None
 ) -> Path:
-    """Writes `report.html` and `report.json`, each whole or not at all.
+    """Write `report.html` and `report.json`, each whole or not at all.
 
     Args:
         parity: what came of the comparison.
@@ -67,7 +67,7 @@ def write_report(
 
 
 def render(parity: Parity, *, title: str = "", environment: Environment | None = None) -> str:
-    """The page, as text; for the arguments see :func:`write_report`."""
+    """Return the page, as text; for the arguments see `write_report`."""
     jinja = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -103,7 +103,7 @@ def _title(about: Mapping[str, Any]) -> str:
 
 
 def _breakable(name: str) -> markupsafe.Markup:
-    """A name that may be broken after its slashes."""
+    """Return a name that may be broken after its slashes."""
     return markupsafe.Markup("/<wbr>").join(name.split("/"))
 
 

@@ -1,7 +1,7 @@
 """What a report says, section by section, as plain objects: text, charts, tables. The template only lays them out.
 
-A further section is a function from a comparison to a :class:`ReportSection` (or None, for nothing to say), and its
-place in :data:`SECTIONS`.
+A further section is a function from a comparison to a `ReportSection` (or None, for nothing to say), and its
+place in `SECTIONS`.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _differences(parity: Parity, environment: Environment) -> ReportSection | No
 
 
 def _parted(parity: Parity) -> int | None:
-    """The step that charts mark; none of the training where they part after it."""
+    """Return the step that charts mark; none of the training where they part after it."""
     return None if parity.first_fault is None or tally.is_after_training(parity) else parity.first_fault[0]
 
 
@@ -379,7 +379,7 @@ SECTIONS: tuple[Callable[[Parity, Environment], ReportSection | None], ...] = (
 
 
 def _number(value: float) -> str:
-    """An error, to three digits."""
+    """Return an error, to three digits."""
     if not math.isfinite(value):
         return "∞"
     return "0" if value == 0 else f"{value:.3g}"
@@ -392,7 +392,7 @@ def _ulp(value: float) -> str:
 
 
 def _exact(value: Any) -> str:
-    """A value to nine digits, which tell a float32 from its neighbours; of an array the first elements."""
+    """Return a value to nine digits, which tell a float32 from its neighbours; of an array the first elements."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):

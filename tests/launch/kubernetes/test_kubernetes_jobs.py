@@ -86,7 +86,7 @@ class Cluster:
         self.save()
 
     def pod(self, host: str, state: dict[str, Any] | None, **more: Any) -> None:
-        """Puts a pod there, see :func:`pod_document`."""
+        """Puts a pod there, see `pod_document`."""
         self.load()
         self.state["objects"].append(pod_document(host, state, len(self.state["objects"]), **more))
         self.save()

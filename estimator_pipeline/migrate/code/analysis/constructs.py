@@ -77,7 +77,7 @@ def find_constructs(program: Program, tree: Tree) -> Iterator[Construct]:
 
 
 def own(name: str) -> CatalogueMatch:
-    """The match of a construct that is no name of TensorFlow."""
+    """Return the match of a construct that is no name of TensorFlow."""
     return CatalogueMatch(catalogue.row(name), name, True)
 
 
@@ -107,7 +107,7 @@ class _Finder:
             yield Construct(self.tree, node, match, call=call, details=self._details(match, call, scope))
 
     def match(self, node: cst.BaseExpression, scope: Scope) -> CatalogueMatch | None:
-        """The row of an expression; of several meanings the first that runs."""
+        """Return the row of an expression; of several meanings the first that runs."""
         found = [
             match
             for value in self.program.meaning(node, self.tree, scope)
@@ -338,7 +338,7 @@ def _root(node: cst.CSTNode) -> str:
 
 
 def _access(node: cst.CSTNode, above: list[cst.CSTNode]) -> str:
-    """What a program does with TF_CONFIG: "read", "parsed" (read as JSON), "written" or "named"."""
+    """Return what a program does with TF_CONFIG: "read", "parsed" (read as JSON), "written" or "named"."""
     access = "named"
     for below, one in zip([node, *above], above, strict=False):
         if isinstance(one, cst.Call):
@@ -366,5 +366,5 @@ def _access(node: cst.CSTNode, above: list[cst.CSTNode]) -> str:
 
 
 def value_names(values: tuple[Value, ...]) -> list[str]:
-    """The full names among the meanings of an expression."""
+    """Return the full names among the meanings of an expression."""
     return [value.dotted for value in values if isinstance(value, Outside)]

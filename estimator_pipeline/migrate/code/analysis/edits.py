@@ -37,13 +37,13 @@ class Lines:
         return "\n"
 
     def indent(self, line: int) -> str:
-        """The white space before a line's first letter."""
+        """Return the white space before a line's first letter."""
         found = re.compile(r"[ \t\f]*").match(self.text, self.starts[line - 1])
         return found[0] if found else ""
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str:
-    """The text with all edits made; insertions at one place in the order in which they are given.
+    """Return the text with all edits made; insertions at one place in the order in which they are given.
 
     Raises:
         ValueError: two edits overlap.

@@ -60,13 +60,13 @@ class SourceFile:
         return self.notebook or self.path
 
     def document(self) -> dict[str, Any]:
-        """As plain values, without its problems; see :meth:`of`."""
+        """As plain values, without its problems; see `of`."""
         names = (one.name for one in fields(self) if one.name != "problems")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> SourceFile:
-        """The file of such values, also when they were written as JSON."""
+        """Return the file of such values, also when they were written as JSON."""
         cells = {name: tuple(NotebookCell(*cell) for cell in document[name]) for name in ("cells", "origin")}
         return cls(**{**document, **cells})
 
@@ -78,14 +78,14 @@ class SourceFile:
         return None, line
 
     def shown_line(self, line: int) -> str:
-        """A line as the user has it, without white space around it; "" where there is none."""
+        """Return a line as the user has it, without white space around it; "" where there is none."""
         cell = next((one for one in reversed(self.cells) if line >= one.first), None)
         lines = (self.text if cell is None else cell.source).splitlines()
         at = line if cell is None else line - cell.first + 1
         return lines[at - 1].strip() if 0 < at <= len(lines) else ""
 
     def with_text(self, text: str) -> SourceFile:
-        """The same file with another text; of a notebook with the cells of that text."""
+        """Return the same file with another text; of a notebook with the cells of that text."""
         cells = notebooks.split(self.cells, text) if self.cells else ()
         return replace(self, text=text, cells=self.cells if cells is None else cells, problems=list(self.problems))
 
@@ -95,7 +95,7 @@ class SourceFile:
 
 
 def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], list[Skipped]]:
-    """Reads a file, or every Python file and notebook below a folder, in the order of their names.
+    """Read a file, or every Python file and notebook below a folder, in the order of their names.
 
     Returns:
         The folder that paths are relative to, the sources, and what was left out.
@@ -144,7 +144,7 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], lis
 
 
 def _written(sources: list[SourceFile], written: list[tuple[str, WrittenFile]]) -> Iterator[SourceFile]:
-    """The files that cells of notebooks write; not those that are there with the same text."""
+    """Yield the files that cells of notebooks write; not those that are there with the same text."""
     there = {source.path: source.text.rstrip() for source in sources}
     for notebook, file in written:
         for folder in (PurePosixPath(notebook).parent, PurePosixPath(notebook).with_suffix("").as_posix() + "_files"):

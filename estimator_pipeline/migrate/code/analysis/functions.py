@@ -110,7 +110,7 @@ def _handed_over(program: Program, construct: Construct) -> Iterator[tuple[Funct
 
 
 def _through(program: Program, function: FunctionOf) -> list[FunctionOf]:
-    """The function that a lambda calls, where it does nothing else; the lambda itself otherwise."""
+    """Return the function that a lambda calls, where it does nothing else; the lambda itself otherwise."""
     node = function.node
     if not isinstance(node, cst.Lambda) or not isinstance(node.body, cst.Call):
         return [function]
@@ -126,7 +126,7 @@ def _returned(program: Program, function: FunctionOf) -> list[FunctionOf]:
 
 
 def _by_signature(node: cst.FunctionDef, makes_spec: bool) -> str | None:
-    """What a function must be that nobody hands over, or nobody within the code base.
+    """Return what a function must be that nobody hands over, or nobody within the code base.
 
     A head's methods take features, labels and mode as well, and logits; what gives no spec is a part of a model_fn.
     """
@@ -145,13 +145,13 @@ def _name(node: cst.FunctionDef | cst.Lambda) -> str:
 
 
 def parameters_of(node: cst.FunctionDef | cst.Lambda) -> list[str]:
-    """The names of a function's parameters."""
+    """Return the names of a function's parameters."""
     params = node.params
     return [one.name.value for one in (*params.posonly_params, *params.params, *params.kwonly_params)]
 
 
 def _of_model_fn(function: FunctionOf, constructs: list[Construct]) -> dict[str, Any]:
-    """The modes that it handles, by its specs, and how many it has."""
+    """Return the modes that it handles, by its specs, and how many it has."""
     tree = function.tree
     specs = [
         one.details
@@ -169,7 +169,7 @@ def _of_model_fn(function: FunctionOf, constructs: list[Construct]) -> dict[str,
 
 
 def _params_read(function: FunctionOf) -> Iterator[str]:
-    """The keys of `params` that a model_fn reads: `params["units"]`, `params.get("units")`, `params.units`."""
+    """Yield the keys of `params` that a model_fn reads: `params["units"]`, `params.get("units")`, `params.units`."""
     tree = function.tree
     inner = tree.scopes[function.node]
     for chain in tree.chains:

@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 def imported(source: SourceFile) -> Imported:
-    """What a file or a notebook imports, in any of its functions."""
+    """Return what a file or a notebook imports, in any of its functions."""
     names: set[tuple[str, int, str]] = set()
     if source.problems:
         return Imported(frozenset(_by_lines(source.text)), False)
@@ -78,7 +78,7 @@ def imported(source: SourceFile) -> Imported:
 
 
 def _of_libcst(source: SourceFile) -> Iterator[tuple[str, int, str]]:
-    """The imports of what libcst may read and Python's own parser cannot: code of another version of Python."""
+    """Yield the imports of what libcst may read and Python's own parser cannot: code of another version of Python."""
     tree = parse(source)
     if tree is None:
         yield from _by_lines(source.text)
@@ -90,7 +90,7 @@ def _of_libcst(source: SourceFile) -> Iterator[tuple[str, int, str]]:
 
 
 def _by_lines(text: str) -> Iterator[tuple[str, int, str]]:
-    """The imports of what no parser can read, as its lines look."""
+    """Yield the imports of what no parser can read, as its lines look."""
     for dots, module, names in _IMPORT.findall(text):
         for name in re.findall(r"[\w.]+", names):
             yield (module, len(dots), name) if module or dots else (name, 0, "")
@@ -108,7 +108,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def with_tensorflow(sources: Mapping[str, SourceFile], imports: Mapping[str, Imported]) -> set[str]:
-    """The files that have to do with TensorFlow: by their text, or by what they import."""
+    """Return the files that have to do with TensorFlow: by their text, or by what they import."""
     chosen = {path for path, source in sources.items() if _OF_INTEREST.search(source.text)}
     asked = {path: _last_parts(path, imports[path]) for path in sources if path not in chosen}
     new = chosen
@@ -143,7 +143,7 @@ def _module_name(path: str) -> str:
 def parts(
     sources: Mapping[str, SourceFile], imports: Mapping[str, Imported], chosen: Iterable[str], modules: Modules
 ) -> list[Part]:
-    """The files with something of TensorFlow, those together that import each other, at once or through others.
+    """Return the files with something of TensorFlow, those together that import each other, at once or through others.
 
     What they import is with them. A file that neither has nor reaches anything of TensorFlow joins nothing: it may be
     in several parts, or in none.
@@ -188,7 +188,7 @@ def _has_constructs(text: str) -> bool:
 
 
 def _leads(path: str, one: Imported, modules: Modules) -> set[str]:
-    """The modules that the names of a file may lead to; of a package that it has as a whole, all within it."""
+    """Return the modules that the names of a file may lead to; of a package that it has as a whole, all within it."""
     found: set[str] = set()
     wholes: set[str] = set()
     for dotted, level, name in one.names:

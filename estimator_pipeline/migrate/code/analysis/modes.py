@@ -17,7 +17,7 @@ _BY_TEXT = {"train": "train", "eval": "eval", "infer": "predict"}
 
 
 def of_spec(program: Program, tree: Tree, call: cst.Call, scope: Scope) -> list[str]:
-    """The modes of an EstimatorSpec: what its argument `mode` names, or the conditions that lead to it."""
+    """Return the modes of an EstimatorSpec: what its argument `mode` names, or the conditions that lead to it."""
     for position, arg in enumerate(call.args):
         if (arg.keyword is None and position == 0 and not arg.star) or (arg.keyword and arg.keyword.value == "mode"):
             named = _mode(program, tree, arg.value, scope)
@@ -27,7 +27,7 @@ def of_spec(program: Program, tree: Tree, call: cst.Call, scope: Scope) -> list[
 
 
 def at(program: Program, tree: Tree, node: cst.CSTNode, scope: Scope) -> list[str]:
-    """The modes in which a node of a model_fn is run."""
+    """Return the modes in which a node of a model_fn is run."""
     possible = _ALL
     below = node
     for above in tree.above(node):
@@ -54,7 +54,7 @@ def at(program: Program, tree: Tree, node: cst.CSTNode, scope: Scope) -> list[st
 
 
 def _left(program: Program, tree: Tree, statement: cst.CSTNode, scope: Scope) -> frozenset[str]:
-    """The modes that a statement never lets go on: those of an `if` that ends in return or raise."""
+    """Return the modes that a statement never lets go on: those of an `if` that ends in return or raise."""
     gone: frozenset[str] = frozenset()
     rest = _ALL
     while isinstance(statement, cst.If):
@@ -80,7 +80,7 @@ def _ends(body: cst.BaseSuite) -> bool:
 
 
 def _mode(program: Program, tree: Tree, node: cst.BaseExpression, scope: Scope) -> str | None:
-    """The mode that an expression names."""
+    """Return the mode that an expression names."""
     if isinstance(node, cst.SimpleString):
         return _BY_TEXT.get(str(node.evaluated_value))
     for value in program.meaning(node, tree, scope):
@@ -94,7 +94,7 @@ def _mode(program: Program, tree: Tree, node: cst.BaseExpression, scope: Scope) 
 def _condition(
     program: Program, tree: Tree, test: cst.BaseExpression, scope: Scope, hops: int = 8
 ) -> frozenset[str] | None:
-    """The modes in which a condition holds; None where it is about something else as well."""
+    """Return the modes in which a condition holds; None where it is about something else as well."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         inner = _condition(program, tree, test.expression, scope, hops)
         return None if inner is None else _ALL - inner

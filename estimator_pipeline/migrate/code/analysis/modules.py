@@ -32,7 +32,7 @@ class Modules:
         self._known: dict[tuple[str, str, int], str | None] = {}
 
     def at(self, path: str) -> str | None:
-        """The module or the folder at a path."""
+        """Return the module or the folder at a path."""
         path = path.removeprefix("./")
         package = "__init__" if path in ("", ".") else f"{path}/__init__"
         for name in (path, package):
@@ -48,7 +48,7 @@ class Modules:
         return self._known[key]
 
     def below(self, name: str) -> Iterator[str]:
-        """The modules within a package or a folder, and within those."""
+        """Return the modules within a package or a folder, and within those."""
         start = within(name, "")
         return (other for other in self.files if other.startswith(start) and other != name)
 
@@ -80,6 +80,6 @@ class Modules:
 
 
 def within(path: str, name: str) -> str:
-    """The path of a name within a package or a folder."""
+    """Return the path of a name within a package or a folder."""
     folder = "" if path == "__init__" else path.removesuffix("/__init__")
     return f"{folder}/{name}" if folder not in ("", ".") else name

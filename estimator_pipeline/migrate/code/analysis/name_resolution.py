@@ -88,7 +88,7 @@ class Program:
     # Expressions
 
     def meaning(self, node: cst.BaseExpression | None, tree: Tree, scope: Scope) -> tuple[Value, ...]:
-        """What an expression may be; nothing where that cannot be told."""
+        """Return what an expression may be; nothing where that cannot be told."""
         if node is None:
             return ()
         if node in self._known:
@@ -170,7 +170,7 @@ class Program:
             yield from self.result(function, node, tree, scope)
 
     def result(self, function: Value, node: cst.Call, tree: Tree, scope: Scope) -> Iterator[Value]:
-        """What a call gives."""
+        """Yield what a call gives."""
         if isinstance(function, ClassOf):
             yield Instance(function)
         elif isinstance(function, FunctionOf):
@@ -202,7 +202,7 @@ class Program:
         return []
 
     def look_up(self, name: str, scope: Scope) -> Iterator[Value]:
-        """What a name means in a scope."""
+        """Yield what a name means in a scope."""
         bindings = self.bindings(name, scope)
         for binding in bindings:
             yield from self.bound(binding, name)
@@ -234,7 +234,7 @@ class Program:
         return any(name.startswith(prefix) for row in catalogue.ROWS for name in row.spellings)
 
     def bound(self, binding: Binding, name: str) -> Iterator[Value]:
-        """What a binding gives its name."""
+        """Yield what a binding gives its name."""
         tree = binding.scope.tree
         if binding.kind == "import":
             yield from self.module(binding.module, 0, tree)
@@ -286,7 +286,7 @@ class Program:
     # Attributes
 
     def attribute(self, base: Value, name: str) -> Iterator[Value]:
-        """What `base.name` is."""
+        """Yield what `base.name` is."""
         if isinstance(base, Outside):
             yield Outside(f"{base.dotted}.{name}")
         elif isinstance(base, ModuleOf):
@@ -340,7 +340,7 @@ class Program:
             self._asked.discard(question)
 
     def bases(self, own: ClassOf) -> Iterator[Outside | ClassOf]:
-        """The classes that a class is made of, as it names them."""
+        """Yield the classes that a class is made of, as it names them."""
         scope = own.tree.where[own.node]
         for arg in own.node.bases:
             for value in self.meaning(arg.value, own.tree, scope):
@@ -364,7 +364,7 @@ class Program:
         yield from self.module(binding.module, binding.level, tree)
 
     def module(self, dotted: str, level: int, tree: Tree) -> Iterator[Value]:
-        """The module that an import of a file means: one of the code base, or a name outside of it."""
+        """Yield the module that an import of a file means: one of the code base, or a name outside of it."""
         name = self.modules.named(dotted, level, tree.source.path)
         if name is None:
             yield Outside(dotted)
@@ -372,7 +372,7 @@ class Program:
             yield self._module_of(name)
 
     def files_of_import(self, tree: Tree, binding: Binding) -> Iterator[Tree]:
-        """The files that an import names: the module, and the one that is a name of it."""
+        """Yield the files that an import names: the module, and the one that is a name of it."""
         dotted = binding.name if binding.kind == "import" else binding.module
         for value in self.module(dotted, binding.level, tree):
             if isinstance(value, ModuleOf):
@@ -383,14 +383,14 @@ class Program:
                     yield inner
 
     def imports(self, tree: Tree) -> tuple[Tree, ...]:
-        """The files that a file imports, in the order of the text."""
+        """Return the files that a file imports, in the order of the text."""
         if tree not in self._imports:
             named = (other for _, binding in tree.imports for other in self.files_of_import(tree, binding))
             self._imports[tree] = tuple(dict.fromkeys(named))
         return self._imports[tree]
 
     def submodule(self, module: ModuleOf, name: str) -> Tree | None:
-        """The file of that name within a package, where there is one."""
+        """Return the file of that name within a package, where there is one."""
         found = self._at(within(module.path, name))
         return next((one.tree for one in found if isinstance(one, ModuleOf)), None)
 

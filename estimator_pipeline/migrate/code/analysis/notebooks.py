@@ -52,7 +52,7 @@ class NotebookCell(NamedTuple):
     Attributes:
         number: among all cells of the notebook, counted from 1.
         first: its first line in the text of all cells, counted from 1.
-        text: its code, with a marked comment, `pass` or None for what is IPython's; see :func:`restored`.
+        text: its code, with a marked comment, `pass` or None for what is IPython's; see `restored`.
         above: how many lines of the cell stand above that text.
         source: the cell as the notebook has it.
     """
@@ -90,7 +90,7 @@ class NotebookCode(NamedTuple):
 
 
 def code_of(content: bytes) -> NotebookCode:
-    """The code cells of a notebook (nbformat 3 and 4).
+    """Return the code cells of a notebook (nbformat 3 and 4).
 
     Lines of IPython (`%matplotlib inline`, `!pip install`, `name?`) become comments or `pass`, so that lines keep their
     numbers; of `%time f(x)` the statement stays. Cells of other languages are blank, and so are those that
@@ -120,12 +120,12 @@ def code_of(content: bytes) -> NotebookCode:
 
 
 def joined(cells: Sequence[NotebookCell]) -> str:
-    """The text of all cells: one program."""
+    """Return the text of all cells: one program."""
     return f"{_MARK}cell\n".join(cell.text for cell in cells)
 
 
 def _counted(cells: Sequence[NotebookCell]) -> tuple[NotebookCell, ...]:
-    """The cells, with the lines at which they begin in the text of all."""
+    """Return the cells, with the lines at which they begin in the text of all."""
     found, line = [], 1
     for cell in cells:
         found.append(cell._replace(first=line))
@@ -134,7 +134,7 @@ def _counted(cells: Sequence[NotebookCell]) -> tuple[NotebookCell, ...]:
 
 
 def split(cells: Sequence[NotebookCell], text: str) -> tuple[NotebookCell, ...] | None:
-    """The cells of a text that :func:`joined` gave and that was changed since; None where they cannot be told."""
+    """The cells of a text that `joined` gave and that was changed since; None where they cannot be told."""
     texts = _BETWEEN.split(text)
     if len(texts) != len(cells):
         return None
@@ -144,7 +144,7 @@ def split(cells: Sequence[NotebookCell], text: str) -> tuple[NotebookCell, ...] 
 
 
 def restored(cell: NotebookCell, text: str) -> str | None:
-    """What a notebook has of a cell whose text was changed: with its lines of IPython; None where one is gone.
+    """Return what a notebook has of a cell whose text was changed: with its lines of IPython; None where one is gone.
 
     Args:
         cell: as it was read.
@@ -182,7 +182,7 @@ def restored(cell: NotebookCell, text: str) -> str | None:
 
 
 def _keep_written(written: dict[str, list[NotebookCell]], number: int, text: str) -> None:
-    """Keeps the Python file that a cell writes; another cell writes it anew, or appends to it."""
+    """Keep the Python file that a cell writes; another cell writes it anew, or appends to it."""
     lines = text.split("\n")
     at = _first(lines)
     name, append = _written_name(lines[at].strip())
@@ -287,7 +287,7 @@ def python_tree(text: str) -> ast.Module | None:
 
 
 def first_import(text: str) -> int:
-    """The line of the first statement that imports something when a program is run; 0 where there is none."""
+    """Return the line of the first statement that imports something when a program is run; 0 where there is none."""
     module = python_tree(text)
     for one in module.body if module is not None else ():
         imports = [node for node in ast.walk(one) if isinstance(node, (ast.Import, ast.ImportFrom))]

@@ -45,7 +45,7 @@ def _fields(kind: type) -> tuple[str, ...]:
 
 
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The nodes below, without white space and punctuation, in the order of the text."""
+    """Yield the nodes below, without white space and punctuation, in the order of the text."""
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):
@@ -94,14 +94,14 @@ class Scope:
         target.names.setdefault(name, []).append(binding)
 
     def around(self) -> Scope:
-        """The nearest function, class or module: comprehensions bind their own names alone."""
+        """Return the nearest function, class or module: comprehensions bind their own names alone."""
         scope = self
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent
         return scope
 
     def class_scope(self) -> Scope | None:
-        """The class that this function is a method of."""
+        """Return the class that this function is a method of."""
         return self.parent if self.kind == "function" and self.parent and self.parent.kind == "class" else None
 
 
@@ -154,7 +154,7 @@ class Tree:
         self.keras: Any = None
 
     def state(self) -> dict[str, Any]:
-        """What is planned for the file; :meth:`set_state` brings it back."""
+        """Return what is planned for the file; `set_state` brings it back."""
         names = ("source", "tensorflow_1", "contrib", "needs", "was_tensorflow_1", "renamed", "renamed_parts",
                  "new_name", "keras")  # fmt: skip
         return {name: getattr(self, name) for name in names}
@@ -179,7 +179,7 @@ class Tree:
         return found.start.line, found.start.column + 1, found.end.line, found.end.column + 1
 
     def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """The nodes around a node, the nearest first."""
+        """Yield the nodes around a node, the nearest first."""
         while node in self.parents:
             node = self.parents[node]
             yield node
@@ -378,7 +378,7 @@ class _Walk:
             self.inside(target, scope)
 
     def owner(self, target: cst.Attribute, scope: Scope) -> Scope | None:
-        """The class whose attribute `self.x` is."""
+        """Return the class whose attribute `self.x` is."""
         function: Scope | None = scope
         while function is not None and function.class_scope() is None:
             function = function.parent
@@ -455,7 +455,7 @@ _METHODS: dict[type, Any] = {
 
 
 def parse(source: SourceFile) -> Tree | None:
-    """The tree of a source; None, and a problem of the source, where its syntax is not that of Python 3."""
+    """Return the tree of a source; None, and a problem of the source, where its syntax is not that of Python 3."""
     # Python 3.14 reads `except A, b:` again, as two classes; whoever wrote it for an older one meant Python 2's.
     clause = re.search(r"^[ \t]*except\s+(?:[\w.]+|\([^()]*\))\s*,\s*\w+\s*:", source.text, re.MULTILINE)
     if clause is not None and sys.version_info < (3, 14):

@@ -1,6 +1,6 @@
 """The catalogue: every construct of Estimator programs, its Keras successor, what to write and how long it takes.
 
-:func:`find` answers for a full name as a program writes it, in any of its spellings, and says whether TensorFlow 2 with
+`find` answers for a full name as a program writes it, in any of its spellings, and says whether TensorFlow 2 with
 `compat.install()` has it by that spelling. A test holds the rows against TensorFlow's real API, both ways: every name
 of a row is there, and every public name of tf.estimator, and of V1's layers, losses, metrics, optimizers and hooks, has
 a row.
@@ -141,7 +141,7 @@ class ContribNames(NamedTuple):
 
 @functools.cache
 def contrib_names() -> ContribNames:
-    """The table."""
+    """Return the table."""
     homes: dict[str, str] = {}
     wholes: dict[str, str] = {}
     packages: set[str] = set()
@@ -169,7 +169,7 @@ _PUT_BACK = (
 
 @functools.cache
 def moved_names() -> MovedNamesTable:
-    """What compat finds where it is no longer."""
+    """Return what compat finds where it is no longer."""
     return MovedNamesTable(FILE.read_text(encoding="utf-8"))
 
 
@@ -207,7 +207,7 @@ def _by_name() -> Mapping[str, Row]:
 
 
 def row(name: str) -> Row:
-    """The row of a canonical name.
+    """Return the row of a canonical name.
 
     Raises:
         KeyError: there is none.
@@ -216,7 +216,7 @@ def row(name: str) -> Row:
 
 
 def spell(dotted: str) -> str:
-    """A full name as people write it: `tensorflow.compat.v1.layers` is `tf.compat.v1.layers`."""
+    """Return a full name as people write it: `tensorflow.compat.v1.layers` is `tf.compat.v1.layers`."""
     for home, short in _SAME.items():
         if dotted == home or dotted.startswith(home + "."):
             dotted = short + dotted[len(home) :]
@@ -249,7 +249,7 @@ def is_v1_only(spelled: str) -> bool:
 
 @functools.lru_cache(maxsize=100_000)
 def find(dotted: str) -> CatalogueMatch | None:
-    """The row of a full name, or of the longest part of it that has one; None for what is no construct.
+    """Return the row of a full name, or of the longest part of it that has one; None for what is no construct.
 
     Args:
         dotted: the name as the imports of a program lead to it: `tensorflow.estimator.ModeKeys.TRAIN`.
@@ -285,7 +285,7 @@ def _row_of(spelled: str) -> Row | None:
 
 
 def _v1_symbol(parts: list[str]) -> CatalogueMatch | None:
-    """A V1 symbol without a row of its own."""
+    """Return a V1 symbol without a row of its own."""
     v1 = parts[:3] == ["tf", "compat", "v1"]
     below = parts[3:] if v1 else parts[1:]
     for length in range(len(below), 0, -1):
@@ -297,7 +297,7 @@ def _v1_symbol(parts: list[str]) -> CatalogueMatch | None:
 
 
 def _private(dotted: str) -> CatalogueMatch | None:
-    """What a private module defines, by the last part of its name, where that is a public name too."""
+    """Return what a private module defines, by the last part of its name, where that is a public name too."""
     if not is_private(dotted):
         return None
     for home, publics in _PRIVATE_HOMES.items():

@@ -10,7 +10,7 @@ _CALLBACK = "class Mine(tf.keras.callbacks.Callback):\n    def on_train_batch_en
 
 
 def _hook(name: str, successor: str, write: str, *, train: bool = True) -> Row:
-    """A hook that TensorFlow has as tf.estimator.X and as tf.train.X."""
+    """Return a hook that TensorFlow has as tf.estimator.X and as tf.train.X."""
     also = (f"tf.compat.v1.train.{name}",) if train else ()
     return Row(f"tf.estimator.{name}", "hook", successor, write, also=also, rule=f"hook:{name}")
 

@@ -55,11 +55,11 @@ class Row:
     Attributes:
         name: its canonical name: `tf.estimator.X`, `tf.compat.v1.X`, `tf.contrib.X`, or the word for what has no
             name in TensorFlow ("model_fn"). A field is named below its class: `tf.estimator.RunConfig.model_dir`.
-        kind: one of :data:`KINDS`.
+        kind: one of `KINDS`.
         successor: what takes its place in Keras, or on TensorFlow 2.
         write: what to write there, as code.
         also: further full names of the same thing.
-        rule: the converter's rule; the scan says "automatic" only where :mod:`..rules` has it.
+        rule: the converter's rule; the scan says "automatic" only where `..rules` has it.
         fields: parameters in their order, where each is a row of its own.
         gives: what a call of it gives, where that is an instance of another row's class.
         runs: whether it runs under compat where TensorFlow has its name; False: it is gone, whatever its spelling.

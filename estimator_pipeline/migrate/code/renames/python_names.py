@@ -32,5 +32,5 @@ def of_chain(module: str, root: str, name: str) -> str | None:
 
 
 def of_imported_names(module: str, names: list[str]) -> str | None:
-    """The module from which `from module import names` takes them."""
+    """Return the module from which `from module import names` takes them."""
     return "collections.abc" if module == "collections" and _ABSTRACT.issuperset(names) else None

@@ -39,14 +39,14 @@ GENERAL: dict[str, GeneralRule] = {}
 
 
 def register(rule: RenameRule) -> RenameRule:
-    """Adds a rule; a name can be taken once."""
+    """Add a rule; a name can be taken once."""
     _free(rule.name)
     RULES[rule.name] = rule
     return rule
 
 
 def register_general(rule: GeneralRule) -> GeneralRule:
-    """Adds a rule that looks at every construct; a name can be taken once."""
+    """Add a rule that looks at every construct; a name can be taken once."""
     _free(rule.name)
     GENERAL[rule.name] = rule
     return rule

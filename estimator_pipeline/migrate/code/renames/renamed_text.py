@@ -65,7 +65,7 @@ class RenamedText:
     moved: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def line(self, old: int) -> int:
-        """The line of the new text for one of the file as it was; of what became shorter the last one."""
+        """Return the line of the new text for one of the file as it was; of what became shorter the last one."""
         by = 0
         for first, last, new_first, new_last in self.moved:
             if first < old < last:
@@ -75,7 +75,7 @@ class RenamedText:
         return old + by
 
     def old_line(self, new: int) -> int:
-        """The line of the file as it was for one of the new text; of what became shorter the first one."""
+        """Return the line of the file as it was for one of the new text; of what became shorter the first one."""
         by = 0
         for first, last, new_first, new_last in self.moved:
             if new_first <= new <= new_last:
@@ -86,7 +86,7 @@ class RenamedText:
 
 
 def of(tree: Tree) -> RenamedText:
-    """The new text of a file; lines stay where they are."""
+    """Return the new text of a file; lines stay where they are."""
     before = tree.source.text
     if not tree.renamed:
         return RenamedText(before)

@@ -17,7 +17,7 @@ _OF_TESTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")
 
 
 def spread(program: Program, trees: Sequence[Tree]) -> None:
-    """Marks as files of TensorFlow 1 those that only such files import, tests apart.
+    """Mark as files of TensorFlow 1 those that only such files import, tests apart.
 
     Of their own names each may have both meanings: `tf.name_scope(name, default_name="loss")`.
     """
@@ -56,7 +56,7 @@ def _names_compat(tree: Tree) -> bool:
 def switch(
     program: Program, tree: Tree, switches: bool, imported: bool, *, of_1: bool = False
 ) -> cst.BaseStatement | None:  # fmt: skip
-    """The statement behind which a program of TensorFlow 1 has to say that it is one; None where it need not.
+    """Return the statement behind which a program of TensorFlow 1 has to say that it is one; None where it need not.
 
     `of_1` says that a file which this one imports was written for TensorFlow 1, whatever this one was.
 
@@ -81,7 +81,7 @@ def switch_lines(tree: Tree, v1: str) -> list[str]:
 
 
 def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:
-    """The statement at the top of a module that imports tensorflow itself."""
+    """Return the statement at the top of a module that imports tensorflow itself."""
     for alias, binding in tree.imports:
         if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
             return next((one for one in tree.module.body if one in set(tree.above(alias))), None)

@@ -87,7 +87,7 @@ class RenamedName(NamedTuple):
 
 
 def plan(program: Program, tree: Tree) -> None:
-    """Finds what a file of TensorFlow 1 has to spell anew, and keeps it in `tree.renamed` by the node that is read.
+    """Find what a file of TensorFlow 1 has to spell anew, and keep it in `tree.renamed` by the node that is read.
 
     Needs `tree.tensorflow_1`, which the scan has set.
     """
@@ -126,7 +126,7 @@ def plan(program: Program, tree: Tree) -> None:
 
 
 def plan_classes(program: Program, trees: list[Tree]) -> None:
-    """Marks the classes whose base is spelled anew, in their own file or in that of a class between."""
+    """Mark the classes whose base is spelled anew, in their own file or in that of a class between."""
     classes = {node: tree for tree in trees for node in tree.classes}
     known: dict[cst.ClassDef, RenamedName | None] = {}
 
@@ -148,7 +148,7 @@ def plan_classes(program: Program, trees: list[Tree]) -> None:
 
 
 def plan_aliases(trees: list[Tree], others: Others, stage: str) -> None:
-    """Keeps the new spellings by the old names: for what a program reaches by names of its own."""
+    """Keep the new spellings by the old names: for what a program reaches by names of its own."""
     names = {
         found.before.partition(".")[2]: [tree.source.path, found.after]
         for tree in trees for node, found in tree.renamed.items() if isinstance(node, cst.Attribute)
@@ -272,7 +272,7 @@ def _of_chain(tree: Tree, node: cst.Attribute, v1: bool) -> RenamedName | None:
 
 
 def _part(node: cst.CSTNode, less: int) -> cst.CSTNode:
-    """The chain without its last parts."""
+    """Return the chain without its last parts."""
     for _ in range(less):
         node = node.value  # type: ignore[attr-defined]
     return node

@@ -57,7 +57,7 @@ def written(name: str) -> str | None:
 
 
 def of_chain(tree: Tree, root: str, v1: bool, parts: list[str], call: cst.Call | None) -> Written | None:
-    """What is written for `tf.contrib.layers.conv2d`, or for as much of it as is a class, function or module.
+    """Return what is written for `tf.contrib.layers.conv2d`, or for as much of it as is a class, function or module.
 
     Args:
         tree: the file, whose own names are left alone.
@@ -90,7 +90,7 @@ def of_chain(tree: Tree, root: str, v1: bool, parts: list[str], call: cst.Call |
 
 
 def of_import(name: str) -> str | None:
-    """The module that is imported for `import tensorflow.contrib.X as y`."""
+    """Return the module that is imported for `import tensorflow.contrib.X as y`."""
     if name == "tensorflow.contrib":
         return FACADE
     below = name.removeprefix("tensorflow.contrib.")
@@ -101,7 +101,7 @@ def of_import(name: str) -> str | None:
 
 
 def of_imported_names(module: str, names: list[str]) -> tuple[str, str] | None:
-    """(module, name) from which `from tensorflow.contrib.X import a, b` takes its names today.
+    """Return (module, name) from which `from tensorflow.contrib.X import a, b` takes its names today.
 
     The name is that of a single one, where today it is another: `from tensorflow.contrib import slim` is
     `import tf_slim as slim`, for which the module is "".
@@ -159,7 +159,7 @@ def _is_free(tree: Tree, name: str) -> bool:
 def _same_numbers(
     after: str, call: cst.Call | None
 ) -> tuple[str, tuple[tuple[cst.CSTNode, str, str], ...]] | None:  # fmt: skip
-    """The new name, and what of the call changes with it; None where this call means something else by it."""
+    """Return the new name, and what of the call changes with it; None where this call means something else by it."""
     if after.endswith("glorot_uniform_initializer"):
         # Uniform by default; the normal one of contrib is no truncated normal of today's scale.
         keywords = {arg.keyword.value for arg in call.args if arg.keyword} if call is not None else set()

@@ -15,7 +15,7 @@ NOT_RUN = "converted, not run"
 
 
 def summary(converted: Converted, ran: str = NOT_RUN) -> str:
-    """What was changed, what a person has to write, what was left out.
+    """Return what was changed, what a person has to write, what was left out.
 
     Args:
         ran: what of it was run.

@@ -23,7 +23,7 @@ _AROUND = 2  # lines of source around a finding
 
 
 def page(scan: Scan) -> str:
-    """The page, as text."""
+    """Return the page, as text."""
     jinja = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

@@ -24,7 +24,7 @@ _LEVELS = {MANUAL: "warning", UNCHANGED: "note"}
 
 
 def sarif(scan: Scan) -> dict[str, Any]:
-    """The document. Paths are relative to what was scanned (`%SRCROOT%`), lines those of the file.
+    """Return the document. Paths are relative to what was scanned (`%SRCROOT%`), lines those of the file.
 
     A finding in a notebook has the line within its cell, and the cell in its message: SARIF knows no cells.
     """

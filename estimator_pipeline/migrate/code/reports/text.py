@@ -36,7 +36,7 @@ def text(scan: Scan) -> str:
 
 
 def headline(scan: Scan) -> str:
-    """A sentence that says how it stands."""
+    """Return a sentence that says how it stands."""
     if not scan.findings:
         return f"{scan.root}: nothing of tf.estimator in {scan.files} files"
     manual, automatic = scan.count(MANUAL), scan.count(AUTOMATIC)
@@ -57,14 +57,14 @@ def made(scan: Scan) -> str:
 
 
 def files(scan: Scan) -> dict[str, list[CodeFinding]]:
-    """The user's files that there is something to say of, in their order, each with its findings."""
+    """Return the user's files that there is something to say of, in their order, each with its findings."""
     found = scan.by_file()
     said = [one.notebook or one.path for one in scan.verdicts.values() if one.why or one.verdict == RENAMED]
     return {path: found.get(path, []) for path in sorted({*found, *said})}
 
 
 def verdicts_of(scan: Scan, path: str) -> list[FileVerdict]:
-    """The verdict on a file, and on those that it writes, where it is a notebook."""
+    """Return the verdict on a file, and on those that it writes, where it is a notebook."""
     return [one for one in scan.verdicts.values() if path in (one.path, one.notebook)]
 
 
@@ -114,7 +114,7 @@ def _file(scan: Scan, path: str, findings: list[CodeFinding]) -> str:
 
 
 def _named(finding: CodeFinding) -> str:
-    """The name as the program has it, and what is known of this one."""
+    """Return the name as the program has it, and what is known of this one."""
     details = finding.details
     if "function" in details:
         told = [f"handles {', '.join(details['modes'])}"] if details.get("modes") else []
@@ -132,7 +132,7 @@ def _named(finding: CodeFinding) -> str:
 
 
 def _successors(scan: Scan) -> str:
-    """What takes each construct's place in Keras, once for each name."""
+    """Return what takes each construct's place in Keras, once for each name."""
     rows: dict[str, CodeFinding] = {}
     for finding in scan.findings:
         if finding.successor:

@@ -56,7 +56,7 @@ class Processes:
                         pipe.close()
 
     def each(self, jobs: Sequence[list[SourceFile]], known: Callable[[], dict[str, Any]]) -> Iterator[Event]:
-        """Gives jobs to whoever is free, and what is said of them, until all are done.
+        """Give jobs to whoever is free, and what is said of them, until all are done.
 
         Args:
             known: what is known of the other programs when a job begins.

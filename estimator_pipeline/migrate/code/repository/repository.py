@@ -50,7 +50,7 @@ class CodeBase:
 
 
 def read_code(root: str | os.PathLike[str]) -> CodeBase:
-    """Reads a file or a folder, and finds its programs.
+    """Read a file or a folder, and find its programs.
 
     Raises:
         ConfigError: there is no such path, it cannot be read, or it has no Python file.
@@ -77,11 +77,11 @@ def run(
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """What comes of each program; the same for any number of processes, and with any cache.
+    """Return what comes of each program; the same for any number of processes, and with any cache.
 
     Args:
         work: the name by which a process knows `part`; "scan" or "convert".
-        part, options: see :class:`..worker.Worker`.
+        part, options: see `..worker.Worker`.
     """
     running = _Run(code, work, part, options, jobs, None if cache is None else ResultsCache(cache), progress)
     with quiet_collector(), contextlib.ExitStack() as stack:
@@ -109,7 +109,7 @@ class _Run:
         self.worker: Worker | None = None
 
     def answers(self, stack: contextlib.ExitStack) -> list[dict[str, Any]]:
-        """Reads all programs, and again those that asked for something that turned out otherwise."""
+        """Read all programs, and again those that asked for something that turned out otherwise."""
         # The large ones first: no process waits for another at the end.
         parts = sorted(self.code.parts, key=self._lines, reverse=True)
         for part in parts if self.cache is not None else ():
@@ -175,7 +175,7 @@ class _Run:
         return not holds(self.found[part]["asked"], self.known)
 
     def _joined(self, parts: list[Part]) -> list[Part]:
-        """The programs, those as one of which a file that is part of both came to different things."""
+        """Return the programs, those as one of which a file that is part of both came to different things."""
         by_path: dict[str, list[Part]] = {}
         for part in parts:
             for path in part.paths:

@@ -50,7 +50,7 @@ class ResultsCache:
         self._folder, self._most = Path(folder), most_bytes
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """What was kept."""
+        """Return what was kept."""
         path = self._path(name)
         try:
             found = json.loads(zlib.decompress(path.read_bytes()))
@@ -61,7 +61,7 @@ class ResultsCache:
         return found if whole else None
 
     def put(self, name: str, result: Mapping[str, Any]) -> None:
-        """Keeps a result, all of it or nothing."""
+        """Keep a result, all of it or nothing."""
         path = self._path(name)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
         try:
@@ -73,7 +73,7 @@ class ResultsCache:
                 unfinished.unlink()
 
     def trim(self) -> None:
-        """Keeps to the size."""
+        """Keep to the size."""
         with contextlib.suppress(OSError):
             found = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in self._folder.iterdir())
             size = sum(one for _, one, _ in found)

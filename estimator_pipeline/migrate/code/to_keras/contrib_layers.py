@@ -132,7 +132,7 @@ class CoreText:
 
 
 def lower(program: Program, tree: Tree) -> CoreText | None:
-    """Writes the calls of tf.contrib as calls of the core; None where the file has nothing of tf.contrib.
+    """Write the calls of tf.contrib as calls of the core; None where the file has nothing of tf.contrib.
 
     Args:
         tree: the file with its new names.
@@ -164,14 +164,14 @@ class _Reading:
         self.program = Program([*others, made], program.modules)
 
     def name(self, node: cst.BaseExpression) -> str:
-        """What an expression is of the packages that have tf.contrib's names; "" for all else."""
+        """Return what an expression is of the packages that have tf.contrib's names; "" for all else."""
         for value in self.program.meaning(node, self.tree, self.tree.where.get(node, self.tree.scope)):
             if isinstance(value, Outside) and f"{value.dotted}.".startswith(tuple(f"{one}." for one in _HOMES)):
                 return value.dotted
         return ""
 
     def called(self, call: cst.Call) -> str:
-        """The last name of what a call calls, if it may be one of the tables'."""
+        """Return the last name of what a call calls, if it may be one of the tables'."""
         name = self.name(call.func)
         home = next((one for one in _HOMES if f"{name}.".startswith(f"{one}.")), "")
         *modules, last = name.removeprefix(home).split(".")
@@ -186,7 +186,7 @@ class _Reading:
         return self.lines.text[start:end]
 
     def whole(self, node: cst.BaseExpression) -> str:
-        """An expression's text as a part of another one."""
+        """Return an expression's text as a part of another one."""
         text = self.source(node)
         simple = isinstance(
             node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Float, cst.Integer, cst.SimpleString)
@@ -194,7 +194,7 @@ class _Reading:
         return text if simple else f"({text})"
 
     def core(self, name: str) -> str:
-        """A name of the core as the file has it."""
+        """Return a name of the core as the file has it."""
         return re.sub(r"\bV1\b", self.v1, re.sub(r"\bTF\b", self.tf, name))
 
 
@@ -252,7 +252,7 @@ def _renamed(reading: _Reading, call: cst.Call, name: str, core: _Call) -> list[
 
 
 def _without(reading: _Reading, arg: cst.Arg) -> Edit:
-    """An argument and the comma behind it; what lines it has stay."""
+    """Return an argument and the comma behind it; what lines it has stay."""
     start, end = reading.span(arg)[0], reading.span(arg.value)[1]
     behind = re.compile(r"\s*,").match(reading.lines.text, end) if isinstance(arg.comma, cst.Comma) else None
     end = behind.end() if behind else end
@@ -281,7 +281,7 @@ def _initializer(
 
 
 def _written(reading: _Reading, call: cst.Call, text: str) -> Edit:
-    """A call in place of another one, with as many lines."""
+    """Return a call in place of another one, with as many lines."""
     text = reading.core(text)
     lines = reading.source(call).count("\n") - text.count("\n")
     return Edit(*reading.span(call), f"{text[:-1]}{chr(10) * lines})")
@@ -305,7 +305,7 @@ def _training(reading: _Reading) -> Iterator[Edit]:
 
 
 def _optimized(reading: _Reading, call: cst.Call) -> str:
-    """What `optimize_loss` does; "" where that is more than one step of an optimizer."""
+    """Return what `optimize_loss` does; "" where that is more than one step of an optimizer."""
     given = _given(call, _OPTIMIZE_LOSS)
     told = _plain(reading, given, ("loss", "global_step", "learning_rate", "optimizer", "clip_gradients"))
     if given is None or told is None or "loss" not in told or "optimizer" not in told:
@@ -319,7 +319,7 @@ def _optimized(reading: _Reading, call: cst.Call) -> str:
 
 
 def _created(reading: _Reading, call: cst.Call) -> str:
-    """What `create_train_op` does."""
+    """Return what `create_train_op` does."""
     given = _given(call, _CREATE_TRAIN_OP)
     told = _plain(reading, given, ("total_loss", "optimizer", "global_step"))
     if given is None or told is None or not {"total_loss", "optimizer"} <= told.keys():
@@ -330,7 +330,7 @@ def _created(reading: _Reading, call: cst.Call) -> str:
 
 
 def _plain(reading: _Reading, given: dict[str, cst.Arg] | None, read: Iterable[str]) -> dict[str, str] | None:
-    """The texts of the arguments that are read; None where another one changes a number."""
+    """Return the texts of the arguments that are read; None where another one changes a number."""
     texts = {one: reading.source(arg.value) for one, arg in (given or {}).items()}
     others = {one: text for one, text in texts.items() if one not in (*read, *_SILENT)}
     plain = all(text == ("True" if one == "increment_global_step" else "None") for one, text in others.items())
@@ -338,7 +338,7 @@ def _plain(reading: _Reading, given: dict[str, cst.Arg] | None, read: Iterable[s
 
 
 def _optimizer(reading: _Reading, node: cst.BaseExpression) -> str:
-    """The text of an optimizer, in which `{}` stands for the learning rate."""
+    """Return the text of an optimizer, in which `{}` stands for the learning rate."""
     if isinstance(node, cst.SimpleString):
         name = str(node.evaluated_value)
         return f"V1.train.{_OPTIMIZERS[name]}" if name in _OPTIMIZERS else ""
@@ -374,7 +374,7 @@ def _step(reading: _Reading, optimizer: str, loss: str, step: str, clip: str = "
 
 
 def _table(reading: _Reading, call: cst.Call) -> str:
-    """A table of the words of a list, as `tf.lookup` has it."""
+    """Return a table of the words of a list, as `tf.lookup` has it."""
     given = _given(call, ("mapping", "num_oov_buckets", "default_value", "hasher_spec", "dtype", "name"))
     told = {one: reading.source(arg.value) for one, arg in (given or {}).items()}
     if "mapping" not in told or told.get("dtype", "tf.string").rpartition(".")[2] != "string":
@@ -385,7 +385,7 @@ def _table(reading: _Reading, call: cst.Call) -> str:
 
 
 def _table_of_file(reading: _Reading, call: cst.Call) -> str:
-    """A table of the lines of a file."""
+    """Return a table of the lines of a file."""
     given = _given(call, ("vocabulary_file", "num_oov_buckets", "vocab_size", "default_value", "hasher_spec",
                           "key_dtype", "name", "key_column_index", "value_column_index", "delimiter"))  # fmt: skip
     told = {one: reading.source(arg.value) for one, arg in (given or {}).items()}

@@ -110,7 +110,7 @@ class ConversionOutcome:
 
 
 def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
-    """Converts a file; None where it has nothing to do with Estimators.
+    """Convert a file; None where it has nothing to do with Estimators.
 
     Args:
         constructs: what the scan finds in it.
@@ -205,7 +205,7 @@ def check_contrib(by_core: contrib_layers.CoreText | None, first: cst.CSTNode) -
 
 
 def _of_core(program: Program, tree: Tree, by_core: contrib_layers.CoreText) -> ConversionOutcome | None:
-    """The conversion of a file by way of one that has V1's core in place of tf.contrib; lines are the same."""
+    """Return the conversion of a file by way of one that has V1's core in place of tf.contrib; lines are the same."""
     made = parse(tree.source.with_text(by_core.text))
     assert made is not None
     made.tensorflow_1, made.needs = tree.tensorflow_1, tree.needs
@@ -215,7 +215,7 @@ def _of_core(program: Program, tree: Tree, by_core: contrib_layers.CoreText) -> 
 
 
 def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> ConversionOutcome:
-    """The conversion of a file by way of one that has functions in place of its classes of Estimators."""
+    """Return the conversion of a file by way of one that has functions in place of its classes of Estimators."""
     made = parse(SourceFile(tree.source.path, lowered.text))
     assert made is not None
     made.tensorflow_1 = tree.tensorflow_1
@@ -244,7 +244,7 @@ def _switches(reader: Rewriter) -> None:
 def _model(
     reader: Rewriter, call: cst.Call, distributed: bool, written: dict[cst.FunctionDef, modelling.ConvertedModel]
 ) -> tuple[modelling.ConvertedModel, Callable[[str], str]]:
-    """The model of an Estimator with a model_fn of this file, and what writes the call that makes it."""
+    """Return the model of an Estimator with a model_fn of this file, and what writes the call that makes it."""
     given = arguments(call, ("model_fn", "model_dir", "config", "params", "warm_start_from"))
     told, bound = _bound(reader, given.get("model_fn"))
     functions = reader.functions(told) if told is not None else []
@@ -273,7 +273,7 @@ def _model(
 
 
 def _bound(reader: Rewriter, given: cst.Arg | None) -> tuple[Any, dict[str, cst.BaseExpression]]:
-    """The model_fn of an argument, and what `functools.partial` binds to it."""
+    """Return the model_fn of an argument, and what `functools.partial` binds to it."""
     node = reader.value(given.value) if given is not None else None
     if not isinstance(node, cst.Call) or not datasets.is_partial(reader, node):
         return given.value if given is not None else None, {}
@@ -284,7 +284,7 @@ def _bound(reader: Rewriter, given: cst.Arg | None) -> tuple[Any, dict[str, cst.
 
 
 def _further(function: cst.FunctionDef, bound: dict[str, cst.BaseExpression]) -> tuple[str, ...]:
-    """The parameters of a model_fn that are no Estimator's: those that are bound, and those with a default."""
+    """Return the parameters of a model_fn that are no Estimator's: those that are bound, and those with a default."""
     own = ("features", "labels", "mode", "params", "config", "self")
     params = [one.name.value for one in function.params.params
               if one.name.value not in own and (one.default is not None or one.name.value in bound)]  # fmt: skip
@@ -292,7 +292,7 @@ def _further(function: cst.FunctionDef, bound: dict[str, cst.BaseExpression]) ->
 
 
 def _remove_helpers(reader: Rewriter, written: dict[cst.FunctionDef, modelling.ConvertedModel]) -> None:
-    """Takes the functions away that gave specs to a model_fn: what they did is in the models."""
+    """Take the functions away that gave specs to a model_fn: what they did is in the models."""
     helpers = dict.fromkeys(helper for made in written.values() for helper in made.helpers)
     gone = {*written, *helpers}
     for helper in helpers:
@@ -303,7 +303,7 @@ def _remove_helpers(reader: Rewriter, written: dict[cst.FunctionDef, modelling.C
 
 
 def _owner(reader: Rewriter, function: cst.FunctionDef, given: cst.BaseExpression) -> str:
-    """The text before the name of what makes the model: the object where the model_fn is a method; else ""."""
+    """Return the text before the name of what makes the model: the object where the model_fn is a method; else ""."""
     parent = reader.tree.parents.get(function)
     if parent is reader.tree.module:
         if not isinstance(given, cst.Name):
@@ -465,6 +465,6 @@ def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
 
 
 def _line_of(pattern: str, text: str) -> int:
-    """The line of the first match; 0 where there is none."""
+    """Return the line of the first match; 0 where there is none."""
     found = re.search(pattern, text)
     return text.count("\n", 0, found.start()) + 1 if found else 0

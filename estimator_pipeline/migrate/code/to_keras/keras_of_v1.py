@@ -19,7 +19,7 @@ _OTHERS_OF_V1 = {
 
 
 def of_keras(full: str) -> str:
-    """The name below tf.keras of what it has as TensorFlow 1's Keras had it; "" for all other names."""
+    """Return the name below tf.keras of what it has as TensorFlow 1's Keras had it; "" for all other names."""
     found = _OLD_KERAS.match(full)
     if found is None or found["name"] in _OTHERS_OF_V1.get(found["module"], ()):
         return ""

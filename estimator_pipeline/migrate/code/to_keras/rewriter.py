@@ -92,7 +92,7 @@ class Rewriter:
     # Meanings
 
     def scope(self, node: cst.CSTNode) -> Scope:
-        """The scope that an expression is in."""
+        """Return the scope that an expression is in."""
         if node in self.tree.where:
             return self.tree.where[node]
         for above in self.tree.above(node):
@@ -115,7 +115,7 @@ class Rewriter:
         return ""
 
     def called(self, node: cst.CSTNode | None) -> str:
-        """The canonical name of what a call calls."""
+        """Return the canonical name of what a call calls."""
         return self.name(node.func) if isinstance(node, cst.Call) else ""
 
     def is_of_v1(self, node: cst.BaseExpression) -> bool:
@@ -124,12 +124,12 @@ class Rewriter:
         return any(isinstance(one, Outside) and ".compat.v1." in one.dotted for one in found)
 
     def functions(self, node: cst.BaseExpression) -> list[FunctionOf]:
-        """The functions of this file that an expression may be."""
+        """Return the functions of this file that an expression may be."""
         found = self.program.meaning(node, self.tree, self.scope(node))
         return [one for one in found if isinstance(one, FunctionOf) and one.tree is self.tree]
 
     def value(self, node: cst.BaseExpression) -> cst.BaseExpression:
-        """What a name was given, where it was given one thing; the expression itself otherwise."""
+        """Return what a name was given, where it was given one thing; the expression itself otherwise."""
         for _ in range(8):
             if not isinstance(node, cst.Name):
                 break
@@ -140,7 +140,7 @@ class Rewriter:
         return node
 
     def home(self, node: cst.Name) -> tuple[cst.CSTNode, str] | None:
-        """The scope that binds a name, by its node, and the name."""
+        """Return the scope that binds a name, by its node, and the name."""
         at: Scope | None = self.scope(node)
         while at is not None:
             if node.value in at.names:
@@ -155,7 +155,7 @@ class Rewriter:
         return modes._condition(self.program, self.tree, node, self.scope(node)) == {"train"}
 
     def statement_of(self, value: cst.CSTNode) -> cst.SimpleStatementLine | None:
-        """The statement that a value is the whole right side of, or the whole of."""
+        """Return the statement that a value is the whole right side of, or the whole of."""
         small = self.tree.parents.get(value)
         found = self.tree.parents.get(small) if small is not None else None
         return found if isinstance(found, cst.SimpleStatementLine) else None
@@ -168,7 +168,7 @@ class Rewriter:
         return self.lines.offset(line, column), self.lines.offset(end_line, end_column)
 
     def source(self, node: cst.CSTNode) -> str:
-        """A node's text as it stands."""
+        """Return a node's text as it stands."""
         start, end = self.span(node)
         return self.lines.text[start:end]
 
@@ -176,22 +176,22 @@ class Rewriter:
         return self.tree.position(node)[0]
 
     def indent(self, node: cst.CSTNode) -> str:
-        """The white space before a statement."""
+        """Return the white space before a statement."""
         return self.lines.indent(self.line(node))
 
     def text(self, node: cst.CSTNode) -> str:
-        """A node's text, its parts written anew where a rule does."""
+        """Return a node's text, its parts written anew where a rule does."""
         made = self._written(node)
         if made is not None:
             return made
         return self.spliced(*self.span(node), children(node))
 
     def whole(self, node: cst.BaseExpression) -> str:
-        """The same with the brackets around it, which are no part of its place: those of a tuple are needed."""
+        """Return the same with the brackets around it, which are no part of its place: those of a tuple are needed."""
         return f"({self.text(node)})" if getattr(node, "lpar", ()) else self.text(node)
 
     def spliced(self, start: int, end: int, nodes: Iterable[cst.CSTNode]) -> str:
-        """The text between two places, the nodes within it written anew."""
+        """Return the text between two places, the nodes within it written anew."""
         parts, at = [], start
         for node in sorted(self._placed(nodes), key=lambda one: self.span(one)[0]):
             begins, ends = self.span(node)
@@ -202,7 +202,7 @@ class Rewriter:
         return "".join([*parts, self.lines.text[at:end]])
 
     def tree_positions(self) -> Any:
-        """The nodes that have a place."""
+        """Return the nodes that have a place."""
         if self.tree._positions is None:
             self.tree.position(self.tree.module)
         return self.tree._positions
@@ -396,7 +396,7 @@ class Rewriter:
         return len(calls) <= 1
 
     def block(self, body: cst.BaseSuite) -> str:
-        """The statements of a block, with the comments before them, from the first line's indent on."""
+        """Return the statements of a block, with the comments before them, from the first line's indent on."""
         if not isinstance(body, cst.IndentedBlock):
             raise NotConvertible("a block in one line", body)
         return self.statements(body.body)
@@ -406,7 +406,7 @@ class Rewriter:
         return "\n".join(self.statement(node) for node in nodes)
 
     def statement(self, node: cst.CSTNode) -> str:
-        """A statement with the comments before and behind it."""
+        """Return a statement with the comments before and behind it."""
         first, last = self.line(node), self.tree.position(node)[2]
         while first > 1 and self._line(first - 1).strip().startswith("#"):
             first -= 1
@@ -420,7 +420,7 @@ class Rewriter:
         return self.lines.text[self.lines.starts[number - 1] :].split("\n", 1)[0]
 
     def comments(self, node: cst.CSTNode, without: Iterable[cst.CSTNode] = ()) -> list[str]:
-        """The comments within a node's text, in order, but those within others."""
+        """Return the comments within a node's text, in order, but those within others."""
         (start, end), others = self.span(node), [self.span(one) for one in without]
         return [comment for place, comment in self._comments() if start <= place < end
                 and not any(first <= place < last for first, last in others)]  # fmt: skip
@@ -454,7 +454,7 @@ class Rewriter:
     # New text
 
     def call(self, name: str, arguments: list[str], node: cst.CSTNode, behind: str = "") -> str:
-        """A call in one line, or with its arguments in lines of their own where that would be too long."""
+        """Return a call in one line, or with its arguments in lines of their own where that would be too long."""
         one = f"{name}({', '.join(arguments)}){behind}"
         indent = self.indent(node)
         lines = [comment for comment in self.comments(node) if comment not in one]
@@ -483,7 +483,7 @@ def indented(text: str, indent: str) -> str:
 
 
 def names_in(node: cst.CSTNode) -> Iterator[str]:
-    """The names that an expression or a statement reads or writes; of attributes the first part alone."""
+    """Yield the names that an expression or a statement reads or writes; of attributes the first part alone."""
     if isinstance(node, cst.Name):
         yield node.value
     elif isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "partitioner":

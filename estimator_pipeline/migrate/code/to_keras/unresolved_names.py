@@ -30,7 +30,7 @@ def unknown_names(text: str) -> set[str]:
 
 
 def _names(top: ast.AST, *, deep: bool) -> tuple[set[str], set[str]]:
-    """The names that are given a value within a node, and those that are read."""
+    """Return the names that are given a value within a node, and those that are read."""
     given: set[str] = set()
     read: set[str] = set()
     for node in ast.walk(top) if deep else top.body:  # type: ignore[attr-defined]

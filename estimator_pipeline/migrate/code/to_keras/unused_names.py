@@ -32,7 +32,7 @@ def without_unused_names(reader: Rewriter, text: str) -> str:
 
 
 def _without_v1(reader: Rewriter, text: str) -> str:
-    """Takes `from tensorflow import estimator` and its like away where nothing is called by their names any more."""
+    """Take `from tensorflow import estimator` and its like away where nothing is called by their names any more."""
     for statement in reader.tree.module.body:
         one = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
         if not isinstance(one, (cst.Import, cst.ImportFrom)) or isinstance(one.names, cst.ImportStar):
@@ -49,7 +49,7 @@ def _without_v1(reader: Rewriter, text: str) -> str:
 
 
 def _read(text: str) -> set[str]:
-    """The names that a text reads or binds otherwise than by imports; below others they are no names."""
+    """Return the names that a text reads or binds otherwise than by imports; below others they are no names."""
     try:
         return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     except SyntaxError:  # it is told by the last look
@@ -57,7 +57,7 @@ def _read(text: str) -> set[str]:
 
 
 def _without_imports(reader: Rewriter, text: str) -> str:
-    """Takes modules away that nothing needs any more."""
+    """Take modules away that nothing needs any more."""
     for _, binding in reader.tree.imports:
         if binding.kind != "import" or binding.scope is not reader.tree.scope:
             continue

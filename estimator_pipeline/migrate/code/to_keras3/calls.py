@@ -11,7 +11,7 @@ __all__ = ["expression", "operation_call"]
 
 
 def expression(text: str) -> cst.BaseExpression:
-    """The tree of an expression."""
+    """Return the tree of an expression."""
     return cst.parse_expression(text)
 
 
@@ -20,7 +20,7 @@ _OF_V1 = {"dimension": "axis", "dim": "axis", "keep_dims": "keepdims", "reductio
 
 
 def operation_call(name: str, operation: Operation, call: cst.Call, *, v1: bool = False) -> cst.BaseExpression:
-    """A call of `keras.ops`.
+    """Return a call of `keras.ops`.
 
     Args:
         v1: whether it is a call of V1's function of the same name, which has its first two parameters in common.
@@ -82,7 +82,7 @@ _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def _behind(call: cst.Call, place: int) -> cst.BaseParenthesizableWhitespace:
-    """What stands behind a comma of the call, so that lines stay lines."""
+    """Return what stands behind a comma of the call, so that lines stay lines."""
     comma = call.args[place].comma if place < len(call.args) else None
     return comma.whitespace_after if isinstance(comma, cst.Comma) else cst.SimpleWhitespace(" ")
 

@@ -78,7 +78,7 @@ class Keras3Text:
 
 
 def model_functions(texts: Iterable[str], *, own: Collection[str] = ()) -> set[str]:
-    """The names of functions and classes at the top of a program's files that a model's class or maker reaches.
+    """Return the names of functions and classes at the top of a program's files that a model's class or maker reaches.
 
     Args:
         own: names at the top of the user's files, which are none of the module beside them.
@@ -110,10 +110,10 @@ def model_functions(texts: Iterable[str], *, own: Collection[str] = ()) -> set[s
 def convert_text(
     text: str, functions: set[str], *, embeds: bool = False, own: Collection[str] = (), package: str = ""
 ) -> Keras3Text:
-    """Writes a file of Keras 2 in the words of Keras 3.
+    """Write a file of Keras 2 in the words of Keras 3.
 
     Args:
-        functions: those of the model, as :func:`model_functions` gives them.
+        functions: those of the model, as `model_functions` gives them.
         embeds: whether the model reads rows of a variable, whose gradients are of rows too.
         own: names at the top of the user's file, which are none of the module beside it.
         package: what stands before the name of the module beside it in an import, as "." or "trainer.".
@@ -144,7 +144,7 @@ def convert_text(
 
 
 def _without(module: cst.Module, names: Collection[str]) -> cst.Module:
-    """A module without the functions and classes that the one beside it has; comments before them stay."""
+    """Return a module without the functions and classes that the one beside it has; comments before them stay."""
     body: list[Any] = []
     comments: list[cst.EmptyLine] = []
     for node in module.body:
@@ -175,7 +175,7 @@ def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _asked(node: cst.CSTNode, given: Collection[str] = ()) -> Iterator[str]:
-    """The names that a node asks for, without the parameters of the functions within it."""
+    """Yield the names that a node asks for, without the parameters of the functions within it."""
     if isinstance(node, cst.Name) and node.value not in given:
         yield node.value
     if isinstance(node, cst.Attribute):
@@ -247,7 +247,7 @@ class _Words(cst.CSTTransformer):
     # Names
 
     def meaning(self, node: cst.CSTNode) -> str:
-        """The name of a chain below `tf`; "" of others."""
+        """Return the name of a chain below `tf`; "" of others."""
         dotted = dotted_of(node) if isinstance(node, (cst.Name, cst.Attribute)) else None
         if not dotted:
             return ""
@@ -286,7 +286,7 @@ class _Words(cst.CSTTransformer):
         return self._beside(name) if module in _BESIDE else self._named(original_node, updated_node)
 
     def _beside(self, name: str) -> cst.BaseExpression:
-        """A function or class of the module beside the program."""
+        """Return a function or class of the module beside the program."""
         if name not in PARTS:
             reason = _WITHOUT.get(
                 name, f"{name} of a canned Estimator, or of columns: a conversion to Keras 3 has none"
@@ -321,7 +321,7 @@ class _Words(cst.CSTTransformer):
         raise Declined(name, f"{name} in a model, which keras.ops does not have")
 
     def _of_keras(self, name: str) -> str:
-        """The name in Keras 3 of one below `tf.keras`; "" of others."""
+        """Return the name in Keras 3 of one below `tf.keras`; "" of others."""
         if name in INITIALIZERS:
             return f"keras.initializers.{INITIALIZERS[name]}"
         for below in ("tf.initializers.", "tf.losses.", "tf.metrics.", "tf.optimizers."):
@@ -408,7 +408,7 @@ class _Words(cst.CSTTransformer):
         return call.with_changes(args=[one.with_changes(value=value) if one is callbacks else one for one in call.args])
 
     def _special(self, name: str, call: cst.Call) -> cst.BaseExpression:
-        """What has no single operation of the same arguments."""
+        """Return what has no single operation of the same arguments."""
         args = [one for one in call.args if one.keyword is None or one.keyword.value != "name"]
         if name == "tf.identity" and len(args) == 1:
             return args[0].value

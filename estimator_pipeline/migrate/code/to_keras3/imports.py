@@ -37,7 +37,7 @@ def names_of_tensorflow(module: cst.Module) -> dict[str, str]:
 
 
 def with_imports(text: str, parts: Set[str], package: str) -> str:
-    """Imports of Keras, of the module beside the program, and of TensorFlow where it is still asked."""
+    """Import of Keras, of the module beside the program, and of TensorFlow where it is still asked."""
     lines = [
         one for one in text.split("\n") if not re.match(r"from estimator_pipeline\.|import estimator_pipeline", one)
     ]
@@ -97,7 +97,7 @@ def _bare(text: str) -> str:
 
 
 def _import_of_keras(line: str) -> str:
-    """The import of Keras 3 for one of `tensorflow.keras`; "" for others."""
+    """Return the import of Keras 3 for one of `tensorflow.keras`; "" for others."""
     if re.match(r"(import|from) tensorflow\.python", line):
         raise Declined("tensorflow.python", "a private import of TensorFlow")
     line = line.rstrip()
@@ -113,7 +113,7 @@ def _import_of_keras(line: str) -> str:
 
 
 def _last_import(lines: Sequence[str]) -> int:
-    """The line of the last import of those with which a file begins."""
+    """Return the line of the last import of those with which a file begins."""
     last = -1
     for place, one in enumerate(lines):
         if re.match(r"(import|from) [\w.]+", one):

@@ -21,7 +21,7 @@ _EMBEDS = re.compile(r"\bEmbedding\(|\bgather\(|\bembedding_lookup\(|\bembedding
 def in_keras_3(
     outcomes: Mapping[str, ConversionOutcome], sources: Iterable[SourceFile], imports: Mapping[str, Iterable[str]]
 ) -> Mapping[str, ConversionOutcome]:
-    """What becomes of each file as a program of Keras 3: those of Keras 2 by layers, or the reason why not.
+    """Return what becomes of each file as a program of Keras 3: those of Keras 2 by layers, or the reason why not.
 
     Args:
         outcomes: path -> what becomes of a file as a program of Keras 2.
@@ -72,7 +72,7 @@ def modules_beside(parts: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 def _groups(paths: Iterable[str], imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """The files that import each other, at once or through others."""
+    """Return the files that import each other, at once or through others."""
     groups: list[set[str]] = []
     for path, others in imports.items():
         joined = {path, *others}
@@ -85,12 +85,12 @@ def _groups(paths: Iterable[str], imports: Mapping[str, Iterable[str]]) -> list[
 
 
 def _defined(text: str) -> set[str]:
-    """The functions and classes at the top of a text."""
+    """Return the functions and classes at the top of a text."""
     return set(re.findall(r"(?m)^(?:def|class)\s+(\w+)", text))
 
 
 def _package(path: str, text: str) -> str:
-    """What stands before the name of the module beside a file, by how it imports other files."""
+    """Return what stands before the name of the module beside a file, by how it imports other files."""
     if re.search(r"(?m)^from \.(?!\.)", text):
         return "."
     folder = PurePosixPath(path).parent.name
@@ -98,7 +98,7 @@ def _package(path: str, text: str) -> str:
 
 
 def _stopped(source: SourceFile, declined: Declined) -> ConversionOutcome:
-    """The reason, with the line of the file as its user has it."""
+    """Return the reason, with the line of the file as its user has it."""
     text = re.sub(r'""".*?"""|#[^\n]*', lambda one: re.sub(r"[^\n]", " ", one[0]), source.text, flags=re.DOTALL)
     last = re.escape(declined.construct.rpartition(".")[2])
     for pattern in (

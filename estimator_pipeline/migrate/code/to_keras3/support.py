@@ -257,7 +257,7 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
 
 
 def module_text(names: Iterable[str]) -> str:
-    """The module with these parts, and what they need.
+    """Return the module with these parts, and what they need.
 
     Raises:
         KeyError: there is no such part.

@@ -25,7 +25,7 @@ def looks_like_flags(text: str) -> bool:
 
 
 def read_flags(text: str, *, source: str) -> Document:
-    """Reads a flag file of gflags or absl: an argument a line, comments after # and //.
+    """Read a flag file of gflags or absl: an argument a line, comments after # and //.
 
     A file that is named with --flagfile is read in its place: beside the file that names it, or in the working
     directory, where the flags libraries look.

@@ -27,7 +27,7 @@ def is_text(text: str) -> bool:
 
 
 def read(text: str, *, source: str) -> Document:
-    """Reads `name=value,name=[v1,v2],name[0]=v`.
+    """Read `name=value,name=[v1,v2],name[0]=v`.
 
     Raises:
         ConfigError: It is not of this form, or a name has two values.

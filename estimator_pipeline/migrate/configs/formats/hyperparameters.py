@@ -160,7 +160,7 @@ def known(name: str) -> bool:
 
 
 def typed(value: Any) -> Any:
-    """A value that was written as text: 3, 0.1, true, [1, 2] or the text itself."""
+    """Return a value that was written as text: 3, 0.1, true, [1, 2] or the text itself."""
     if not isinstance(value, str):
         return value
     text = value.strip()

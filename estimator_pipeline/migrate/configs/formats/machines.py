@@ -97,7 +97,7 @@ _AMAZON = {
 
 
 def machine_of(name: str) -> Machine | None:
-    """What a machine type is; None: not known here."""
+    """Return what a machine type is; None: not known here."""
     if name in _GOOGLE:
         return _GOOGLE[name]
     family = re.fullmatch(r"n1-(standard|highmem|highcpu)-(\d{1,3})", name)

@@ -153,7 +153,7 @@ def convert_estimator(draft: JobDraft) -> None:
 
 
 def _decoded(text: str) -> Any:
-    """The SDK writes every value as JSON, text among them in quotes; people do not."""
+    """Return the SDK writes every value as JSON, text among them in quotes; people do not."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -38,7 +38,7 @@ def _imports(tree: ast.Module | None) -> bool:
 
 
 def read_program(text: str, *, source: str) -> Document:
-    """The arguments of the one `TensorFlow(...)` of a program, and those of its `fit`.
+    """Return the arguments of the one `TensorFlow(...)` of a program, and those of its `fit`.
 
     Returns:
         The document: `arguments` that are literal, `computed`: name -> text of those that are not, `fit`: where the
@@ -91,7 +91,7 @@ def read_program(text: str, *, source: str) -> Document:
 
 
 def _names(tree: ast.Module) -> tuple[set[str], dict[str, str]]:
-    """What the class is called in the program, and what its modules are: alias -> module."""
+    """Return what the class is called in the program, and what its modules are: alias -> module."""
     names: set[str] = set()
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -145,7 +145,7 @@ def _literal(node: ast.expr, constants: dict[str, ast.expr], depth: int = 0) -> 
 def _keep(
     node: ast.expr, path: Path, constants: dict[str, ast.expr], computed: dict[str, str], document: Document
 ) -> Any:
-    """The value of an argument; of a dictionary what is literal of it. The rest goes to `computed`."""
+    """Return the value of an argument; of a dictionary what is literal of it. The rest goes to `computed`."""
     value = _literal(node, constants)
     if value is not _UNKNOWN:
         if isinstance(node, ast.Dict):

@@ -321,7 +321,7 @@ Model = typing.TypeVar("Model", bound=BaseModel)
 
 
 def checked(schema: type[Model], document: Document, *, what: str) -> Model:
-    """The document in its schema.
+    """Return the document in its schema.
 
     Raises:
         ConfigError: Values of a wrong type, all in one message, each with its line.
@@ -353,7 +353,7 @@ def checked(schema: type[Model], document: Document, *, what: str) -> Model:
 
 
 def _within(data: Any, loc: tuple[int | str, ...]) -> Path:
-    """The part of a pydantic location that is in the data: it names the branches of unions as well."""
+    """Return the part of a pydantic location that is in the data: it names the branches of unions as well."""
     path: list[str | int] = []
     for step in loc:
         try:
@@ -365,7 +365,7 @@ def _within(data: Any, loc: tuple[int | str, ...]) -> Path:
 
 
 def likely(schema: type[BaseModel], path: Path) -> str | None:
-    """The known name that an unknown field most likely meant."""
+    """Return the known name that an unknown field most likely meant."""
     at: type[BaseModel] | None = schema
     for step in path[:-1]:
         if at is None or not isinstance(step, str):

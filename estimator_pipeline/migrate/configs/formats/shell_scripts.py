@@ -70,7 +70,7 @@ def looks_like_shell(text: str) -> bool:
 
 
 def read_shell(text: str, *, source: str) -> Document:
-    """Reads a script: the one command that trains, and what stands beside it.
+    """Read a script: the one command that trains, and what stands beside it.
 
     Returns:
         The document: `command` ("gcloud" or "python"), `words` of it, `others`: the other commands.
@@ -102,7 +102,7 @@ def read_shell(text: str, *, source: str) -> Document:
 
 
 def _commands(text: str, source: str) -> Iterator[_Command]:
-    """The commands, in their order. Variables that are assigned as they stand are put in their places."""
+    """Yield the commands, in their order. Variables that are assigned as they stand are put in their places."""
     known: dict[str, str] = {}
     lines = text.split("\n")
     at = 0

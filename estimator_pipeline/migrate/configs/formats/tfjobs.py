@@ -223,7 +223,7 @@ def _program(draft: JobDraft, tokens: list[Item]) -> None:
 
 
 def _is_program(text: str) -> bool:
-    """A script, or a module behind -m; not the interpreter and its options."""
+    """Return a script, or a module behind -m; not the interpreter and its options."""
     return text.endswith((".py", ".pex", ".sh")) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text) is not None
 
 

@@ -34,7 +34,7 @@ def DNNClassifier(
     activation_fn: Any = None, dropout: float | None = None, input_layer_partitioner: Any = None,
     config: RunConfig | None = None, warm_start_from: Any = None, loss_reduction: str = _SUM, batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """A network of dense layers that tells classes apart."""
+    """Return a network of dense layers that tells classes apart."""
     head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _Deep(feature_columns, hidden_units, activation_fn, dropout, batch_norm)
     return _model(_of(head, deep, optimizer), model_dir, config, warm_start_from)
@@ -46,7 +46,7 @@ def DNNRegressor(
     input_layer_partitioner: Any = None, config: RunConfig | None = None, warm_start_from: Any = None,
     loss_reduction: str = _SUM, batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """A network of dense layers that gives numbers."""
+    """Return a network of dense layers that gives numbers."""
     head = V1RegressionHead(label_dimension, weight_column, None, loss_reduction)
     deep = _Deep(feature_columns, hidden_units, activation_fn, dropout, batch_norm)
     return _model(_of(head, deep, optimizer), model_dir, config, warm_start_from)
@@ -57,7 +57,7 @@ def LinearClassifier(
     label_vocabulary: Sequence[str] | None = None, optimizer: Any = "Ftrl", config: RunConfig | None = None,
     partitioner: Any = None, warm_start_from: Any = None, loss_reduction: str = _SUM, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A weight for each category and number, that tells classes apart."""
+    """Return a weight for each category and number, that tells classes apart."""
     head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     wide = _Wide(feature_columns, sparse_combiner)
     return _model(_of(head, wide, optimizer), model_dir, config, warm_start_from)
@@ -68,7 +68,7 @@ def LinearRegressor(
     optimizer: Any = "Ftrl", config: RunConfig | None = None, partitioner: Any = None, warm_start_from: Any = None,
     loss_reduction: str = _SUM, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A weight for each category and number, that gives numbers."""
+    """Return a weight for each category and number, that gives numbers."""
     head = V1RegressionHead(label_dimension, weight_column, None, loss_reduction)
     wide = _Wide(feature_columns, sparse_combiner)
     return _model(_of(head, wide, optimizer), model_dir, config, warm_start_from)
@@ -82,7 +82,7 @@ def DNNLinearCombinedClassifier(
     config: RunConfig | None = None, warm_start_from: Any = None, loss_reduction: str = _SUM,
     batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A linear part and a deep one, each with its optimizer, that tell classes apart."""
+    """Return a linear part and a deep one, each with its optimizer, that tell classes apart."""
     head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     return _combined(**locals())
 
@@ -95,7 +95,7 @@ def DNNLinearCombinedRegressor(
     warm_start_from: Any = None, loss_reduction: str = _SUM, batch_norm: bool = False,
     linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A linear part and a deep one, each with its optimizer, that give numbers."""
+    """Return a linear part and a deep one, each with its optimizer, that give numbers."""
     head = V1RegressionHead(label_dimension, weight_column, None, loss_reduction)
     return _combined(**locals())
 
@@ -178,7 +178,7 @@ class _Wide:
 
 
 def _optimizer(given: Any, rate: float) -> Any:
-    """An optimizer of TensorFlow 1, by name or made by a function."""
+    """Return an optimizer of TensorFlow 1, by name or made by a function."""
     train = compat.tensorflow().compat.v1.train
     if isinstance(given, str):
         if given not in _OPTIMIZERS:
@@ -193,7 +193,7 @@ def _optimizer(given: Any, rate: float) -> Any:
 
 
 def _of(head: V1Head, part: Any, optimizer: Any) -> Callable[..., ModelFnSpec]:
-    """The model_fn of one part."""
+    """Return the model_fn of one part."""
 
     def model_fn(features: Any, labels: Any, mode: str) -> ModelFnSpec:
         logits = part.logits(features, mode, head.logits_dimension)
@@ -205,7 +205,7 @@ def _of(head: V1Head, part: Any, optimizer: Any) -> Callable[..., ModelFnSpec]:
 
 
 def _of_both(head: V1Head, deep: _Deep, wide: _Wide, one: Any, other: Any) -> Callable[..., ModelFnSpec]:
-    """The model_fn of a deep and a linear part, or of the one that has columns."""
+    """Return the model_fn of a deep and a linear part, or of the one that has columns."""
     if not deep.columns and not wide.columns:
         raise ConfigError(
             "neither linear_feature_columns nor dnn_feature_columns", code="argument/missing", hint="give one of them"

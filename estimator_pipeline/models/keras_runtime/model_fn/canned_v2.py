@@ -36,7 +36,7 @@ def DNNClassifierV2(
     activation_fn: Any = "relu", dropout: float | None = None, config: RunConfig | None = None,
     warm_start_from: Any = None, loss_reduction: Any = _MEAN, batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """A network of dense layers that tells classes apart."""
+    """Return a network of dense layers that tells classes apart."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _Deep(feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm)
     return ModelFnModel(_of(head, [deep]), model_dir, config, None, warm_start_from)
@@ -48,7 +48,7 @@ def DNNRegressorV2(
     config: RunConfig | None = None, warm_start_from: Any = None, loss_reduction: Any = _MEAN,
     batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """A network of dense layers that gives numbers."""
+    """Return a network of dense layers that gives numbers."""
     head = V2RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _Deep(feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm)
     return ModelFnModel(_of(head, [deep]), model_dir, config, None, warm_start_from)
@@ -59,7 +59,7 @@ def LinearClassifierV2(
     label_vocabulary: Sequence[str] | None = None, optimizer: Any = "Ftrl", config: RunConfig | None = None,
     warm_start_from: Any = None, loss_reduction: Any = _MEAN, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A weight for each category and number, that tells classes apart."""
+    """Return a weight for each category and number, that tells classes apart."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     wide = _Wide(feature_columns, optimizer, sparse_combiner, alone=True)
     return ModelFnModel(_of(head, [wide]), model_dir, config, None, warm_start_from)
@@ -70,7 +70,7 @@ def LinearRegressorV2(
     optimizer: Any = "Ftrl", config: RunConfig | None = None, warm_start_from: Any = None,
     loss_reduction: Any = _MEAN, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A weight for each category and number, that gives numbers."""
+    """Return a weight for each category and number, that gives numbers."""
     head = V2RegressionHead(label_dimension, weight_column, loss_reduction)
     wide = _Wide(feature_columns, optimizer, sparse_combiner, alone=True)
     return ModelFnModel(_of(head, [wide]), model_dir, config, None, warm_start_from)
@@ -83,7 +83,7 @@ def DNNLinearCombinedClassifierV2(
     label_vocabulary: Sequence[str] | None = None, config: RunConfig | None = None, warm_start_from: Any = None,
     loss_reduction: Any = _MEAN, batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A linear part and a deep one, each with its optimizer, that tell classes apart."""
+    """Return a linear part and a deep one, each with its optimizer, that tell classes apart."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _Deep(
         dnn_feature_columns, dnn_optimizer, dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm, rate=0.001
@@ -99,7 +99,7 @@ def DNNLinearCombinedRegressorV2(
     weight_column: Any = None, config: RunConfig | None = None, warm_start_from: Any = None,
     loss_reduction: Any = _MEAN, batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """A linear part and a deep one, each with its optimizer, that give numbers."""
+    """Return a linear part and a deep one, each with its optimizer, that give numbers."""
     head = V2RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _Deep(
         dnn_feature_columns, dnn_optimizer, dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm, rate=0.001
@@ -109,7 +109,7 @@ def DNNLinearCombinedRegressorV2(
 
 
 def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction: Any) -> V2Head:
-    """The head of so many classes."""
+    """Return the head of so many classes."""
     if classes == 2:
         return V2BinaryClassHead(weights, None, words, reduction)
     return V2MultiClassHead(classes, weights, words, reduction)
@@ -126,7 +126,7 @@ class _Deep:
         self.units, self.activation, self.dropout, self.norm = tuple(units or ()), activation, dropout, norm
 
     def built(self, features: Any, mode: str, width: int) -> tuple[Any, list[Any], list[Any]]:
-        """(the logits, the variables that are trained, what updates moving statistics)."""
+        """Return (the logits, the variables that are trained, what updates moving statistics)."""
         tf = compat.tensorflow()
         v1, keras = tf.compat.v1, tf.keras.layers
         initial, trains, layers = v1.glorot_uniform_initializer(), mode == "train", []
@@ -158,7 +158,7 @@ class _Wide:
         self.rate = 0.2 if alone else linear_rate(len(self.columns))
 
     def built(self, features: Any, mode: str, width: int) -> tuple[Any, list[Any], list[Any]]:
-        """(the logits, the variables that are trained, nothing)."""
+        """Return (the logits, the variables that are trained, nothing)."""
         v1 = compat.tensorflow().compat.v1
         with v1.variable_scope("linear"):
             found = v1.feature_column.linear_model(features, self.columns, units=width, sparse_combiner=self.combiner)
@@ -166,7 +166,7 @@ class _Wide:
 
 
 def _optimizer(part: Any) -> Any:
-    """The optimizer of a part, one that makes operations of a graph."""
+    """Return the optimizer of a part, one that makes operations of a graph."""
     tf = compat.tensorflow()
     made = keras_optimizer(part.optimizer, part.rate)
     if isinstance(made, tf.keras.optimizers.experimental.Optimizer):
@@ -176,7 +176,7 @@ def _optimizer(part: Any) -> Any:
 
 
 def _of(head: V2Head, given: Sequence[Any]) -> Callable[..., ModelFnSpec]:
-    """The model_fn of a deep and a linear part, or of the one that has columns."""
+    """Return the model_fn of a deep and a linear part, or of the one that has columns."""
     parts = [part for part in given if part.columns]
     if not parts:
         raise ConfigError("no feature columns", code="argument/missing", hint="give feature columns of some part")

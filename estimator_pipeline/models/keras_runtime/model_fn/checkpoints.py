@@ -47,19 +47,19 @@ class NamedCheckpoints:
         return found
 
     def last_step(self) -> int:
-        """The global step of the last checkpoint; 0 without one."""
+        """Return the global step of the last checkpoint; 0 without one."""
         return int(self.value("global_step")) if self.last else 0
 
     def names(self) -> list[str]:
-        """The names of the last checkpoint's variables."""
+        """Return the names of the last checkpoint's variables."""
         return sorted(self._reader(self._needed()).get_variable_to_shape_map())
 
     def value(self, name: str) -> Any:
-        """The value of a variable in the last checkpoint."""
+        """Return the value of a variable in the last checkpoint."""
         return self._reader(self._needed()).get_tensor(name.removesuffix(":0"))
 
     def save(self, step: int) -> str | None:
-        """Writes a checkpoint, and removes the oldest of what is more than is to be kept."""
+        """Write a checkpoint, and remove the oldest of what is more than is to be kept."""
         if self._folder is None:
             return None
         tf = compat.tensorflow()
@@ -73,7 +73,7 @@ class NamedCheckpoints:
         return str(self._saver.save(None, os.path.join(self._folder, "model.ckpt"), step, write_meta_graph=False))
 
     def restore(self, path: str | None = None) -> bool:
-        """Gives the variables the values of a checkpoint, of the last one by default; whether there was one.
+        """Give the variables the values of a checkpoint, of the last one by default; whether there was one.
 
         Raises:
             ConfigError: it lacks a variable, or has one of another shape.
@@ -85,12 +85,12 @@ class NamedCheckpoints:
         return True
 
     def warm_start(self) -> None:
-        """Gives variables the values of another model's checkpoint."""
+        """Give variables the values of another model's checkpoint."""
         trained = [one for one in self.variables.values() if one.trainable]
         keras_weights.warm_start_named(self.variables, trained, self.warm_start_from, kind="variable")
 
     def key(self, name: str) -> str:
-        """The name of a variable in the checkpoints."""
+        """Return the name of a variable in the checkpoints."""
         of, _, slot = name.rpartition("/")
         part = self.part_of_scope.get(name.partition("/")[0])
         return f"{of}/{part}/{slot}" if part is not None and of in self.variables else name
@@ -109,7 +109,7 @@ class NamedCheckpoints:
 
 @functools.cache
 def saving_callbacks() -> Any:
-    """The callbacks of this module."""
+    """Return the callbacks of this module."""
     tf = compat.tensorflow()
 
     class Keeping(tf.keras.callbacks.Callback):  # type: ignore[misc,name-defined]

@@ -13,7 +13,7 @@ __all__ = ["add_metrics", "forward_features"]
 
 
 def add_metrics(model: Any, metric_fn: Callable[..., Mapping[str, Any]]) -> Any:
-    """A model with further metrics.
+    """Return a model with further metrics.
 
     Args:
         model: a ModelFnModel.
@@ -36,7 +36,7 @@ def add_metrics(model: Any, metric_fn: Callable[..., Mapping[str, Any]]) -> Any:
 
 
 def forward_features(model: Any, keys: Sequence[str] | str | None = None) -> Any:
-    """A model whose predictions have features beside them.
+    """Return a model whose predictions have features beside them.
 
     Args:
         model: a ModelFnModel.
@@ -63,7 +63,7 @@ def forward_features(model: Any, keys: Sequence[str] | str | None = None) -> Any
 
 
 def _like(model: Any, model_fn: Callable[..., Any]) -> Any:
-    """A model of another model_fn, all else like the one given."""
+    """Return a model of another model_fn, all else like the one given."""
     made = ModelFnModel(model_fn, None, model.config, model.params, model.checkpoints.warm_start_from)
     made.checkpoints.part_of_scope, made.batch_sizes = model.checkpoints.part_of_scope, model.batch_sizes
     return made

@@ -30,7 +30,7 @@ __all__ = [
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """A serving input function that takes serialized `tf.Example`.
+    """Return a serving input function that takes serialized `tf.Example`.
 
     Args:
         feature_spec: as `tf.io.parse_example` takes it.
@@ -50,7 +50,7 @@ def build_parsing_serving_input_receiver_fn(
 def build_raw_serving_input_receiver_fn(
     features: Any, default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """A serving input function that takes tensors like those given.
+    """Return a serving input function that takes tensors like those given.
 
     Args:
         features: a tensor, placeholder or `tf.TensorSpec`, or a dict of them.
@@ -76,7 +76,7 @@ def export_saved_model(
     model: Any, export_dir_base: str, serving_input_receiver_fn: Callable[[], Any],
     assets_extra: Mapping[str, str] | None = None, as_text: bool = False, checkpoint_path: str | None = None,
 ) -> bytes:  # fmt: skip
-    """Writes a SavedModel of the last checkpoint.
+    """Write a SavedModel of the last checkpoint.
 
     Args:
         model: a ModelFnModel.
@@ -175,7 +175,7 @@ def LatestExporter(
     name: str, serving_input_receiver_fn: Callable[[], Any], assets_extra: Mapping[str, str] | None = None,
     as_text: bool = False, exports_to_keep: int | None = 5,
 ) -> keras_evaluation.LatestExporter:  # fmt: skip
-    """Exports after each evaluation."""
+    """Export after each evaluation."""
     export = _exporting(serving_input_receiver_fn, assets_extra, as_text)
     return keras_evaluation.LatestExporter(name, export, exports_to_keep=exports_to_keep)
 
@@ -184,7 +184,7 @@ def FinalExporter(
     name: str, serving_input_receiver_fn: Callable[[], Any], assets_extra: Mapping[str, str] | None = None,
     as_text: bool = False,
 ) -> keras_evaluation.FinalExporter:  # fmt: skip
-    """Exports once, when training has ended."""
+    """Export once, when training has ended."""
     return keras_evaluation.FinalExporter(name, _exporting(serving_input_receiver_fn, assets_extra, as_text))
 
 
@@ -193,7 +193,7 @@ def BestExporter(
     event_file_pattern: str = "eval/*.tfevents.*", compare_fn: Callable[..., bool] | None = None,
     assets_extra: Mapping[str, str] | None = None, as_text: bool = False, exports_to_keep: int | None = 5,
 ) -> keras_evaluation.BestExporter:  # fmt: skip
-    """Exports after an evaluation that is better than all before it; they are known without event files."""
+    """Export after an evaluation that is better than all before it; they are known without event files."""
     export = _exporting(serving_input_receiver_fn, assets_extra, as_text)
     return keras_evaluation.BestExporter(name, export, compare=compare_fn, exports_to_keep=exports_to_keep)
 

@@ -26,7 +26,7 @@ def model_to_estimator(
     use_v2_estimator: bool = False, metric_names_map: Mapping[str, str] | None = None,
     export_outputs: Mapping[str, Any] | None = None,
 ) -> Any:  # fmt: skip
-    """A ModelFnModel with the layers, loss, metrics and optimizer of a compiled Keras model, and its weights.
+    """Return a ModelFnModel with the layers, loss, metrics and optimizer of a compiled Keras model, and its weights.
 
     Keras changes its classes for layers in graphs: layers and models that were made before are not to be called any
     more, the given one among them, as after a conversion to an Estimator.
@@ -110,7 +110,7 @@ class _Cloned:
         self._optimizer = self._compiled.pop("optimizer")
 
     def clone(self, mode: str, features: Any = None, labels: Any = None) -> Any:
-        """The model in the graph that is the default one, compiled where it is not for predictions."""
+        """Return the model in the graph that is the default one, compiled where it is not for predictions."""
         tf = compat.tensorflow()
         tf.keras.backend.set_learning_phase(mode == "train")
         with tf.keras.utils.custom_object_scope(self._objects):
@@ -125,7 +125,7 @@ class _Cloned:
 
 
 def _another(one: Any) -> Any:
-    """A metric that counts by itself; all else as it is."""
+    """Return a metric that counts by itself; all else as it is."""
     return type(one).from_config(one.get_config()) if isinstance(one, compat.tensorflow().keras.metrics.Metric) else one
 
 
@@ -147,7 +147,7 @@ def _listed(given: Any, names: list[str]) -> list[Any] | None:
 
 
 def _named(clone: Any, names: Mapping[str, str] | None) -> dict[str, Any]:
-    """The metrics by their names in evaluations."""
+    """Return the metrics by their names in evaluations."""
     found = {metric.name: metric for metric in clone._compile_metric_functions}
     if names and set(names) != set(found):
         raise ConfigError(
@@ -160,7 +160,7 @@ def _named(clone: Any, names: Mapping[str, str] | None) -> dict[str, Any]:
 
 
 def _weights(cloned: _Cloned, values: list[Any], folder: str) -> WarmStartSettings | None:
-    """The model's weights as a checkpoint, by the names that they have in a graph."""
+    """Return the model's weights as a checkpoint, by the names that they have in a graph."""
     tf = compat.tensorflow()
     with tf.Graph().as_default():
         clone = cloned.clone("infer")

@@ -1,6 +1,6 @@
 """The graph of a model_fn for one mode, as functions: what a session ran of it, a step of Keras runs.
 
-A model_fn is called in a function graph with empty collections, as :func:`tf.compat.v1.wrap_function` makes one. Its
+A model_fn is called in a function graph with empty collections, as `tf.compat.v1.wrap_function` makes one. Its
 variables live outside of the graph, by their names, and are those of all modes. Nothing runs but what is asked for.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["ModeGraph", "Variables", "components"]
 
 
 def components(value: Any) -> list[Any]:
-    """The tensors of a structure, those of sparse and ragged tensors each by itself."""
+    """Return the tensors of a structure, those of sparse and ragged tensors each by itself."""
     found: list[Any] = compat.tensorflow().nest.flatten(value, expand_composites=True)
     return found
 
@@ -73,7 +73,7 @@ class _Operation(NamedTuple):
 
 
 def _with_operation(variable: Any) -> Any:
-    """A variable with an `op`, which one that was made eagerly does not have."""
+    """Return a variable with an `op`, which one that was made eagerly does not have."""
     kind: Any = type(variable)
     variable.__class__ = _class_with_operation(kind)
     return variable
@@ -89,7 +89,7 @@ def _class_with_operation(of: Hashable) -> Any:
 
 @contextlib.contextmanager
 def _control_flow_of_graphs() -> Iterator[None]:
-    """Makes loops and branches of TensorFlow 1 in the graph of a function.
+    """Make loops and branches of TensorFlow 1 in the graph of a function.
 
     A loop may ask for the gradient of what is worked out before it, as differentially private optimizers do for each
     part of a batch. In the graph of an Estimator it gets one, whatever loops are made of; a loop of TensorFlow 2 in the
@@ -159,7 +159,7 @@ class ModeGraph:
         return [op for op in ops if op is not None and getattr(op, "graph", None) is self.graph]
 
     def run(self, fetches: Any, inputs: Any = None, feeds: Mapping[Any, Any] | None = None) -> Any:
-        """The values of tensors, after all that they depend on has run.
+        """Return the values of tensors, after all that they depend on has run.
 
         Args:
             fetches: tensors, operations and variables of the graph, or their names, in any structure.
@@ -186,7 +186,7 @@ class ModeGraph:
         return tf.nest.pack_sequence_as(fetches, [values[id(one)] for one in flat], expand_composites=True)
 
     def _element(self, one: Any) -> Any:
-        """The tensor or operation of the graph that is meant."""
+        """Return the tensor or operation of the graph that is meant."""
         if not isinstance(one, compat.tensorflow().Variable):
             return self.graph.as_graph_element(one)
         if id(one) not in self._read:

@@ -55,7 +55,7 @@ class V1Head(ABC):
         self, features: Any, mode: str, logits: Any, labels: Any = None, optimizer: Any = None,
         train_op_fn: Callable[[Any], Any] | None = None, regularization_losses: Sequence[Any] | None = None,
     ) -> ModelFnSpec:  # fmt: skip
-        """What a model_fn gives for a mode.
+        """Return what a model_fn gives for a mode.
 
         Args:
             features: a dict of tensors.
@@ -154,7 +154,7 @@ class V1Head(ABC):
         return table.lookup(labels)
 
     def _classes(self, ids: Any, count: int) -> dict[str, Any]:
-        """The names of the classes, of the chosen one and of all."""
+        """Return the names of the classes, of the chosen one and of all."""
         tf = compat.tensorflow()
         names = [str(number) for number in range(count)] if self.vocabulary is None else list(self.vocabulary)
         every = tf.shape(ids)[0]
@@ -317,7 +317,7 @@ def binary_classification_head(
     label_vocabulary: Sequence[str] | None = None, loss_reduction: str = _MEAN,
     loss_fn: Callable[..., Any] | None = None, name: str | None = None,
 ) -> V1Head:  # fmt: skip
-    """The head of two classes. See :class:`V1Head`."""
+    """Return the head of two classes. See `V1Head`."""
     return V1BinaryClassHead(weight_column, label_vocabulary, loss_reduction, loss_fn, name, thresholds=thresholds)
 
 
@@ -325,7 +325,7 @@ def multi_class_head(
     n_classes: int, weight_column: Any = None, label_vocabulary: Sequence[str] | None = None,
     loss_reduction: str = _MEAN, loss_fn: Callable[..., Any] | None = None, name: str | None = None,
 ) -> V1Head:  # fmt: skip
-    """The head of more than two classes. See :class:`V1Head`."""
+    """Return the head of more than two classes. See `V1Head`."""
     return V1MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction, loss_fn, name)
 
 
@@ -334,7 +334,7 @@ def regression_head(
     loss_fn: Callable[..., Any] | None = None, inverse_link_fn: Callable[[Any], Any] | None = None,
     name: str | None = None,
 ) -> V1Head:  # fmt: skip
-    """The head of numbers. See :class:`V1RegressionHead`."""
+    """Return the head of numbers. See `V1RegressionHead`."""
     return V1RegressionHead(
         label_dimension, weight_column, None, loss_reduction, loss_fn, name, inverse_link_fn=inverse_link_fn
     )
@@ -344,19 +344,19 @@ def poisson_regression_head(
     weight_column: Any = None, label_dimension: int = 1, loss_reduction: str = _MEAN, compute_full_loss: bool = True,
     name: str | None = None,
 ) -> V1Head:  # fmt: skip
-    """The head of counts, with the loss of Poisson's distribution; `compute_full_loss` is that of the loss."""
+    """Return the head of counts, with the loss of Poisson's distribution; `compute_full_loss` is that of the loss."""
     inverse = compat.tensorflow().exp
     loss_fn = poisson_loss(compute_full_loss)
     return regression_head(weight_column, label_dimension, loss_reduction, loss_fn, inverse, name)
 
 
 def logistic_regression_head(weight_column: Any = None, loss_reduction: str = _MEAN, name: str | None = None) -> V1Head:
-    """The head of numbers in [0, 1], with the cross entropy of the sigmoid."""
+    """Return the head of numbers in [0, 1], with the cross entropy of the sigmoid."""
     return regression_head(weight_column, 1, loss_reduction, logistic_loss, compat.tensorflow().sigmoid, name)
 
 
 def poisson_loss(full: bool) -> Callable[..., Any]:
-    """The loss of Poisson's distribution; whether with the part that no logit changes."""
+    """Return the loss of Poisson's distribution; whether with the part that no logit changes."""
 
     def loss_fn(labels: Any, logits: Any) -> Any:
         return compat.tensorflow().nn.log_poisson_loss(labels, logits, compute_full_loss=full)
@@ -365,5 +365,5 @@ def poisson_loss(full: bool) -> Callable[..., Any]:
 
 
 def logistic_loss(labels: Any, logits: Any) -> Any:
-    """The cross entropy of the sigmoid, of labels in [0, 1]."""
+    """Return the cross entropy of the sigmoid, of labels in [0, 1]."""
     return compat.tensorflow().nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)

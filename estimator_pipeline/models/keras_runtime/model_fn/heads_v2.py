@@ -65,7 +65,7 @@ class V2Head(V1Head):
         self, labels: Any, logits: Any, features: Any = None, mode: str | None = None,
         regularization_losses: Sequence[Any] | None = None,
     ) -> Any:  # fmt: skip
-        """The loss that is trained, a scalar."""
+        """Return the loss that is trained, a scalar."""
         tf = compat.tensorflow()
         labels = self._ids(self._shaped(labels, logits))
         unreduced = self._unreduced(labels, logits, features)
@@ -79,7 +79,7 @@ class V2Head(V1Head):
         trainable_variables: Sequence[Any] | None = None, train_op_fn: Callable[[Any], Any] | None = None,
         update_ops: Sequence[Any] | None = None, regularization_losses: Sequence[Any] | None = None,
     ) -> ModelFnSpec:  # fmt: skip
-        """What a model_fn gives for a mode.
+        """Return what a model_fn gives for a mode.
 
         Args:
             features: a dict of tensors.
@@ -110,7 +110,7 @@ class V2Head(V1Head):
     def evaluation(
         self, features: Any, logits: Any, labels: Any, regularization_losses: Sequence[Any] | None = None
     ) -> dict[str, Any]:
-        """The metrics of an evaluation by their names, told of the batch."""
+        """Return the metrics of an evaluation by their names, told of the batch."""
         tf = compat.tensorflow()
         labels = self._ids(self._shaped(labels, logits))
         unreduced = self._unreduced(labels, logits, features)
@@ -133,7 +133,7 @@ class V2Head(V1Head):
 def _train_op(
     loss: Any, optimizer: Any, variables: Sequence[Any] | None, train_op_fn: Any, updates: Sequence[Any] | None
 ) -> Any:
-    """The operation of a step, in the scope that optimizers of such heads have."""
+    """Return the operation of a step, in the scope that optimizers of such heads have."""
     tf = compat.tensorflow()
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope("training"):
         if optimizer is not None:
@@ -152,14 +152,14 @@ def _train_op(
 
 
 def _told(head: Any, labels: Any, logits: Any, weights: Any, regularized: bool) -> dict[str, Any]:
-    """The metrics of a head for Keras layers, told of all but losses."""
+    """Return the metrics of a head for Keras layers, told of all but losses."""
     found: dict[str, Any] = head.metrics(regularized=regularized)
     head.tell(found, labels, logits, weights)
     return found
 
 
 class V2BinaryClassHead(V2Head, V1BinaryClassHead):
-    """Two classes by one logit. See :class:`V2Head`.
+    """Two classes by one logit. See `V2Head`.
 
     Args:
         thresholds: accuracy, precision and recall are told at each of these as well.
@@ -182,7 +182,7 @@ class V2BinaryClassHead(V2Head, V1BinaryClassHead):
 
 
 class V2MultiClassHead(V2Head, V1MultiClassHead):
-    """Several classes, a logit for each. See :class:`V2Head`.
+    """Several classes, a logit for each. See `V2Head`.
 
     Args:
         n_classes: how many.
@@ -200,7 +200,7 @@ class V2MultiClassHead(V2Head, V1MultiClassHead):
 
 
 class V2RegressionHead(V2Head, V1RegressionHead):
-    """Numbers. See :class:`V2Head`.
+    """Numbers. See `V2Head`.
 
     Args:
         label_dimension: how many an example has.
@@ -224,7 +224,7 @@ def PoissonRegressionHead(
     label_dimension: int = 1, weight_column: Any = None, loss_reduction: Any = _MEAN, compute_full_loss: bool = True,
     name: str | None = None,
 ) -> V2RegressionHead:  # fmt: skip
-    """The head of counts, with the loss of Poisson's distribution; `compute_full_loss` is that of the loss."""
+    """Return the head of counts, with the loss of Poisson's distribution; `compute_full_loss` is that of the loss."""
     inverse = compat.tensorflow().math.exp
     loss_fn = poisson_loss(compute_full_loss)
     return V2RegressionHead(label_dimension, weight_column, loss_reduction, loss_fn, inverse, name)
@@ -233,7 +233,7 @@ def PoissonRegressionHead(
 def LogisticRegressionHead(
     weight_column: Any = None, loss_reduction: Any = _MEAN, name: str | None = None
 ) -> V2RegressionHead:
-    """The head of numbers in [0, 1], with the cross entropy of the sigmoid."""
+    """Return the head of numbers in [0, 1], with the cross entropy of the sigmoid."""
     inverse = compat.tensorflow().math.sigmoid
     return V2RegressionHead(1, weight_column, loss_reduction, logistic_loss, inverse, name)
 
@@ -241,7 +241,7 @@ def LogisticRegressionHead(
 class V2MultiLabelHead(V2Head):
     """Several classes, of which an example has any number; labels are 0 or 1 for each, or a sparse tensor of classes.
 
-    See :class:`V2Head`.
+    See `V2Head`.
 
     Args:
         n_classes: how many.
@@ -343,7 +343,7 @@ class V2MultiHead(V2Head):
         return super().create_estimator_spec(*arguments, **options)
 
     def _parts(self, logits: Any) -> list[tuple[V2Head, Any]]:
-        """The heads with their logits."""
+        """Return the heads with their logits."""
         if isinstance(logits, Mapping):
             return [(head, logits[head.name]) for head in self.heads]
         sizes = [head.logits_dimension for head in self.heads]

@@ -78,7 +78,7 @@ class HookedSteps:
             hook.after_create_session(self._session, v1.train.Coordinator())
 
     def run(self, fetches: Any, inputs: Any) -> Any:
-        """A step: the values of the fetches, the hooks told before and after it."""
+        """Return a step: the values of the fetches, the hooks told before and after it."""
         v1 = compat.tensorflow().compat.v1
         contexts, asked = [], {}
         for number, hook in enumerate(self._hooks):
@@ -153,14 +153,14 @@ class ProfilerHook(_Hook):
             self._runs = True
 
     def after_run(self, context: Any, values: Any) -> None:
-        """Writes the profile."""
+        """Write the profile."""
         if self._runs:
             compat.tensorflow().profiler.experimental.stop()
             self._runs, self._time = False, time.monotonic()
 
 
 class StoppingHook(_Hook):
-    """Asks for the end of a training where a function says so. See :func:`make_early_stopping_hook`."""
+    """Asks for the end of a training where a function says so. See `make_early_stopping_hook`."""
 
     def __init__(self, should_stop: Callable[[], bool], seconds: float | None, steps: int | None) -> None:
         self._should_stop, self._seconds, self._every = should_stop, seconds, steps
@@ -195,17 +195,17 @@ class EvaluationHook(_Hook):
         self._every, self._step, self._evaluated = every_n_iter, 0, -1
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Evaluates."""
+        """Evaluate."""
         self._evaluate()
 
     def after_run(self, context: Any, values: Any) -> None:
-        """Evaluates, where it is time to."""
+        """Evaluate, where it is time to."""
         self._step += 1
         if self._step % self._every == 0:
             self._evaluate()
 
     def end(self, session: Any) -> None:
-        """Evaluates, unless the last step was evaluated."""
+        """Evaluate, unless the last step was evaluated."""
         if self._evaluated != self._step:
             self._evaluate()
 
@@ -219,7 +219,7 @@ def make_early_stopping_hook(
     estimator: Any, should_stop_fn: Callable[[], bool], run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """A hook that ends a training where a function says so.
+    """Return a hook that ends a training where a function says so.
 
     Args:
         estimator: a ModelFnModel.
@@ -234,7 +234,7 @@ def stop_if_higher_hook(
     estimator: Any, metric_name: str, threshold: float, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """A hook that ends a training once a metric is above a threshold.
+    """Return a hook that ends a training once a metric is above a threshold.
 
     Args:
         estimator: a ModelFnModel.
@@ -242,7 +242,7 @@ def stop_if_higher_hook(
         threshold: of the metric.
         eval_dir: the folder of the evaluations' event files; None: that of the model.
         min_steps: evaluations before it do not count.
-        run_every_secs, run_every_steps: see :func:`make_early_stopping_hook`.
+        run_every_secs, run_every_steps: see `make_early_stopping_hook`.
     """
 
     def should_stop() -> bool:
@@ -256,7 +256,7 @@ def stop_if_lower_hook(
     estimator: Any, metric_name: str, threshold: float, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """A hook that ends a training once a metric is below a threshold. See :func:`stop_if_higher_hook`."""
+    """Return a hook that ends a training once a metric is below a threshold. See `stop_if_higher_hook`."""
 
     def should_stop() -> bool:
         found = _evaluations(eval_dir or estimator.eval_dir(), metric_name)
@@ -269,7 +269,7 @@ def stop_if_no_decrease_hook(
     estimator: Any, metric_name: str, max_steps_without_decrease: int, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """A hook that ends a training where a metric was not lower for so many steps. See :func:`stop_if_higher_hook`."""
+    """A hook that ends a training where a metric was not lower for so many steps. See `stop_if_higher_hook`."""
     should_stop = _without_better(estimator, metric_name, max_steps_without_decrease, eval_dir, min_steps, operator.lt)
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 
@@ -278,7 +278,7 @@ def stop_if_no_increase_hook(
     estimator: Any, metric_name: str, max_steps_without_increase: int, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """A hook that ends a training where a metric was not higher for so many steps. See :func:`stop_if_higher_hook`."""
+    """A hook that ends a training where a metric was not higher for so many steps. See `stop_if_higher_hook`."""
     should_stop = _without_better(estimator, metric_name, max_steps_without_increase, eval_dir, min_steps, operator.gt)
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 

@@ -18,7 +18,7 @@ __all__ = ["InputGraph", "dataset", "numpy_input_fn", "pandas_input_fn"]
 
 @eagerly
 def dataset(input_fn: Callable[..., Any], mode: str = "train", model: Any = None) -> Any:
-    """What an input function gives, as a data set.
+    """Return what an input function gives, as a data set.
 
     Args:
         input_fn: gives a data set, or features and labels as tensors of a graph: those of an iterator or of queues.
@@ -86,7 +86,7 @@ class InputGraph:
         return None
 
     def dataset(self) -> Any:
-        """The values of the tensors in one session run after another, until their input ends."""
+        """Return the values of the tensors in one session run after another, until their input ends."""
         tf = compat.tensorflow()
         signature = tuple(tf.TensorSpec(one.shape, one.dtype) for one in self._tensors)
         return tf.data.Dataset.from_generator(self._values, output_signature=signature).map(
@@ -115,7 +115,7 @@ def numpy_input_fn(
     x: Any, y: Any = None, batch_size: int = 128, num_epochs: int | None = 1, shuffle: bool | None = None,
     queue_capacity: int = 1000, num_threads: int = 1,
 ) -> Callable[[], Any]:  # fmt: skip
-    """An input function of arrays, for :func:`dataset`; called by another input function, it gives tensors.
+    """Return an input function of arrays, for `dataset`; called by another input function, it gives tensors.
 
     Args:
         x: an array, or a dict of arrays of one length.
@@ -165,7 +165,7 @@ def pandas_input_fn(
     x: Any, y: Any = None, batch_size: int = 128, num_epochs: int | None = 1, shuffle: bool | None = None,
     queue_capacity: int = 1000, num_threads: int = 1, target_column: str = "target",
 ) -> Callable[[], Any]:  # fmt: skip
-    """An input function of a data frame: features by the names of its columns. See :func:`numpy_input_fn`.
+    """Return an input function of a data frame: features by the names of its columns. See `numpy_input_fn`.
 
     Args:
         x: a `pandas.DataFrame`.

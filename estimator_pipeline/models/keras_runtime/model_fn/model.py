@@ -34,7 +34,7 @@ def ModelFnModel(
     model_fn: Callable[..., Any], model_dir: str | None = None, config: RunConfig | None = None, params: Any = None,
     warm_start_from: Any = None,
 ) -> Any:  # fmt: skip
-    """The Keras model of a model_fn.
+    """Return the Keras model of a model_fn.
 
     `fit` goes on from the last checkpoint of `model_dir`, writes checkpoints and summaries there as `config` says, and
     takes `max_steps`, the global step until which it trains, and `hooks` besides what Keras takes. `evaluate` and
@@ -42,7 +42,7 @@ def ModelFnModel(
 
     Args:
         model_fn: of features and, as far as it has such parameters, labels, mode, params and config; it gives a
-            :class:`ModelFnSpec`.
+            `ModelFnSpec`.
         model_dir: the folder of checkpoints and event files; None: that of `config`, or a temporary one.
         config: how the model is trained and kept.
         params: what the model_fn gets as `params`.
@@ -66,7 +66,7 @@ def tpu_model(
     use_tpu: bool = True, train_batch_size: int | None = None, eval_batch_size: int | None = None,
     predict_batch_size: int | None = None, warm_start_from: Any = None, **of_tpus: Any,
 ) -> Any:  # fmt: skip
-    """The Keras model of a TPUEstimator's model_fn, on a CPU or a GPU. See :func:`ModelFnModel`.
+    """Return the Keras model of a TPUEstimator's model_fn, on a CPU or a GPU. See `ModelFnModel`.
 
     Args:
         use_tpu: has to be False, as it was for all but TPUs.
@@ -91,7 +91,7 @@ def tpu_model(
 def predictions(
     model: Any, data: Any, predict_keys: Sequence[str] | str | None = None, yield_single_examples: bool = True
 ) -> Iterator[Any]:
-    """The predictions of a model, one example after another, as NumPy arrays.
+    """Yield the predictions of a model, one example after another, as NumPy arrays.
 
     Args:
         model: a ModelFnModel.
@@ -145,7 +145,7 @@ def _model_class() -> Callable[..., Any]:
         # The graphs
 
         def call_model_fn(self, features: Any, labels: Any, mode: str) -> Any:
-            """The spec of a mode, made in the graph that is the default one."""
+            """Return the spec of a mode, made in the graph that is the default one."""
             names = inspect.signature(self.model_fn).parameters
             given = {"labels": labels, "mode": mode, "params": self.params_of(mode), "config": self.config}
             if labels is not None and "labels" not in names:
@@ -157,16 +157,16 @@ def _model_class() -> Callable[..., Any]:
             return self.model_fn(features, **{name: value for name, value in given.items() if name in names})
 
         def params_of(self, mode: str) -> Any:
-            """What the model_fn and input functions get as `params`."""
+            """Return what the model_fn and input functions get as `params`."""
             params = dict(self.params) if isinstance(self.params, dict) else self.params
             return {**params, "batch_size": self.batch_sizes[mode]} if mode in self.batch_sizes else params
 
         def data_of(self, mode: str, data: Any) -> Any:
-            """The data set that an input function gives; other data as they are."""
+            """Return the data set that an input function gives; other data as they are."""
             return dataset(data, mode, self) if callable(data) else data
 
         def graph_of(self, mode: str, data: Any) -> ModeGraph:
-            """The graph of a mode for data sets like the one given, its variables with the last values."""
+            """Return the graph of a mode for data sets like the one given, its variables with the last values."""
             spec = data.element_spec if hasattr(data, "element_spec") else tf.nest.map_structure(_spec_of, data)
             # A model_fn gets no labels where it predicts.
             spec = spec[0] if mode == "infer" and isinstance(spec, tuple) else spec
@@ -235,7 +235,7 @@ def _model_class() -> Callable[..., Any]:
             """Trains on a data set. See `tf.keras.Model.fit` for what is not here.
 
             Args:
-                x: the data set, or an input function; see :func:`dataset`.
+                x: the data set, or an input function; see `dataset`.
                 steps_per_epoch: steps of this call; None: to the end of the data.
                 max_steps: the global step until which it trains; a model that has come so far is not trained.
                 hooks: as of `tf.compat.v1.train.SessionRunHook`.
@@ -265,7 +265,7 @@ def _model_class() -> Callable[..., Any]:
             return history
 
         def make_train_function(self, force: bool = False) -> Callable[[Any], Any]:
-            """A step is a function of the graph: nothing is to be compiled around it."""
+            """Return a step is a function of the graph: nothing is to be compiled around it."""
             self.train_function = lambda iterator: self.train_step(next(iterator))
             return self.train_function
 
@@ -296,7 +296,7 @@ def _model_class() -> Callable[..., Any]:
         def evaluate(self, x: Any = None, *arguments: Any, return_dict: bool = False, steps: float | None = None,
                      hooks: Sequence[Any] | None = None, checkpoint_path: str | None = None, name: str | None = None,
                      verbose: Any = 0, input_fn: Any = None, **options: Any) -> Any:  # fmt: skip
-            """The metrics of the model_fn, the mean of its loss, and the global step.
+            """Return the metrics of the model_fn, the mean of its loss, and the global step.
 
             Args:
                 x: the data set, or an input function.
@@ -335,7 +335,7 @@ def _model_class() -> Callable[..., Any]:
             return found if return_dict else list(found.values())
 
         def make_test_function(self, force: bool = False) -> Callable[[Any], Any]:
-            """See :meth:`make_train_function`."""
+            """See `make_train_function`."""
             self.test_function = lambda iterator: self.test_step(next(iterator))
             return self.test_function
 
@@ -357,7 +357,7 @@ def _model_class() -> Callable[..., Any]:
             Args:
                 x: the data set, or an input function.
                 input_fn: in place of `x`: they come one after another, as an Estimator gave them.
-                predict_keys, yield_single_examples: then, see :func:`predictions`.
+                predict_keys, yield_single_examples: then, see `predictions`.
             """
             if input_fn is not None:
                 return predictions(self, input_fn, predict_keys, yield_single_examples)
@@ -366,19 +366,19 @@ def _model_class() -> Callable[..., Any]:
             return super().predict(x, *arguments, **options)
 
         def make_predict_function(self, force: bool = False) -> Callable[[Any], Any]:
-            """See :meth:`make_train_function`."""
+            """See `make_train_function`."""
             self.predict_function = lambda iterator: self.predict_step(next(iterator))
             return self.predict_function
 
         def predict_step(self, data: Any) -> Any:
-            """The predictions for one batch."""
+            """Return the predictions for one batch."""
             graph, features = self._predict_graph, data[0] if isinstance(data, tuple) else data
             graph = graph if graph is not None else self.graph_of("infer", features)
             return graph.run(graph.found.predictions, features)
 
         @eagerly
         def predict_on_batch(self, x: Any, graph: ModeGraph | None = None) -> Any:
-            """The predictions for one batch, as NumPy arrays; the graph is one of :meth:`graph_of`."""
+            """Return the predictions for one batch, as NumPy arrays; the graph is one of `graph_of`."""
             self._predict_graph = graph
             return tf.nest.map_structure(lambda one: one.numpy(), self.predict_step(x))
 
@@ -394,19 +394,19 @@ def _model_class() -> Callable[..., Any]:
             return self
 
         def get_variable_names(self) -> list[str]:
-            """The names of the last checkpoint's variables."""
+            """Return the names of the last checkpoint's variables."""
             return self.checkpoints.names()
 
         def get_variable_value(self, name: str) -> Any:
-            """The value of a variable in the last checkpoint."""
+            """Return the value of a variable in the last checkpoint."""
             return self.checkpoints.value(name)
 
         def latest_checkpoint(self) -> str | None:
-            """The last checkpoint of `model_dir`."""
+            """Return the last checkpoint of `model_dir`."""
             return tf.train.latest_checkpoint(self.model_dir) if self.model_dir else None
 
         def eval_dir(self, name: str | None = None) -> str:
-            """The folder of an evaluation's event files."""
+            """Return the folder of an evaluation's event files."""
             return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     for name in ("get_weights", "set_weights", "save_weights", "load_weights", "save"):
@@ -415,7 +415,7 @@ def _model_class() -> Callable[..., Any]:
 
 
 def _spec_of(one: Any) -> Any:
-    """The kind of a batch, of any size."""
+    """Return the kind of a batch, of any size."""
     tf = compat.tensorflow()
     if isinstance(one, tf.Tensor):
         return tf.TensorSpec([None, *one.shape[1:]] if one.shape.rank else one.shape, one.dtype)
@@ -423,7 +423,7 @@ def _spec_of(one: Any) -> Any:
 
 
 def _last_step(hook: Any, now: int) -> int | None:
-    """The step at which a StopAtStepHook ends the training; None for other hooks."""
+    """Return the step at which a StopAtStepHook ends the training; None for other hooks."""
     if type(hook).__name__ != "StopAtStepHook":
         return None
     return hook._last_step if hook._last_step is not None else now + hook._num_steps
@@ -443,7 +443,7 @@ def _keras_metrics(spec: Any) -> list[Any]:
 
 
 def _metrics(spec: Any) -> tuple[dict[str, Any], list[Any]]:
-    """(the values of metrics, what updates them)."""
+    """Return (the values of metrics, what updates them)."""
     tf = compat.tensorflow()
     values, updates = {}, []
     for name, metric in (spec.eval_metric_ops or {}).items():

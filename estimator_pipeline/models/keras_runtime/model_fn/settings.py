@@ -95,7 +95,7 @@ class ModelFnRunConfig:
         raise AttributeError(f"RunConfig has no field {name!r}")
 
     def replace(self, **fields: Any) -> ModelFnRunConfig:
-        """The same with other values of some fields."""
+        """Return the same with other values of some fields."""
         given = dict(self._given)
         if "save_checkpoints_steps" in fields:
             given["save_checkpoints_secs"] = None
@@ -170,7 +170,7 @@ def TPUModelFnSpec(
     export_outputs: Any = None, scaffold_fn: Any = None, host_call: Any = None, training_hooks: Any = None,
     evaluation_hooks: Any = None, prediction_hooks: Any = None,
 ) -> ModelFnSpec:  # fmt: skip
-    """What a model_fn of a TPUEstimator gives: `eval_metrics` is a function and its arguments."""
+    """Return what a model_fn of a TPUEstimator gives: `eval_metrics` is a function and its arguments."""
     metrics = None
     if eval_metrics is not None:
         function, given = eval_metrics

@@ -74,19 +74,19 @@ class Lowered:
         return self.classes[0].node.name
 
     def line(self, number: int) -> int:
-        """The line of the file as it was that a line of the text comes from; 0 where there is none like it."""
+        """Return the line of the file as it was that a line of the text comes from; 0 where there is none like it."""
         wanted = self.text.splitlines()[number - 1].strip() if number else ""
         places = [at for at, line in enumerate(self.before.splitlines(), 1) if wanted and line.strip() == wanted]
         return min(places, key=lambda at: abs(at - number), default=0)
 
     def told(self, reason: str) -> str:
-        """A sentence with the names that the program has."""
+        """Return a sentence with the names that the program has."""
         for one in self.classes:
             reason = reason.replace(f"{one.stem}_model_fn", one.model_fn.name.value).replace(f"{one.stem}__", "")
         return reason
 
     def raised(self, text: str) -> str:
-        """The converted text, its functions methods of the models."""
+        """Return the converted text, its functions methods of the models."""
         for one in self.classes:
             life = [name for name, node in one.methods.items() if name not in one.network and not _is_static(node)]
             text = as_methods(text, stem=one.stem, name=one.name, network=one.network, life=life)
@@ -94,7 +94,7 @@ class Lowered:
 
 
 def lower(program: Program, tree: Tree) -> Lowered | None:
-    """Writes the classes of Estimators of a file as functions; None where it has none.
+    """Write the classes of Estimators of a file as functions; None where it has none.
 
     Raises:
         NotConvertible: one is more than a model_fn, and functions that are called of it.
@@ -150,7 +150,7 @@ def _read(program: Program, tree: Tree, node: cst.ClassDef, stem: str) -> _Class
 def _beginning(
     tree: Tree, node: cst.ClassDef, init: cst.FunctionDef
 ) -> tuple[list[cst.SimpleStatementLine | cst.FunctionDef], dict[str, cst.Arg], cst.FunctionDef]:
-    """(what `__init__` does before it calls that of the Estimator, what it hands it, the model_fn)."""
+    """Return (what `__init__` does before it calls that of the Estimator, what it hands it, the model_fn)."""
     params = init.params
     if not isinstance(params.star_arg, cst.MaybeSentinel) or params.star_kwarg or init.decorators:
         raise NotConvertible("a class of Estimators that takes any arguments", init.name)
@@ -215,7 +215,7 @@ def _is_static(method: cst.FunctionDef) -> bool:
 
 
 def _of_self(one: _Class, node: cst.CSTNode) -> set[str]:
-    """The methods of the class that a part of it names."""
+    """Return the methods of the class that a part of it names."""
     found = matchers.findall(node, matchers.Attribute(matchers.Name("self") | matchers.Name(one.name)))
     return {cst.ensure_type(each, cst.Attribute).attr.value for each in found} & one.methods.keys()
 
@@ -334,7 +334,7 @@ class _Lowering(cst.CSTTransformer):
         return updated_node.with_changes(body=[*body[:first], line, *body[first:]])
 
     def _made(self, one: _Class, original: cst.Call, call: cst.Call) -> cst.Call:
-        """What makes an object, as an Estimator."""
+        """Return what makes an object, as an Estimator."""
         parameters = _parameters(one.init)
         names = tuple(param.name.value for param in parameters)
         given = arguments(call, names)
@@ -372,7 +372,7 @@ def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
 
 
 def _with(node: cst.BaseExpression, values: Mapping[str, cst.BaseExpression]) -> cst.BaseExpression:
-    """An expression of the parameters, as one of what they are given."""
+    """Return an expression of the parameters, as one of what they are given."""
     if isinstance(node, cst.Name) and node.value in values:
         return values[node.value]
     if matchers.findall(node, matchers.Lambda() | matchers.CompFor()):
@@ -413,7 +413,7 @@ def _needed(one: _Class) -> set[str]:
 
 
 def _functions_of(one: _Class, updated: cst.ClassDef) -> list[cst.BaseStatement]:
-    """The functions that a class becomes, of its text with the names of today."""
+    """Return the functions that a class becomes, of its text with the names of today."""
     assert isinstance(updated.body, cst.IndentedBlock)
     methods = {each.name.value: each for each in updated.body.body if isinstance(each, cst.FunctionDef)}
     space = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
@@ -438,7 +438,7 @@ def _comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
 
 
 def _model_fn(one: _Class, init: cst.FunctionDef, updated: cst.ClassDef, space: list[cst.EmptyLine]) -> cst.FunctionDef:
-    """The model_fn, with what `__init__` does for it, and with those of its parameters that it reads."""
+    """Return the model_fn, with what `__init__` does for it, and with those of its parameters that it reads."""
     needed = _needed(one)
     nested = {each.name.value: each for each in init.body.body if isinstance(each, cst.FunctionDef)}
     model_fn = nested[one.model_fn.name.value]

@@ -12,7 +12,7 @@ __all__ = ["as_methods"]
 
 
 def as_methods(text: str, *, stem: str, name: str, network: Collection[str], life: Collection[str]) -> str:
-    """The text with the functions of a class as methods of the model that takes its place.
+    """Return the text with the functions of a class as methods of the model that takes its place.
 
     Args:
         text: a converted program.
@@ -54,7 +54,7 @@ def as_methods(text: str, *, stem: str, name: str, network: Collection[str], lif
 
 
 def _within_strings(text: str) -> set[int]:
-    """The lines that begin within a string."""
+    """Return the lines that begin within a string."""
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.STRING:

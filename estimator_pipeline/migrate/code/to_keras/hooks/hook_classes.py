@@ -61,7 +61,7 @@ class HookClass:
 
 
 def find(reader: Rewriter) -> list[HookClass]:
-    """The classes of hooks and listeners of a file."""
+    """Return the classes of hooks and listeners of a file."""
     found = []
     for node in reader.tree.module.body:
         if not isinstance(node, cst.ClassDef) or len(node.bases) != 1:
@@ -207,7 +207,7 @@ class _Class:
         return [node]
 
     def _handle_of(self, node: cst.BaseExpression) -> _Handle | None:
-        """What of the graph an expression is: an attribute that was given it, or a call that gives it."""
+        """Return what of the graph an expression is: an attribute that was given it, or a call that gives it."""
         if isinstance(node, cst.Attribute) and _is(node.value, "self"):
             return self.made.handles.get(node.attr.value)
         return self._handle(node, set(), node)
@@ -215,7 +215,7 @@ class _Class:
     # Text
 
     def _value(self, handle: _Handle, *, after: bool) -> str:
-        """A value of the graph as a callback has it.
+        """Return a value of the graph as a callback has it.
 
         Args:
             after: asked of a session that has done the step, and not together with it.
@@ -312,7 +312,7 @@ class _Class:
                 reader.replaced[node] = lambda: self._value(one, after=False)
 
     def _element(self, node: cst.Subscript) -> _Handle | None:
-        """What `run_values.results["a"]` is, by what before_run asked for."""
+        """Return what `run_values.results["a"]` is, by what before_run asked for."""
         index = node.slice[0].slice
         source = self.reader.source(index.value) if isinstance(index, cst.Index) else ""
         if isinstance(self.asked, cst.Dict):

@@ -61,7 +61,7 @@ def find(reader: Rewriter) -> None:
 
 
 def read(reader: Rewriter, job: Any, given: dict[str, cst.Arg]) -> Found:
-    """The hooks and listeners of training.
+    """Return the hooks and listeners of training.
 
     Args:
         given: the arguments of `train` or of a TrainSpec.
@@ -126,7 +126,7 @@ def _model_fn(reader: Rewriter, job: Any) -> cst.CSTNode | None:
 
 
 def of_spec(reader: Rewriter, function: cst.FunctionDef, node: cst.BaseExpression, *, alone: bool) -> None:
-    """Notes the hooks of a spec that do something.
+    """Note the hooks of a spec that do something.
 
     Args:
         alone: whether they are this process's, and not the chief's of several.
@@ -173,7 +173,7 @@ def of_spec(reader: Rewriter, function: cst.FunctionDef, node: cst.BaseExpressio
 
 
 def _of_model_fn(reader: Rewriter, job: Any, node: cst.BaseExpression) -> str:
-    """What makes a hook of a model_fn, where the model is trained."""
+    """Return what makes a hook of a model_fn, where the model is trained."""
     given = arguments(job.call, ("model_fn", "model_dir", "config", "params"))
     of_config: set[cst.CSTNode] = set()
     for one in _nodes(node):
@@ -200,7 +200,7 @@ def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
 
 
 def elements(reader: Rewriter, given: dict[str, cst.Arg], key: str = "hooks") -> list[cst.BaseExpression]:
-    """The expressions of a list of hooks.
+    """Return the expressions of a list of hooks.
 
     Raises:
         NotConvertible: it is no list of literals.
@@ -216,7 +216,7 @@ def elements(reader: Rewriter, given: dict[str, cst.Arg], key: str = "hooks") ->
 
 
 def drop(reader: Rewriter, name: cst.BaseExpression, hook: cst.BaseExpression) -> None:
-    """Takes the statement away that gives a name to a hook that is no more.
+    """Take the statement away that gives a name to a hook that is no more.
 
     Raises:
         NotConvertible: the name is used elsewhere too.

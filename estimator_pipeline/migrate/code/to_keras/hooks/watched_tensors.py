@@ -28,7 +28,7 @@ _LINE = "    watched = self.watched(x, y, y_pred)\n"
 
 
 def find(reader: Rewriter, classes: list[HookClass]) -> None:
-    """Notes the tensors that hooks ask for, and lets a reader write their names as keys of a step's logs.
+    """Note the tensors that hooks ask for, and let a reader write their names as keys of a step's logs.
 
     Raises:
         NotConvertible: a name cannot be told, or is not that of an operation `tf.identity`.
@@ -44,7 +44,7 @@ def find(reader: Rewriter, classes: list[HookClass]) -> None:
 
 
 def _literals(reader: Rewriter, made: HookClass, asked: cst.BaseExpression) -> list[cst.SimpleString]:
-    """The names that an expression of a hook may be: a text, or an attribute that its constructor is handed."""
+    """Return the names that an expression of a hook may be: a text, or an attribute that its constructor is handed."""
     if isinstance(asked, cst.SimpleString):
         return [asked]
     body = made.node.body.body if isinstance(made.node.body, cst.IndentedBlock) else ()
@@ -68,7 +68,7 @@ def _literals(reader: Rewriter, made: HookClass, asked: cst.BaseExpression) -> l
 
 
 def methods(reader: Rewriter, writer: Any, made: ModelFn, taken: set[str], *, distributed: bool) -> list[str]:
-    """The methods that tell callbacks what they ask for.
+    """Return the methods that tell callbacks what they ask for.
 
     Args:
         writer: of the model's class.
@@ -104,7 +104,7 @@ def methods(reader: Rewriter, writer: Any, made: ModelFn, taken: set[str], *, di
 
 
 def _value(step: FlowStep) -> cst.BaseExpression | None:
-    """What a statement gives its one name."""
+    """Return what a statement gives its one name."""
     one = step.node.body[0] if isinstance(step.node, cst.SimpleStatementLine) else None
     return one.value if isinstance(one, cst.Assign) and len(step.sets) == 1 else None
 

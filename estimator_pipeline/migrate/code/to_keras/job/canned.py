@@ -121,7 +121,7 @@ def _add_metrics(reader: Rewriter, call: cst.Call) -> str:
 
 
 def _of_keras(reader: Rewriter, name: cst.BaseExpression, call: cst.Call, key: str) -> str:
-    """A metric of Keras that the function makes and updates: it says what it is updated with."""
+    """Return a metric of Keras that the function makes and updates: it says what it is updated with."""
     updates = [one for one in reader.tree.calls if isinstance(one.func, cst.Attribute)
                and one.func.attr.value == "update_state" and reader.value(one.func.value) is call]  # fmt: skip
     statements = [reader.statement_of(one) for one in (call, *updates)]
@@ -141,7 +141,7 @@ def _of_keras(reader: Rewriter, name: cst.BaseExpression, call: cst.Call, key: s
 
 
 def _told(reader: Rewriter, call: cst.Call, key: str, count: int) -> str:
-    """What a metric is updated with."""
+    """Return what a metric is updated with."""
     text = arithmetic.metric(reader, call, key)[1]
     return f"({text})" if count > 1 else f"({text},)"
 
@@ -178,7 +178,7 @@ def factories(reader: Rewriter) -> dict[cst.FunctionDef, list[cst.Call]]:
 
 
 def _given(reader: Rewriter, value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """What a name is given by the branches of a function that returns it, and does nothing else with it."""
+    """Return what a name is given by the branches of a function that returns it, and does nothing else with it."""
     bindings = reader.program.bindings(value.value, reader.scope(value)) if isinstance(value, cst.Name) else []
     uses = [one for one in reader.tree.chains if isinstance(one, cst.Name) and isinstance(value, cst.Name)
             and reader.home(one) == reader.home(value)]  # fmt: skip
@@ -188,7 +188,7 @@ def _given(reader: Rewriter, value: cst.BaseExpression) -> list[cst.BaseExpressi
 
 
 def _maker(reader: Rewriter, value: cst.BaseExpression) -> cst.BaseExpression:
-    """What makes the Estimator that an expression gives, perhaps with further metrics."""
+    """Return what makes the Estimator that an expression gives, perhaps with further metrics."""
     value = reader.value(value)
     while isinstance(value, cst.Call) and reader.called(value) == _ADD_METRICS and value.args:
         value = reader.value(value.args[0].value)
@@ -226,7 +226,7 @@ def model(reader: Rewriter, call: cst.Call, folder: str, without: tuple[str, ...
 
 
 def _defaults_of_v1(reader: Rewriter, name: str, given: set[str]) -> list[str]:
-    """What a canned Estimator of V1 takes where nothing is said, and one of TensorFlow 2 does not."""
+    """Return what a canned Estimator of V1 takes where nothing is said, and one of TensorFlow 2 does not."""
     found = []
     asked = "dnn_optimizer" if "Combined" in name else "optimizer" if "DNN" in name else ""
     if asked and asked not in given:
@@ -235,7 +235,7 @@ def _defaults_of_v1(reader: Rewriter, name: str, given: set[str]) -> list[str]:
 
 
 def _optimizer(reader: Rewriter, node: cst.BaseExpression) -> str:
-    """What makes the optimizer; one of V1 becomes that of Keras."""
+    """Return what makes the optimizer; one of V1 becomes that of Keras."""
     inner = node.body if isinstance(node, cst.Lambda) else node
     if isinstance(inner, cst.Call) and reader.called(inner).startswith("tf.compat.v1.train."):
         rate = reader.value(inner.args[0].value) if inner.args else None

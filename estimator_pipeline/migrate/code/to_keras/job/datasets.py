@@ -168,7 +168,7 @@ def takes(reader: Rewriter, node: cst.BaseExpression, parameter: str) -> bool:
 
 
 def dataset(reader: Rewriter, node: cst.BaseExpression, mode: str, *, context: str = "") -> str:
-    """The expression of the data set that an input function gives.
+    """Return the expression of the data set that an input function gives.
 
     Args:
         mode: train, eval or infer: what a function with a parameter `mode` is called with.
@@ -257,7 +257,7 @@ def _gives_arrays(reader: Rewriter, node: cst.BaseExpression) -> bool:
 
 
 def _handed(function: FunctionOf | None, mode: str, context: str, given: int) -> list[str]:
-    """What an Estimator hands an input function by the names of its parameters."""
+    """Return what an Estimator hands an input function by the names of its parameters."""
     if function is None:
         return []
     params = function.node.params.params[given:]

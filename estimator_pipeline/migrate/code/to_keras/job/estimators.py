@@ -115,7 +115,7 @@ def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
 
 
 def _of_factory(reader: Rewriter, function: cst.FunctionDef, calls: list[cst.Call]) -> list[ConvertedJob]:
-    """What is made by calls of a function that gives Estimators."""
+    """Return what is made by calls of a function that gives Estimators."""
     customs = [call for call in calls if reader.called(call) == canned.ESTIMATOR]
     folders: set[str] = set()
     for call in calls:
@@ -177,7 +177,7 @@ def _are_in_turn(reader: Rewriter, name: str, values: list[cst.CSTNode | None], 
 
 
 def _known_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]) -> str:
-    """The folder of what a function makes, where it is known outside of it as well."""
+    """Return the folder of what a function makes, where it is known outside of it as well."""
     folder = folders.pop() if len(folders) == 1 else ""
     names = set(re.findall(r"(?<![.\w'\"])[A-Za-z_]\w*", folder))
     if not folder or not names <= {*reader.tree.scope.names, *dir(builtins)}:
@@ -186,7 +186,7 @@ def _known_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]
 
 
 def _with_inputs(reader: Rewriter, function: cst.FunctionDef) -> str:
-    """Gives a function one more parameter, the first one: the model's inputs; its name."""
+    """Give a function one more parameter, the first one: the model's inputs; its name."""
     if function in (reader.tree.module,) or isinstance(reader.tree.parents.get(function), cst.ClassDef):
         raise NotConvertible("a method that makes Estimators", function.name)
     taken = {*reader.tree.scopes[function].names, *reader.tree.scope.names}
@@ -198,14 +198,14 @@ def _with_inputs(reader: Rewriter, function: cst.FunctionDef) -> str:
 
 
 def _with_data(reader: Rewriter, call: cst.Call, data: str) -> str:
-    """The call of a function that gives the model, with its inputs."""
+    """Return the call of a function that gives the model, with its inputs."""
     told = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
             for arg in call.args]  # fmt: skip
     return f"{reader.text(call.func)}({', '.join([data, *told])})"
 
 
 def _assignment(reader: Rewriter, call: cst.BaseExpression) -> tuple[cst.Assign, cst.SimpleStatementLine]:
-    """The statement that gives a name to what a call makes."""
+    """Return the statement that gives a name to what a call makes."""
     assign = reader.tree.parents.get(call)
     statement = reader.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
     if not isinstance(assign, cst.Assign) or not isinstance(statement, cst.SimpleStatementLine):
@@ -214,5 +214,5 @@ def _assignment(reader: Rewriter, call: cst.BaseExpression) -> tuple[cst.Assign,
 
 
 def _same(reader: Rewriter, call: cst.Call, data: str) -> str:
-    """The call of a function that gives the model: it stays."""
+    """Return the call of a function that gives the model: it stays."""
     return reader.text(call)

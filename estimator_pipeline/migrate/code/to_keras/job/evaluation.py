@@ -87,7 +87,7 @@ def write(life: Any, call: cst.Call) -> None:
 
 
 def _data(reader: Rewriter, spec: dict[str, cst.Arg]) -> str:
-    """What gives the data set of an evaluation: a function without arguments."""
+    """Return what gives the data set of an evaluation: a function without arguments."""
     text = dataset(reader, spec["input_fn"].value, "eval")
     steps = reader.text(spec["steps"].value) if "steps" in spec else "100"  # the default of EvalSpec
     text += take(steps)
@@ -95,13 +95,13 @@ def _data(reader: Rewriter, spec: dict[str, cst.Arg]) -> str:
 
 
 def _seconds(reader: Rewriter, spec: dict[str, cst.Arg]) -> list[str]:
-    """What an evaluation waited for."""
+    """Return what an evaluation waited for."""
     told = [(name, " ".join(reader.source(spec[name].value).split())) for name in _SECONDS if name in spec]
     return [f"{name}={value}" for name, value in told if value not in ("0", "0.0", "None")]
 
 
 def _spec(reader: Rewriter, node: cst.BaseExpression, name: str, comments: list[str]) -> dict[str, cst.Arg]:
-    """The fields of a specification; what is said of them is added to the comments."""
+    """Return the fields of a specification; what is said of them is added to the comments."""
     call = reader.value(node)
     if reader.called(call) != name or not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
         raise NotConvertible(f"a {name.rpartition('.')[2]} that is not made in this file", node)
@@ -129,7 +129,7 @@ def _only(reader: Rewriter, name: cst.Name, call: cst.Call) -> None:
 
 
 def _exporters(reader: Rewriter, job: Any, spec: dict[str, cst.Arg]) -> Callable[[], str] | None:
-    """What writes the argument `exporters`; the exporters are written where they are made."""
+    """Return what writes the argument `exporters`; the exporters are written where they are made."""
     if "exporters" not in spec or reader.source(spec["exporters"].value) == "None":
         return None
     given = spec["exporters"].value

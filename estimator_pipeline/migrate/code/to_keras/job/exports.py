@@ -38,7 +38,7 @@ _PLACEHOLDER, _WITH_DEFAULT = "tf.compat.v1.placeholder", "tf.compat.v1.placehol
 
 
 def helper(reader: Rewriter, node: cst.BaseExpression, job: Any) -> Callable[[str], str]:
-    """What writes the call that writes a SavedModel, of the folder's text; the function's text is for :func:`fill`.
+    """What writes the call that writes a SavedModel, of the folder's text; the function's text is for `fill`.
 
     Raises:
         NotConvertible: what the model is asked by cannot be told.
@@ -78,7 +78,7 @@ def helper(reader: Rewriter, node: cst.BaseExpression, job: Any) -> Callable[[st
 
 
 def _given_spec(reader: Rewriter, made: cst.BaseExpression) -> cst.Call | None:
-    """The call that parses examples, of a function that does nothing but give what it makes."""
+    """Return the call that parses examples, of a function that does nothing but give what it makes."""
     functions = reader.functions(made.func) if isinstance(made, cst.Call) else []
     if len(functions) != 1 or functions[0].node not in reader.tree.scopes:
         return None
@@ -92,7 +92,7 @@ def _given_spec(reader: Rewriter, made: cst.BaseExpression) -> cst.Call | None:
 
 
 def _raw(reader: Rewriter, node: cst.BaseExpression, made: cst.Call, job: Any) -> Callable[[str], str]:
-    """Serving inputs that are like a dict of tensors."""
+    """Return serving inputs that are like a dict of tensors."""
     if len(made.args) != 1:
         raise NotConvertible("serving inputs of a batch size of their own", made)
     if job.written is not None and set(job.written.signatures.values()) != {"found"}:
@@ -108,7 +108,7 @@ def _raw(reader: Rewriter, node: cst.BaseExpression, made: cst.Call, job: Any) -
 
 
 def fill(reader: Rewriter) -> None:
-    """Writes each function for a SavedModel in place of its serving input function."""
+    """Write each function for a SavedModel in place of its serving input function."""
     for name, (function, job) in reader.exports.items():
         if not _signatures(job):
             raise NotConvertible("an export of outputs that cannot be told", function.name)
@@ -214,7 +214,7 @@ def _written(reader: Rewriter, name: str, function: cst.FunctionDef, job: Any) -
 
 
 def _dtype(reader: Rewriter, node: cst.BaseExpression) -> str:
-    """The type of what is a constant."""
+    """Return the type of what is a constant."""
     inner = node.elements[0].value if isinstance(node, cst.List) and len(node.elements) == 1 else node
     for kind, name in ((cst.Integer, "int32"), (cst.Float, "float32"), (cst.SimpleString, "string")):
         if isinstance(inner, kind):
@@ -223,7 +223,7 @@ def _dtype(reader: Rewriter, node: cst.BaseExpression) -> str:
 
 
 def _signature(specs: list[str], reader: Rewriter) -> str:
-    """The decorator of what answers."""
+    """Return the decorator of what answers."""
     unit = reader.tree.module.default_indent
     signature = f"@{reader.tf}.function(input_signature=[{', '.join(specs)}])"
     if len(signature) <= 110:
@@ -232,7 +232,7 @@ def _signature(specs: list[str], reader: Rewriter) -> str:
 
 
 def _save(signatures: list[str], reader: Rewriter) -> list[str]:
-    """What writes the SavedModel, in lines of their own where there are many signatures."""
+    """Return what writes the SavedModel, in lines of their own where there are many signatures."""
     text = f"{reader.tf}.saved_model.save(server, path, signatures={{{', '.join(signatures)}}})"
     if len(text) <= 116:
         return [text]

@@ -53,7 +53,7 @@ def install(reader: Rewriter) -> None:
 
 
 def _alias(reader: Rewriter, name: str) -> cst.SimpleStatementLine | None:
-    """The statement `flags = tf.app.flags`, where that is what a name of absl's modules is."""
+    """Return the statement `flags = tf.app.flags`, where that is what a name of absl's modules is."""
     bindings = reader.tree.scope.names[name]
     value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
     if not isinstance(value, cst.Attribute) or reader.name(value) not in _ALIASES[name]:
@@ -62,7 +62,7 @@ def _alias(reader: Rewriter, name: str) -> cst.SimpleStatementLine | None:
 
 
 def _main(reader: Rewriter, call: cst.Call) -> str | None:
-    """What is run; None where it cannot be told."""
+    """Return what is run; None where it cannot be told."""
     given = arguments(call, ("main", "argv"))
     if given.keys() - {"main"} or any(arg.star for arg in call.args):
         return None

@@ -25,7 +25,7 @@ _Home = tuple[cst.CSTNode, str]
 
 
 def remove(reader: Rewriter, nodes: Iterable[cst.BaseExpression], call: cst.CSTNode) -> set[cst.CSTNode]:
-    """Takes away the statements that only give the values of arguments, or change them, and those only for these.
+    """Take away the statements that only give the values of arguments, or change them, and those only for these.
 
     Args:
         nodes: the arguments of a call.
@@ -54,7 +54,7 @@ class _Leftovers:
         self.taken: set[_Home] = set()
 
     def homes(self, node: cst.CSTNode) -> Iterator[_Home]:
-        """The names of the file that are read within a node."""
+        """Yield the names of the file that are read within a node."""
         for chain in self.reader.tree.chains:
             home = self.reader.home(_root(chain))
             if home is not None and (chain is node or node in set(self.reader.tree.above(chain))):
@@ -65,7 +65,7 @@ class _Leftovers:
         return all(self._is_gone(node) or self._own(node) is not None for node in self._uses(home))
 
     def take(self, home: _Home) -> list[cst.CSTNode]:
-        """Removes the statements of a name, and the branches that have no others."""
+        """Remove the statements of a name, and the branches that have no others."""
         self.taken.add(home)
         found = []
         for node in self._uses(home):
@@ -86,7 +86,7 @@ class _Leftovers:
         return not self.gone.isdisjoint([node, *self.reader.tree.above(node)])
 
     def _own(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
-        """The statement that gives a name a value, or changes what it has, and does nothing else."""
+        """Return the statement that gives a name a value, or changes what it has, and does nothing else."""
         parent = self.reader.tree.parents.get(node)
         if isinstance(parent, cst.Call) and parent.func is node and isinstance(node, cst.Attribute):
             small = self.reader.tree.parents.get(parent)

@@ -54,7 +54,7 @@ class RunConfigSettings:
 
 
 def settings(reader: Rewriter, config: cst.BaseExpression | None) -> RunConfigSettings:
-    """Reads the RunConfig of an Estimator.
+    """Read the RunConfig of an Estimator.
 
     Raises:
         NotConvertible: it cannot be told, or it has what Keras has no place for.
@@ -139,7 +139,7 @@ def _kind(name: str) -> str:
 
 
 def lines(reader: Rewriter, found: RunConfigSettings) -> list[str]:
-    """The statements that stand where a configuration was made: the cluster and its strategy, the seed."""
+    """Return the statements that stand where a configuration was made: the cluster and its strategy, the seed."""
     told = []
     if found.cluster:
         told.append("# Training is synchronous: a cluster with parameter servers is refused.")
@@ -153,7 +153,7 @@ def lines(reader: Rewriter, found: RunConfigSettings) -> list[str]:
 
 
 def configure(reader: Rewriter, found: RunConfigSettings, model_dir: str, name: str) -> list[str]:
-    """The statement that makes the callbacks; nothing where the model has no folder."""
+    """Return the statement that makes the callbacks; nothing where the model has no folder."""
     if not model_dir:
         return []
     tf = reader.tf

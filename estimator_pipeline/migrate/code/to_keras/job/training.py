@@ -83,7 +83,7 @@ class _Life:
             branches += (cst.If,)
 
         def parts(node: cst.CSTNode) -> set[tuple[cst.CSTNode, cst.CSTNode]]:
-            """The branches around a node, each with the part of it that the node is in."""
+            """Return the branches around a node, each with the part of it that the node is in."""
             path = [node, *reader.tree.above(node)]
             return {(one, path[at]) for at, one in enumerate(path[1:]) if isinstance(one, branches)}
 
@@ -129,7 +129,7 @@ class _Life:
         return f"\n{indent}".join([*lines, *told]) or REMOVED
 
     def _in_scope(self, made: str) -> list[str]:
-        """The statement that makes the model, in the scope of its strategy, if it has one."""
+        """Return the statement that makes the model, in the scope of its strategy, if it has one."""
         unit = self.reader.tree.module.default_indent
         if not self.job.settings.strategy:
             return ["with strategy.scope():", f"{unit}{made}"] if self.job.settings.cluster else [made]
@@ -278,7 +278,7 @@ class _Life:
         self, statement: cst.CSTNode, function: cst.BaseExpression, steps: str, before: Sequence[str],
         behind: Sequence[str],
     ) -> str:  # fmt: skip
-        """The call of `fit`, and what saves the weights behind it.
+        """Return the call of `fit`, and what saves the weights behind it.
 
         Args:
             steps: their number, as text; "" for all of the data.

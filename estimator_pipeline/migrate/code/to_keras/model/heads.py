@@ -56,7 +56,7 @@ def _head(reader: Rewriter, name: str, call: cst.Call) -> str:
 
 
 def methods(writer: Any, further: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """(the methods of the model's class, its signatures) of a model_fn whose specs are those of a head.
+    """Return (the methods of the model's class, its signatures) of a model_fn whose specs are those of a head.
 
     Args:
         writer: of the model.
@@ -119,7 +119,7 @@ def _lines(writer: Any, mode: str, names: set[str]) -> list[str]:
 
 
 def _text(reader: Rewriter, made: ModelFn) -> tuple[str, str]:
-    """(what gives the head, its class where that can be told), where the model's parameters are known."""
+    """Return (what gives the head, its class where that can be told), where the model's parameters are known."""
     node = reader.value(made.head["head"])
     if not set(names_in(node)) <= {"params", *reader.tree.scope.names, *dir(builtins)}:
         raise NotConvertible("a head that the model cannot know", made.head["head"])
@@ -127,7 +127,7 @@ def _text(reader: Rewriter, made: ModelFn) -> tuple[str, str]:
 
 
 def _losses(reader: Rewriter, node: cst.BaseExpression | None) -> str:
-    """The losses of the layers, as the model has them; "" where the head is given none."""
+    """Return the losses of the layers, as the model has them; "" where the head is given none."""
     if node is None or reader.source(node) == "None":
         return ""
     first = node
@@ -141,7 +141,7 @@ def _losses(reader: Rewriter, node: cst.BaseExpression | None) -> str:
 
 
 def trains(reader: Rewriter, made: ModelFn) -> tuple[cst.BaseExpression, str]:
-    """What makes the optimizer of a head, and the name of the loss there; "" where the head makes the step.
+    """Return what makes the optimizer of a head, and the name of the loss there; "" where the head makes the step.
 
     Raises:
         NotConvertible: it cannot be told.
@@ -166,7 +166,7 @@ def trains(reader: Rewriter, made: ModelFn) -> tuple[cst.BaseExpression, str]:
 
 
 def _one_function(reader: Rewriter, node: cst.BaseExpression) -> cst.FunctionDef | None:
-    """The function of this file that an expression is."""
+    """Return the function of this file that an expression is."""
     found = [one.node for one in reader.functions(node)]
     return found[0] if len(found) == 1 and isinstance(found[0], cst.FunctionDef) else None
 
@@ -174,7 +174,7 @@ def _one_function(reader: Rewriter, node: cst.BaseExpression) -> cst.FunctionDef
 def _of_function(
     reader: Rewriter, made: ModelFn, function: cst.FunctionDef, told: dict[str, cst.BaseExpression | None], loss: str
 ) -> tuple[cst.BaseExpression, str]:
-    """What a function returns that makes the train_op; its statements go behind those of the model_fn.
+    """Return what a function returns that makes the train_op; its statements go behind those of the model_fn.
 
     Args:
         told: what it gets by each of its parameters.

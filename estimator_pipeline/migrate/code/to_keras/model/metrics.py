@@ -17,7 +17,7 @@ Metrics = dict[str, tuple[str, str, list[cst.BaseExpression]]]
 
 
 def of_evaluation(reader: Rewriter, made: ModelFn) -> Metrics:
-    """The metrics of the EstimatorSpec for evaluation.
+    """Return the metrics of the EstimatorSpec for evaluation.
 
     Raises:
         NotConvertible: they cannot be told, or Keras has no equal of one.
@@ -38,12 +38,12 @@ def of_evaluation(reader: Rewriter, made: ModelFn) -> Metrics:
 
 
 def beside_the_head(reader: Rewriter, made: ModelFn) -> Metrics:
-    """The metrics that a model_fn adds to those of its head."""
+    """Return the metrics that a model_fn adds to those of its head."""
     return {key: _metric(reader, key, node) for key, node in made.further.items()}
 
 
 def attribute_of(key: str) -> str:
-    """The attribute of the model that a metric is."""
+    """Return the attribute of the model that a metric is."""
     return re.sub(r"\W+", "_", key) + "_metric"
 
 

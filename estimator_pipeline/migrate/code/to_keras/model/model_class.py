@@ -65,7 +65,7 @@ class ConvertedModel:
 def write(
     reader: Rewriter, function: cst.FunctionDef, *, distributed: bool, extra: tuple[str, ...] = ()
 ) -> ConvertedModel:
-    """Writes the class and the function that makes the compiled model.
+    """Write the class and the function that makes the compiled model.
 
     Args:
         extra: names of arguments that are bound to it.
@@ -181,7 +181,7 @@ class _Writer:
         return ConvertedModel(self.class_name, self.maker, params, text, signatures, "", made.helpers, made.extra)
 
     def _methods(self) -> tuple[list[str], dict[str, str]]:
-        """The methods of the model's class, and its signatures."""
+        """Return the methods of the model's class, and its signatures."""
         made, reader = self.made, self.reader
         loss = made.field("train", "loss")
         if loss is None or made.field("eval", "loss") is None:
@@ -278,7 +278,7 @@ class _Writer:
         return found - {"features"}
 
     def part(self, mode: str, names: Iterable[str]) -> tuple[list[FlowStep], set[str]]:
-        """The statements behind the network that give the names, and the names that they take."""
+        """Return the statements behind the network that give the names, and the names that they take."""
         flow, wanted = self.made.flows[mode], set(names)
         steps = needed(flow, wanted, self.made.network)
         reads = wanted.union(*(step.reads for step in steps)) if steps else wanted
@@ -292,7 +292,7 @@ class _Writer:
         return steps, reads
 
     def body(self, steps: list[FlowStep], rename: str = "") -> list[str]:
-        """The statements' text, without indent."""
+        """Return the statements' text, without indent."""
         return [
             f"{step.name} = {self.reader.text(step.node)}" if step.name
             else textwrap.dedent(self.reader.statement(step.node))
@@ -303,7 +303,7 @@ class _Writer:
         return not any((self.function, name) in self.reader.flags for name in step.sets)
 
     def given(self, reads: set[str], features: str = "x", outputs: str = "y_pred", labels: str = "y") -> list[str]:
-        """What a method's arguments are called in the model_fn."""
+        """Return what a method's arguments are called in the model_fn."""
         pairs = []
         if "features" in reads:
             pairs.append(("features", features))
@@ -389,7 +389,7 @@ class _Writer:
         return self.method("def compute_metrics(self, x, y, y_pred, sample_weight):", lines)
 
     def updates(self, metrics) -> list[str]:
-        """The statements that tell metrics of a batch."""
+        """Return the statements that tell metrics of a batch."""
         return [f"self.{attribute_of(key)}.update_state({told})" for key, (_, told, _) in metrics.items()]
 
     def _predictions(self, predictions: cst.BaseExpression) -> str:
@@ -409,7 +409,7 @@ class _Writer:
         )
 
     def expression(self, node: cst.BaseExpression) -> str:
-        """An expression's text, its further lines without the indent of its statement."""
+        """Return an expression's text, its further lines without the indent of its statement."""
         first, *rest = self.reader.text(node).split("\n")
         if not rest:
             return first
@@ -427,7 +427,7 @@ class _Writer:
         return self.method("def predict_step(self, data):", lines)
 
     def _network(self) -> list[str]:
-        """The statements of the network; variables of its own need to know whose they are."""
+        """Return the statements of the network; variables of its own need to know whose they are."""
         lines = self.body(self.made.network)
         if not self.made.own and not self.reader.again:
             return lines
@@ -435,11 +435,11 @@ class _Writer:
         return ["with keras_variables.of(features):", *(indented(one, self.unit) for one in lines)]
 
     def _handed(self) -> list[str]:
-        """The further parameters that the class gets."""
+        """Return the further parameters that the class gets."""
         return [name for name in self.made.extra if name in self.kept]
 
     def _further(self) -> list[str]:
-        """The further parameters of what makes the model, those with a default behind the others."""
+        """Return the further parameters of what makes the model, those with a default behind the others."""
         defaults = {one.name.value: one.default for one in self.function.params.params if one.default is not None}
         given = [name for name in self.made.extra if name not in defaults]
         return [

@@ -35,7 +35,7 @@ class Averages:
 
 
 def find(reader: Rewriter, function: cst.FunctionDef, steps: set[str], scaffold: Any) -> Averages | None:
-    """The averages of a model_fn; None where it keeps none.
+    """Return the averages of a model_fn; None where it keeps none.
 
     Args:
         steps: names of the global step in it.
@@ -73,7 +73,7 @@ def find(reader: Rewriter, function: cst.FunctionDef, steps: set[str], scaffold:
 
 
 def _method(reader: Rewriter, call: cst.Call, maker: cst.Call) -> str:
-    """The method of the averages that a call is of; "" of other calls."""
+    """Return the method of the averages that a call is of; "" of other calls."""
     func = call.func
     if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and reader.value(func.value) is maker:
         return func.attr.value
@@ -97,7 +97,7 @@ def _is_step(reader: Rewriter, name: str, at: cst.CSTNode) -> bool:
 
 
 def methods(writer: Any) -> list[str]:
-    """The methods of a model that keep averages of the weights, and evaluate them.
+    """Return the methods of a model that keep averages of the weights, and evaluate them.
 
     Args:
         writer: of the model.
@@ -169,7 +169,7 @@ def _restored(reader: Rewriter, function: cst.FunctionDef, maker: cst.Call, scaf
 
 
 def _saver(reader: Rewriter, node: Any) -> cst.Call | None:
-    """The Saver of a Scaffold that has nothing else."""
+    """Return the Saver of a Scaffold that has nothing else."""
     if reader.called(node) not in (f"{_V1}Scaffold", "tf.estimator.Scaffold"):
         return None
     given = {arg.keyword.value if arg.keyword else "" for arg in node.args}

@@ -65,7 +65,7 @@ class _Found:
 
 
 def find(reader: Rewriter, made: ModelFn) -> MultipleOptimizers | None:
-    """What the train_op does; None where it is not that of several optimizers, or a group of them.
+    """Return what the train_op does; None where it is not that of several optimizers, or a group of them.
 
     Raises:
         NotConvertible: it does what a step of a Keras model cannot.
@@ -115,7 +115,7 @@ def find(reader: Rewriter, made: ModelFn) -> MultipleOptimizers | None:
 def _statements(
     reader: Rewriter, node: cst.CSTNode, held: tuple[str, ...]
 ) -> Iterator[tuple[cst.CSTNode, tuple[str, ...]]]:
-    """The statements within `with tf.control_dependencies`, with the names that they wait for."""
+    """Yield the statements within `with tf.control_dependencies`, with the names that they wait for."""
     if isinstance(node, cst.With) and isinstance(node.body, cst.IndentedBlock):
         calls = [item.item for item in node.items if isinstance(item.item, cst.Call)]
         if len(calls) == len(node.items) and all(_plain(reader, one) == "tf.control_dependencies" for one in calls):
@@ -228,7 +228,7 @@ def _scope(reader: Rewriter, call: cst.Call) -> str:
 
 
 def _reached(after: dict[str, set[str]], names: set[str]) -> set[str]:
-    """What a train_op needs, by its names."""
+    """Return what a train_op needs, by its names."""
     seen: set[str] = set()
     while names - seen:
         name = (names - seen).pop()
@@ -259,7 +259,7 @@ def _check_moved(
 
 
 def optimizer(reader: Rewriter, found: MultipleOptimizers, model: str) -> str:
-    """The optimizer of compile."""
+    """Return the optimizer of compile."""
     told = []
     for part in found.parts:
         rate = training_step.rate_of(part.made)
@@ -273,12 +273,12 @@ def optimizer(reader: Rewriter, found: MultipleOptimizers, model: str) -> str:
 
 
 def used(found: MultipleOptimizers) -> set[str]:
-    """The names that the optimizers' arguments have."""
+    """Return the names that the optimizers' arguments have."""
     return {name for part in found.parts for arg in part.made.args for name in names_in(arg.value)}
 
 
 def told(found: MultipleOptimizers) -> str:
-    """The names of the losses, in the optimizers' order."""
+    """Return the names of the losses, in the optimizers' order."""
     return ", ".join(part.loss for part in found.parts)
 
 
@@ -288,7 +288,7 @@ def are_in(found: MultipleOptimizers, loss: cst.BaseExpression) -> bool:
 
 
 def methods(writer: Any, found: MultipleOptimizers, loss: cst.BaseExpression, *, alone: bool) -> list[str]:
-    """The methods of a model: each optimizer's loss, and a step of all of them.
+    """Return the methods of a model: each optimizer's loss, and a step of all of them.
 
     Args:
         writer: of the model.

@@ -72,7 +72,7 @@ def _is_all(
 
 
 def _item(reader: Rewriter, node: cst.BaseExpression, predictions: cst.BaseExpression, said: cst.BaseExpression) -> str:
-    """An expression as one of the predictions; "" where it is none."""
+    """Return an expression as one of the predictions; "" where it is none."""
     source = reader.source(node)
     for element in said.elements if isinstance(said, cst.Dict) else ():
         if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):

@@ -28,7 +28,7 @@ def write(
     known: Collection[cst.Call] = (),
     by_head: tuple[cst.BaseExpression, str] | None = None,
 ) -> tuple[list[FlowStep], str]:
-    """(the statements that the optimizer needs, the optimizer).
+    """Return (the statements that the optimizer needs, the optimizer).
 
     Args:
         known: calls that others have written.
@@ -155,7 +155,7 @@ def is_optimizer(reader: Rewriter, call: cst.Call) -> bool:
 
 
 def rate_of(constructor: cst.Call) -> cst.BaseExpression | None:
-    """The learning rate that an optimizer is given."""
+    """Return the learning rate that an optimizer is given."""
     for position, arg in enumerate(constructor.args):
         if (arg.keyword and arg.keyword.value == "learning_rate") or (not arg.keyword and position == 0):
             return arg.value
@@ -235,7 +235,7 @@ def _text_of(call: cst.CSTNode | None) -> str:
 
 
 def _plain(reader: Rewriter, call: cst.Call) -> str:
-    """The name of what a call calls, whether by tf or by tf.compat.v1."""
+    """Return the name of what a call calls, whether by tf or by tf.compat.v1."""
     return reader.called(call).replace("tf.compat.v1.", "tf.", 1)
 
 
@@ -274,7 +274,7 @@ def _check_changes(reader: Rewriter, node: cst.CSTNode, without: Collection[cst.
 
 
 def _arithmetic(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
-    """Calculations outside of the arguments of calls: `[(2. * g, v) for g, v in grads]`."""
+    """Yield calculations outside of the arguments of calls: `[(2. * g, v) for g, v in grads]`."""
     if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation)) and not isinstance(
         getattr(node, "operator", None), cst.Not
     ):

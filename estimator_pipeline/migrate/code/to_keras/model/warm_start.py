@@ -83,7 +83,7 @@ def install(reader: Rewriter, jobs: list[Any]) -> None:
 
 
 def _of_its_scope(reader: Rewriter, jobs: list[Any], source: cst.BaseExpression) -> list[str]:
-    """The argument `scope` for a checkpoint that a model of this file writes."""
+    """Return the argument `scope` for a checkpoint that a model of this file writes."""
     for job in jobs:
         given = arguments(job.call, ("model_fn", "model_dir"))
         folder = reader.source(given["model_dir"].value) if "model_dir" in given else job.settings.model_dir
@@ -93,7 +93,7 @@ def _of_its_scope(reader: Rewriter, jobs: list[Any], source: cst.BaseExpression)
 
 
 def scope(job: Any, node: cst.CSTNode) -> list[str]:
-    """The argument `scope` for a model.
+    """Return the argument `scope` for a model.
 
     Raises:
         NotConvertible: its variables are in several scopes, so that names of layers do not tell theirs.
@@ -104,13 +104,13 @@ def scope(job: Any, node: cst.CSTNode) -> list[str]:
 
 
 def named(reader: Rewriter, job: Any, call: cst.Call) -> str:
-    """The expression of a model's values by their names."""
+    """Return the expression of a model's values by their names."""
     reader.needs.add("keras_weights")
     return f"keras_weights.named_values({', '.join([job.model, *scope(job, call)])})"
 
 
 def after(reader: Rewriter, job: Any) -> list[str]:
-    """The statements behind the one that makes a model: what it begins with."""
+    """Return the statements behind the one that makes a model: what it begins with."""
     fields = catalogue.row("tf.estimator.Estimator").fields
     given = arguments(job.call, fields)
     if job.written is None or job.customs or "warm_start_from" not in given:
@@ -124,7 +124,7 @@ def after(reader: Rewriter, job: Any) -> list[str]:
 
 
 def restored(reader: Rewriter, job: Any, block: cst.CSTNode, trains: list[cst.CSTNode]) -> list[str]:
-    """The statements behind the one that makes a model that is not trained always: it may have been before.
+    """Return the statements behind the one that makes a model that is not trained always: it may have been before.
 
     Args:
         block: the one that makes it.

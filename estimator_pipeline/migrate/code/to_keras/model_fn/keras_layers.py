@@ -21,7 +21,7 @@ SETS_PHASE = "tf.keras.backend.set_learning_phase"
 def tell_phase(
     reader: Rewriter, function: cst.FunctionDef, functions: set[cst.CSTNode], models: Collection[str]
 ) -> None:
-    """Writes `training=False` for layers of a network that are not told whether it trains.
+    """Write `training=False` for layers of a network that are not told whether it trains.
 
     In the graph of an Estimator they do as in evaluation, also while it trains, unless the learning phase is set; in
     `fit` Keras tells them.

@@ -82,7 +82,7 @@ def install(reader: Rewriter) -> None:
 
 
 def _kept(reader: Rewriter, call: cst.Call) -> tuple[str, str]:
-    """(what dropout of V1 is given, the share that it takes away)."""
+    """Return (what dropout of V1 is given, the share that it takes away)."""
     given = arguments(call, ("x", "keep_prob", "noise_shape", "seed", "name", "rate"))
     if given.keys() - {"x", "keep_prob", "rate", "name"} or len(given.keys() & {"keep_prob", "rate"}) != 1:
         raise NotConvertible("arguments of nn.dropout that have no counterpart in Keras", call)
@@ -164,7 +164,7 @@ def _layer(reader: Rewriter, name: str, call: cst.Call) -> str:
 
 
 def again(reader: Rewriter, layer: str, named: str, inputs: str) -> str:
-    """The call of a layer that may be there already, by its name."""
+    """Return the call of a layer that may be there already, by its name."""
     if not named and reader.apart:
         raise NotConvertible("a layer without a name, where predictions are another network's", reader.apart[0])
     if not named:
@@ -192,7 +192,7 @@ def _is_in_such_a_scope(reader: Rewriter, call: cst.Call) -> bool:
 
 
 def _training(reader: Rewriter, arg: cst.Arg | None, name: str) -> str:
-    """What a layer is told in the call: nothing where Keras knows."""
+    """Return what a layer is told in the call: nothing where Keras knows."""
     if name not in ("dropout", "batch_normalization"):
         return ""
     if arg is None:
@@ -215,7 +215,7 @@ def _object(reader: Rewriter, name: str, call: cst.Call) -> str:
 
 
 def name_of(reader: Rewriter, call: cst.Call, arg: cst.Arg | None, default: str, joint: str = "") -> str:
-    """The layer's name: that of the scope around it comes before it, as in the names of V1's variables."""
+    """Return the layer's name: that of the scope around it comes before it, as in the names of V1's variables."""
     joint = joint or ("/" if reader.again else reader.joint)
     own = reader.text(arg.value) if arg is not None else ""
     if default and not own and reader.again and _is_in_such_a_scope(reader, call):
@@ -238,7 +238,7 @@ def name_of(reader: Rewriter, call: cst.Call, arg: cst.Arg | None, default: str,
 
 
 def scopes_of(reader: Rewriter, node: cst.CSTNode) -> list[str]:
-    """The texts of the names of the scopes of variables around a node, the outermost first."""
+    """Return the texts of the names of the scopes of variables around a node, the outermost first."""
     found = []
     for above in reader.tree.above(node):
         for item in above.items if isinstance(above, cst.With) else ():

@@ -168,7 +168,7 @@ def _in_top_k(reader: Rewriter, call: cst.Call) -> str:
 
 
 def metric(reader: Rewriter, call: cst.Call, key: str) -> tuple[str, str, list[cst.BaseExpression]]:
-    """(the Keras metric, what it is updated with, the expressions that this needs) of a metric of V1.
+    """Return (the Keras metric, what it is updated with, the expressions that this needs) of a metric of V1.
 
     Raises:
         NotConvertible: Keras has none that is equal.
@@ -227,7 +227,7 @@ def chosen(reader: Rewriter, call: cst.Call) -> cst.BaseExpression | None:
 
 
 def _own(reader: Rewriter, call: cst.Call, function: str, parameters: tuple[str, ...]) -> str:
-    """An optimizer of keras_optimizers that takes what V1's takes."""
+    """Return an optimizer of keras_optimizers that takes what V1's takes."""
     given = {one: arg for one, arg in arguments(call, parameters).items() if one not in ("use_locking", "name")}
     for one, arg in given.items():
         if one not in parameters or arg.star:
@@ -239,7 +239,7 @@ def _own(reader: Rewriter, call: cst.Call, function: str, parameters: tuple[str,
 
 
 def _limits(call: cst.Call, clipping: dict[str, str]) -> list[str]:
-    """What `keras_optimizers.make` is told of clipping."""
+    """Return what `keras_optimizers.make` is told of clipping."""
     behind = {"global_clipnorm": "clip_norm", "clipvalue": "clip_value"}
     for one in clipping.keys() - behind.keys():
         raise NotConvertible(f"{one} of keras_optimizers.make", call)
@@ -247,7 +247,7 @@ def _limits(call: cst.Call, clipping: dict[str, str]) -> list[str]:
 
 
 def optimizer(reader: Rewriter, call: cst.Call, *, scheduled: bool, clipping: dict[str, str]) -> str:
-    """The Keras optimizer that does what one of V1 does, to the last bit but for rounding.
+    """Return the Keras optimizer that does what one of V1 does, to the last bit but for rounding.
 
     Args:
         scheduled: whether its learning rate changes from step to step.

@@ -40,7 +40,7 @@ _COLUMNS = ("tf.compat.v1.feature_column.input_layer", "tf.compat.v1.feature_col
 
 
 def find(reader: Rewriter, made: ModelFn) -> None:
-    """Finds what of a model_fn is its network.
+    """Find what of a model_fn is its network.
 
     Raises:
         NotConvertible: it is another one in some mode, or has what Keras models have not.
@@ -117,7 +117,7 @@ def _is_apart(reader: Rewriter, made: ModelFn, makers: list[FlowStep]) -> bool:
 
 
 def _of_variables(made: ModelFn, makers: list[FlowStep], own: set[str]) -> list[FlowStep]:
-    """What is done with variables themselves, in all modes: a model gives what comes of them."""
+    """Return what is done with variables themselves, in all modes: a model gives what comes of them."""
     found: list[FlowStep] = []
     names = set(own)
     for step in made.flows["train"]:
@@ -153,7 +153,7 @@ def _has_own(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> boo
 
 
 def functions_of(reader: Rewriter, made: ModelFn) -> set[cst.CSTNode]:
-    """The model_fn, and the functions of this file that its network is made by."""
+    """Return the model_fn, and the functions of this file that its network is made by."""
     found: set[cst.CSTNode] = {made.node}
     waiting: list[cst.CSTNode] = [step.node for step in made.network]
     while waiting:
@@ -166,7 +166,7 @@ def functions_of(reader: Rewriter, made: ModelFn) -> set[cst.CSTNode]:
 
 
 def tell_no_mode(reader: Rewriter, made: ModelFn) -> None:
-    """Takes the mode away from the functions of a network: layers know by themselves whether they train."""
+    """Take the mode away from the functions of a network: layers know by themselves whether they train."""
     functions = [one for one in functions_of(reader, made) if one is not made.node and isinstance(one, cst.FunctionDef)]
     told = {(made.node, "mode")}
     for _ in functions:  # one may hand it on to the next

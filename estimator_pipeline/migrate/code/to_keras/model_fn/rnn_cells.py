@@ -81,7 +81,7 @@ def _rnn(reader: Rewriter, call: cst.Call) -> str:
 
 
 def _find_shares(reader: Rewriter) -> None:
-    """Takes the mode out of shares that only a DropoutWrapper looks at."""
+    """Take the mode out of shares that only a DropoutWrapper looks at."""
     for node in _expressions(reader.tree.module):
         assign = reader.tree.parents.get(node)
         target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None

@@ -36,7 +36,7 @@ def check(reader: Rewriter, made: ModelFn, predictions: cst.BaseExpression, node
 
 
 def _calls_below(reader: Rewriter, nodes: Iterable[cst.CSTNode]) -> list[cst.Call]:
-    """The calls within nodes, and within the functions of the file that these call."""
+    """Return the calls within nodes, and within the functions of the file that these call."""
     found: list[cst.Call] = []
     waiting, seen = list(nodes), set[cst.CSTNode]()
     while waiting:
@@ -49,7 +49,7 @@ def _calls_below(reader: Rewriter, nodes: Iterable[cst.CSTNode]) -> list[cst.Cal
 
 
 def method(writer: Any, predictions: cst.BaseExpression) -> str:
-    """The method `predict` of a model.
+    """Return the method `predict` of a model.
 
     Args:
         writer: of the model.

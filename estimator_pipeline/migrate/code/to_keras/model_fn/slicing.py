@@ -88,7 +88,7 @@ class ModelFn:
 
 
 def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ()) -> ModelFn:
-    """Takes a model_fn apart.
+    """Take a model_fn apart.
 
     Args:
         extra: names of arguments that are bound to it.
@@ -130,7 +130,7 @@ def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ())
 
 
 def _join(reader: Rewriter, made: ModelFn) -> None:
-    """Makes one statement of those that each branch has: `logits = model(x, training=True)`, and `training=False`."""
+    """Make one statement of those that each branch has: `logits = model(x, training=True)`, and `training=False`."""
     train = made.flows["train"]
     for at, one in enumerate(train):
         joined = False
@@ -149,7 +149,7 @@ def _join(reader: Rewriter, made: ModelFn) -> None:
 
 
 def _call_of(node: cst.CSTNode) -> cst.Call | None:
-    """The call whose value a statement gives a name."""
+    """Return the call whose value a statement gives a name."""
     value = cst.ensure_type(first_of(node), cst.Assign).value if assigns(node) else None
     return value if isinstance(value, cst.Call) else None
 
@@ -172,14 +172,14 @@ def _says_training(arg: cst.Arg) -> bool:
 
 
 def _as_told(reader: Rewriter, call: cst.Call) -> str:
-    """A call without what says whether it trains: layers of Keras know it by themselves."""
+    """Return a call without what says whether it trains: layers of Keras know it by themselves."""
     kept = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
             for arg in call.args if not _says_training(arg)]  # fmt: skip
     return reader.call(reader.text(call.func), kept, call)
 
 
 def _definers(flow: Sequence[FlowStep], names: Iterable[str]) -> list[FlowStep | None]:
-    """The last statement that sets each name."""
+    """Return the last statement that sets each name."""
     return [next((one for one in reversed(flow) if name in one.sets), None) for name in sorted(names)]
 
 
@@ -230,7 +230,7 @@ def _walk(
 
 
 def _returned(body: Sequence[cst.CSTNode]) -> str:
-    """The name that a list of statements returns at its end; "" where that is none."""
+    """Return the name that a list of statements returns at its end; "" where that is none."""
     last = first_of(body[-1]) if body else None
     value = last.value if isinstance(last, cst.Return) else None
     return value.value if isinstance(value, cst.Name) else ""
@@ -244,7 +244,7 @@ def _gives(node: cst.CSTNode, name: str) -> bool:
 
 
 def step_of(node: cst.CSTNode) -> FlowStep:
-    """A statement, with the names that it sets and reads."""
+    """Return a statement, with the names that it sets and reads."""
     return FlowStep(node, frozenset(_sets(node)), frozenset(names_in(node)), _keeps(node))
 
 
@@ -254,7 +254,7 @@ def _add(flows: _Flows, among: list[str], step: FlowStep) -> None:
 
 
 def _branches(reader: Rewriter, node: cst.CSTNode, left: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
-    """The blocks of a branch by the mode, with their modes; none for other statements."""
+    """Return the blocks of a branch by the mode, with their modes; none for other statements."""
     found: list[tuple[cst.BaseSuite, list[str]]] = []
     rest: cst.CSTNode | None = node
     while isinstance(rest, cst.If):
@@ -311,7 +311,7 @@ def _end(
 
 
 def _method(value: cst.BaseExpression | None) -> str:
-    """The name of the method that a call calls; "" for all else."""
+    """Return the name of the method that a call calls; "" for all else."""
     of_object = isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
     return value.func.attr.value if of_object else ""  # type: ignore[union-attr]
 
@@ -407,7 +407,7 @@ def _choice(
 
 
 def _one_value(body: cst.BaseSuite) -> tuple[cst.Name, cst.BaseExpression] | None:
-    """The name and the value of a block that is one assignment."""
+    """Return the name and the value of a block that is one assignment."""
     if not isinstance(body, cst.IndentedBlock) or len(body.body) != 1 or not assigns(body.body[0]):
         return None
     assign = cst.ensure_type(first_of(body.body[0]), cst.Assign)
@@ -424,7 +424,7 @@ def _spec(reader: Rewriter, node: cst.CSTNode, call: cst.BaseExpression | None) 
 
 
 def needed(flow: Iterable[FlowStep], names: Collection[str], without: Collection[FlowStep] = ()) -> list[FlowStep]:
-    """What of a flow sets the names, and what that needs in its turn; steps of `without` are taken for done."""
+    """Return what of a flow sets the names, and what that needs in its turn; steps of `without` are taken for done."""
     waiting, found = set(names), []
     for step in reversed(list(flow)):
         if not step.sets & waiting or step in without:
@@ -437,7 +437,7 @@ def needed(flow: Iterable[FlowStep], names: Collection[str], without: Collection
 
 
 def calls_in(node: cst.CSTNode) -> Iterable[cst.Call]:
-    """The calls within a node."""
+    """Yield the calls within a node."""
     if isinstance(node, cst.Call):
         yield node
     for child in children(node):
@@ -445,7 +445,7 @@ def calls_in(node: cst.CSTNode) -> Iterable[cst.Call]:
 
 
 def first_of(node: cst.CSTNode) -> cst.CSTNode:
-    """What a line has, or the statement itself."""
+    """Return what a line has, or the statement itself."""
     return node.body[0] if isinstance(node, cst.SimpleStatementLine) else node
 
 
@@ -461,7 +461,7 @@ def _is_doc(node: cst.CSTNode) -> bool:
 
 
 def _sets(node: cst.CSTNode) -> Iterable[str]:
-    """The names that a statement gives a value, or changes the value of."""
+    """Yield the names that a statement gives a value, or changes the value of."""
     first = first_of(node)
     if isinstance(first, cst.Assign):
         for target in first.targets:

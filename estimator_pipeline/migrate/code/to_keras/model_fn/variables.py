@@ -48,7 +48,7 @@ def install(reader: Rewriter) -> None:
 
 
 def _lookup(reader: Rewriter, call: cst.Call) -> cst.Call | None:
-    """The call that looks rows of a variable up, where that is all it is used for."""
+    """Return the call that looks rows of a variable up, where that is all it is used for."""
     assign = reader.tree.parents.get(call)
     target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
     if not isinstance(target, cst.Name) or len(reader.program.bindings(target.value, reader.scope(call))) != 1:
@@ -73,7 +73,7 @@ def _root(node: cst.CSTNode) -> cst.Name:
 
 
 def _given(reader: Rewriter, call: cst.Call) -> dict[str, cst.Arg]:
-    """The arguments of get_variable, without collections in which nobody looks for it."""
+    """Return the arguments of get_variable, without collections in which nobody looks for it."""
     given = arguments(call, _PARAMETERS)
     collections = given.pop("collections", None)
     if collections is None:
@@ -121,7 +121,7 @@ def _embedding(reader: Rewriter, call: cst.Call, lookup: cst.Call) -> str:
 
 
 def _own(reader: Rewriter, call: cst.Call) -> str:
-    """A variable that is used in calculations."""
+    """Return a variable that is used in calculations."""
     given = _given(reader, call)
     for one, arg in given.items():
         plain = one == "dtype" and reader.name(arg.value) in ("tf.float32", "tf.compat.v1.float32")

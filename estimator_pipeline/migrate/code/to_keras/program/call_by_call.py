@@ -34,7 +34,7 @@ _CANNED_OF_2 = re.compile(r"tf\.estimator\.(Baseline|DNN|Linear)\w+: ")
 
 
 def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tree, list[Construct]]) -> None:
-    """Converts what `tree.keras` says that nothing else can; the outcome is there.
+    """Convert what `tree.keras` says that nothing else can; the outcome is there.
 
     Args:
         trees: the files that have constructs.
@@ -95,7 +95,7 @@ def _groups(program: Program, trees: Sequence[Tree]) -> list[list[Tree]]:
 def _outcome(
     program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool, graphs: bool
 ) -> ConversionOutcome | None:  # fmt: skip
-    """What becomes of a file; None where it has nothing of Estimators."""
+    """Return what becomes of a file; None where it has nothing of Estimators."""
     if not tree.verbatim:
         return None
     try:
@@ -255,7 +255,7 @@ class _File:
         self.done.add(node)
 
     def _v1(self, name: str, node: cst.CSTNode) -> str:
-        """A name of tf.compat.v1, by how the file calls TensorFlow."""
+        """Return a name of tf.compat.v1, by how the file calls TensorFlow."""
         for alias, binding in self.tree.imports:
             if isinstance(alias, cst.ImportAlias) and binding.kind == "import" and alias.asname is not None:
                 if binding.name == "tensorflow.compat.v1":
@@ -377,7 +377,7 @@ class _File:
         self.edits += [Edit(start, start, before), Edit(end, end, f"{behind})")]
 
     def _told(self, node: cst.BaseExpression) -> set[str]:
-        """What of the mode, params and config an input function may be told; all, where it is not known."""
+        """Return what of the mode, params and config an input function may be told; all, where it is not known."""
         told = {"mode", "params", "config"}
         if isinstance(node, cst.Name):
             bindings = self.program.bindings(node.value, self.tree.where.get(node, self.tree.scope))
@@ -396,7 +396,7 @@ class _File:
     # The text
 
     def _imports(self) -> None:
-        """Takes names away that nothing has any more, and brings the module in, before TensorFlow."""
+        """Take names away that nothing has any more, and brings the module in, before TensorFlow."""
         self._gone_imports()
         self._of_tensorflow_1()
         if not self.needs_runtime:
@@ -434,7 +434,7 @@ class _File:
         return isinstance(one, (cst.Import, cst.ImportFrom))
 
     def _gone_imports(self) -> None:
-        """Imports of what is the Estimator's, of which every use is replaced."""
+        """Import of what is the Estimator's, of which every use is replaced."""
         gone: dict[cst.SimpleStatementLine, list[cst.ImportAlias]] = {}
         for alias, binding in self.tree.imports:
             dotted = binding.name if binding.kind == "import" else f"{binding.module}.{binding.name}"

@@ -74,7 +74,7 @@ class Linked:
     suffix: str = "__of_file_"
 
     def place(self, line: int) -> tuple[Tree | None, int]:
-        """The file and the line that a line of the text comes from; (None, 0) for an import."""
+        """Return the file and the line that a line of the text comes from; (None, 0) for an import."""
         for part in self.parts:
             if part.start <= line < part.start + part.lines:
                 return part.tree, line - part.start + 1
@@ -82,7 +82,7 @@ class Linked:
 
 
 def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
-    """The files that one imports, at once or through others, of those that are chosen; itself the last."""
+    """Return the files that one imports, at once or through others, of those that are chosen; itself the last."""
     found: dict[Tree, None] = {}
 
     def visit(one: Tree) -> None:
@@ -101,7 +101,7 @@ def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
 
 
 def line_of_name(tree: Tree, name: str) -> int:
-    """The line at which the top of a file imports a name, or gives it its value; 0 where it does neither."""
+    """Return the line at which the top of a file imports a name, or gives it its value; 0 where it does neither."""
     for alias, binding in tree.imports:
         if binding.scope is tree.scope and binding.name != "*" and _name(binding) == name:
             return tree.position(alias)[0]
@@ -113,12 +113,12 @@ def line_of_name(tree: Tree, name: str) -> int:
 
 
 def imported_files(program: Program, trees: Iterable[Tree]) -> set[Tree]:
-    """The files that others of a program import."""
+    """Return the files that others of a program import."""
     return {other for tree in trees for other in program.imports(tree) if other is not tree}
 
 
 def link(program: Program, trees: Sequence[Tree]) -> Linked:
-    """Writes files one below the other.
+    """Write files one below the other.
 
     Args:
         trees: what is imported before what imports it.
@@ -154,7 +154,7 @@ def link(program: Program, trees: Sequence[Tree]) -> Linked:
 
 
 def _bound(program: Program, tree: Tree) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The names that the imports at the top of a file bind, each with what it is."""
+    """Yield the names that the imports at the top of a file bind, each with what it is."""
     for _, binding in tree.imports:
         if binding.scope is not tree.scope or binding.name == "*" or binding.module.startswith("__future__"):
             continue
@@ -167,7 +167,7 @@ def _bound(program: Program, tree: Tree) -> Iterator[tuple[str, tuple[str, ...]]
 
 
 def _absolute(tree: Tree, module: str, level: int) -> str:
-    """The full name of a module that an import of a file names."""
+    """Return the full name of a module that an import of a file names."""
     if not level:
         return module
     folders = list(PurePosixPath(tree.source.path).parent.parts)
@@ -217,7 +217,7 @@ def _check_handed_on(program: Program, tree: Tree, binding: Binding) -> None:
 
 
 def _clashes(linked: Linked) -> set[tuple[Tree, str]]:
-    """The names that have to be told apart: several files have them, for things of their own."""
+    """Return the names that have to be told apart: several files have them, for things of their own."""
     owners: dict[str, list[Tree]] = {}
     for part in linked.parts:
         for name, bindings in part.tree.scope.names.items():
@@ -279,7 +279,7 @@ def _imports(program: Program, linked: Linked, part: SourcePart, at: int) -> Ite
 
 
 def _in_header(tree: Tree, small: Sequence[cst.Import | cst.ImportFrom], text: str) -> str:
-    """An import as it is above all files."""
+    """Return an import as it is above all files."""
     one = small[0]
     if not isinstance(one, cst.ImportFrom) or not one.relative:
         return text
@@ -303,7 +303,7 @@ def _name(binding: Binding) -> str:
 def _of_file(
     program: Program, tree: Tree, bindings: Sequence[Binding], modules: set[Tree], made: Import
 ) -> Import | None:
-    """An import of one of the files: of its names, or of itself."""
+    """Return an import of one of the files: of its names, or of itself."""
     for binding in bindings:
         if binding.name == "*":
             return None
@@ -330,7 +330,7 @@ def _of_file(
 def _references(
     program: Program, linked: Linked, part: SourcePart, renamed: set[tuple[Tree, str]]
 ) -> Iterator[Edit]:  # fmt: skip
-    """What is another name in the text: of another file, or one that several have."""
+    """Yield what is another name in the text: of another file, or one that several have."""
     tree = part.tree
     lines = Lines(tree.source.text)
     numbers = {one.tree: at for at, one in enumerate(linked.parts)}
@@ -371,14 +371,14 @@ def _references(
 
 
 def _next(chain: cst.CSTNode, root: cst.Name) -> cst.CSTNode:
-    """The attribute that is asked of a chain's root."""
+    """Return the attribute that is asked of a chain's root."""
     while isinstance(chain, cst.Attribute) and chain.value is not root:
         chain = chain.value
     return chain
 
 
 def _owner(program: Program, linked: Linked, tree: Tree, name: str, node: cst.CSTNode) -> Tree:
-    """The file that a name of a file is defined in; a name that it imports from outside is not followed."""
+    """Return the file that a name of a file is defined in; a name that it imports from outside is not followed."""
     bindings = tree.scope.names.get(name, [])
     if any(one.kind not in ("import", "from") for one in bindings):
         return tree

@@ -26,7 +26,7 @@ _FILES, _LINES = 60, 15_000
 
 
 def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
-    """Converts what files are not by themselves, with the files that they import; the outcome is in `tree.keras`.
+    """Convert what files are not by themselves, with the files that they import; the outcome is in `tree.keras`.
 
     Args:
         chosen: the files that have constructs.
@@ -113,7 +113,7 @@ def _check_size(group: list[Tree]) -> None:
 
 
 def _converted(program: Program, group: list[Tree], linked: Linked) -> ConversionOutcome:
-    """The conversion of the files as one."""
+    """Return the conversion of the files as one."""
     home = next((tree for tree in group if any(_is_model_fn(one.name.value) for one in tree.functions)), group[-1])
     made = parse(SourceFile(home.source.path, linked.text))
     if made is None:
@@ -169,7 +169,7 @@ def _taken(name: str, tree: Tree, other: Tree) -> NotConvertible:
 
 
 def _others(before: str, after: str) -> set[str]:
-    """The names of a file that are gone from it, or are called otherwise than before."""
+    """Return the names of a file that are gone from it, or are called otherwise than before."""
     old, new = ast.parse(before), ast.parse(after)
     changed = defined(old, imports=True) - defined(new, imports=True)
     shapes = _shapes(new)
@@ -194,7 +194,7 @@ def _line(tree: Tree, node: cst.CSTNode) -> int:
 
 
 def _place(group: list[Tree], node: cst.CSTNode) -> Tree | None:
-    """The file that a node is in."""
+    """Return the file that a node is in."""
     for tree in group:
         if node is tree.module:
             return tree

@@ -55,13 +55,13 @@ def plan(
 
 
 def adopt(tree: Tree, outcome: ConversionOutcome | None, constructs: Sequence[Construct]) -> None:
-    """Keeps what becomes of a file in `tree.keras`, with the constructs that go, of its text or the renamed one."""
+    """Keep what becomes of a file in `tree.keras`, with the constructs that go, of its text or the renamed one."""
     gone = _gone(tree, outcome, constructs) if outcome is not None and outcome.text else set()
     tree.keras = outcome and dataclasses.replace(outcome, gone=gone)
 
 
 def by_tree(constructs: Sequence[Construct]) -> dict[Tree, list[Construct]]:
-    """The constructs of each file."""
+    """Return the constructs of each file."""
     found: dict[Tree, list[Construct]] = {}
     for construct in constructs:
         found.setdefault(construct.tree, []).append(construct)
@@ -69,7 +69,7 @@ def by_tree(constructs: Sequence[Construct]) -> dict[Tree, list[Construct]]:
 
 
 def _gone(tree: Tree, outcome: ConversionOutcome, constructs: Sequence[Construct]) -> set[cst.CSTNode]:
-    """The nodes of the constructs that the new text has no more."""
+    """Return the nodes of the constructs that the new text has no more."""
     made = parse(SourceFile(tree.source.path, outcome.text))
     if made is None:
         return set()
@@ -100,7 +100,7 @@ class _ToKeras:
         return "" if outcome.text else outcome.told()
 
     def writes(self, construct: Any) -> str:
-        """What takes the construct's place."""
+        """Return what takes the construct's place."""
         return f"Keras: {construct.row.successor}" if construct.row.successor else "Keras"
 
 

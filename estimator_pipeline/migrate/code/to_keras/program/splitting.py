@@ -35,7 +35,7 @@ class _File:
 
 
 def part(linked: Linked, text: str) -> dict[Tree, str]:
-    """Takes a converted text apart.
+    """Take a converted text apart.
 
     Returns:
         The text of each file.
@@ -99,7 +99,7 @@ def _header(text: str) -> dict[str, str]:
 
 
 def _written(file: _File, header: dict[str, str], said: set[str], files: dict[Tree, _File]) -> str:
-    """The text of a file."""
+    """Return the text of a file."""
     part = file.part
     text = re.sub(r"(?m)^((?:\w+ = )*)(import_of_file_\d+_\d+)$", r"\2", file.text)
     markers = {one.marker for one in part.imports}
@@ -132,7 +132,7 @@ def _reads_of(module: ast.AST) -> set[str]:
 
 
 def _outside(file: _File, one: Import, header: dict[str, str], said: set[str]) -> str | None:
-    """An import from elsewhere, as it is now; None where nothing needs it any more."""
+    """Return an import from elsewhere, as it is now; None where nothing needs it any more."""
     before, after = _reads(file.part.tree.source.text), _reads(file.text)
     used = [name for name in one.binds if name in after or name not in before]
     if one.binds and not used:
@@ -146,7 +146,7 @@ def _outside(file: _File, one: Import, header: dict[str, str], said: set[str]) -
 def _of_file(
     file: _File, text: str, owner: Tree, wanted: set[str], other: _File, lines: dict[str, str | None]
 ) -> str:  # fmt: skip
-    """The imports of one of the files; gives the text with the names as they are called there."""
+    """Return the imports of one of the files; gives the text with the names as they are called there."""
     own = [one for one in file.part.imports if one.module is owner]
     aliases = [(one, name) for one in own for name, was in one.names.items() if was == ""]
     before = _reads(file.part.tree.source.text)
@@ -180,7 +180,7 @@ def _of_file(
 
 
 def _asked(text: str, names: set[str], alias: str) -> str:
-    """The text with names asked of a module."""
+    """Return the text with names asked of a module."""
     lines = [line.encode() for line in text.splitlines(keepends=True)]
     places = [(node.lineno, node.col_offset, node.id) for node in ast.walk(ast.parse(text))
               if isinstance(node, ast.Name) and node.id in names]  # fmt: skip
@@ -190,7 +190,7 @@ def _asked(text: str, names: set[str], alias: str) -> str:
 
 
 def _with_new(part: SourcePart, text: str, lines: dict[str, str | None], new: dict[str, str]) -> str:
-    """The text with its imports in place of what stands for them, and further ones beside them."""
+    """Return the text with its imports in place of what stands for them, and further ones beside them."""
     if new and part.imports and all(lines.get(one.marker) is None for one in part.imports):
         lines[part.imports[0].marker] = ""  # none of them is needed any more; the new ones stand in their place
     order = [one.marker for one in part.imports if lines.get(one.marker) is not None]
@@ -238,7 +238,7 @@ def _module(said: str) -> str:
 
 
 def defined(module: ast.Module, *, imports: bool = False) -> set[str]:
-    """The names that the top of a module gives a value; those of its imports where that is asked."""
+    """Return the names that the top of a module gives a value; those of its imports where that is asked."""
     found: set[str] = set()
     for node in module.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
