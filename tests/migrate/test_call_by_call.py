@@ -77,7 +77,9 @@ def test_a_program(tmp_path):
     ):
         assert line in text, line
     assert "tf.estimator" not in text
-    assert "Keras now; its model_fn stays a function that a Keras model calls: line " in summary(convert(tmp_path))
+    assert "converted to Keras; keeps its model_fn as a function that a Keras model calls: line " in summary(
+        convert(tmp_path)
+    )
     assert scan(tmp_path).count("manual") == 0
     strict = converted(tmp_path, PROGRAM, to="keras-layers")
     assert not strict.keras and strict.kept_as_estimator == made.keeps_model_fn

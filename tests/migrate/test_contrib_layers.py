@@ -416,7 +416,7 @@ def test_it_trains_as_the_estimator_did(target, train_op, made, tmp_path, capsys
     proof.write_text(PROOF)
     command = ["migrate", "convert", tmp_path / "program.py", "--target", target, "--parity", proof, "--steps", "8"]
     code, told, wrong = run([*command, "--output", out], capsys)
-    assert code == 0 and "program.py: Keras now" in told, wrong
+    assert code == 0 and "program.py: converted to Keras" in told, wrong
     assert json.loads((out / "parity.json").read_text())["equal"] is True
 
 

@@ -153,10 +153,10 @@ def test_a_program_of_two_files_becomes_keras_3_together(tmp_path):
 def test_the_module_beside_is_written_and_told(tmp_path, capsys):
     out = tmp_path / "out"
     code, told, _ = run(["migrate", "convert", PROGRAM, "--target", "keras3", "--output", out], capsys)
-    assert code == 0 and "keras_support.py: what Keras 3 lacks" in told
+    assert code == 0 and "keras_support.py: helpers that Keras 3 lacks" in told
     assert sorted(path.name for path in out.iterdir()) == ["keras_support.py", "typical.py"]
     made = convert(PROGRAM)
-    assert "+++ b/keras_support.py" in diff(made) and "typical.py: Keras now" in summary(made)
+    assert "+++ b/keras_support.py" in diff(made) and "typical.py: converted to Keras" in summary(made)
     assert made.document()["beside"]["keras_support.py"] == (out / "keras_support.py").read_text()
 
 
@@ -293,7 +293,7 @@ def test_it_trains_as_the_estimator_did(program, tmp_path, capsys):
     proof.write_text(PROOF)
     command = ["migrate", "convert", source, "--target", "keras3", "--parity", proof, "--steps", "8", "--output", out]
     code, told, wrong = run(command, capsys)
-    assert code == 0 and "typical.py: Keras now" in told, wrong
+    assert code == 0 and "typical.py: converted to Keras" in told, wrong
     assert json.loads((out / "parity.json").read_text())["equal"] is True
 
 

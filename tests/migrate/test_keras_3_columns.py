@@ -72,7 +72,7 @@ def test_it_trains_as_the_estimator_did(tmp_path, capsys):
     proof.write_text(PROOF)
     command = ["migrate", "convert", source, "--target", "keras3", "--parity", proof, "--steps", "8", "--output", out]
     code, told, wrong = run(command, capsys)
-    assert code == 0 and "columns.py: Keras now" in told, wrong
+    assert code == 0 and "columns.py: converted to Keras" in told, wrong
     assert json.loads((out / "parity.json").read_text())["equal"] is True
 
 

@@ -116,8 +116,8 @@ def test_the_summary_and_the_document(tmp_path, capsys):
     (folder / "alone.py").write_text("import tensorflow as tf\n\nspec = tf.estimator.EstimatorSpec('infer')\n")
     told, why = summary(convert(folder)), "line 3: no Estimator is made in this file"
     assert "To Keras; 33 of 35 constructs are converted\n" in told
-    assert "  wine_keras_layers.py: Keras now" in told
-    assert f"  alone.py: stays an Estimator program: {why}" in told
+    assert "  wine_keras_layers.py: converted to Keras" in told
+    assert f"  alone.py: remains an Estimator program: {why}" in told
     arguments = ["migrate", "convert", folder, "--output", tmp_path / "out", "--json", "--to", "keras-layers"]
     code, out, _ = run(arguments, capsys)
     document = json.loads(out)

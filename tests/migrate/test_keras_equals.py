@@ -213,7 +213,7 @@ def test_a_conversion_and_its_proof(data, tmp_path, capsys):
     proof.write_text(PROOF.replace("PATH", str(data / "wine" / "wine_test.csv")))
     command = ["migrate", "convert", HERE / "corpus" / "wine_keras_layers.py", "--parity", proof, "--steps", "3"]
     code, told, _ = run([*command, "--output", out], capsys)
-    assert code == 0 and "wine_keras_layers.py: Keras now" in told and "equal" in told
+    assert code == 0 and "wine_keras_layers.py: converted to Keras" in told and "equal" in told
     assert json.loads((out / "parity.json").read_text())["equal"] is True
     proof.write_text(
         proof.read_text().replace("(data(made)), PARAMS", "(data(made)), {**PARAMS, 'learning_rate': 1.0}")
@@ -250,7 +250,7 @@ def test_what_has_no_conversion_has_no_proof(tmp_path, capsys):
     (tmp_path / "proof.py").write_text("")
     alone = tmp_path / "alone.py"
     alone.write_text("import tensorflow as tf\n\ntf.estimator.BoostedTreesClassifier([], 1).train(lambda: None)\n")
-    reasons = {alone: "stays an Estimator program, and there is no Keras model", tmp_path: f"{tmp_path} is a folder"}
+    reasons = {alone: "remains an Estimator program, and there is no Keras model", tmp_path: f"{tmp_path} is a folder"}
     for path, reason in reasons.items():
         command = ["migrate", "convert", path, "--parity", tmp_path / "proof.py", "--output", tmp_path / "out"]
         code, _, told = run(command, capsys)

@@ -111,15 +111,16 @@ def test_all_reports_say_the_same(found):
 def test_what_to_do_first(found):
     steps = found.document()["first"]
     assert steps[0].startswith("make two.py readable: ")
-    assert "Keras of 3 of 4 files with Estimators, and names of TensorFlow 2 in 1 file without" in " ".join(steps)
-    assert steps[-1].startswith("write anew what keeps 1 file from Keras: made.py:3: ")
+    assert "converts 3 of 4 files with Estimators to Keras, renames 1 file to TensorFlow 2" in " ".join(steps)
+    assert steps[-1].startswith("rewrite what keeps 1 file from Keras: made.py:3: ")
 
 
 def test_the_summary_counts_files(program, tmp_path, capsys):
     made = convert(program)
     assert made.became == {"keras": 3, "keeps_model_fn": 1, "of": 4}
-    assert "3 of 4 files with Estimators became Keras: 2 by layers, 1 by a model_fn that stays; converted, not run" in (
-        summary(made)
+    assert (
+        "3 of 4 files with Estimators became Keras: 2 as Keras layers, 1 with a kept model_fn; converted, not run"
+        in (summary(made))
     )
     assert "    made.py:3: model = tf.estimator.BaselineClassifier(NET)\n" in summary(made)
     code, out, _ = run(["migrate", "convert", program, "--output", tmp_path / "out", "--json"], capsys)
@@ -207,7 +208,7 @@ def test_a_conversion_writes_them(tmp_path, capsys):
     folder.mkdir()
     (folder / "a.ipynb").write_text(notebook(f"%%writefile m.py\nimport tensorflow as tf\n{BODY}{TRAIN}"))
     code, out, _ = run(["migrate", "convert", folder, "--output", tmp_path / "out"], capsys)
-    assert code == 0 and "m.py: Keras now" in out
+    assert code == 0 and "m.py: converted to Keras" in out
     assert "tf.keras.layers.Dense" in (tmp_path / "out" / "m.py").read_text()
     cell = json.loads((tmp_path / "out" / "a.ipynb").read_text())["cells"][1]
     assert cell["source"] == f"%%writefile m.py\n{(tmp_path / 'out' / 'm.py').read_text()}"

@@ -92,7 +92,7 @@ def command(
         (file,) = made.files
         if not file.keras:
             raise ConfigError(
-                f"--parity: {path} stays an Estimator program, and there is no Keras model to compare",
+                f"--parity: {path} remains an Estimator program, and there is no Keras model to compare",
                 code="argument/not-applicable",
                 found=file.kept_as_estimator,
             )

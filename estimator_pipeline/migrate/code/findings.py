@@ -171,19 +171,19 @@ def first_steps(scan: Scan) -> list[str]:
         if name == _V1:
             what = f"write `{_V1}`, for {_files(len({one.spelled for one in found}), 'name')} of TensorFlow 1"
         by_hand.append(f"{what}, in {files}, first at {found[0].place}: {found[0].reason}")
-    steps += _shortened(by_hand, "names that are gone")
+    steps += _shortened(by_hand, "removed names")
     converted = [one for one in scan.verdicts.values() if one.verdict in (KERAS, KEEPS_MODEL_FN, RENAMED)]
     if converted or scan.judged(ESTIMATOR):
         keras = scan.judged(KERAS) + scan.judged(KEEPS_MODEL_FN)
         of = keras + scan.judged(ESTIMATOR)
-        told = [f"Keras of {keras} of {of} files with Estimators"] if of else []
-        told += [f"names of TensorFlow 2 in {_files(scan.judged(RENAMED))} without"] if scan.judged(RENAMED) else []
-        steps.append(f"run `migrate convert {scan.root} --output DIR`, which makes {', and '.join(told)}")
+        effects = [f"converts {keras} of {_files(of)} with Estimators to Keras"] if of else []
+        effects += [f"renames {_files(scan.judged(RENAMED))} to TensorFlow 2"] if scan.judged(RENAMED) else []
+        steps.append(f"run `migrate convert {scan.root} --output DIR`: {', '.join(effects)}")
     stops: dict[tuple[str, str], int] = {}
     for one in scan.verdicts.values():
         if one.verdict == ESTIMATOR:
             stops[one.stops_at, one.reason] = stops.get((one.stops_at, one.reason), 0) + 1
-    blocks = [f"write anew what keeps {_files(count)} from Keras: {place}: {reason}"
+    blocks = [f"rewrite what keeps {_files(count)} from Keras: {place}: {reason}"
               for (place, reason), count in sorted(stops.items(), key=lambda one: (-one[1], one[0]))]  # fmt: skip
     return steps + _shortened(blocks, "places that keep files from Keras")
 

@@ -342,7 +342,7 @@ def _as_it_is(construct: Construct, old: bool, refused: str) -> tuple[str, str, 
     if not row.runs:
         return MANUAL, row.because or f"{match.spelled} is gone", row.keep
     if match.spelled.startswith("tf.contrib"):
-        return MANUAL, "tf.contrib is gone since TensorFlow 2.0", row.name if row.name.startswith("tf.") else ""
+        return MANUAL, "tf.contrib was removed in TensorFlow 2.0", row.name if row.name.startswith("tf.") else ""
     if not match.exists and row.name == "private import":
         return MANUAL, "a private module of TensorFlow, which may move or go with any version", "the public name"
     if not match.exists:

@@ -13,13 +13,13 @@ KERAS, KEEPS_MODEL_FN, ESTIMATOR, RENAMED = "keras", "keras, model_fn stays", "e
 UNCHANGED, COPIED, UNREADABLE, NO_TENSORFLOW = "unchanged", "copied", "unreadable", "no tensorflow"
 VERDICTS: Mapping[str, str] = {
     KERAS: "becomes Keras",
-    KEEPS_MODEL_FN: "becomes Keras; its model_fn stays a function that a Keras model calls",
-    ESTIMATOR: "stays an Estimator program",
-    RENAMED: "has no Estimator that would be converted; gets the names of TensorFlow 2",
-    UNCHANGED: "has TensorFlow, and nothing that would be changed",
-    COPIED: "is copied as it is",
-    UNREADABLE: "cannot be read, and is copied as it is",
-    NO_TENSORFLOW: "has nothing of TensorFlow",
+    KEEPS_MODEL_FN: "becomes Keras; keeps its model_fn as a function that a Keras model calls",
+    ESTIMATOR: "remains an Estimator program",
+    RENAMED: "has no Estimator; is renamed to TensorFlow 2 names",
+    UNCHANGED: "uses TensorFlow; nothing to change",
+    COPIED: "is copied unchanged",
+    UNREADABLE: "cannot be read; is copied unchanged",
+    NO_TENSORFLOW: "does not use TensorFlow",
 }
 """Verdict -> what a conversion does with such a file."""
 
@@ -59,7 +59,7 @@ class FileVerdict:
     def told(self) -> str:
         """Return the verdict, in a sentence."""
         said = VERDICTS[self.verdict] + (f": {self.why}" if self.why else "")
-        return f"{said}; {self.manual} by hand" if self.manual else said
+        return f"{said}; {self.manual} manual" if self.manual else said
 
     def document(self) -> dict[str, Any]:
         place = {"path": self.at, "cell": self.cell, "line": self.line, "source": self.source} if self.line else None

@@ -24,14 +24,14 @@ _HOOKS = (
           "tf.keras.callbacks.ModelCheckpoint(path, save_freq=save_steps)"),
     _hook("CheckpointSaverListener", "a callback",
           "class AfterSave(tf.keras.callbacks.Callback):\n    def on_epoch_end(self, epoch, logs=None): ..."),
-    _hook("FeedFnHook", "nothing: data come from the data set", ""),
+    _hook("FeedFnHook", "not needed: data come from the data set", ""),
     _hook("FinalOpsHook", "on_train_end of a callback",
           "class AtEnd(tf.keras.callbacks.Callback):\n    def on_train_end(self, logs=None): ..."),
-    _hook("GlobalStepWaiterHook", "nothing: workers of a strategy start together", ""),
+    _hook("GlobalStepWaiterHook", "not needed: workers of a strategy start together", ""),
     _hook("LoggingTensorHook", "metrics, or LambdaCallback",
           "tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: print(batch, logs))"),
     _hook("NanTensorHook", "TerminateOnNaN", "tf.keras.callbacks.TerminateOnNaN()"),
-    _hook("NanLossDuringTrainingError", "nothing: TerminateOnNaN ends fit without an error",
+    _hook("NanLossDuringTrainingError", "not needed: TerminateOnNaN ends fit without an error",
           "if np.isnan(history.history['loss'][-1]): ..."),
     _hook("ProfilerHook", "TensorBoard's profile_batch",
           "tf.keras.callbacks.TensorBoard(model_dir, profile_batch=(10, 20))"),
@@ -74,9 +74,9 @@ _HOOKS = (
         "hook",
         "tf.compat.v1.train.",
         (
-            ("SessionCreator", "nothing: there is no session", ""),
-            ("ChiefSessionCreator", "nothing: there is no session", ""),
-            ("WorkerSessionCreator", "nothing: there is no session", ""),
+            ("SessionCreator", "not needed: there is no session", ""),
+            ("ChiefSessionCreator", "not needed: there is no session", ""),
+            ("WorkerSessionCreator", "not needed: there is no session", ""),
         ),
     ),
 )  # fmt: skip
@@ -139,7 +139,7 @@ _OUTPUTS = (
             ("ExportOutput", "the dict that a signature's function returns", _SERVE),
             ("ClassificationOutput", "the dict that a signature's function returns",
              "return {'classes': ..., 'scores': ...}"),
-            ("EvalOutput", "nothing: evaluation is no signature", ""),
+            ("EvalOutput", "not needed: evaluation has no signature", ""),
             ("PredictOutput", "the dict that a signature's function returns", _SERVE),
             ("RegressionOutput", "the dict that a signature's function returns", "return {'outputs': ...}"),
         ),
@@ -158,7 +158,7 @@ _OUTPUTS = (
         ),
     ),
     Row("tf.estimator.experimental.build_raw_supervised_input_receiver_fn", "serving input",
-        "nothing: fit and evaluate take data sets", ""),
+        "not needed: fit and evaluate take data sets", ""),
 )  # fmt: skip
 
 _WARM = (

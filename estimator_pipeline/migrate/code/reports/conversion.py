@@ -24,7 +24,7 @@ def summary(converted: Converted, ran: str = NOT_RUN) -> str:
     changes, left = sum(len(one.changes) for one in files), sum(len(one.left) for one in files)
     stays = sum(len(one.unchanged) for one in files)
     told = f"{changes} changes in {len(converted.changed)} of {len(files)} files" if changes else "nothing to convert"
-    parts = [f"{converted.root}: {told}; {left or 'nothing'} left to be written by hand, {stays} constructs stay"]
+    parts = [f"{converted.root}: {told}; {left} manual, {stays} unchanged"]
     parts += _keras(converted, ran)
     parts += [_file(one) for one in files if one.changes or one.left or one.kept]
     if converted.skipped:
@@ -37,26 +37,27 @@ def _keras(converted: Converted, ran: str) -> list[str]:
     lines = []
     for one in converted.files:
         if one.keeps_model_fn:
-            why = f"its model_fn stays a function that a Keras model calls: {one.keeps_model_fn}"
-            lines.append(f"  {one.path}: Keras now; {why}")
+            why = f"keeps its model_fn as a function that a Keras model calls: {one.keeps_model_fn}"
+            lines.append(f"  {one.path}: converted to Keras; {why}")
         elif one.keras:
-            lines.append(f"  {one.path}: Keras now")
+            lines.append(f"  {one.path}: converted to Keras")
         elif one.kept_as_estimator:
-            lines.append(f"  {one.path}: stays an Estimator program: {one.kept_as_estimator}")
+            lines.append(f"  {one.path}: remains an Estimator program: {one.kept_as_estimator}")
             lines.append(f"    {one.verdict.stops_at}: {one.verdict.source}")
-    lines += [f"  {path}: what Keras 3 lacks, written beside it" for path in converted.beside]
+    lines += [f"  {path}: helpers that Keras 3 lacks, written beside the program" for path in converted.beside]
     if not lines:
         return []
     done, every = converted.share
     counts = converted.became
     files = f"{counts['keras']} of {counts['of']} files with Estimators became Keras"
-    how = f"{counts['keras'] - counts['keeps_model_fn']} by layers, {counts['keeps_model_fn']} by a model_fn that stays"
+    kept = counts["keeps_model_fn"]
+    how = f"{counts['keras'] - kept} as Keras layers, {kept} with a kept model_fn"
     share = f"; {done} of {every} constructs are converted" if every else ""
     return ["\n".join([f"To Keras{share}", f"  {files}: {how}; {ran}", *lines])]
 
 
 def _file(made: ConvertedFile) -> str:
-    lines = [made.path if not made.kept else f"{made.path}: copied as it is: {made.kept}"]
+    lines = [made.path if not made.kept else f"{made.path}: copied unchanged: {made.kept}"]
     rows = [
         (f"{made.path}:{one.place}", f"{one.before} -> {one.after}" if one.before else f"+ {one.after}")
         for one in made.changes

@@ -20,7 +20,7 @@ _HEAD = {UNCHANGED: "unchanged", AUTOMATIC: "automatic", MANUAL: "manual"}
 MEANING = {
     UNCHANGED: "runs unchanged on TensorFlow 2.15 to 2.21, under exec or compat.install()",
     AUTOMATIC: "`migrate convert` converts it",
-    MANUAL: "does not run as it stands; its reason says what to write",
+    MANUAL: "does not run unchanged; the reason names the replacement",
 }
 
 
@@ -38,14 +38,14 @@ def text(scan: Scan) -> str:
 def headline(scan: Scan) -> str:
     """Return a sentence that says how it stands."""
     if not scan.findings:
-        return f"{scan.root}: nothing of tf.estimator in {scan.files} files"
+        return f"{scan.root}: no tf.estimator constructs in {scan.files} files"
     manual, automatic = scan.count(MANUAL), scan.count(AUTOMATIC)
     if automatic:
-        runs = f"{automatic} can be converted, {manual or 'none'} have to be written by hand"
+        runs = f"{automatic} automatic, {manual} manual"
     elif manual:
-        runs = f"{manual} of them do not run as they stand"
+        runs = f"{manual} manual: they do not run unchanged"
     else:
-        runs = "the program runs unchanged under compat"
+        runs = "the program runs unchanged under `estimator-pipeline exec`"
     where = f"{len(scan.findings)} constructs in {len(scan.by_file())} of {scan.files} files"
     return f"{scan.root}: {where}; {runs}"
 
@@ -90,7 +90,7 @@ def _totals(scan: Scan) -> str:
 
 def _first(scan: Scan) -> str:
     steps = first_steps(scan)
-    return "\n".join(["What to do first", *(f"{at:>3}. {step}" for at, step in enumerate(steps, 1))]) if steps else ""
+    return "\n".join(["Next steps", *(f"{at:>3}. {step}" for at, step in enumerate(steps, 1))]) if steps else ""
 
 
 def _file(scan: Scan, path: str, findings: list[CodeFinding]) -> str:
@@ -140,7 +140,7 @@ def _successors(scan: Scan) -> str:
     if not rows:
         return ""
     width = min(max(map(len, rows)), 56)
-    lines = ["In Keras (code for each: --json, --html)"]
+    lines = ["Keras replacements (with code: --json, --html)"]
     for name in sorted(rows):
         lines.append(f"  {name:<{width}}  {rows[name].successor}")
     return "\n".join(lines)
