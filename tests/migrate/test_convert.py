@@ -473,7 +473,8 @@ def test_the_command(program, tmp_path, capsys):
     assert {name for name in after if after[name] != before[name]} == {"book.ipynb", "old.py", "run"}
     assert os.access(tmp_path / "new" / "out" / "run", os.X_OK)
     assert out.startswith(f"{program}: 4 changes in 3 of 5 files; 2 manual, 0 unchanged\n")
-    for line in ("  old.py:2:5  tf.log -> tf.math.log", "  old.py:3:1  manual: tf.contrib.ffmpeg.g: tf.contrib was removed",
+    for line in ("  old.py:2:5  tf.log -> tf.math.log",
+                 "  old.py:3:1  manual: tf.contrib.ffmpeg.g: tf.contrib was removed",
                  "  book.ipynb:cell 1:2:1  tf.log -> tf.math.log",
                  "models/two.py: copied unchanged: it cannot be read"):  # fmt: skip
         assert line in out
