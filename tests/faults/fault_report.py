@@ -1,4 +1,4 @@
-"""A campaign as a document."""
+"""The report of a fault campaign, as Markdown."""
 
 from __future__ import annotations
 
@@ -11,50 +11,49 @@ from importlib.metadata import version
 from fault_jobs import ROOT, SHAPES, Fault
 
 _HEAD = """\
-# The fault campaign
+# Fault campaign
 
-Made by `make faults` (`tests/faults/campaign.py`; `blows.py` beside it has each fault, `fault_judging.py` how jobs are
-judged). A job has several faults, one after the other, at random moments. When it has ended it is held against what
-the documents promise, and against a job of the same kind that nobody disturbed:
+`make faults` (`tests/faults/campaign.py`) injects several faults per job, at random moments, and verifies each job
+against the documentation and an uninterrupted job of the same kind. `blows.py` contains the faults, `fault_judging.py`
+the checks:
 
-- **Weights** ([resuming.md](resuming.md)): the same bits in synchronous jobs; equal but for rounding where the job went
-  on with another number of workers. **Final metrics** ([evaluation.md](evaluation.md)) likewise.
-- **Exports** ([evaluation.md](evaluation.md)): the last one is of the final checkpoint, and has its values and those of
-  the undisturbed job; each that is kept loads and answers; there are no more than `exports_to_keep`.
-- **Records** ([ledger.md](ledger.md)): each once at its step in synchronous jobs; each worker by its plan under
-  parameter servers.
-- **Updates under parameter servers** ([preemption.md](preemption.md)): an attempt that was asked to end loses none,
-  unless a worker has not said in time that it stands still; one that has come to its end none up to `max_steps`; of
-  one that was killed none is lost that is in a checkpoint; each worker goes on at its share.
-- **Checkpoints** ([resuming.md](resuming.md)): those that a fault has damaged are in `damaged/`, and nothing else; no
-  half one is left.
-- **The history** ([restarts.md](restarts.md)): every line of `events.jsonl` can be read; each attempt, its end and its
-  restart are told; the end comes last; `summary.json` says the same.
-- **Signals** ([preemption.md](preemption.md)): a launcher that gets one ends with the code that is written there, and
-  its tasks end by themselves; an attempt of which a task was asked to end ends as preempted.
-- **A stop while one is under way** ([preemption.md](preemption.md)): asked again, of another task or the launcher, it
-  loses no step; where a task is killed meanwhile, no more than is said.
-- **Exit code 0 before the end** ([restarts.md](restarts.md)): the task is named, and started again.
-- **Data** ([inputs.md](inputs.md)): a record with a bit turned, and a file that another one of its name, size and
-  number of records has replaced, end the job with exit code 2, which names them. Put right, it goes on.
-- **Checkpoints that are gone between two attempts** ([restarts.md](restarts.md)): exit code 2; once they are back, the
-  job goes on from them. An empty state file, or garbage, is made anew ([resuming.md](resuming.md)).
-- **Tasks on several machines** ([clusters.md](clusters.md)), started by hand, without a launcher. Of different jobs:
-  each ends with exit code 2, which names the field, and nothing is trained. One that never comes: the other names it,
-  and ends. A process that is stopped, or a network that is cut (namespaces): for some seconds, they go on; for longer
-  than the grace (ten seconds here), each ends and names the other. A launcher goes on from where they stood.
-- **A full log disk** ([restarts.md](restarts.md)): training goes on, and nothing is started again.
-- **Processes** ([restarts.md](restarts.md)): none is left.
+- Weights and final metrics ([resuming](../guides/resuming.md), [evaluation](../guides/evaluation.md)): bit-identical in
+  synchronous jobs; equal except for rounding after a change of the number of workers.
+- Exports ([evaluation](../guides/evaluation.md)): the last one is of the final checkpoint, with its values and those of
+  the uninterrupted job; each one loads and predicts; no more than `exports_to_keep`.
+- Records ([ledger](../guides/ledger.md)): synchronous: each once at its step; parameter servers: each worker by its
+  plan.
+- Updates of parameter servers ([preemption](../guides/preemption.md)): a stopped attempt loses none, unless a worker
+  did not confirm in time that it has stopped; a finished one none up to `max_steps`; a killed one none that is in a
+  checkpoint; each worker resumes at its share.
+- Checkpoints ([resuming](../guides/resuming.md)): damaged ones, and only those, are in `damaged/`; no partial one
+  remains.
+- History ([restarts](../guides/restarts.md)): every line of `events.jsonl` is readable; each attempt, its end and its
+  restart are recorded; the end is last; `summary.json` agrees.
+- Signals ([preemption](../guides/preemption.md)): the launcher exits with the documented code and its tasks exit on
+  their own; an attempt with a stopped task ends as preempted.
+- A second stop request to a task or the launcher ([preemption](../guides/preemption.md)): no step is lost; if a task is
+  killed meanwhile, no more than documented.
+- Exit code 0 before the end ([restarts](../guides/restarts.md)): the task is named and restarted.
+- Data ([inputs](../guides/inputs.md)): a flipped bit in a record, or a replaced file of the same name, size and number
+  of records, ends the job with exit code 2, which names them; after the repair, training resumes.
+- Checkpoints missing between two attempts ([restarts](../guides/restarts.md), [resuming](../guides/resuming.md)): exit
+  code 2; when they are back, training resumes. An empty or corrupt state file is rebuilt.
+- Tasks on several machines, without a launcher ([clusters](../guides/clusters.md)): different jobs: each exits with
+  code 2 and names the field, nothing is trained. A missing task is named by the other, which exits. A stopped process
+  or cut network (namespaces): for a few seconds, training continues; beyond the grace period (ten seconds here), each
+  exits and names the other, and a launcher resumes.
+- Full log disk ([restarts](../guides/restarts.md)): training continues without a restart.
+- Processes ([restarts](../guides/restarts.md)): none remains.
 
-Less is promised, and so judged, of this:
+Weaker guarantees:
 
-- A half file of the rendezvous (`estimator_pipeline/*.tmp`) of a process that was killed stays for a day.
-- A launcher that is killed tells no end, and may leave its last event broken off. Events for which a disk had no room
-  are lost; so is the summary of a launcher that ended while it was full.
-- Of the records of parameter-server jobs nothing is promised beyond the share: how many a worker leaves out or reads
-  again when it goes on there is measured alone.
-- Of the updates that a killed attempt had made since its last checkpoint nothing is promised: measured alone.
-- A bit that was turned in a checkpoint's index may be one that nobody reads; one in its values must be found.
+- A temporary rendezvous file (`estimator_pipeline/*.tmp`) of a killed process remains for a day.
+- A killed launcher records no end, and its last event may be truncated. Events are lost while the disk is full, and so
+  is the summary of a launcher that ends then.
+- For parameter servers, records beyond the share (left out or read again after a resume), and updates of a killed
+  attempt since its last checkpoint, are only measured.
+- A flipped bit in a checkpoint's index may be in an unused byte; one in its values must be detected.
 """
 
 
@@ -65,7 +64,7 @@ def versions() -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else ""
 
-    commit = git("rev-parse", "--short", "HEAD") or "none that is known"
+    commit = git("rev-parse", "--short", "HEAD") or "unknown"
     # The report itself is what such a run changes.
     changed = [line for line in git("status", "--porcelain").splitlines() if not line.endswith("fault-campaign.md")]
     return (
@@ -86,14 +85,13 @@ def report(found: Sequence[Fault], *, seed: int, versions: str) -> str:
     lines = [
         _HEAD,
         f"Seed {seed}; {versions}; two cores.",
-        f"{len(found)} faults in {len({fault.job for fault in found})} jobs; jobs in which something was found: "
-        f"{len(bad)}.",
-        f"`make faults FAULTS={len(found)} SEED={seed}` makes the same choices.",
+        f"{len(found)} faults in {len({fault.job for fault in found})} jobs; jobs with problems: {len(bad)}.",
+        f"`make faults FAULTS={len(found)} SEED={seed}` repeats the same choices.",
         "",
-        "*Landed* are those that met what they were meant for; the others came too late (the process had just ended,",
-        "the checkpoint was written already), and hit the job all the same.",
+        "A fault *landed* if it hit its target in time. The others hit the job later (the process had just ended, the",
+        "checkpoint was already written).",
         "",
-        "| fault | number | landed | seconds to the next step, median | longest | found |",
+        "| fault | number | landed | seconds to the next step, median | longest | problems |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     by_kind: dict[str, list[Fault]] = collections.defaultdict(list)
@@ -122,7 +120,7 @@ def _measured(found: Sequence[Fault]) -> list[str]:
             numbers[name].append(value)
     if not numbers:
         return []
-    lines = ["| measured, for a job | the most | jobs in which it was measured | in which it was not 0 |",
+    lines = ["| measured per job | maximum | jobs measured | not 0 |",
              "| --- | --- | --- | --- |"]  # fmt: skip
     for name, values in sorted(numbers.items()):
         lines.append(f"| {name} | {max(values):.3g} | {len(values)} | {sum(value != 0 for value in values)} |")
