@@ -46,7 +46,8 @@ HEAD = """\
 Where the packages of `tf.contrib`, which TensorFlow 2.0 removed, are found under `exec --tf1`
 ([TensorFlow 1 programs](../guides/tf1.md)). A name is looked up in the places of its row, from left to right. `v1` is
 `tf.compat.v1`, `v2` is TensorFlow 2. **new** is reimplemented in estimator_pipeline with the original arguments and
-variable names. All other names and packages come from TensorFlow 1.15's files: run `estimator-pipeline contrib install`.
+variable names. All other names and packages come from TensorFlow 1.15's files, which
+`estimator-pipeline contrib install` downloads.
 
 "Tested by": programs in `tests/programs/tf1`, which train, and numeric tests ("numbers") in
 `tests/compat/tf1/test_contrib.py`.
@@ -110,10 +111,10 @@ def rows() -> Iterator[str]:
 
 
 def page() -> str:
-    head = "| package | looked up in | new | names with individual locations | tested by |\n| --- | --- | --- | --- | --- |\n"
+    head = "| package | looked up in | new | names located one by one | tested by |\n| --- | --- | --- | --- | --- |\n"
     examples = (
-        "`tensorflow.examples.tutorials.mnist.input_data` (new) reads the four MNIST files from the program's directory "
-        "and\ndownloads missing ones."
+        "`tensorflow.examples.tutorials.mnist.input_data` (new) reads the four MNIST files from the directory that "
+        "the\nprogram passes, and downloads missing ones."
     )
     return f"{HEAD}\n{head}" + "\n".join(rows()) + f"\n\n{examples}\n"
 
