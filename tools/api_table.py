@@ -37,13 +37,12 @@ SHOWN = 2  # tests named in a row
 ORDER = ("failed", "passed", "skipped")
 
 HEAD = """\
-# The public names of `tf.estimator`, version by version
+# `tf.estimator` symbols by TensorFlow version
 
 <!-- Written by `python tools/api_table.py write`; do not edit. -->
 
-Every public name of `tf.estimator` and `tf.compat.v1.estimator` as TensorFlow 2.15 has them, with what the tests found
-on each version. "works": every test that carries the name passed there. "—": not tried there. The tests named are the
-ones that prove the fewest other names; `pytest` runs them by that name.
+Every public name of `tf.estimator` and `tf.compat.v1.estimator` in TensorFlow 2.15, and test results on each version.
+"works": all tests of the name passed. "—": not tested. Each row names the most specific tests, which `pytest` can run.
 
 """
 

@@ -43,13 +43,14 @@ CHOSEN = {
 HEAD = """\
 # tf.contrib
 
-Where the packages of `tf.contrib` lead for a program under `exec --tf1` ([tf1.md](../tf1.md)). TensorFlow 2.0 removed
-all of them. A name is looked up in the places of its row, from left to right: `v1` is `tf.compat.v1`, `v2` is
-TensorFlow 2, **new** is written anew in estimator_pipeline with the arguments and variables' names that it had. What
-no row has, and all other packages, come from TensorFlow 1.15's own files, once `estimator-pipeline contrib install`
-has brought them.
+Where the packages of `tf.contrib`, which TensorFlow 2.0 removed, are found under `exec --tf1`
+([TensorFlow 1 programs](../guides/tf1.md)). A name is looked up in the places of its row, from left to right. `v1` is
+`tf.compat.v1`, `v2` is TensorFlow 2. **new** is reimplemented in estimator_pipeline with the original arguments and
+variable names. All other names and packages come from TensorFlow 1.15's files, which
+`estimator-pipeline contrib install` downloads.
 
-"Tested by": programs in `tests/programs/tf1`, which train, and the numbers in `tests/compat/tf1/test_contrib.py`.
+"Tested by": programs in `tests/programs/tf1`, which train, and numeric tests ("numbers") in
+`tests/compat/tf1/test_contrib.py`.
 
 <!-- tools/contrib_names.py writes all of this page -->
 """
@@ -110,10 +111,10 @@ def rows() -> Iterator[str]:
 
 
 def page() -> str:
-    head = "| package | looked up in | new | names of their own places | tested by |\n| --- | --- | --- | --- | --- |\n"
+    head = "| package | looked up in | new | names located one by one | tested by |\n| --- | --- | --- | --- | --- |\n"
     examples = (
-        "`tensorflow.examples.tutorials.mnist.input_data` is there as well (new): it reads the four files of MNIST "
-        "from the\nfolder that the program names, and fetches those that are missing."
+        "`tensorflow.examples.tutorials.mnist.input_data` (new) reads the four MNIST files from the directory that "
+        "the\nprogram passes, and downloads missing ones."
     )
     return f"{HEAD}\n{head}" + "\n".join(rows()) + f"\n\n{examples}\n"
 

@@ -147,7 +147,7 @@ def test_table_and_page(became):
     split = [".split 2.15 > .medians median", ".split 2.15 > .new Layer", ".split 2.15 ! gone"]
     assert lines == [".old 2.15 = .new", *split]
     text = page.text(names)
-    assert "- 8 public names in the modules" in text and "- 4 of these are put back, 1 have no successor" in text
+    assert "- 8 public names in the modules" in text and "- 4 of these resolve, 1 have no known successor" in text
     assert "| `old` | 2.15 | `tensorflow.python.new` |" in text
 
 
@@ -173,6 +173,6 @@ def test_the_page_tells_what_the_table_has():
         if read[module].whole:
             assert f"| `{module.removeprefix('tensorflow.python.')}` | {read[module].since} |" in text
     gone = sum(len(read[module].gone) for module in read)
-    told = int(re.search(r"put back, ([\d,]+) have no successor", text)[1].replace(",", ""))
+    told = int(re.search(r"resolve, ([\d,]+) have no known successor", text)[1].replace(",", ""))
     # Some are not the table's: by_hand.NOT_BY_TABLE, and what the module of today has under the name for another thing.
     assert 0 <= told - gone < 100

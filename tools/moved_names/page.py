@@ -8,62 +8,56 @@ from moved_names.collecting import Names
 from moved_names.table import homes_of, whole_modules
 
 _HEAD = """\
-# Names of `tensorflow.python` that moved
+# Moved private names of TensorFlow
 
-Libraries for `tf.estimator` import private names of TensorFlow. Many of those are no longer where TensorFlow 1.15 to
-2.15 had them; most had moved before 2.15, so that such a library does not run on plain 2.15 either. Under
-`estimator-pipeline exec` and after `compat.install()` they are found where they were: one object under both names,
-looked up on first use, with nothing replaced that is there (the patch `moved-names`, [compat.md](compat.md#patches)).
-`compat.status()` lists the old names that a process has used.
+Libraries for `tf.estimator` import private names that TensorFlow has moved since 1.15, many before 2.15. Under
+`estimator-pipeline exec` and after `compat.install()`, the old names resolve to the current objects at first use.
+Existing names are not replaced (patch `moved-names`, [Patches](../guides/compat.md#patches)). `compat.status()`
+lists the old names that the process used. An old name without a successor raises `ImportError` or `AttributeError`
+with the version that removed it.
 
-This page and the table behind it, [moved_names.txt](../estimator_pipeline/compat/moved_names/moved_names.txt), are
-written by
+This page and [moved_names.txt](../../estimator_pipeline/compat/moved_names/moved_names.txt) are written by
 
 ```sh
 python tools/moved_names --pythons .venv/bin/python .venv-2.15/bin/python
 ```
 
-which compares the Python files of {count} versions ({versions}): a definition that is gone is
-looked for in the next version, by its code, its arguments and its public names. `--show NAME` prints what is known of a
-name.
+which compares the Python files of {count} versions ({versions}). It looks for a removed definition in the next
+version, by code, arguments and public names. `--show NAME` prints the history of a name.
 
-## In numbers
+## Counts
 
 {summary}
 
-Names are counted once for each module that has them, functions, classes and values alike, without those that begin
-with `_` (of these, {private} that moved are put back as well). "Overlooked, perhaps" are names without a known
-successor of which the newest version has a definition of the same name, kind and arguments somewhere; that is no proof
-that it is the same thing.
+Names are counted once per module: functions, classes and values, without names that start with `_` ({private} of
+those that moved also resolve). "Possibly missed": no successor is known, but the newest version has a definition of
+the same name, kind and arguments somewhere, which may be unrelated.
 
 {areas}
 
-Of a name that has no successor the error says since when it is gone. It is an `ImportError` or `AttributeError` as
-ever, so that a program's own `try` and `except` choose as they did.
-
 ## tf.contrib
 
-TensorFlow 2.0 removed it. Of the packages below two thirds and more have a home (of `estimator` and `rnn` less):
-{contrib} names that they only showed of TensorFlow or of the estimator package, or that went there as they were. They
-can be imported as ever (`from tensorflow.contrib.estimator import stop_if_no_decrease_hook`). All other packages of
-tf.contrib cannot, nor is the attribute `tf.contrib` there before somebody has imported one: programs ask for them to
-learn which TensorFlow they have.
+TensorFlow 2.0 removed it. These packages can be imported without `--tf1` (`from tensorflow.contrib.estimator import
+stop_if_no_decrease_hook`), because two thirds or more of their names (fewer in `estimator` and `rnn`) are current
+names of TensorFlow or the estimator package: {contrib} in total. Other packages of tf.contrib cannot be imported.
+The attribute `tf.contrib` exists only after such an import, because programs test it to detect TensorFlow's
+version.
 
 | package | names | for example |
 | --- | --- | --- |
 {packages}
 
-## Modules that are another module today
+## Renamed modules
 
-| module | gone since | today |
+| module | removed in | today |
 | --- | --- | --- |
 {modules}
 
-Every other module that is gone is there as one that knows its names, where any of them has a successor.
+Other removed modules can be imported if any of their names has a successor.
 
-## What has no successor
+## Names without a successor
 
-| below | names | gone since | for example |
+| below | names | removed in | for example |
 | --- | --- | --- | --- |
 {gone}
 """
@@ -81,9 +75,9 @@ def summary(names: Names) -> str:
     return "\n".join(
         [
             f"- {counted:,} public names in the modules of TensorFlow 1.15 to 2.15;",
-            f"- {moved:,} of them are not at their place in {names.versions[-1]};",
-            f"- {back:,} of these are put back, {moved - back:,} have no successor that is known;",
-            f"- {overlooked} overlooked, perhaps: {share:.1f} % of all that may have a successor are put back.",
+            f"- {moved:,} of them moved or were removed by {names.versions[-1]};",
+            f"- {back:,} of these resolve, {moved - back:,} have no known successor;",
+            f"- {overlooked} possibly missed: {share:.1f} % of all names that may have a successor resolve.",
         ]
     )
 
@@ -102,7 +96,7 @@ def text(names: Names) -> str:
             since = tuple(map(int, trace.since.split(".")))
             gone[".".join(parts[2:4]) or "(the package itself)"].append((since, place[1]))
     table = [
-        "| below `tensorflow.python` | moved or gone | put back | overlooked, perhaps |",
+        "| below `tensorflow.python` | moved or removed | resolve | possibly missed |",
         "| --- | --- | --- | --- |",
     ]
     for area, count in sorted(areas.items(), key=lambda item: -item[1]["moved"]):
