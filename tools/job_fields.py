@@ -53,7 +53,7 @@ TABLES: dict[str, tuple[str, type[base.Section]]] = {
     "slurm": ("slurm.", job.SlurmSection),
 }
 SCHEDULES = get_args(job.Schedule)
-# What stands for the key of a mapping, or the index of a list, in the name of a field.
+# Placeholder for the key of a mapping or the index of a list, in the name of a field.
 PLACEHOLDERS = {"exporters": "N", "volumes": "N", "tolerations": "N", "roles": "ROLE", "tolerances": "KEY"}
 # Mappings whose fields another table or row of the page has already.
 REPEATED = {"slurm.roles", "kubernetes.roles.ROLE.tolerations"}
@@ -133,8 +133,10 @@ def default_of(info: FieldInfo) -> str:
     value = info.get_default(call_default_factory=True)
     if isinstance(value, base.Section):
         value = {}
-    if isinstance(value, str) or value is None:
-        return {None: "null", ",": '","'}.get(value, value)
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return '","' if value == "," else value
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     yaml, stream = YAML(typ="safe", pure=True), StringIO()
@@ -143,16 +145,16 @@ def default_of(info: FieldInfo) -> str:
     return stream.getvalue().removesuffix("\n").removesuffix("\n...")
 
 
-def fields(prefix: str, section: type[base.Section], *, own: bool = False) -> Iterator[Field]:
+def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) -> Iterator[Field]:
     """The fields of a section and of the sections below it, by their dotted names.
 
     Args:
         prefix: Dotted name of the section, with a dot at its end.
         section: The section.
-        own: Leave out the fields of base classes.
+        inherited: Include the fields of base classes.
     """
     hints, lines = get_type_hints(section, include_extras=True), meanings(section)
-    names = section.__annotations__ if own else section.model_fields
+    names = section.model_fields if inherited else section.__annotations__
     for name in names:
         annotation, dotted = hints[name], f"{prefix}{name}"
         inner = [] if dotted in REPEATED else list(sections_of(annotation))
@@ -168,12 +170,12 @@ def fields(prefix: str, section: type[base.Section], *, own: bool = False) -> It
 
 def linked(text: str) -> str:
     """A meaning with its documents as links, and safe for a cell."""
-    found = re.sub(
+    text = re.sub(
         r"docs/(guides/|reference/)([\w-]+\.md)(#[\w-]+)?",
         lambda m: f"[{m[2]}]({'../guides/' if m[1] == 'guides/' else ''}{m[2]}{m[3] or ''})",
         text,
     )
-    return found.replace("|", "\\|")
+    return text.replace("|", "\\|")
 
 
 def cells(*row: str) -> str:
@@ -199,7 +201,7 @@ def table(key: str) -> str:
         return schedules()
     prefix, section = TABLES[key]
     text = cells("field", "type", "default", "meaning") + cells("---", "---", "---", "---")
-    for field in fields(prefix, section, own=issubclass(section, job.InputCommon)):
+    for field in fields(prefix, section, inherited=not issubclass(section, job.InputCommon)):
         default = field.default if field.default == "required" else f"`{field.default}`"
         name = f"[`{field.name}`](#{field.name})" if key == "job" and field.name != "name" else f"`{field.name}`"
         text += cells(name, field.type, default, linked(field.meaning))
