@@ -111,10 +111,9 @@ def type_of(annotation: Any) -> str:
             return " or ".join(dict.fromkeys(type_of(part) for part in get_args(inner)))
         limits = [limit for item in metadata if isinstance(item, FieldInfo) for limit in item.metadata]
         signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-        words = [
-            f"{sign} {getattr(limit, key):g}" for limit in limits for key, sign in signs.items() if hasattr(limit, key)
-        ]
-        return f"{type_of(inner)} {', '.join(words)}".strip()
+        bounds = [(sign, getattr(limit, key, None)) for limit in limits for key, sign in signs.items()]
+        text = ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+        return f"{type_of(inner)} {text}".strip()
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_of(part) for part in get_args(annotation) if part is not type(None)))
     if origin is Literal:
