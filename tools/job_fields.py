@@ -207,13 +207,13 @@ def table(key: str) -> str:
     return text
 
 
-def written(text: str) -> str:
-    """The document with all its tables."""
-    keys = [match[2] for match in MARKERS.finditer(text)]
-    expected = {*TABLES, "schedules"}
-    assert sorted(keys) == sorted(expected), f"tables of {expected.symmetric_difference(keys)}"
+def written() -> str:
+    """The page with its tables."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    keys = {match[2] for match in MARKERS.finditer(text)}
+    assert keys == {*TABLES, "schedules"}, f"tables of {keys.symmetric_difference({*TABLES, 'schedules'})}"
     return MARKERS.sub(lambda match: f"{match[1]}\n{table(match[2])}\n{match[3]}", text)
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+    DOCUMENT.write_text(written(), encoding="utf-8")
