@@ -59,20 +59,17 @@ V1_AGAINST_KERAS: dict[str, dict[str, Any]] = {
 V1_KERAS = "V1 against Keras"
 
 HEAD = """\
-# Both engines, topology by topology
+# Measured differences between tf.estimator and Model.fit
 
 <!-- Written by `python tools/parity_table.py write`; do not edit. -->
 
-The largest difference between tf.estimator and `Model.fit` after any of {steps} steps: of a weight or optimizer slot,
-relative to the largest value of its array. "=" is bit-equal, in every step. Both train from the same values, on the
-same records, global batch {batch}; {versions}.
-Workers are processes with a `TF_CONFIG` on one machine.
+Largest difference of a weight or optimizer slot after any of {steps} steps, relative to the largest value of its array.
+"=" is bit-identical in every step. Both engines start from the same values and read the same records, global batch
+{batch}; {versions}. Workers are processes with a `TF_CONFIG` on one machine.
 
-Weights and optimizer slots are held to `bit_equal`: both engines run the same kernels in the same order, in one process
-and in several. So are losses, learning rates, moving statistics and the final metrics, but for the tolerances that
-`parity` has by default, each with its reason; see [parity.md](parity.md). The second number of resnet is that of the
-moving statistics of its BatchNormalization, which a fused kernel makes in a tf.function and operations of their own in
-a session.
+Weights, slots, losses, learning rates, moving statistics and final metrics must be `bit_equal`, except for the default
+tolerances of `parity` ([parity.md](../guides/parity.md#tolerances)). The second number of resnet is that of
+BatchNormalization's moving statistics: a fused kernel computes them in a tf.function, separate operations in a session.
 """
 
 
@@ -303,18 +300,18 @@ def write(results: dict[str, Any]) -> str:
         ]
         lines.append("")
     lines += [
-        "## V1 optimizers against those of stock Keras",
+        "## V1 and stock Keras optimizers",
         "",
-        "The Estimator trains by `tf.compat.v1.train`, Keras by `tf.keras.optimizers.legacy` with options that make",
-        "the two equal: cnn, one process.",
+        "The Estimator uses `tf.compat.v1.train`, Keras `tf.keras.optimizers.legacy` with equivalent options: cnn, one",
+        "process.",
         "",
-        "| optimizer | options of Keras's | largest difference | |",
+        "| optimizer | Keras options | largest difference | note |",
         "| --- | --- | --- | --- |",
     ]
     for optimizer, known in V1_AGAINST_KERAS.items():
-        why = "" if known.get("slots", True) else "velocities are not compared: Keras keeps them times the rate"
+        why = "" if known.get("slots", True) else "velocities are not compared: Keras scales them by the learning rate"
         if known.get("differs"):
-            why = "slots are not compared; no option makes the two equal, see [keras.md](keras.md)"
+            why = "slots are not compared; no option makes the two equal, see [keras.md](../guides/keras.md)"
         cell = Cell("single", optimizer, "cnn", V1_KERAS)
         lines.append(f"| {optimizer} | `{known.get('options', '{}')}` | {told(cell)} | {why} |")
     return "\n".join(lines) + "\n"

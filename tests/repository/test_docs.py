@@ -18,10 +18,8 @@ import pytest
 import typer
 from ruamel.yaml import YAML
 
-from estimator_pipeline import job as job_module
 from estimator_pipeline.cli import main as cli
 from estimator_pipeline.job import load_job, make_job
-from estimator_pipeline.job.base import Section
 from tests.support.command_line import call
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,44 +165,13 @@ def test_job_files_load(block, tmp_path):
         make_job({**YAML(typ="safe").load(BASE), **data}, source=block.where)
 
 
-def fields() -> set[str]:
-    """Every field of the schema by its dotted name, as docs/reference/job-files.md writes it."""
-    found: set[str] = set()
-
-    def add(prefix: str, section: type[Section], below: dict[str, tuple[str, type[Section]]]) -> None:
-        for name in section.model_fields:
-            dotted = f"{prefix}.{name}"
-            inner = below.get(name)
-            if inner is None or inner[0]:
-                found.add(dotted)
-            if inner is not None:
-                add(dotted + inner[0], inner[1], {})
-
-    j = job_module
-    add("model", j.ModelSection, {"optimizer": ("", j.OptimizerSection), "export": ("", j.ExportSection)})
-    for source in (j.TfdsInput, j.TFRecordInput, j.CsvInput, j.ArraysInput, j.FunctionInput):
-        add("input", source, {"features": (".NAME", j.FeatureSection)})
-    add("train", j.TrainingSection, {})
-    add("eval", j.EvalSection, {"exporters": (".N", j.ExporterSection)})
-    add("run", j.RunSection, {"communication": ("", j.CommunicationSection), "threads": ("", j.ThreadsSection)})
-    add("keras", j.Keras, {
-        "backup": ("", j.BackupSection), "model_checkpoint": ("", j.ModelCheckpoint),
-        "chief_checkpoint": ("", j.ChiefCheckpoint), "learning_rate_by_epoch": ("", j.RateByEpoch),
-    })  # fmt: skip
-    add("kubernetes", j.Kubernetes, {
-        "volumes": (".N", j.Volume), "pods": ("", j.Pods), "roles": (".ROLE", j.RolePods),
-        "scheduling_policy": ("", j.SchedulingPolicy),
-    })  # fmt: skip
-    add("cluster", j.ClusterSection, {})
-    add("parity", j.ParitySection, {})
-    add("slurm", j.SlurmSection, {})
-    return found
-
-
-def test_every_field_of_a_job_file_is_documented():
-    text = (ROOT / "docs" / "reference" / "job-files.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE))
-    assert documented == fields()
+def test_the_tables_of_fields_have_every_section(monkeypatch):
+    """`python tools/job_fields.py` writes them; test_the_pages_that_tools_write_are_up_to_date compares the page."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    job_fields = importlib.import_module("job_fields")
+    assert set(job_fields.job.Job.model_fields) - {"name"} <= set(job_fields.TABLES)
+    names = {field.name for table in job_fields.TABLES.values() for field in job_fields.fields(*table)}
+    assert {"model.optimizer.ema_momentum", "input.features.NAME.kind", "kubernetes.roles.ROLE.cpu"} <= names
 
 
 # Command lines -------------------------------------------------------------------------------------------------
@@ -261,7 +228,7 @@ def test_a_wrong_command_line_would_be_seen():
         assert caught.type.__name__ in ("AssertionError", "NoSuchOption", "MissingParameter", "BadParameter")
 
 
-@pytest.mark.parametrize("tool", ["architecture", "command_line"])
+@pytest.mark.parametrize("tool", ["architecture", "command_line", "job_fields"])
 def test_the_pages_that_tools_write_are_up_to_date(tool, monkeypatch):
     """`python tools/TOOL.py` writes the page."""
     monkeypatch.syspath_prepend(ROOT / "tools")

@@ -29,19 +29,18 @@ class InputCommon(Section):
     """What every source has.
 
     Fields:
-        global_batch_size: Records of one training step, over all replicas.
-        eval_batch_size: The same for evaluation; null takes the training one.
-        seed: Of the order of records.
-        shuffle: Whether each epoch has an order of its own.
-        shard_policy: How the records are shared out among the training tasks: by "file", by record ("data"),
-            by record and by TensorFlow ("hint", on the engine keras), not at all ("off"), or "auto": by record.
-        worker_seeds: "same", or with shard_policy "off" "distinct": every task reads all records, each in
-            its own order.
-        drop_remainder: Whether records that fill no whole batch are left out, in training.
-        prefetch: Batches prepared in advance; null leaves it to tf.data.
-        cache: Whether decoded records are kept in memory: true, false, or null for data below 1 GiB.
-        weight_key: What each record counts for, in the loss and in the metrics: a feature beside the label, which
-            the model does not get; of an own function, in its labels or its features. Null: all the same.
+        global_batch_size: Records per training step, over all replicas.
+        eval_batch_size: Records per evaluation step. null: `global_batch_size`.
+        seed: Seed of the order of records.
+        shuffle: Use a different order in each epoch.
+        shard_policy: How training tasks share the records: by `file`, by record (`data`; `auto` is the same), by record
+            with a hint to TensorFlow (`hint`, for the engine keras), or not (`off`). See docs/guides/inputs.md.
+        worker_seeds: `distinct`: with shard_policy off, every task reads all records in a different order.
+        drop_remainder: Drop the last incomplete batch of training.
+        prefetch: Batches to prepare in advance. null: 4.
+        cache: Keep decoded records in memory. null: if they take less than 1 GiB.
+        weight_key: Name of a feature, column or array with the weight of each record in loss and metrics. The model
+            does not receive it. For a function, it is in the labels or the features. null: equal weights.
     """
 
     global_batch_size: Annotated[int, Field(gt=0)]
@@ -99,12 +98,14 @@ class TfdsInput(InputCommon):
     """A TensorFlow Datasets data set by name.
 
     Fields:
-        data_dir: Where the prepared data set is; null takes TFDS's own folder.
-        features_key: The feature that is the model's input; null takes the data set's supervised one.
-        label_key: The feature that is the label; several, and the model gets a dict of them; null takes the data set's
-            supervised one.
-        scale: A factor for the features, which become float32; 1/255 brings bytes to 0 to 1. Null leaves them
-            as they are.
+        source: TensorFlow Datasets.
+        name: Name of the dataset. `digits` is included in this package.
+        data_dir: Directory of the prepared dataset. null: the default of TFDS.
+        train_split: Split for training.
+        eval_split: Split for evaluation.
+        features_key: Feature that is the model's input. null: the supervised one.
+        label_key: Feature that is the label, or a list for several outputs. null: the supervised one.
+        scale: Factor of the features, which become float32, such as 1/255. null: unchanged.
     """
 
     source: Literal["tfds"]
@@ -121,10 +122,11 @@ class FeatureSection(Section):
     """One feature of a tf.train.Example.
 
     Fields:
-        dtype: What the record holds; of kind raw also another type of number.
-        shape: Of a fixed or raw feature; [] is a scalar.
-        default: For records that lack the feature; null refuses such records.
-        kind: "fixed" length, "varlen" (a sparse tensor), or "raw" (the bytes of an array).
+        dtype: Type of the stored values. Kinds `fixed` and `varlen` support float32, int64 and string; `raw` all except
+            string.
+        shape: Shape of a fixed or raw feature; `[]` is a scalar.
+        default: Value for records without the feature. null: such records are an error.
+        kind: `fixed` length, `varlen` (a sparse tensor) or `raw` (the bytes of an array).
     """
 
     dtype: Literal[
@@ -160,13 +162,15 @@ class TFRecordInput(InputCommon):
     """TFRecord files of tf.train.Example records.
 
     Fields:
-        train: File names or glob patterns; one, or a list.
-        eval: The same for evaluation.
-        features: From feature names to what they are.
-        label_key: Which of them is the label; several, and the model gets a dict of them.
-        features_key: One name, and the model gets its tensor; several, and it gets a dict; null takes a dict of
-            all but the label.
-        scale: A factor for the features, as for tfds.
+        source: TFRecord files of tf.train.Example records.
+        train: File names or glob patterns for training.
+        eval: File names or glob patterns for evaluation.
+        features: Name and description of each feature.
+        label_key: Feature that is the label, or a list for several outputs.
+        features_key: A name: the model gets a tensor. A list: it gets a dict. null: a dict of all features except the
+            label.
+        compression: Compression of the files. With `none`, files that end in .gz are read as GZIP.
+        scale: Factor of the features, which become float32, such as 1/255. null: unchanged.
     """
 
     source: Literal["tfrecord"]
@@ -190,8 +194,8 @@ class CsvColumn(Section):
     """A column of CSV files with a value for its empty cells.
 
     Fields:
-        dtype: Its type.
-        default: What an empty cell stands for.
+        dtype: Type of the column.
+        default: Value of an empty cell.
     """
 
     dtype: _CsvType
@@ -228,13 +232,16 @@ class CsvInput(InputCommon):
     """CSV files.
 
     Fields:
-        train: File names or glob patterns; one, or a list.
-        eval: The same for evaluation.
-        columns: From column names to dtypes, in the order of the file; or to {dtype, default} or [dtype, default],
-            with a value for empty cells.
-        label_key: Which column is the label; several, and the model gets a dict of them.
-        features_key: As for TFRecord files.
-        header: Whether each file's first line holds the column names.
+        source: CSV files.
+        train: File names or glob patterns for training.
+        eval: File names or glob patterns for evaluation.
+        columns: Name and type of each column (float32, float64, int32, int64, string), in the order of the file. With a
+            value for empty cells: `{dtype: float32, default: 40}` or `[float32, 40]`.
+        label_key: Column that is the label, or a list for several outputs.
+        features_key: A name: the model gets a tensor. A list: it gets a dict. null: a dict of all columns except the
+            label.
+        delimiter: One character.
+        header: The first line of each file has the column names.
     """
 
     source: Literal["csv"]
@@ -262,10 +269,11 @@ class ArraysInput(InputCommon):
     """NumPy arrays in .npz files, the first axis of each being the records.
 
     Fields:
-        train: The file for training.
-        eval: The file for evaluation.
-        label_key: Which array is the label; several, and the model gets a dict of them. The others are the features:
-            one, and the model gets its tensor; several, and it gets a dict.
+        source: NumPy arrays in .npz files; the first axis is the records.
+        train: The .npz file for training.
+        eval: The .npz file for evaluation.
+        label_key: Array that is the label, or a list for several outputs. The other arrays are the features: a tensor
+            if there is one, else a dict.
     """
 
     source: Literal["arrays"]
@@ -291,9 +299,10 @@ class FunctionInput(InputCommon):
     """Own input functions, `input_fn(input_context=None)`.
 
     Fields:
-        train: The function for training.
-        eval: The function for evaluation.
-        params: Keyword arguments for both.
+        source: Input functions, `input_fn(input_context=None)`.
+        train: The input function for training.
+        eval: The input function for evaluation.
+        params: Keyword arguments of both.
     """
 
     source: Literal["function"]

@@ -84,8 +84,8 @@ class BackupSection(Section):
     """`tf.keras.callbacks.BackupAndRestore`: a run that was killed goes on from its last backup.
 
     Fields:
-        every: "epoch", or the steps between two backups.
-        dir: Where; null takes `backup` in the model directory.
+        every (epoch, or int >= 1): Interval of `BackupAndRestore`: each epoch, or a number of steps.
+        dir: Directory. null: `backup` in the model directory.
     """
 
     every: Every = "epoch"
@@ -96,14 +96,16 @@ class ModelCheckpoint(Section):
     """`tf.keras.callbacks.ModelCheckpoint`, beside the engine's own checkpoints.
 
     Fields:
-        path: Of the files, with {epoch}, names of metrics and, where steps are counted, {batch}; null takes
-            `model_checkpoints/ckpt_{epoch}` in the model directory. Without any of them each save replaces the one
-            before.
-        every: "epoch", or a number of steps.
-        save_best_only: Whether only a better model than all before is saved.
-        monitor: What "best" means; val_ values are those of an evaluation during training.
-        mode: "min", "max", or "auto" by the name.
-        save_weights_only: The weights with the optimizer's state, or the whole model.
+        path: Path of `ModelCheckpoint`, with `{epoch}`, names of metrics and, if `every` is a number, `{batch}`.
+            Without any of these, only the latest is kept. null: `model_checkpoints/ckpt_{epoch}` in the model
+            directory.
+        every (epoch, or int >= 1): Interval: each epoch, or a number of steps.
+        save_best_only: Save only if the model is the best so far.
+        monitor: Metric for "best". Metrics `val_...` require `eval.during_training`. An unknown metric is rejected
+            before training, or with custom callbacks at the end of the first epoch.
+        mode: Direction of improvement. `auto`: by the metric's name.
+        save_weights_only: true: weights and optimizer state. false: the whole model. With `ema_momentum`, the raw
+            weights and the averages.
     """
 
     path: _Text | None = None
@@ -122,8 +124,9 @@ class ChiefCheckpoint(Section):
     """Weights and optimizer, written by all workers and kept of the chief.
 
     Fields:
-        path: Of the files, with {epoch} or {step}; null takes `chief_checkpoints/ckpt_{step}` in the model directory.
-        every: "epoch", or a number of steps.
+        path: Path of the chief's weights and optimizer state, with `{epoch}` or `{step}`. null:
+            `chief_checkpoints/ckpt_{step}` in the model directory.
+        every (epoch, or int >= 1): Interval: each epoch, or a number of steps.
     """
 
     path: _Text | None = None
@@ -134,7 +137,12 @@ class ChiefCheckpoint(Section):
 
 
 class RateByEpoch(Section):
-    """The learning rate by epoch: `values[0]` until the epoch `boundaries[0]` (counted from 0), and so on."""
+    """The learning rate by epoch: `values[0]` until the epoch `boundaries[0]` (counted from 0), and so on.
+
+    Fields:
+        boundaries: Epochs, counted from 0, at which the next value starts.
+        values: Learning rates; one more than `boundaries`.
+    """
 
     boundaries: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
     values: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2)]
@@ -162,12 +170,12 @@ class Keras(Section):
     """Callbacks of `Model.fit`. An epoch is the stretch from one checkpoint of the engine to the next.
 
     Fields:
-        backup: See :class:`BackupSection`; null makes none.
-        model_checkpoint: See :class:`ModelCheckpoint`.
-        chief_checkpoint: See :class:`ChiefCheckpoint`.
-        learning_rate_by_epoch: See :class:`RateByEpoch`.
-        print_learning_rate: Whether the chief says the learning rate at the end of each epoch.
-        callbacks: Own functions without arguments, each of which returns a callback or a list of them.
+        backup: `BackupAndRestore`.
+        model_checkpoint: `ModelCheckpoint`.
+        chief_checkpoint: Weights of the chief.
+        learning_rate_by_epoch: Learning rate by epoch.
+        print_learning_rate: The chief prints the learning rate after each epoch.
+        callbacks: Functions without arguments that return a callback or a list of callbacks.
     """
 
     backup: BackupSection | None = None

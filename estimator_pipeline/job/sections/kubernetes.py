@@ -132,10 +132,10 @@ class Toleration(Section):
     """A taint of nodes that the pods bear.
 
     Fields:
-        key: Of the taint; null with operator Exists bears all.
-        operator: "Exists", or "Equal" to `value`.
-        value: Of the taint.
-        effect: The one that is borne; null bears all.
+        key: Key of the taint. null: with operator Exists, all taints.
+        operator: Exists, or Equal to `value`.
+        value: Value of the taint.
+        effect: Effect of the taint. null: all.
     """
 
     key: Label | None = None
@@ -155,7 +155,15 @@ class Toleration(Section):
 
 
 class _PodFields(Section):
-    """What pods of a role, or of all roles, have; see :class:`Pods`."""
+    """What pods of a role, or of all roles, have; see :class:`Pods`.
+
+    Fields:
+        cpu: Requested CPUs. No limit is set.
+        memory: Requested memory, also the limit.
+        gpus: GPUs.
+        node_selector: Labels of the nodes.
+        tolerations: Tolerations of taints.
+    """
 
     cpu: Quantity | None = None
     memory: Quantity | None = None
@@ -168,8 +176,7 @@ class RolePods(_PodFields):
     """What the pods of one role have in the place of what all have. null: what all have.
 
     Fields:
-        cpu: As in :class:`Pods`, and so are memory, gpus, node_selector and tolerations.
-        pod_patch: Merged into the pods of this role, after that of all roles.
+        pod_patch: Patch of the pods of this role, after `kubernetes.pod_patch`.
     """
 
     pod_patch: PodPatch = PodPatch()
@@ -179,13 +186,8 @@ class Pods(_PodFields):
     """What the pods of all roles have.
 
     Fields:
-        cpu: Cores that are asked for, such as "4". No limit is set: a limit stops threads that could run.
-        memory: Asked for, and the limit.
-        gpus: How many.
-        node_selector: Labels of the nodes.
-        tolerations: Taints of the nodes.
-        gpu_resource: The resource's name by which GPUs are asked for.
-        shared_memory: The size of /dev/shm; null leaves the 64 MiB of the container runtime.
+        gpu_resource: Resource name of GPUs.
+        shared_memory: Size of /dev/shm; NCCL may require more. null: 64 MiB of the container runtime.
     """
 
     gpu_resource: _Text = "nvidia.com/gpu"
@@ -196,13 +198,14 @@ class Volume(Section):
     """A folder of the containers. One of `claim`, `nfs`, `secret` and `config_map` says what is in it.
 
     Fields:
-        mount_path: Where it is in the container.
-        claim: A PersistentVolumeClaim. More than one pod want one with ReadWriteMany.
-        nfs: SERVER:/PATH.
-        secret: A Secret, such as a bucket's credentials.
-        config_map: A ConfigMap, such as files of code.
-        read_only: Whether nothing may be written to it.
-        sub_path: A folder in the volume, in the place of the whole.
+        mount_path: Mount path in the container.
+        claim: A PersistentVolumeClaim; several pods require ReadWriteMany. A volume has one of `claim`, `nfs`,
+            `secret`, `config_map`.
+        nfs: NFS export, SERVER:/PATH.
+        secret: A Secret, such as credentials of a bucket.
+        config_map: A ConfigMap, such as source files.
+        read_only: Mount read-only.
+        sub_path: A directory of the volume to mount.
     """
 
     mount_path: MountPath
@@ -253,11 +256,11 @@ class SchedulingPolicy(Section):
     """How a gang scheduler (Volcano, the scheduler plugins) starts a TFJob's pods: `runPolicy.schedulingPolicy`.
 
     Fields:
-        min_available: So many pods start together or not at all; null is all of them.
-        queue: Of the scheduler.
-        priority_class: Of the group of pods.
-        min_resources: Name -> how much must be free before any pod starts.
-        schedule_timeout_seconds: How long pods wait for the rest of them.
+        min_available: Number of pods of a TFJob that a gang scheduler starts together. null: all.
+        queue: Queue of the scheduler.
+        priority_class: PriorityClass of the pod group.
+        min_resources: Resources that must be free before any pod starts.
+        schedule_timeout_seconds: Timeout for all pods to be scheduled.
     """
 
     min_available: Annotated[int, Field(ge=1)] | None = None
@@ -271,35 +274,36 @@ class Kubernetes(Section):
     """How the job runs in Kubernetes.
 
     Fields:
-        kind: "job" (Indexed Jobs with a headless Service), "jobset" or "tfjob".
-        image: Of the container; it holds this package.
-        image_pull_policy: When the image is fetched; null is Kubernetes's rule.
+        kind: `job` (Indexed Jobs with a headless Service), `jobset` or `tfjob`.
+        image: Container image; it contains this package.
+        image_pull_policy: Pull policy. null: default of Kubernetes.
         image_pull_secrets: Secrets of the registry.
-        namespace: null is that of kubectl's context.
-        service_account: Whose rights the pods have.
-        labels: Of every object and every pod.
-        annotations: Of every pod.
-        env: Variables of every container.
-        env_from_secrets: Secrets whose keys become variables.
-        volumes: See :class:`Volume`.
-        pods: See :class:`Pods`.
-        roles: Role -> what its pods have otherwise.
-        port: At which each task listens; every pod has an address of its own.
-        tf_config: Whether a task works TF_CONFIG out from its pod's variables ("environment"), or finds it
-            written in the manifest ("written").
-        max_restarts: How often a task, or in a JobSet the whole job, may fail and be started again.
-        step_timeout: A training task without a step for so many seconds, or any without a heartbeat for a minute,
-            hangs, and is started again; null: nobody looks.
-        termination_grace_seconds: Between SIGTERM and SIGKILL: the time for a checkpoint.
-        ttl_seconds_after_finished: After which the finished job is deleted; null never.
-        active_deadline_seconds: After which the running job is ended; null never. Not for a JobSet.
-        priority_class: Of the pods.
-        scheduling_policy: See :class:`SchedulingPolicy`; for a TFJob.
-        pod_patch: See :class:`PodPatch`; for whatever else a pod has.
-        pod_security: "restricted": the pods ask for no more than that Pod Security Standard allows; "none": they say
-            nothing of it.
-        run_as_user: The user's number; null is the image's user, which must be a number other than 0.
-        fs_group: The group that owns the volumes' files.
+        namespace: Namespace. null: that of the kubectl context.
+        service_account: Service account. null: default of the namespace.
+        labels: Labels of all objects and pods.
+        annotations: Annotations of all pods.
+        env: Environment variables of all containers.
+        env_from_secrets: Secrets whose keys become environment variables.
+        volumes: Volumes of the containers.
+        pods: Resources of all pods.
+        roles: Settings of the pods of a role: chief, worker, ps, evaluator. null: as in `kubernetes.pods`.
+        port: Port of each task.
+        tf_config: `environment`: each task derives TF_CONFIG from its pod's environment. `written`: the manifest
+            contains it.
+        max_restarts: Maximum failures of a task, or of a JobSet's whole job. Preemptions do not count.
+        step_timeout: Seconds without a step (five times as many for the first, at least 1800) after which a training
+            task counts as hung and is restarted. A task without a heartbeat for a minute is restarted, too. null: no
+            check. See docs/guides/kubernetes.md.
+        termination_grace_seconds: Seconds from SIGTERM to SIGKILL, for a checkpoint.
+        ttl_seconds_after_finished: Seconds until the finished job is deleted. null: never.
+        active_deadline_seconds: Seconds until the running job is stopped. null: never. Not for a JobSet.
+        priority_class: PriorityClass of the pods.
+        scheduling_policy: Gang scheduling of a TFJob.
+        pod_patch: Pod fields that have no field here (`metadata`, `spec`), merged into every pod. See
+            docs/guides/kubernetes.md.
+        pod_security: `restricted`: set what that Pod Security Standard requires. `none`: set nothing.
+        run_as_user: User id. null: the image's, which must be a number other than 0.
+        fs_group: Group that owns the files of volumes.
     """
 
     kind: Literal["job", "jobset", "tfjob"] = "job"

@@ -181,19 +181,20 @@ class OptimizerSection(Section):
     """How gradients change the variables.
 
     Fields:
-        name: "momentum" is SGD with momentum (0.9 unless in `options`), "nesterov" the same with Nesterov's, "adamw"
-            Adam with a weight decay of 0.004 unless it is given.
-        learning_rate: A number, or a schedule on the global step.
-        api: "v1" for tf.compat.v1.train optimizers, "keras" for Keras ones.
-        options: Further arguments of the optimizer's class, by their names there.
-        warmup_steps: For so many steps the learning rate rises to what `learning_rate` says of that step.
-        warmup_from: The learning rate of step 0 then.
-        weight_decay: What each variable loses before each step: this share of itself, times the learning rate.
-        exclude_from_weight_decay: Weights that lose nothing, by their names within layers: bias, gamma, beta.
-        gradient_accumulation_steps: So many batches make one change of the variables, by the mean of their gradients; a
-            step is a batch all the same.
-        ema_momentum: What is evaluated and exported are exponential moving averages of the weights; the share of an
-            average that a change leaves, such as 0.999.
+        name: `momentum` is SGD with momentum (0.9 by default), `nesterov` with Nesterov momentum, `adamw` Adam with a
+            default weight decay of 0.004.
+        learning_rate (float > 0, or schedule): A number, or a schedule of the global step.
+        api: `v1`: `tf.compat.v1.train` optimizers. `keras`: Keras optimizers.
+        options: Further arguments of the optimizer class.
+        warmup_steps: Steps of linear warm-up to the value of `learning_rate` at that step.
+        warmup_from: Learning rate at step 0 of the warm-up.
+        weight_decay: Decoupled weight decay: each step first multiplies a variable by 1 - `weight_decay` * learning
+            rate. Not for ftrl.
+        exclude_from_weight_decay: Names of weights within their layers that do not decay, such as `[bias, gamma,
+            beta]`.
+        gradient_accumulation_steps: Batches whose mean gradient makes one update. Each batch counts as a step. Not with
+            parameter servers.
+        ema_momentum: Evaluate and export exponential moving averages of the weights with this momentum, such as 0.999.
     """
 
     name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop", "ftrl"] = "sgd"
@@ -267,7 +268,11 @@ _ClassWeights = Annotated[
 
 
 class ExportSection(Section):
-    """What a SavedModel of the job can be asked for, besides `predict` under the default signature."""
+    """What a SavedModel of the job can be asked for, besides `predict` under the default signature.
+
+    Fields:
+        signatures: Signatures of SavedModels; the default signature is `predict`.
+    """
 
     signatures: Annotated[list[Literal["predict", "classify", "regress"]], Field(min_length=1)] = ["predict"]
 
@@ -312,13 +317,13 @@ class OutputSection(Section):
     """What one of several outputs of a model means; the labels of the same name are for it.
 
     Fields:
-        loss: A loss by name.
-        head: What the logits mean, where the loss leaves it open; null leaves it to the loss.
-        metrics: Metrics by name; reported as NAME_metric.
-        label_smoothing: The share of each label that is spread evenly over the classes.
-        class_weights: What the records of each class count for in this output's loss and metrics.
-        label_vocabulary: The names of the classes, in their order.
-        loss_weight: What the loss is multiplied with before it is added to the others'.
+        loss: Name of a loss.
+        head: Meaning of the logits, if the loss allows several. null: the loss's.
+        metrics: Names of metrics, reported as NAME_metric.
+        label_smoothing: Share of each label that is spread evenly over the classes.
+        class_weights (list or mapping): Weight of each class in the loss and metrics of this output.
+        label_vocabulary: Names of the classes, in order.
+        loss_weight: Factor of the loss in the sum of all outputs.
     """
 
     loss: Annotated[str, Field(min_length=1)]
@@ -342,20 +347,27 @@ class ModelSection(Section):
     """The network, by name or as an own function, its loss, its optimizer and its metrics.
 
     Fields:
-        name: A model of `model_fns/`. Exactly one of `name` and `function` is given.
-        function: An own model function.
-        params: Keyword arguments of the model.
-        loss: A loss by name; null leaves it to the model.
-        head: What the logits mean, where the loss leaves it open; null leaves it to the loss.
-        metrics: Metrics by name, besides the loss and those of the model.
-        clip_norm: The largest global norm of the reduced gradients.
-        clip_value: The largest absolute value in the reduced gradients.
-        label_smoothing: The share of each label that is spread evenly over the classes.
-        class_weights: What the records of each class count for, in the loss and in the metrics: a list, or a
-            mapping from the numbers or names of some classes; the others count for 1.
-        label_vocabulary: The names of the classes, in their order, for labels that are text and for predictions.
-        outputs: Of a model that gives a dictionary of logits: what each of them means, in the place of the six above.
-        mixed_precision: Compute in 16 bits, keep the variables in 32.
+        name: A model of `model_fns/`: cnn, dnn, linear, resnet, wide_deep. Set either `name` or `function`.
+        function: A function whose first parameter is `features` is a model_fn; any other builds layers and requires
+            `loss`. The folder of a file is put first on the import path.
+        params: Keyword arguments of the model; see `DEFAULTS` in its file. `input_shape` and, for a TFDS ClassLabel,
+            `classes` default to those of the data.
+        loss: Name of a loss. null: the model's. See docs/guides/model_fn.md.
+        head: Meaning of the logits, if the loss allows several: `multi_label` with `binary_crossentropy`. null: the
+            loss's.
+        optimizer: Optimizer and learning rate.
+        metrics: Names of metrics, in addition to the loss and those of the model.
+        clip_norm: Maximum global norm of the reduced gradients.
+        clip_value: Maximum absolute value of the reduced gradients. Not with `clip_norm`.
+        label_smoothing: Share of each label that is spread evenly over the classes, in training and evaluation.
+        class_weights (list or mapping): Weight of each class in loss and metrics: a list, or a mapping such as `{"3":
+            5.0}` from numbers or names of classes; other classes have weight 1. See docs/guides/model_fn.md.
+        label_vocabulary: Names of the classes, in order. Labels may then be strings, and predictions contain class
+            names.
+        outputs: For a model that returns a dict of logits: settings of each output. They replace `loss`, `head`,
+            `metrics`, `label_smoothing`, `class_weights` and `label_vocabulary`. See docs/guides/model_fn.md.
+        mixed_precision: Compute in bfloat16, keep variables in float32.
+        export: Signatures of SavedModels.
     """
 
     name: Name | None = None

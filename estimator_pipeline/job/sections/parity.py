@@ -22,11 +22,11 @@ class LimitsSection(Section):
     """A tolerance of one's own. It is met where any of its limits is.
 
     Fields:
-        ulp: Numbers of the type between the two values.
-        rtol: The error relative to the larger of the two.
-        rtol_of_max: The error relative to the largest value of the array.
-        atol: The absolute error.
-        reason: Why the two need not be the same.
+        ulp: Maximum difference in units in the last place.
+        rtol: Maximum error relative to the larger value.
+        rtol_of_max: Maximum error relative to the largest value of the array.
+        atol: Maximum absolute error.
+        reason: Why the values may differ.
     """
 
     ulp: Annotated[int, Field(ge=0)] = 0
@@ -85,9 +85,9 @@ class ParitySection(Section):
 
     Fields:
         steps: Training steps.
-        tolerances: What is compared -> a tolerance's name, or limits with their reason. What is compared is one of
-            loss, learning_rate, update_norm, weights, statistics, slots, metrics and predictions, or a pattern of
-            variables' names such as "dense_1/*". The last that fits counts.
+        tolerances: Tolerance of each kind of value: bit_equal, rounding, amplified, or limits with a reason; values are
+            within it if any limit holds. Kinds: loss, learning_rate, update_norm, weights, statistics, slots, metrics,
+            predictions, or a pattern of variable names such as `"dense_1/*"`. The last match applies.
     """
 
     steps: Annotated[int, Field(ge=1)] = 50

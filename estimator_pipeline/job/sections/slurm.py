@@ -80,20 +80,20 @@ class SlurmResources(Section):
     """What the tasks of one role get, or those of all roles.
 
     Fields:
-        partition: Where they run; several with commas.
-        nodes: How many nodes the tasks are spread over; null leaves it to Slurm and tasks_per_node.
-        tasks_per_node: At most so many tasks on a node.
-        cpus_per_task: CPUs of each task.
-        gpus_per_task: GPUs of each task: a number, or "a100:2"; 0 for a role without any.
-        gpus_per_node: The same of each node.
-        gres: Other generic resources of each node: "tmpdir:100G".
-        mem: Memory of each node, with a unit: "64G".
-        mem_per_cpu: The same of each CPU; one of the two.
-        constraint: Features that the nodes must have: "a100&ib".
-        nodelist: Nodes that must be among those that they get: "n[1-4]".
+        partition: Partition; several separated by commas.
+        nodes: Number of nodes. null: derived by Slurm from `tasks_per_node`.
+        tasks_per_node: Maximum tasks per node.
+        cpus_per_task: CPUs per task. null: 1.
+        gpus_per_task: GPUs per task: a number, or `"a100:2"`; 0 for a role without GPUs.
+        gpus_per_node: GPUs per node.
+        gres: Generic resources per node: `"tmpdir:100G"`.
+        mem: Memory per node: `"64G"`.
+        mem_per_cpu: Memory per CPU. Not with `mem`.
+        constraint: Required features of nodes: `"a100&ib"`.
+        nodelist: Nodes that must be part of the job: `"n[1-4]"`, or a list.
         exclude: Nodes that must not.
-        exclusive: Whether the nodes are shared with nobody.
-        sbatch: Further options of sbatch: "--licenses=x:1". A value needs no quotes, whatever is in it.
+        exclusive: Do not share nodes.
+        sbatch: Further options of sbatch: `"--licenses=x:1"`. Values are quoted automatically.
     """
 
     partition: _Text | None = None
@@ -126,29 +126,30 @@ class SlurmSection(SlurmResources):
     """What `estimator-pipeline submit slurm` asks for. The fields of :class:`SlurmResources` are for all roles.
 
     Fields:
-        job_name: In Slurm's queue; null takes the job's name.
-        account: Who pays.
-        qos: The quality of service.
-        comment: For those who look into the queue.
-        dependency: What it waits for: "afterok:1234".
-        time: The limit of one run of the job: minutes, "HH:MM:SS" or "D-HH:MM:SS"; null is the partition's.
-        signal_seconds: How long before the limit the tasks are asked to stop with a checkpoint.
-        max_requeues: How often the job goes back into the queue after its time limit or a preemption.
-        max_restarts: How often tasks that fail are started again in place, in a row without progress.
-        step_timeout: A job without a step for so many seconds hangs, and is started again; null: never.
-        metrics_dir: A folder of node_exporter's textfile collector, on the node of the script: the supervisor keeps
-            slurm-JOBID.prom there.
-        setup: Shell lines before the tasks are started: `module load ...`, `source venv/bin/activate`.
-        teardown: Shell lines after they have ended, however that was; their exit code is not the job's.
-        env: Variables of all tasks.
-        command: How the tasks call estimator-pipeline, such as "apptainer exec image.sif estimator-pipeline"; null
-            takes the Python that submits.
-        srun: Further options of srun: "--mpi=none".
-        mail_user: Who is written to.
-        mail_type: When: "END,FAIL".
-        dir: For scripts, logs and records of submissions, on a file system that all nodes share; null is `slurm` in
-            run.model_dir.
-        roles: What single roles get in place of the fields above: chief, worker, ps, evaluator.
+        job_name: Name in the queue. null: the job's name.
+        account: Account.
+        qos: Quality of service.
+        comment: Comment in the queue.
+        dependency: Dependency of the job: `"afterok:1234"`.
+        time: Time limit of one run: minutes, "HH:MM:SS" or "D-HH:MM:SS". null: the partition's.
+        signal_seconds: Seconds before the time limit at which tasks are asked to stop with a checkpoint.
+        max_requeues: Maximum number of requeues after the time limit or a preemption.
+        max_restarts: Maximum restarts in place in a row without progress. See docs/guides/restarts.md.
+        step_timeout: Seconds without a step (five times as many for the first, at least 1800) after which the job
+            counts as hung and is restarted. null: never. See docs/guides/restarts.md.
+        metrics_dir: Directory of node_exporter's textfile collector on the first node; the supervisor writes
+            slurm-JOBID.prom there. See docs/guides/restarts.md.
+        setup: Shell lines before the tasks start: `module load ...`, `source venv/bin/activate`.
+        teardown: Shell lines after the tasks end, in any case. Their exit code is ignored.
+        env: Environment variables of all tasks.
+        command: Command for estimator-pipeline, such as `apptainer exec image.sif estimator-pipeline`. null: the Python
+            that submits.
+        srun: Further options of srun: `"--mpi=none"`.
+        mail_user: Recipient of mail.
+        mail_type: Events of mail: END,FAIL.
+        dir: Directory of scripts, logs and records of submissions, on a shared file system. null: `slurm` in the model
+            directory.
+        roles: Resources of a role (chief, worker, ps, evaluator) that replace those above.
     """
 
     job_name: _Text | None = None

@@ -95,8 +95,9 @@ class Row:
 
     @property
     def anchor(self) -> str:
-        """Where docs/guides/migrate-code.md says more."""
-        return "docs/guides/migrate-code.md#" + re.sub(r"[^\w\- ]", "", KINDS[self.kind].lower()).replace(" ", "-")
+        """The section of docs/reference/migrate-constructs.md for this kind."""
+        heading = re.sub(r"[^\w\- ]", "", KINDS[self.kind].lower()).replace(" ", "-")
+        return f"docs/reference/migrate-constructs.md#{heading}"
 
 
 def table(kind: str, prefix: str, rows: Iterable[tuple[str, str, str]], **common: object) -> tuple[Row, ...]:

@@ -1,0 +1,219 @@
+"""Writes the tables of fields in docs/reference/job-files.md from the sections of the job file's schema.
+
+python tools/job_fields.py             writes them
+
+Each table is between `<!-- fields of KEY: ... -->` and `<!-- end of fields -->`. Types and defaults come from the
+pydantic models, meanings from the lines below `Fields:` in their docstrings. A line may name a type that the annotation
+does not show: `every (epoch, or int >= 1): ...`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from pydantic import Discriminator
+from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from estimator_pipeline.job import base  # noqa: E402
+from estimator_pipeline.job import schema as job  # noqa: E402
+from estimator_pipeline.job.sections import kubernetes, run, training  # noqa: E402
+
+DOCUMENT = ROOT / "docs" / "reference" / "job-files.md"
+MARKERS = re.compile(
+    r"(<!-- fields of (\w+): tools/job_fields\.py writes them -->\n).*?(<!-- end of fields -->)", re.DOTALL
+)
+# Key of a table -> prefix of its fields, the section.
+TABLES: dict[str, tuple[str, type[base.Section]]] = {
+    "job": ("", job.Job),
+    "model": ("model.", job.ModelSection),
+    "input": ("input.", job.InputCommon),
+    "tfds": ("input.", job.TfdsInput),
+    "tfrecord": ("input.", job.TFRecordInput),
+    "csv": ("input.", job.CsvInput),
+    "arrays": ("input.", job.ArraysInput),
+    "function": ("input.", job.FunctionInput),
+    "train": ("train.", job.TrainingSection),
+    "eval": ("eval.", training.EvalSection),
+    "run": ("run.", run.RunSection),
+    "keras": ("keras.", job.Keras),
+    "cluster": ("cluster.", run.ClusterSection),
+    "parity": ("parity.", job.ParitySection),
+    "kubernetes": ("kubernetes.", job.Kubernetes),
+    "slurm": ("slurm.", job.SlurmSection),
+}
+SCHEDULES = get_args(job.Schedule)
+# Placeholder for the key of a mapping or the index of a list, in the name of a field.
+PLACEHOLDERS = {"exporters": "N", "volumes": "N", "tolerations": "N", "roles": "ROLE", "tolerances": "KEY"}
+# Mappings whose fields another table or row of the page has already.
+REPEATED = {"slurm.roles", "kubernetes.roles.ROLE.tolerations"}
+NAMED_TYPES: tuple[tuple[Any, str], ...] = (
+    (base.FunctionRef, "function reference"),
+    (base.Paths, "path, or list of paths"),
+    (base.Factor, "number or fraction"),
+    (kubernetes.Quantity, "quantity"),
+)
+
+
+class Field(NamedTuple):
+    """A row of a table."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def meanings(section: type[base.Section]) -> dict[str, tuple[str | None, str]]:
+    """Field -> the type that its docstring names or None, and its meaning. Those of base classes come first."""
+    lines: dict[str, tuple[str | None, str]] = {}
+    for cls in reversed(section.__mro__):
+        if not (issubclass(cls, base.Section) and cls.__doc__):
+            continue
+        text = inspect.cleandoc(cls.__doc__).partition("\nFields:\n")[2]
+        for entry in re.split(r"\n(?= {4}\w)", "\n" + text.split("\n\n")[0])[1:]:
+            match = re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", " ".join(entry.split()))
+            assert match is not None, f"{cls.__name__}: {entry!r}"
+            lines[match[1]] = (match[2], match[3])
+    return lines
+
+
+def sections_of(annotation: Any) -> Iterator[tuple[type[base.Section], bool]]:
+    """The sections in an annotation, and whether each is an element of a list or mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, base.Section):
+        yield annotation, False
+    origin = get_origin(annotation)
+    parts = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
+    for part in parts if origin is not Literal else ():
+        for section, inside in sections_of(part):
+            yield section, inside or origin in (list, dict)
+
+
+def type_of(annotation: Any) -> str:
+    """The type of a value as a reader of YAML sees it; null is left out."""
+    for named, words in NAMED_TYPES:
+        if annotation == named:
+            return words
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        if any(isinstance(item, Discriminator) for item in metadata):
+            return " or ".join(dict.fromkeys(type_of(part) for part in get_args(inner)))
+        limits = [limit for item in metadata if isinstance(item, FieldInfo) for limit in item.metadata]
+        signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+        bounds = [(sign, getattr(limit, key, None)) for limit in limits for key, sign in signs.items()]
+        text = ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+        return f"{type_of(inner)} {text}".strip()
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(type_of(part) for part in get_args(annotation) if part is not type(None)))
+    if origin is Literal:
+        return ", ".join(get_args(annotation))
+    if origin is list:
+        return f"list of {type_of(get_args(annotation)[0])}"
+    if origin is dict or (isinstance(annotation, type) and issubclass(annotation, base.Section)):
+        return "mapping"
+    return "any" if annotation is Any else annotation.__name__
+
+
+def default_of(info: FieldInfo) -> str:
+    """The default as YAML, in one line."""
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True)
+    if isinstance(value, base.Section):
+        value = {}
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return '","' if value == "," else value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    yaml, stream = YAML(typ="safe", pure=True), StringIO()
+    yaml.default_flow_style = True
+    yaml.dump(value, stream)
+    return stream.getvalue().removesuffix("\n").removesuffix("\n...")
+
+
+def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) -> Iterator[Field]:
+    """The fields of a section and of the sections below it, by their dotted names.
+
+    Args:
+        prefix: Dotted name of the section, with a dot at its end.
+        section: The section.
+        inherited: Include the fields of base classes.
+    """
+    hints, lines = get_type_hints(section, include_extras=True), meanings(section)
+    names = section.model_fields if inherited else section.__annotations__
+    for name in names:
+        annotation, dotted = hints[name], f"{prefix}{name}"
+        inner = [] if dotted in REPEATED else list(sections_of(annotation))
+        inner = [(cls, repeated) for cls, repeated in inner if cls is not job.PodPatch]
+        nested = len(inner) == 1 and section is not job.Job
+        if not nested or inner[0][1]:
+            kind, meaning = lines[name]
+            yield Field(dotted, kind or type_of(annotation), default_of(section.model_fields[name]), meaning)
+        if nested:
+            below, repeated = inner[0]
+            yield from fields(f"{dotted}.{PLACEHOLDERS.get(name, 'NAME')}." if repeated else f"{dotted}.", below)
+
+
+def linked(text: str) -> str:
+    """A meaning with its documents as links, and safe for a cell."""
+    text = re.sub(
+        r"docs/(guides/|reference/)([\w-]+\.md)(#[\w-]+)?",
+        lambda m: f"[{m[2]}]({'../guides/' if m[1] == 'guides/' else ''}{m[2]}{m[3] or ''})",
+        text,
+    )
+    return text.replace("|", "\\|")
+
+
+def cells(*row: str) -> str:
+    return f"| {' | '.join(row)} |\n"
+
+
+def schedules() -> str:
+    """The kinds of `learning_rate`: the docstring of each, and its fields."""
+    text = cells("`kind`", "learning rate", "fields") + cells("---", "---", "---")
+    for schedule in SCHEDULES:
+        names = []
+        for name, info in schedule.model_fields.items():
+            if name != "kind":
+                names.append(f"`{name}`" if info.is_required() else f"`{name}` ({default_of(info)})")
+        (kind,) = get_args(get_type_hints(schedule)["kind"])
+        text += cells(f"`{kind}`", linked(" ".join(inspect.cleandoc(schedule.__doc__ or "").split())), ", ".join(names))
+    return text
+
+
+def table(key: str) -> str:
+    """The text between the markers of a key."""
+    if key == "schedules":
+        return schedules()
+    prefix, section = TABLES[key]
+    text = cells("field", "type", "default", "meaning") + cells("---", "---", "---", "---")
+    for field in fields(prefix, section, inherited=not issubclass(section, job.InputCommon)):
+        default = field.default if field.default == "required" else f"`{field.default}`"
+        name = f"[`{field.name}`](#{field.name})" if key == "job" and field.name != "name" else f"`{field.name}`"
+        text += cells(name, field.type, default, linked(field.meaning))
+    return text
+
+
+def written() -> str:
+    """The page with its tables."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    keys = {match[2] for match in MARKERS.finditer(text)}
+    assert keys == {*TABLES, "schedules"}, f"tables of {keys.symmetric_difference({*TABLES, 'schedules'})}"
+    return MARKERS.sub(lambda match: f"{match[1]}\n{table(match[2])}\n{match[3]}", text)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written(), encoding="utf-8")
