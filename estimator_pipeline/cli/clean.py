@@ -45,7 +45,7 @@ def command(
         for one in cleaning.find(place, keep=keep, older_than=older_than * 86400, in_use=_goes_on):
             found[one.path.resolve()] = one
     for one in found.values():
-        typer.echo(f"{size_of(one.size):>10}  {time_text(time.time() - one.changed):>9}  {one.path} ({one.what})")
+        typer.echo(f"{size_of(one.size):>10}  {time_text(time.time() - one.changed):>9}  {one.path} ({one.kind})")
     total = f"{len(found)} folder{'s'[: len(found) != 1]}, {size_of(sum(one.size for one in found.values()))}"
     if not yes:
         typer.echo(f"{total}; nothing was removed" + (": give --yes" if found else ""))

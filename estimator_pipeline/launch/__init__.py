@@ -1,4 +1,4 @@
-"""A local cluster of TF_CONFIG tasks: planned as data, then run to its end. Imports no TensorFlow."""
+"""Launchers: a local cluster of TF_CONFIG tasks, supervision with restarts, Slurm and Kubernetes. No TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What old runs have left that nothing reads any more: logs of `launch`, submissions to Slurm, and their attempts.
+"""Removal of files of old runs: logs of `launch`, Slurm submissions, and their attempts.
 
-Found below a folder, where a person keeps model directories:
+They are searched below a folder that contains model directories:
 
     MODEL_DIR/logs/RUN_ID               the logs of a `launch`, with its attempts
     MODEL_DIR/slurm/TIME-ID             a submission: script, job file, logs, runs
-    MODEL_DIR/slurm/TIME-ID/run-N       of a submission that stays, the runs before its newest one
+    MODEL_DIR/slurm/TIME-ID/run-N       all runs but the newest of a submission that is kept
 
-Checkpoints, exports, evaluations, results and ledgers are left alone, and so is what may still be in use.
+Checkpoints, exports, evaluations, results and ledgers are kept, and so are files that may be in use.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from estimator_pipeline.launch.supervisor.supervisor import attempt_run_id
 __all__ = ["Leftover", "find", "remove"]
 
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
-# A model directory may lie so many folders deep.
+# Depth of the search for model directories.
 _DEEPEST = 4
-# What has changed so lately may be in use, on another machine as well.
+# A folder that changed within this time may be in use, also on a different machine.
 _IN_USE_SECS = 3600.0
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A folder that can go.
+    """A folder that can be removed.
 
     Attributes:
-        path: Where it is.
-        what: "logs of a launch", "submission to Slurm" or "run before the newest".
-        size: Bytes of all that is in it.
-        changed: When something in it was last changed, in seconds since 1970.
+        path: Its path.
+        kind: "logs of a launch", "submission to Slurm" or "run before the newest".
+        size: The size of its content in bytes.
+        changed: The latest change in it, in seconds since 1970.
     """
 
     path: Path
-    what: str
+    kind: str
     size: int
     changed: float
 
@@ -53,44 +53,45 @@ class Leftover:
 def find(
     folder: Path, *, keep: int, older_than: float, in_use: Callable[[Path], bool] = lambda submission: False
 ) -> list[Leftover]:
-    """What can go, the largest first.
+    """Find the folders that can be removed, the largest first.
 
     Args:
-        folder: Where to look, four levels deep. Links are not followed.
-        keep: So many of the newest of each kind stay in each model directory.
-        older_than: Seconds since the last change of what can go.
-        in_use: Whether the job of a submission has not ended yet.
+        folder: The folder to search, four levels deep. Links are not followed.
+        keep: The number of newest folders of each kind to keep in each model directory.
+        older_than: The minimum age in seconds since the last change.
+        in_use: Returns whether the job of a submission has not ended yet.
     """
-    found: list[Leftover] = []
+    leftovers: list[Leftover] = []
     for place in _folders(folder):
         if place.name == "logs":
-            launches = [_look(one, "logs of a launch") for one in _children(place) if _RUN_ID.fullmatch(one.name)]
-            found += [one for one in _all_but(launches, keep) if not _runs(one.path)]
+            launches = [_measure(logs, "logs of a launch") for logs in _children(place) if _RUN_ID.fullmatch(logs.name)]
+            leftovers += [launch for launch in _all_but(launches, keep) if not _runs(launch.path)]
         elif place.name == "slurm":
-            records = [one for one in _children(place) if (one / RECORD).is_file()]
-            submissions = [_look(one, "submission to Slurm") for one in records]
-            going = [one for one in _all_but(submissions, keep) if not in_use(one.path)]
-            found += going
-            for one in submissions:
-                if one not in going:
-                    found += [_look(run, "run before the newest") for run in runs_of(one.path)[:-1]]
+            records = [child for child in _children(place) if (child / RECORD).is_file()]
+            submissions = [_measure(record, "submission to Slurm") for record in records]
+            removable = [submission for submission in _all_but(submissions, keep) if not in_use(submission.path)]
+            leftovers += removable
+            for submission in submissions:
+                if submission not in removable:
+                    leftovers += [_measure(run, "run before the newest") for run in runs_of(submission.path)[:-1]]
     limit = time.time() - max(older_than, _IN_USE_SECS)
-    return sorted((one for one in found if one.changed < limit), key=lambda one: one.size, reverse=True)
+    old = [leftover for leftover in leftovers if leftover.changed < limit]
+    return sorted(old, key=lambda leftover: leftover.size, reverse=True)
 
 
 def remove(leftovers: Sequence[Leftover]) -> list[tuple[Leftover, OSError]]:
-    """Removes them.
+    """Remove folders.
 
     Returns:
-        Those of which something stays, and why.
+        The folders that could not be removed completely, and the error of each.
     """
-    stay = []
-    for one in leftovers:
+    failed = []
+    for leftover in leftovers:
         try:
-            shutil.rmtree(one.path)
+            shutil.rmtree(leftover.path)
         except OSError as error:
-            stay.append((one, error))
-    return stay
+            failed.append((leftover, error))
+    return failed
 
 
 def _folders(folder: Path, depth: int = 0) -> Iterator[Path]:
@@ -103,23 +104,23 @@ def _folders(folder: Path, depth: int = 0) -> Iterator[Path]:
 def _children(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(Path(one.path) for one in entries if one.is_dir(follow_symlinks=False))
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return []
 
 
 def _runs(logs: Path) -> bool:
-    """Whether a process of a launch lives on this machine; each attempt of it has a run id of its own."""
+    """Return whether a process of a launch runs on this machine; each attempt has its own run id."""
     attempts = len(list(logs.glob("attempt-*"))) or 1
     return any(guard.survivors(attempt_run_id(logs.name, number), []) for number in range(1, attempts + 1))
 
 
 def _all_but(leftovers: list[Leftover], keep: int) -> list[Leftover]:
-    ordered = sorted(leftovers, key=lambda one: one.path.name, reverse=True)
+    ordered = sorted(leftovers, key=lambda leftover: leftover.path.name, reverse=True)
     return ordered[keep:]
 
 
-def _look(path: Path, what: str) -> Leftover:
+def _measure(path: Path, kind: str) -> Leftover:
     size, changed = 0, 0.0
     for base, _, names in os.walk(path):
         for name in (".", *names):
@@ -129,4 +130,4 @@ def _look(path: Path, what: str) -> Leftover:
                 continue
             size += stat.st_blocks * 512
             changed = max(changed, stat.st_mtime)
-    return Leftover(path, what, size, changed)
+    return Leftover(path, kind, size, changed)

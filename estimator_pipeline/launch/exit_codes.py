@@ -1,4 +1,4 @@
-"""Exit codes of a task that say what another attempt is worth; `estimator_pipeline.errors` gives them to its errors."""
+"""Exit codes of a task that decide whether it is restarted; `estimator_pipeline.errors` assigns them to its errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["BAD_INPUT", "DIVERGED", "NOT_RUNNABLE", "PREEMPTED"]
 BAD_INPUT = ConfigError.exit_code
 DIVERGED = DivergedError.exit_code
 NOT_RUNNABLE = (126, 127)
-"""Of the shell: the program may not be run, or is not there."""
+"""The shell's codes: the program is not executable, or does not exist."""
 PREEMPTED = PreemptedError.exit_code
-"""The task was asked to end, and its training stands in a checkpoint."""
+"""The task was preempted, and its training is saved in a checkpoint."""

@@ -1,9 +1,9 @@
-"""What a supervisor did, to be read afterwards: `events.jsonl`, one JSON object a line, and `summary.json`.
+"""History of a supervised job: `events.jsonl`, one JSON object per line, and `summary.json`.
 
 | event | fields beside `time` and `attempt` |
 | --- | --- |
 | attempt_started | run_id, log_dir |
-| first_step | task, step, from_step; lost: seconds since the failure before |
+| first_step | task, step, from_step; lost: seconds since the previous failure |
 | failed, hung, diverged, preempted | task (the one that failed first), exit_code, what, error, step, checkpoint |
 | attempt_ended | reason, seconds, step, checkpoint |
 | restart_in | seconds, checkpoint, why |
@@ -11,8 +11,8 @@
 | gave_up | attempts, seconds, why |
 | interrupted, timeout | attempts, seconds |
 
-A field that is not known is null. Lines are appended whole; a folder that is used again holds the events of both runs.
-What a full disk or a kill has left of an event is a line of its own, which `read_events` leaves out.
+A field that is not known is null. A folder that is used again holds the events of both runs. Lines are appended whole;
+a line that a full disk or a kill has cut off is skipped by `read_events`.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ SUMMARY_FILE = "summary.json"
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a job.
+    """One attempt to run a job.
 
     Attributes:
-        number: From 1.
-        run_id: Its own.
-        log_dir: Where its logs are.
+        number: The number, from 1.
+        run_id: The attempt's run id.
+        log_dir: The folder of its logs.
         reason: Why it ended, as in `outcome.LaunchOutcome`.
-        why: The same for people.
-        seconds: How long it took.
-        from_step: The step that training went on from; None where no step was told.
-        step: The last step that was told.
-        checkpoint: The step of the last checkpoint that was told.
-        lost: Seconds from the failure before to the first step of this attempt; None for the first attempt, and for
+        why: The reason as text.
+        seconds: Its duration.
+        from_step: The step that training resumed from; None if no step was reported.
+        step: The last reported step.
+        checkpoint: The step of the last reported checkpoint.
+        lost: Seconds from the previous failure to the first step of this attempt; None for the first attempt, and for
             one that made no step.
     """
 
@@ -64,29 +64,28 @@ class Attempt:
     lost: float | None = None
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document."""
+        """Return the attempt as a JSON document."""
         lost = None if self.lost is None else round(self.lost, 3)
         return {**self.__dict__, "log_dir": str(self.log_dir), "seconds": round(self.seconds, 3), "lost": lost}
 
 
 class History:
-    """Appends to `events.jsonl`. Never raises for the file's sake: the job matters more.
+    """Writer of `events.jsonl`. It ignores errors of the file, which must not end the job.
 
     Args:
-        folder: Where the file is, which need not be there yet. A line that breaks off in it, of a supervisor that was
-            killed, ends there.
+        folder: The folder of the file. It may not exist yet. A line that a killed supervisor left incomplete is ended.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._torn = _breaks_off(folder / EVENTS_FILE)
+        self._torn = _ends_mid_line(folder / EVENTS_FILE)
 
-    def tell(self, event: str, *, attempt: int, **fields: Any) -> None:
+    def append(self, event: str, *, attempt: int, **fields: Any) -> None:
         """Append one event."""
         document = {"time": round(time.time(), 3), "attempt": attempt, "event": event, **fields}
         line = json.dumps(document, default=str).encode() + b"\n"
         if self._torn:
-            # What a full disk left of the event before is a line of its own.
+            # End the incomplete line of the event before.
             line = b"\n" + line
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -97,11 +96,11 @@ class History:
             finally:
                 os.close(target)
 
-    def summarise(self, document: dict[str, Any]) -> str | None:
-        """Write `summary.json`, whole or not at all.
+    def write_summary(self, document: dict[str, Any]) -> str | None:
+        """Write `summary.json` atomically.
 
         Returns:
-            Why it could not be written, else None. Nothing of it is left then.
+            The error if it could not be written, else None.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -112,28 +111,28 @@ class History:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """The events that a folder holds; none where there is no history.
+    """Read the events of a history; an empty list if it does not exist.
 
-    A line that breaks off, and the last one while it is being written, is left out.
+    Incomplete lines are skipped.
 
     Args:
-        folder: Of the history.
+        folder: The folder of the history.
     """
     try:
         text = (folder / EVENTS_FILE).read_text(errors="replace")
     except OSError:
         return []
-    found = []
+    events = []
     for line in text.split("\n"):
         with contextlib.suppress(ValueError):
             event = json.loads(line)
             if isinstance(event, dict):
-                found.append(event)
-    return found
+                events.append(event)
+    return events
 
 
-def _breaks_off(path: Path) -> bool:
-    """Whether the last line of a file is not a whole one."""
+def _ends_mid_line(path: Path) -> bool:
+    """Return whether the last line of a file is incomplete."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
@@ -142,17 +141,17 @@ def _breaks_off(path: Path) -> bool:
 
 
 def attempts_text(attempts: Sequence[Attempt]) -> str:
-    """The attempts for people, one a line."""
+    """Format attempts as text, one per line."""
     lines = []
-    for one in attempts:
-        parts = [f"attempt {one.number}: {one.why}"]
-        if one.from_step is not None:
-            parts.append(f"trained from step {one.from_step}")
-        if one.step is not None:
-            parts.append(f"came to step {one.step}")
-        if one.checkpoint is not None:
-            parts.append(f"checkpoint {one.checkpoint}")
-        if one.lost is not None:
-            parts.append(f"{one.lost:.1f} s lost before it")
-        lines.append(", ".join([*parts, f"{one.seconds:.1f} s"]))
+    for attempt in attempts:
+        parts = [f"attempt {attempt.number}: {attempt.why}"]
+        if attempt.from_step is not None:
+            parts.append(f"trained from step {attempt.from_step}")
+        if attempt.step is not None:
+            parts.append(f"reached step {attempt.step}")
+        if attempt.checkpoint is not None:
+            parts.append(f"checkpoint {attempt.checkpoint}")
+        if attempt.lost is not None:
+            parts.append(f"{attempt.lost:.1f} s lost before it")
+        lines.append(", ".join([*parts, f"{attempt.seconds:.1f} s"]))
     return "\n".join(lines)

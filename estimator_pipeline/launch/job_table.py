@@ -1,4 +1,4 @@
-"""Jobs as a table: one line a job, for people."""
+"""Table of jobs, one line per job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class JobRow(NamedTuple):
 
     Attributes:
         job: Its id, as `status` takes it.
-        name: Its name, where its id does not have it.
-        state: The scheduler's word.
-        running: Whether it trains now.
-        progress: What its tasks told: step, max_steps, steps_per_sec, result.
-        restarts: How often it, or a task of it, was started again.
+        name: Its name, if its id does not contain it.
+        state: The scheduler's name of its state.
+        running: Whether it is training.
+        progress: The progress that its tasks reported: step, max_steps, steps_per_sec, result.
+        restarts: The number of restarts of the job or of its tasks.
         failure: The last failure.
     """
 
@@ -35,27 +35,27 @@ class JobRow(NamedTuple):
 
 
 def job_table(jobs: Sequence[JobRow]) -> list[str]:
-    """The lines of the table, with a header. What is not known is left blank, and NAME out where no job has one."""
-    rows = [_HEADER, *(_cells(one) for one in jobs)]
-    if not any(one.name for one in jobs):
+    """Format the lines of the table, with a header. Unknown cells are blank; without any name the column is omitted."""
+    rows = [_HEADER, *(_cells(job) for job in jobs)]
+    if not any(job.name for job in jobs):
         rows = [(row[0], *row[2:]) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _cells(one: JobRow) -> tuple[str, ...]:
-    step, last, rate = (one.progress.get(name) for name in ("step", "max_steps", "steps_per_sec"))
-    goes_on = one.running and "result" not in one.progress
-    left = seconds_left(step, last, rate) if goes_on else None
+def _cells(row: JobRow) -> tuple[str, ...]:
+    step, last, rate = (row.progress.get(name) for name in ("step", "max_steps", "steps_per_sec"))
+    unfinished = row.running and "result" not in row.progress
+    left = seconds_left(step, last, rate) if unfinished else None
     share = percent(step, last)
     return (
-        one.job,
-        one.name,
-        one.state,
+        row.job,
+        row.name,
+        row.state,
         "" if step is None else str(step),
         "" if share is None else str(share),
-        f"{rate:.4g}" if rate is not None and goes_on else "",
+        f"{rate:.4g}" if rate is not None and unfinished else "",
         "" if left is None else time_text(left),
-        str(one.restarts) if one.restarts else "",
-        one.failure,
+        str(row.restarts) if row.restarts else "",
+        row.failure,
     )

@@ -1,10 +1,10 @@
-"""Who is waited for: the slow one of several workers whose steps all take the same time.
+"""Detection of stragglers: the worker for which the others wait in each synchronous step.
 
-Each tells how long it waits in a step, from when its own part is done: the one for which the others wait has nobody to
-wait for. An event `pace` has the medians of some steps, of the last second or two each:
+Each worker reports how long it waits in a step after it has computed its gradients; the straggler waits least. An event
+`pace` has medians over the steps of the last one or two seconds:
 
-    task                                whose they are
-    step, steps                         the global step by then, and over how many steps that is
+    task                                the worker
+    step, steps                         the global step, and the number of steps that the medians cover
     step_ms, wait_ms, input_ms          see :class:`Pace`
 """
 
@@ -16,23 +16,23 @@ from typing import Any
 
 __all__ = ["Pace", "Paces", "Straggler", "straggler"]
 
-# A share of each step that is worth a word, and the milliseconds below which it is none.
+# The share of a step, and the milliseconds, above which a wait is reported.
 _SHARE = 0.25
 _LEAST_MS = 1.0
-# So often in a row the same one is found: a neighbour on the machine makes any of them slow for a while.
+# Consecutive detections of the same worker before it is reported: any worker may be slow for a while.
 _TIMES = 2
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What one worker told of its last steps; the times are in milliseconds.
+    """Times that one worker reported for its last steps, in milliseconds.
 
     Attributes:
-        step: The global step by then.
-        steps: Over how many steps that is.
-        step_ms: How long a step takes.
-        wait_ms: From when its own part of a step was done to the step's end.
-        input_ms: How long a step waits for its batch.
+        step: The global step at the report.
+        steps: The number of steps that the report covers.
+        step_ms: The duration of a step.
+        wait_ms: The time from the end of the worker's computation to the end of the step.
+        input_ms: The time that a step waits for its batch.
     """
 
     step: int
@@ -48,9 +48,9 @@ class Straggler:
 
     Attributes:
         task: Its name.
-        wait_ms: How long they wait for it in each step, on average.
-        step_ms: How long a step takes.
-        input_ms: How long it waits for its own batch.
+        wait_ms: The time that they wait for it in each step, on average, in milliseconds.
+        step_ms: The duration of a step.
+        input_ms: The time that it waits for its batch.
     """
 
     task: str
@@ -59,40 +59,40 @@ class Straggler:
     input_ms: float
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document, with `share`: how much of each step the others wait for it."""
+        """Return it as a JSON document, with `share`: the part of each step that the others wait."""
         numbers = {"wait_ms": self.wait_ms, "step_ms": self.step_ms, "input_ms": self.input_ms}
         numbers["share"] = self.wait_ms / self.step_ms
         return {"task": self.task, **{name: round(value, 3) for name, value in numbers.items()}}
 
     def text(self) -> str:
-        """In one line."""
+        """Format it in one line."""
         its = f" (it waits {self.input_ms:.0f} ms for its input)" if self.input_ms > self.wait_ms / 2 else ""
         wait, step = f"{self.wait_ms:.0f} ms", f"{self.step_ms:.0f} ms"
         return f"{self.task} is slow: the others wait {wait} of each step's {step} for it{its}"
 
 
 def straggler(paces: Mapping[str, Pace]) -> Straggler | None:
-    """The one for which the others wait; None where nobody is, or too little.
+    """Return the worker for which the others wait; None if the wait is short or there is only one worker.
 
     Args:
-        paces: What each worker told of the same steps, by its name.
+        paces: The reports of all workers for the same steps, by task name.
     """
     if len(paces) < 2:
         return None
-    task, own = min(paces.items(), key=lambda one: one[1].wait_ms)
+    task, slowest = min(paces.items(), key=lambda item: item[1].wait_ms)
     others = [pace for name, pace in paces.items() if name != task]
-    wait = sum(pace.wait_ms for pace in others) / len(others) - own.wait_ms
+    wait = sum(pace.wait_ms for pace in others) / len(others) - slowest.wait_ms
     step = max(pace.step_ms for pace in paces.values())
     if wait < max(_LEAST_MS, _SHARE * step):
         return None
-    return Straggler(task, wait, max(step, wait), own.input_ms)
+    return Straggler(task, wait, max(step, wait), slowest.input_ms)
 
 
 class Paces:
-    """What all workers of a job tell, held against each other as it comes.
+    """Comparison of the latest reports of all workers of a job.
 
     Attributes:
-        slow: The one that is slow by now, if one is.
+        slow: The current straggler, if any.
     """
 
     def __init__(self) -> None:
@@ -101,11 +101,11 @@ class Paces:
         self._last, self._times = "", 0
         self._named: set[str] = set()
 
-    def told(self, event: Mapping[str, Any]) -> Straggler | None:
-        """Takes an event `pace`; one that has no numbers is left out.
+    def update(self, event: Mapping[str, Any]) -> Straggler | None:
+        """Record an event `pace`. An event without numbers is ignored.
 
         Returns:
-            Who is slow, where that has just shown for the first time.
+            The straggler, if it is reported for the first time.
         """
         try:
             numbers = [float(event[name]) for name in ("step_ms", "wait_ms", "input_ms")]
@@ -114,12 +114,12 @@ class Paces:
             return None
         at = [pace.step for pace in self._paces.values()]
         if len(at) < 2 or max(at) - min(at) > max(pace.steps for pace in self._paces.values()) / 2:
-            return None  # the others have yet to tell of these steps
-        found = straggler(self._paces)
-        task = "" if found is None else found.task
+            return None  # other workers have not reported these steps yet
+        slow = straggler(self._paces)
+        task = "" if slow is None else slow.task
         self._times = self._times + 1 if task == self._last else 1
         self._last = task
-        self.slow = found if self._times >= _TIMES else None
+        self.slow = slow if self._times >= _TIMES else None
         if self.slow is None or task in self._named:
             return None
         self._named.add(task)

@@ -1,4 +1,4 @@
-"""How much of a training is done, and how long the rest takes."""
+"""Completed share and remaining time of a training."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ __all__ = ["percent", "seconds_left", "step_text", "time_text"]
 
 
 def percent(step: int | None, max_steps: int | None) -> int | None:
-    """The share of the steps that are made, in whole percent: 100 only where all are. None where nobody knows."""
+    """Return the share of completed steps in percent, rounded down; None if unknown."""
     if step is None or not max_steps or max_steps < 0:
         return None
     return max(0, min(100, step * 100 // max_steps))
 
 
 def seconds_left(step: int | None, max_steps: int | None, steps_per_sec: float | None) -> float | None:
-    """Seconds that the other steps take at this rate; None where nobody knows."""
+    """Return the seconds that the remaining steps take at this rate; None if unknown."""
     if step is None or not max_steps or not steps_per_sec or not 0 < steps_per_sec < math.inf:
         return None
     return max(0, max_steps - step) / steps_per_sec
 
 
 def step_text(step: int, max_steps: int | None) -> str:
-    """ "step 300 of 1200 (25 %)"; "step 300" where no last step is known, or it is passed."""
+    """Format a step: "step 300 of 1200 (25 %)", or "step 300" if the last step is unknown or passed."""
     share = percent(step, max_steps)
     return f"step {step}" if share is None or step >= (max_steps or 0) else f"step {step} of {max_steps} ({share} %)"
 
 
 def time_text(seconds: float) -> str:
-    """ "45 s", "12 min", "3 h 5 min", "2 d 4 h"."""
+    """Format a duration: "45 s", "12 min", "3 h 5 min", "2 d 4 h"."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -190,7 +190,7 @@ def test_the_end_of_a_launcher_that_was_asked(job):
     events = [
         event("attempt_started", 1, run_id="z", log_dir="z"),
         event("attempt_ended", 1, **ended),
-        event("gave_up", 1, why="asked to end by SIGTERM"),
+        event("gave_up", 1, why="stopped by SIGTERM"),
     ]
     attempts = [{"number": 1, "run_id": "z", **ended}]
     write(

@@ -133,11 +133,11 @@ TERMINATED = "srun: error: n{0}: task {0}: Terminated"
         ),
         # It had not come to its name; srun ends the other one.
         ([start(0)], [(5.0, KILLED), (5.2, TERMINATED.format(0))], RankFailure(5.0, "rank 1", -9)),
-        ([], [(5.0, "srun: error: n[1-2]: tasks 1-2: Out Of Memory")], RankFailure(5.0, "rank 1", -9, what=MEMORY)),
+        ([], [(5.0, "srun: error: n[1-2]: tasks 1-2: Out Of Memory")], RankFailure(5.0, "rank 1", -9, description=MEMORY)),
         (
             [start(1)],
             [(4.0, "slurmstepd: error: Detected 1 oom_kill event in StepId=16.0."), (5.0, KILLED)],
-            RankFailure(5.0, "worker:1", -9, what=MEMORY),
+            RankFailure(5.0, "worker:1", -9, description=MEMORY),
         ),
         # One that hangs is killed long after the other one has said so.
         (
@@ -150,7 +150,7 @@ TERMINATED = "srun: error: n{0}: task {0}: Terminated"
         # A task that stops as it was asked is no failure.
         ([{"event": "end", "status": "preempted", "task": "worker:0", "error": "asked", "time": 1.0}], [], None),
         ([], [(1.0, "srun: error: Node failure on n2")],
-         RankFailure(1.0, "a task", what="ran on the node n2, which failed")),
+         RankFailure(1.0, "a task", description="ran on the node n2, which failed")),
         ([], [(1.0, "Submitted batch job 7")], None),
     ],
 )  # fmt: skip

@@ -266,22 +266,22 @@ def _monitor(*said, foreign=False):
     ],
 )
 def test_a_silence_counts_from_when_there_is_room_again(monitor, allowed, what):
-    assert monitor.timed_out(5000.0, allowed).what == what
+    assert monitor.timed_out(5000.0, allowed).kind == what
     monitor.unheard(5000.0, heartbeats=False)
     assert monitor.timed_out(5000.0, allowed) is None and monitor.timed_out(5005.0, allowed.early) is None
     found = monitor.timed_out(9000.0, allowed)
-    assert (found.what, found.seconds) == (what, 4000.0)
+    assert (found.kind, found.seconds) == (what, 4000.0)
 
 
 def test_heartbeats_take_no_room():
     """A full disk leaves them, and a stopped process is noticed. A folder that is gone does not."""
     monitor = _monitor((5.0, "step"), (5.0, "heartbeat"))
     monitor.unheard(100.0, heartbeats=False)
-    assert monitor.timed_out(101.0, _ALL).what == "heartbeat"
+    assert monitor.timed_out(101.0, _ALL).kind == "heartbeat"
     monitor.unheard(100.0, heartbeats=True)
     assert monitor.timed_out(101.0, _ALL) is None
     monitor.event("result", 101.0)
-    assert monitor.timed_out(160.0, _ALL) is None and monitor.timed_out(161.0, _ALL).what == "end"
+    assert monitor.timed_out(160.0, _ALL) is None and monitor.timed_out(161.0, _ALL).kind == "end"
 
 
 def test_half_of_each_deadline_is_when_to_look():
@@ -352,8 +352,8 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
     assert looks
     (note,) = [note for note in outcome.notes if "cannot be written" in note]
     assert note == (
-        f"warning: {tmp_path / 'logs' / 'attempt-1'} cannot be written to (No space left on device), so that nobody "
-        "can tell whether tasks go on: no deadline for steps until it can"
+        f"warning: {tmp_path / 'logs' / 'attempt-1'} cannot be written to (No space left on device), so that tasks "
+        "cannot report progress: no timeout for steps until it can"
     )
     assert outcome.tasks[0].step == int((tmp_path / "last").read_text())
     assert json.loads((tmp_path / "logs" / "summary.json").read_text())["reason"] == "done"

@@ -46,7 +46,7 @@ def test_a_line_that_a_kill_has_torn_ends_where_the_next_supervisor_begins(tmp_p
     (tmp_path / "events.jsonl").write_text(torn)
     history = History(tmp_path)
     for event in ("attempt_started", "done"):
-        history.tell(event, attempt=1)
+        history.append(event, attempt=1)
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert lines[0] == torn and len(lines) == 3
     assert _told(tmp_path) == ["attempt_started", "done"]
@@ -56,7 +56,7 @@ def test_a_line_that_a_kill_has_torn_ends_where_the_next_supervisor_begins(tmp_p
 def test_nothing_is_put_between_whole_lines(tmp_path, before):
     if before is not None:
         (tmp_path / "events.jsonl").write_text(before)
-    History(tmp_path).tell("attempt_started", attempt=1)
+    History(tmp_path).append("attempt_started", attempt=1)
     text = (tmp_path / "events.jsonl").read_text()
     assert text.startswith(before or "") and text.count("\n") == 1 + bool(before) and "\n\n" not in text
 
@@ -76,7 +76,7 @@ def test_a_reader_leaves_out_what_is_no_event(tmp_path):
         (ClusterError("2 free ports were asked for.", found="0"), "gave_up", 2,
          "ClusterError: 2 free ports were asked for. found: 0"),
         (OSError(errno.EIO, "Input/output error"), "gave_up", 1, "OSError: [Errno 5] Input/output error"),
-        (KeyboardInterrupt(), "interrupted", 130, "asked to end by SIGINT"),
+        (KeyboardInterrupt(), "interrupted", 130, "stopped by SIGINT"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("failures", [0, 1])

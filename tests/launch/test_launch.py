@@ -504,7 +504,7 @@ def test_a_task_that_leaves_with_exit_code_0_before_its_end_has_failed(tmp_path,
     monkeypatch.setattr(WriteProbe, "_try", lambda room: OSError(errno.ENOSPC, "No space left on device"))
     outcome = _run(tmp_path, "", shape=LaunchShape(workers=1), foreign=False)
     assert outcome.ok, outcome
-    assert "worker:0 could not tell its end: its exit code 0 counts" in outcome.notes[0]
+    assert "worker:0 could not report its end: its exit code 0 counts" in outcome.notes[0]
 
 
 def test_bad_input_of_a_task_is_bad_input_of_the_launch(tmp_path):
@@ -572,7 +572,7 @@ def test_grandchildren_end_with_the_job_however_it_ended(tmp_path, end):
     outcome = _run(tmp_path, _GRANDCHILD + end, shape=LaunchShape(workers=1), grace=0.2)
     assert outcome.exit_code == (1 if "3" in end else 0)
     assert _gone(int((tmp_path / "worker-0.told").read_text()))
-    assert "1 process that the tasks had left behind: killed" in outcome.notes
+    assert "1 process that the tasks had left running: killed" in outcome.notes
 
 
 # ps and evaluator after the training --------------------------------------------------------------
@@ -590,7 +590,7 @@ def test_a_ps_of_a_foreign_program_is_ended_quietly_after_the_training(tmp_path)
     )
     assert (outcome.reason, outcome.exit_code) == ("done", 0)
     assert [(task.task, task.state) for task in outcome.tasks] == [("worker:0", "done"), ("ps:0", "released")]
-    assert "the training has ended and ps:0 still runs; ending it" in outcome.notes
+    assert "training has ended and ps:0 is still running; stopping it" in outcome.notes
 
 
 def test_an_evaluator_that_ends_by_itself_is_waited_for(tmp_path):
@@ -654,7 +654,7 @@ def test_an_evaluator_that_somebody_asks_to_end(tmp_path, foreign, when):
     goes_on = not foreign and when == "before"
     assert (outcome.reason, outcome.exit_code) == (("done", 0) if goes_on else ("preempted", 75)), outcome.notes
     assert outcome.tasks[1].state == "preempted"
-    said = "evaluator:0 was asked to end by somebody else: the training goes on without it"
+    said = "evaluator:0 was stopped from outside the job: training continues without it"
     assert (said in outcome.notes) == goes_on
 
 
@@ -738,7 +738,7 @@ def test_a_signal_to_the_launchers_group_ends_every_process(tmp_path, number, co
         assert launcher.returncode == code
         assert all(_gone(pid) for pid in pids)
         assert _of_run(run_id) == []
-        assert f"{signal.Signals(number).name}: ending every task" in output
+        assert f"{signal.Signals(number).name}: stopping every task" in output
         assert "Traceback" not in errors
 
 

@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_written(tmp_path):
         job.view.refresh()
         assert job.file.read_text() == before, "it is whole, and of before"
         assert [path.name for path in tmp_path.iterdir()] == ["digits.prom"], "nothing half-written is left"
-    told = f"warning: {job.file} could not be written (No space left on device); the job goes on"
+    told = f"warning: {job.file} could not be written (No space left on device); the job continues"
     assert shown.getvalue().count(told) == 1
     assert only(job.after(5.0), "global_step", task="worker:0") == 1, "there is room again"
 

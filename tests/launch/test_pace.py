@@ -58,11 +58,11 @@ def test_it_is_named_once_and_for_the_same_steps():
         _event("worker:1", 201, 4),
         *(_event(f"worker:{i}", step, wait) for step in (300, 400, 500) for i, wait in ((0, 95), (1, 2))),
     ]  # fmt: skip
-    found = [paces.told(event) for event in told]
+    found = [paces.update(event) for event in told]
     assert [one.task for one in found if one] == ["worker:1"] and found[7], "shown by two rounds in a row"
     assert paces.slow.task == "worker:1"
-    assert [paces.told(_event("worker:1", 600, wait)) for wait in (None, "x")] == [None, None]
-    assert [paces.told(_event(f"worker:{i}", step, 50)) for step in (600, 700) for i in (0, 1)] == [None] * 4
+    assert [paces.update(_event("worker:1", 600, wait)) for wait in (None, "x")] == [None, None]
+    assert [paces.update(_event(f"worker:{i}", step, 50)) for step in (600, 700) for i in (0, 1)] == [None] * 4
     assert paces.slow is None
 
 

@@ -95,7 +95,7 @@ def test_a_divergence_is_tried_once_more_and_leaves_no_bad_checkpoint(run_python
     assert done.returncode == 3, done.stderr[-6000:]
     document = json.loads(done.stdout)
     assert [one["reason"] for one in document["attempts"]] == ["diverged", "diverged"]
-    assert "diverges again" in document["gave_up"]
+    assert "diverged again" in document["gave_up"]
     assert "training has diverged: " in "\n".join(document["failure"]["tail"])
     finite = "import sys, numpy as np, tensorflow as tf\n"
     finite += "r = tf.train.load_checkpoint(tf.train.latest_checkpoint(sys.argv[1]))\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_pipeline.launch.local.outcome import Failure
-from estimator_pipeline.launch.stacks.frames import _OURS, own_lines, waiting_line
+from estimator_pipeline.launch.stacks.frames import _OURS, user_lines, waiting_line
 
 _SITE = "/venv/lib/python3.11/site-packages"
 _TF = f"{_SITE}/tensorflow/python"
@@ -63,9 +63,9 @@ def test_the_line_that_is_looked_for(tmp_path, threads, lines):
     log.write_text(
         before + "step 5\nFatal Python error: Aborted\n\n" + "\n".join(threads) + "\nExtension modules: a, b\n"
     )
-    assert list(own_lines(log, offset=len(before))) == lines
+    assert list(user_lines(log, offset=len(before))) == lines
     log.write_text("no stacks")
-    assert own_lines(log) == () == own_lines(tmp_path / "nowhere")
+    assert user_lines(log) == () == user_lines(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_it_stands_before_the_last_lines_of_the_log(tmp_path):
         tmp_path / "log",
         ("a", "b"),
         "made no step for 5.0 s",
-        where=("worker:0 stands at x.py, line 1, in f",),
+        where=("worker:0 is at x.py, line 1, in f",),
     )
     assert failure.text().splitlines()[:3] == [
         "worker:0 made no step for 5.0 s.",
-        "worker:0 stands at x.py, line 1, in f.",
+        "worker:0 is at x.py, line 1, in f.",
         f"The last lines of {tmp_path / 'log'}:",
     ]
-    assert failure.document()["where"] == ["worker:0 stands at x.py, line 1, in f"]
+    assert failure.document()["where"] == ["worker:0 is at x.py, line 1, in f"]

@@ -58,7 +58,7 @@ def _crash(step=None, checkpoint=None, *, reason="failed", exit_code=-9, task="w
         (AttemptEnd("done"), "the job is done"),
         (AttemptEnd("interrupted"), "interrupted"),
         (AttemptEnd("timeout"), "time has run out"),
-        (_crash(exit_code=2), "bad input (exit code 2) comes again with every attempt"),
+        (_crash(exit_code=2), "bad input (exit code 2) would fail again"),
         (_crash(exit_code=126), "the program cannot be run (exit code 126)"),
         (_crash(exit_code=127), "the program cannot be run (exit code 127)"),
     ],
@@ -122,7 +122,7 @@ def test_a_divergence_is_tried_once_more_and_not_again():
     diverged = _crash(25, 20, reason="diverged", exit_code=3)
     decisions = _decisions([diverged, diverged])
     assert [one.restart for one in decisions] == [True, False]
-    assert decisions[1].why == "training diverges again at step 25: the same steps come to the same numbers"
+    assert decisions[1].why == "training diverged again at step 25: a restart would repeat the same steps"
 
 
 def test_a_divergence_that_is_noticed_later_is_the_same_one():
@@ -155,7 +155,7 @@ def test_what_fails_before_its_first_step_each_time_is_given_up_early():
     early = _crash(exit_code=1, began=False)
     decisions = _decisions([early] * 3, max_restarts=100)
     assert [one.restart for one in decisions] == [True, True, False]
-    assert decisions[2].why == "it fails before its first step each time (3 times the same way)"
+    assert decisions[2].why == "the same failure before the first step 3 times"
 
 
 def test_other_failures_and_steps_in_between_are_not_the_same_failure():
@@ -216,12 +216,12 @@ def _monitor(*, trains=True, foreign=False, said=()):
 )
 def test_the_silence_of_a_training_task(said, now, silent):
     found = _monitor(said=said).timed_out(now, _ALL)
-    assert (found.what if found else None) == silent
+    assert (found.kind if found else None) == silent
 
 
 def test_only_the_heartbeat_of_the_other_tasks_counts():
     assert _monitor(trains=False, said=[(5.0, "start")]).timed_out(10000.0, _ALL) is None
-    assert _monitor(trains=False, said=[(5.0, "heartbeat")]).timed_out(26.0, _ALL).what == "heartbeat"
+    assert _monitor(trains=False, said=[(5.0, "heartbeat")]).timed_out(26.0, _ALL).kind == "heartbeat"
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -231,8 +231,8 @@ def test_one_that_stops_before_its_first_heartbeat_is_noticed(trains):
     silent = _monitor(trains=trains)
     assert silent.timed_out(600.0, beats) is None
     found = silent.timed_out(601.0, beats)
-    assert found.text() == "told nothing and sent no heartbeat in 601.0 s since it was started"
-    assert _monitor(trains=trains, said=[(5.0, "log")]).timed_out(601.0, beats).what == "first heartbeat"
+    assert found.text() == "reported nothing and sent no heartbeat in 601.0 s since it was started"
+    assert _monitor(trains=trains, said=[(5.0, "log")]).timed_out(601.0, beats).kind == "first heartbeat"
     # A longer deadline for heartbeats is one for the first as well; a foreign program need not send any.
     assert silent.timed_out(900.0, TaskTimeouts(heartbeat=1000.0)) is None
     assert _monitor(trains=trains, foreign=True).timed_out(10000.0, beats) is None
@@ -246,11 +246,11 @@ def test_a_foreign_program_is_judged_by_what_it_tells():
     # Its log does not say whether it has begun: the longer deadline.
     logs = _monitor(foreign=True, said=[(5.0, "log")])
     assert logs.timed_out(105.0, _ALL) is None
-    assert logs.timed_out(106.0, _ALL).what == "step"
-    assert logs.timed_out(16.0, TaskTimeouts(step=10.0)).what == "step"
+    assert logs.timed_out(106.0, _ALL).kind == "step"
+    assert logs.timed_out(16.0, TaskTimeouts(step=10.0)).kind == "step"
     assert not logs.mute(10000.0, _ALL)
     steps = _monitor(foreign=True, said=[(5.0, "log"), (6.0, "step")])
-    assert steps.timed_out(17.0, _ALL).what == "step"
+    assert steps.timed_out(17.0, _ALL).kind == "step"
 
 
 def test_no_deadline_no_silence():
@@ -272,12 +272,12 @@ def test_a_time_in_which_nobody_listened_is_no_silence():
 def test_an_event_that_was_cut_off_leaves_the_next_one_whole(tmp_path, monkeypatch):
     """As by a disk that was full, and has room again."""
     history, write = History(tmp_path), os.write
-    history.tell("attempt_started", attempt=1)
+    history.append("attempt_started", attempt=1)
     monkeypatch.setattr(os, "write", lambda target, line: write(target, line[:9]))
-    history.tell("failed", attempt=1)
+    history.append("failed", attempt=1)
     monkeypatch.setattr(os, "write", write)
     for event in ("restart_in", "done"):
-        history.tell(event, attempt=1)
+        history.append(event, attempt=1)
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert len(lines) == 4 and lines[1] == '{"time": '
     assert [json.loads(lines[number])["event"] for number in (0, 2, 3)] == ["attempt_started", "restart_in", "done"]
@@ -285,7 +285,11 @@ def test_an_event_that_was_cut_off_leaves_the_next_one_whole(tmp_path, monkeypat
 
 def test_a_silence_in_words():
     words = [_monitor(said=said).timed_out(200.0, _ALL).text() for said in ([], [(5.0, "step")], [(5.0, "heartbeat")])]
-    assert words == ["came to no first step in 200.0 s", "made no step for 195.0 s", "sent no heartbeat for 195.0 s"]
+    assert words == [
+        "did not reach its first step in 200.0 s",
+        "made no step for 195.0 s",
+        "sent no heartbeat for 195.0 s",
+    ]
 
 
 # Heartbeats -----------------------------------------------------------------------------------------------------
@@ -335,7 +339,7 @@ def test_of_several_tasks_the_one_that_is_silent_longest_counts(tmp_path):
     monitor = _monitor(foreign=True)
     monitor.beats(hearts.look(50.0))
     found = monitor.timed_out(50.0, TaskTimeouts(heartbeat=25.0))
-    assert (found.what, found.seconds, found.who) == ("heartbeat", 30.0, "node-7-3")
+    assert (found.kind, found.seconds, found.process) == ("heartbeat", 30.0, "node-7-3")
     assert found.text() == "sent no heartbeat for 30.0 s: process 3 on node-7"
     # The whole machine stood still.
     hearts.excuse(15.0, 50.0)
@@ -485,7 +489,7 @@ def test_a_refusal_counts_whatever_code_its_command_ends_with(tmp_path):
         limits=RestartLimits(max_restarts=2, backoff=0.01),
         timeout=50.0,
     )
-    assert (outcome.exit_code, outcome.gave_up) == (2, "bad input (exit code 2) comes again with every attempt")
+    assert (outcome.exit_code, outcome.gave_up) == (2, "bad input (exit code 2) would fail again")
     assert len(outcome.attempts) == 1
 
 
@@ -524,7 +528,7 @@ def test_a_program_that_is_not_there_is_not_tried_again(tmp_path):
 def test_failures_before_the_first_step_are_given_up_early(tmp_path):
     outcome = _supervised(tmp_path, "emit('start'); sys.exit(7)", limits=RestartLimits(max_restarts=50, backoff=0.01))
     assert len(outcome.attempts) == 3
-    assert outcome.gave_up.startswith("it fails before its first step each time")
+    assert outcome.gave_up.startswith("the same failure before the first step")
     assert outcome.failure.exit_code == 7
 
 
@@ -578,9 +582,9 @@ def test_a_task_that_hangs_tells_where_it_stood(tmp_path):
     assert re.fullmatch(rf"{named} made no step for \d+\.\d s\.", lines[0])
     # Both made no step, and which one of them holds up the other is for who reads it.
     for line, task in zip(lines[1:3], (named, other), strict=True):
-        assert re.fullmatch(rf"{task} stands at .*program\.py, line \d+, in {functions[task]}\.", line), text
+        assert re.fullmatch(rf"{task} is at .*program\.py, line \d+, in {functions[task]}\.", line), text
     assert lines[3].startswith("The last lines of ")
-    assert f"; {named} stands at " in outcome.attempts[0].why
+    assert f"; {named} is at " in outcome.attempts[0].why
     stacks = (tmp_path / "logs" / "attempt-1" / "worker-0.log").read_text()
     assert "in waits_for_godot" in stacks, "the stacks of a hung Python are in its log"
 
@@ -606,7 +610,7 @@ def test_a_task_without_a_first_step_hangs(tmp_path):
     outcome = _supervised(
         tmp_path, "emit('start')\nif attempt == 1: for_ever()", timeouts=TaskTimeouts(start=1.0, step=0.5)
     )
-    assert outcome.attempts[0].why.startswith("worker:0 came to no first step in ")
+    assert outcome.attempts[0].why.startswith("worker:0 did not reach its first step in ")
     assert outcome.ok
 
 
@@ -632,8 +636,8 @@ def test_a_silent_evaluator_is_no_hung_task(tmp_path):
 def test_a_foreign_program_that_tells_nothing_has_no_deadline_and_that_is_said_once(tmp_path):
     outcome = _supervised(tmp_path, "time.sleep(0.5)", foreign=True, timeouts=TaskTimeouts(step=0.2))
     assert outcome.ok
-    assert [note for note in outcome.notes if "no deadline" in note] == [
-        "worker:0 tells nothing by which a step could be seen: no deadline for it"
+    assert [note for note in outcome.notes if "no timeout" in note] == [
+        "worker:0 reports no steps, and its log does not grow: no timeout for it"
     ]
 
 
@@ -657,7 +661,7 @@ def test_a_divergence_at_the_same_step_is_tried_once_more(tmp_path, how):
     outcome = _supervised(tmp_path, f"emit('step', step=25); {how}", limits=RestartLimits(max_restarts=9, backoff=0.01))
     assert [one.reason for one in outcome.attempts] == ["diverged", "diverged"]
     assert outcome.exit_code == 3
-    assert "diverges again at step 25" in outcome.gave_up
+    assert "diverged again at step 25" in outcome.gave_up
 
 
 def test_the_nan_of_a_foreign_program_is_found_in_its_log(tmp_path):
@@ -731,7 +735,7 @@ def test_a_supervised_launch_in_plain_lines(tmp_path):
         in out
     )
     assert "from the checkpoint of step 1" in out
-    assert "attempt 2: done, came to step 2, checkpoint 2" in out
+    assert "attempt 2: done, reached step 2, checkpoint 2" in out
 
 
 def test_a_signal_in_the_pause_ends_a_supervised_launch(tmp_path):
@@ -744,7 +748,7 @@ def test_a_signal_in_the_pause_ends_a_supervised_launch(tmp_path):
     out, err = launch.communicate(timeout=50)
     assert launch.returncode == 143, err
     assert json.loads(out)["reason"] == "interrupted"
-    assert "no further attempt: asked to end by SIGTERM" in err
+    assert "no further attempt: stopped by SIGTERM" in err
 
 
 def _last(tmp_path):

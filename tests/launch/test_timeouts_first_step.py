@@ -52,7 +52,7 @@ def test_a_task_that_has_begun_and_makes_no_step_hangs(foreign):
     assert monitor.timed_out(4505.0, allowed) is None
     monitor.beat(1e6)
     found = monitor.timed_out(1e6, allowed)
-    assert found is not None and found.text() == "came to no first step in 999995.0 s"
+    assert found is not None and found.text() == "did not reach its first step in 999995.0 s"
 
 
 @pytest.mark.parametrize(
@@ -75,19 +75,19 @@ def test_a_task_that_has_begun_and_makes_no_step_hangs(foreign):
 )
 def test_whom_it_is_for(monitor, now, silent):
     found = monitor.timed_out(now, TaskTimeouts(step=900.0))
-    assert (found.what if found else None) == silent
+    assert (found.kind if found else None) == silent
 
 
 def test_a_deadline_that_was_given_counts_instead():
     monitor = _monitor((5.0, "start"))
-    assert monitor.timed_out(61.0, TaskTimeouts(step=900.0, start=60.0)).what == "first step"
+    assert monitor.timed_out(61.0, TaskTimeouts(step=900.0, start=60.0)).kind == "first step"
     assert monitor.timed_out(60.0, TaskTimeouts(step=900.0, start=60.0)) is None
     assert monitor.timed_out(9999.0, TaskTimeouts(step=900.0, start=10000.0)) is None
     assert monitor.timed_out(1e9, TaskTimeouts(step=900.0, start=0.0)) is None
     assert not TaskTimeouts(start=0.0)
     # For a program with nothing but a log the longer one counts, and none is no longer one.
     logs = _monitor((5.0, "log"), foreign=True)
-    assert logs.timed_out(906.0, TaskTimeouts(step=900.0, start=0.0)).what == "step"
+    assert logs.timed_out(906.0, TaskTimeouts(step=900.0, start=0.0)).kind == "step"
 
 
 def test_what_stands_on_the_command_line():
@@ -135,4 +135,4 @@ def test_a_hang_in_the_start_of_a_launch(tmp_path, monkeypatch):
         timeout=240.0,
     )
     assert [one.reason for one in outcome.attempts] == ["hung", "done"]
-    assert outcome.attempts[0].why.startswith("worker:0 came to no first step in ")
+    assert outcome.attempts[0].why.startswith("worker:0 did not reach its first step in ")

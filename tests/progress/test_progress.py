@@ -331,7 +331,7 @@ def test_plain_lines_are_calm_about_steps_and_prompt_about_evaluations():
     tell(6.0, event="step", step=60, loss=0.25)
     tell(20.0, event="step", steps_per_sec=11)  # no new step
     tell(21.0, event="export", path="/m/export/1")
-    view.note("SIGTERM: ending every task")
+    view.note("SIGTERM: stopping every task")
     state.state, state.exit_code = "stopped", -15
     view.ended(state)
     assert stream.getvalue().splitlines() == [
@@ -341,7 +341,7 @@ def test_plain_lines_are_calm_about_steps_and_prompt_about_evaluations():
         "    3.0s  worker:0 evaluated step 20: accuracy 0.9123, loss 0.3",
         "    6.0s  worker:0 step 60, 10 steps/s, loss 0.25",
         "   21.0s  worker:0 exported /m/export/1",
-        "   21.0s  SIGTERM: ending every task",
+        "   21.0s  SIGTERM: stopping every task",
         "   21.0s  worker:0 stopped (signal SIGTERM)",
     ]
 
@@ -357,7 +357,7 @@ def test_evaluations_that_come_in_one_look_are_told_each_with_its_own_step(tmp_p
     writer.emit("evaluation", step=200, metrics={"accuracy": 0.5})
     writer.emit("evaluation", step=300, metrics="none")
     writer.emit("evaluation", step=400, metrics={"accuracy": 0.75})
-    for event in one.news():
+    for event in one.poll_events():
         view.event(one.state, event)
     assert stream.getvalue().splitlines() == [
         "    0.0s  worker:0 evaluated step 200: accuracy 0.5",
@@ -439,7 +439,7 @@ def test_a_failure_names_the_task_its_end_and_its_log():
     ]
     unread = Failure("ps:0", -7, Path("/logs/ps-0.log"), ())
     assert unread.head == (
-        "ps:0 failed with signal SIGBUS: a file could not be read (a disk that fails), or was made shorter meanwhile"
+        "ps:0 failed with signal SIGBUS: a file could not be read (disk error), or was truncated meanwhile"
     )
     silent = Failure("ps:0", -11, Path("/logs/ps-0.log"), ())
     assert silent.text() == "ps:0 failed with signal SIGSEGV. Its log is empty: /logs/ps-0.log"

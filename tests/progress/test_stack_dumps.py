@@ -111,14 +111,14 @@ def test_the_tasks_of_a_launch(tmp_path, beating, waiting):
     assert done.returncode == 0, done.stderr
     first, _, head, _, *stacks = done.stdout.splitlines()
     own = ROOT / "tests" / "support" / "command_line.py"
-    assert first.startswith(f"worker:0 (process {PID} on {HOST}) stands at {own}, line "), first
+    assert first.startswith(f"worker:0 (process {PID} on {HOST}) is at {own}, line "), first
     assert head == f"==> worker:0 (process {PID} on {HOST})"
     assert any(" in waits_for_godot" in line for line in stacks)
     assert not any("progress/stack_dumps.py" in line for line in stacks), "the thread that answers is left out"
     done = call("stacks", tmp_path / "logs", "--brief", "--task", "worker:0")
     assert done.stdout.startswith("worker:0 (") and "Thread" not in done.stdout
     done = call("stacks", tmp_path / "logs", "--task", "worker:1")
-    assert done.returncode == 2 and "tasks that run: worker:0" in done.stderr
+    assert done.returncode == 2 and "running tasks: worker:0" in done.stderr
 
 
 def test_the_tasks_of_srun_are_named_by_rank_until_they_tell_their_names(tmp_path, beating):
@@ -132,7 +132,7 @@ def test_the_tasks_of_srun_are_named_by_rank_until_they_tell_their_names(tmp_pat
     job.write_text(JOB.format(model_dir=tmp_path / "model"))
     for target in (folder, job):
         done = call("stacks", target, "--brief", env={"SLURM_PROCID": "1"})
-        assert done.returncode == 0 and done.stdout.startswith(f"worker:0 (process {PID} on {HOST}) stands at "), done
+        assert done.returncode == 0 and done.stdout.startswith(f"worker:0 (process {PID} on {HOST}) is at "), done
 
 
 NAMES = ("worker:0", "worker:1")
@@ -160,7 +160,7 @@ def test_one_that_is_stopped_is_named(tmp_path, monkeypatch):
         _until(lambda: (tmp_path / "command.progress.jsonl").exists())
         _until(lambda: (tmp_path / "command.progress.jsonl").read_text().count('"start"') == 2)
         heads = [f"{name} (process {one.pid} on {HOST})" for name, one in zip(NAMES, tasks, strict=True)]
-        lines = [f"{head} stands at {tmp_path / 'task.py'}, line 6, in <module>" for head in heads]
+        lines = [f"{head} is at {tmp_path / 'task.py'}, line 6, in <module>" for head in heads]
         done = call("stacks", tmp_path, "--brief")
         assert (done.returncode, done.stdout.splitlines()) == (0, lines)
         os.kill(tasks[1].pid, signal.SIGSTOP)
@@ -168,7 +168,7 @@ def test_one_that_is_stopped_is_named(tmp_path, monkeypatch):
         assert done.returncode == 1
         first, second, _, head = done.stdout.splitlines()[:4]
         assert (first, head) == (lines[0], f"==> {heads[0]}")
-        assert second.startswith(f"{heads[1]} did not answer within 0.6 s, nor send heartbeats: it is stopped")
+        assert second.startswith(f"{heads[1]} did not answer within 0.6 s, nor send heartbeats: it is suspended")
         assert f"==> {heads[1]}" not in done.stdout, "what it has answered before is of then"
         # One that was killed leaves its file behind.
         tasks[1].kill()
@@ -184,11 +184,11 @@ def test_a_job_of_which_no_task_runs(tmp_path):
     progress, heart = tmp_path / "worker-0.progress.jsonl", tmp_path / "worker-0.heartbeat"
     progress.touch()
     done = call("stacks", tmp_path)
-    assert done.returncode == 2 and "none has come to its training yet, or they run no engine" in done.stderr
+    assert done.returncode == 2 and "none has started its training yet, or they do not run this package" in done.stderr
     heart.touch()
     os.utime(heart, (1.0, 1.0))
     done = call("stacks", tmp_path)
-    assert done.returncode == 2 and "s old: they were killed, or all of them are stopped" in done.stderr
+    assert done.returncode == 2 and "s old: the tasks were killed, or are suspended" in done.stderr
     ProgressWriter(progress).emit("start", task="worker:0", process=f"{HOST}-{PID}")
     ProgressWriter(progress).emit("result")
     done = call("stacks", tmp_path)
@@ -268,7 +268,7 @@ def test_a_generator_that_stands_still_is_shown_and_the_job_goes_on(tmp_path):
         deadline = time.monotonic() + 120.0
         while True:
             done = call("stacks", tmp_path / "logs", "--brief")
-            if f" stands at {program}, line " in done.stdout and f"{line}, in slow" in done.stdout:
+            if f" is at {program}, line " in done.stdout and f"{line}, in slow" in done.stdout:
                 break
             assert time.monotonic() < deadline and launcher.poll() is None, done
             time.sleep(0.2)

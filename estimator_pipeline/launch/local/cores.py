@@ -1,7 +1,7 @@
-"""CPUs shared out among the tasks of a local cluster, as plain arithmetic.
+"""CPU assignment for the tasks of a local cluster.
 
-Without it every task starts as many threads as the machine has CPUs, and synchronous training then waits
-for the slowest of processes that push each other about.
+Otherwise every task starts as many threads as the machine has CPUs, and synchronous training waits for the slowest of
+processes that compete for them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from estimator_pipeline.cluster.spec import Task
 __all__ = ["TRAINING_JOBS", "available_cores", "share_cores", "thread_environment"]
 
 TRAINING_JOBS = ("chief", "master", "worker")
-"""The jobs that compute gradients. The others (ps, evaluator) serve them."""
+"""The jobs that compute gradients; the others are ps and evaluator."""
 
 
 def available_cores() -> tuple[int, ...]:
-    """The CPUs that this process may use, in order."""
+    """Return the CPUs that this process may use, in order."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def share_cores(tasks: Sequence[Task], cores: Sequence[int]) -> dict[Task, tuple[int, ...]]:
-    """Give each task its CPUs.
+    """Assign CPUs to each task.
 
-    With a CPU for every task, each ps and evaluator gets one of its own and the training tasks share the
-    rest evenly, the first ones (the chief among them) one more where it does not divide. With fewer, the
-    training tasks share all evenly and the others run beside them on any. With fewer CPUs than training
-    tasks all tasks run on all: pinned, two of them would share a CPU and the rest would wait for these.
+    With at least one CPU per task, each ps and evaluator gets one CPU. The training tasks split the rest evenly; a
+    remainder goes to the first ones, the chief among them. With fewer CPUs, the training tasks split all evenly and
+    the others may run on any. With fewer CPUs than training tasks, every task may run on all: if pinned, two of them
+    would share a CPU and the rest would wait for these two.
 
     Args:
         tasks: The tasks, in the order of the cluster.
@@ -47,30 +47,30 @@ def share_cores(tasks: Sequence[Task], cores: Sequence[int]) -> dict[Task, tuple
     if len(every) < len(tasks):
         return {**_even(training, every), **dict.fromkeys(others, every)}
     cut = len(every) - len(others)
-    own = {task: (core,) for task, core in zip(others, every[cut:], strict=True)}
-    return {**_even(training, every[:cut]), **own}
+    single = {task: (core,) for task, core in zip(others, every[cut:], strict=True)}
+    return {**_even(training, every[:cut]), **single}
 
 
 def thread_environment(
     cores: Mapping[Task, tuple[int, ...]], *, environ: Mapping[str, str]
 ) -> dict[Task, dict[str, str]]:
-    """The variables that size each task's thread pools to its CPUs, save those that `environ` has already.
+    """Return the variables that size each task's thread pools to its CPUs, except those set in `environ`.
 
     Args:
-        cores: What :func:`share_cores` gave. A task that shares its CPUs counts for its part of them.
+        cores: The result of :func:`share_cores`. A CPU shared by n tasks counts as 1/n for each.
         environ: The environment that the tasks will inherit.
 
     Returns:
-        For each task the variables to add. The pool between operations has at least two threads, because
-        an operation that blocks (a queue, a receive) would hold up the only one.
+        The variables to add for each task. The inter-op pool has at least two threads, because an op that blocks (a
+        queue, a receive) would block the only one.
     """
     result = {}
-    for task, own in cores.items():
-        # A training task does not count the others beside it, which are idle for most of the time; those
-        # count everyone, so that they do not push the training.
+    for task, task_cores in cores.items():
+        # A training task ignores ps and evaluator, which are idle for most of the time. Those count all tasks, so that
+        # they do not slow down the training.
         trains = task.type in TRAINING_JOBS
         rivals = [theirs for other, theirs in cores.items() if not trains or other.type in TRAINING_JOBS]
-        part = sum(1 / sum(core in theirs for theirs in rivals) for core in own)
+        part = sum(1 / sum(core in theirs for theirs in rivals) for core in task_cores)
         threads = max(1, int(part + 1e-9))
         wanted = {
             "TF_NUM_INTRAOP_THREADS": threads,

@@ -1,13 +1,12 @@
-"""The first thing that runs in the process of a launched task; it then becomes the task's program.
+"""Script that starts a launched task's process and then becomes the task's program by `exec`.
 
-It is started by its path with `python -I -S`, so it imports nothing but the standard library and is gone
-again within some ten milliseconds:
+It is started by its path with `python -I -S`, imports only the standard library and runs about ten milliseconds:
 
-    python -I -S shim.py LAUNCHER_PID CORES COMMAND [ARGS...]
+    python -I -S exec_shim.py LAUNCHER_PID CORES COMMAND [ARGS...]
 
-What it does cannot be done by the launcher from outside without a race, and a `preexec_fn` may deadlock
-in a process that has threads: ask the kernel to end this process when the launcher dies (Linux), and take
-the task's CPUs before the program counts them. Both are kept across `exec`.
+It asks the kernel to kill this process when the launcher dies (Linux), and sets the CPU affinity before the program
+counts its CPUs. Both survive `exec`. The launcher cannot do this from outside without a race, and a `preexec_fn` may
+deadlock in a process that has threads.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel send SIGKILL to this process when its parent ends; leave at once if it has ended.
+    """Have the kernel send SIGKILL to this process when its parent dies; exit at once if it is dead.
 
     Args:
-        parent: The process id that the launcher had. When it died before the request was in place, the
-            parent is another process by now, and nobody would ever end this one.
+        parent: The launcher's process id. If the launcher died before the request was in place, this process has a
+            different parent by now and would never be killed.
     """
     if sys.platform.startswith("linux"):
         import ctypes
@@ -35,7 +34,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def take_cores(cores: str) -> None:
-    """Run on the named CPUs only.
+    """Restrict this process to these CPUs.
 
     Args:
         cores: CPU numbers as in "0,1", or "-" for all that the launcher may use.
@@ -53,7 +52,7 @@ def main(arguments: list[str]) -> None:
     parent, cores, *command = arguments
     die_with_parent(int(parent))
     take_cores(cores)
-    # The interpreter ignores these two at its start, and what is ignored stays ignored across exec.
+    # The interpreter ignores these two at its start, and `exec` keeps ignored signals ignored.
     for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The failure that ends a launch: which task it is of, and what that task says of it."""
+"""The failure that ends a launch: the task that failed first, and its error."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from estimator_pipeline.launch.local.task import RunningTask
 from estimator_pipeline.launch.supervisor.ranks import MEMORY
 from estimator_pipeline.progress.error_lines import error_in
 
-__all__ = ["failure_of"]
+__all__ = ["build_failure"]
 
-_WHAT = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}
-# As much of a log as a long traceback takes.
+_DESCRIPTIONS = {"diverged": "diverged", "preempted": "was stopped from outside the job"}
+# Enough lines for a long traceback.
 _LINES = 400
 
 
-def failure_of(
-    one: RunningTask, reason: str, tail: tuple[str, ...], *, caused_by: RunningTask | None = None
+def build_failure(
+    task: RunningTask, reason: str, tail: tuple[str, ...], *, caused_by: RunningTask | None = None
 ) -> Failure:
-    """The failure of a task that has ended; of one that started several, that of the first of them that failed.
+    """Return the failure of a task that has ended; for a command with several tasks, that of the first failed task.
 
     Args:
-        one: The task.
+        task: The task.
         reason: "failed", "diverged" or "preempted".
         tail: The last lines of its log.
-        caused_by: The task that it names as the reason of its own end. One that still runs does not answer the others.
+        caused_by: The task that it reports as the cause of its failure. If that task still runs, it is reported as not
+            answering.
     """
-    code, log = one.process.exit_code or 0, one.plan.log
-    what = _WHAT.get(reason, one.left_early)
-    if reason == "failed" and caused_by is not None and caused_by is not one and caused_by.alive:
-        said = last_lines(caused_by.plan.log, offset=caused_by.log_offset)
+    code, log = task.process.exit_code or 0, task.plan.log
+    description = _DESCRIPTIONS.get(reason, task.left_early)
+    if reason == "failed" and caused_by is not None and caused_by is not task and caused_by.alive:
+        lines = last_lines(caused_by.plan.log, offset=caused_by.log_offset)
         return Failure(
-            caused_by.name, None, caused_by.plan.log, said, f"does not answer {one.name}", error=one.state.error
+            caused_by.name, None, caused_by.plan.log, lines, f"does not answer {task.name}", error=task.state.error
         )
-    first = one.ranks.first() if one.ranks is not None and reason == "failed" and not what else None
+    first = task.ranks.first() if task.ranks is not None and reason == "failed" and not description else None
     if first is not None:
-        return Failure(first.task, first.exit_code, log, tail, first.what, one.state.refusal, error=first.error)
-    if one.out_of_memory and not what:
-        return Failure(one.name, code, log, tail, MEMORY)
+        return Failure(first.task, first.exit_code, log, tail, first.description, task.state.refusal, error=first.error)
+    if task.out_of_memory and not description:
+        return Failure(task.name, code, log, tail, MEMORY)
     error = ""
-    if reason == "failed" and not what:
-        error = one.state.error or error_in(last_lines(log, offset=one.log_offset, count=_LINES))
-    return Failure(one.name, code, log, tail, what, one.state.refusal, error=error)
+    if reason == "failed" and not description:
+        error = task.state.error or error_in(last_lines(log, offset=task.log_offset, count=_LINES))
+    return Failure(task.name, code, log, tail, description, task.state.refusal, error=error)

@@ -1,8 +1,8 @@
-"""What a launch is at, as a file in Prometheus's text format, for the textfile collector of node_exporter.
+"""Progress of a launch in Prometheus's text format, for the textfile collector of node_exporter.
 
-https://prometheus.io/docs/instrumenting/exposition_formats/: a family of samples has a HELP and a TYPE; labels are
-escaped; the file has no times of its own, which the collector refuses. The label is `job_name`, since `job` is the
-scraping target's, and the file's name without its end: the collector refuses all files, where two of them say the same.
+https://prometheus.io/docs/instrumenting/exposition_formats/: a metric family has HELP and TYPE lines and escaped
+labels. Samples have no timestamps, which the collector rejects. The label is `job_name`, the file name without its
+suffix: `job` is the label of the scrape target, and the collector rejects all files if two have the same sample.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Samples = Sequence[tuple[Mapping[str, str], float]]
 
 
 class MetricsView(View):
-    """Passes everything on to a view, and keeps a file of metrics beside it.
+    """View that writes a metrics file and forwards everything to another view.
 
-    The file is replaced as a whole: after the start, every five seconds, and at each end. Where it cannot be written
-    later on, that is said once, and the launch goes on.
+    The file is replaced as a whole: after the start, every five seconds, and at each end. If it cannot be written
+    later, the view logs one warning and the launch continues.
 
     Args:
-        inner: The view that a person sees; None for none.
-        path: The file. A collector reads names that end with ".prom".
-        every: Seconds from one file to the next.
-        clock: Seconds from anywhere; for tests.
+        inner: The view to forward to; None for none.
+        path: The file. The collector reads names that end with ".prom".
+        every: Seconds between two writes.
+        clock: Returns seconds since any start; for tests.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -72,7 +72,7 @@ class MetricsView(View):
                 hint="name a file in a folder that is there and can be written to.",
             )
 
-    # -- what the view is told --------------------------------------------------------------------------------------
+    # -- View -------------------------------------------------------------------------------------------------------
 
     def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
         self._states = states
@@ -106,7 +106,7 @@ class MetricsView(View):
         self._inner.finish(outcome)
 
     def close(self) -> None:
-        # Also between two attempts, in whose pause nobody calls `refresh`.
+        # Also between two attempts, when `refresh` is not called.
         self._update()
         self._inner.close()
 
@@ -118,39 +118,39 @@ class MetricsView(View):
     # -- the file ---------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """The file as it is to be now."""
+        """Return the current content of the file."""
         families = []
-        for name, kind, text, found in [*self._of_tasks(), *self._of_job()]:
-            samples = [({"job_name": self._path.stem, **labels}, value) for labels, value in found]
+        for name, kind, text, family in [*self._of_tasks(), *self._of_job()]:
+            samples = [({"job_name": self._path.stem, **labels}, value) for labels, value in family]
             families.append(exposition(f"{_PREFIX}_{name}", kind, text, samples))
         return "".join(families)
 
     def _of_tasks(self) -> Iterator[tuple[str, str, str, Samples]]:
         def each(value: Callable[[TaskState], float | None]) -> Samples:
-            return [({"task": one.task}, found) for one in self._states if (found := value(one)) is not None]
+            return [({"task": state.task}, number) for state in self._states if (number := value(state)) is not None]
 
-        yield "task_running", "gauge", "Whether the task's process runs.", each(lambda one: float(_runs(one)))
-        yield "global_step", "gauge", "The global step that the task last told.", each(lambda one: one.step)
-        yield "max_steps", "gauge", "The global step at which training ends.", each(lambda one: one.max_steps)
+        yield "task_running", "gauge", "Whether the task's process runs.", each(lambda state: float(_runs(state)))
+        yield "global_step", "gauge", "The last global step that the task reported.", each(lambda state: state.step)
+        yield "max_steps", "gauge", "The global step at which training ends.", each(lambda state: state.max_steps)
         yield (
             "steps_per_second",
             "gauge",
             "Global steps per second, while the task runs.",
-            each(lambda one: one.steps_per_sec if _runs(one) else None),
+            each(lambda state: state.steps_per_sec if _runs(state) else None),
         )
-        yield "loss", "gauge", "The loss that the task last told.", each(lambda one: one.loss)
+        yield "loss", "gauge", "The last loss that the task reported.", each(lambda state: state.loss)
         yield (
             "checkpoint_step",
             "gauge",
             "The step of the last checkpoint that the task wrote.",
-            each(lambda one: one.checkpoint),
+            each(lambda state: state.checkpoint),
         )
-        evaluations = [(one.task, one.evaluation) for one in self._states if one.evaluation is not None]
+        evaluations = [(state.task, state.evaluation) for state in self._states if state.evaluation is not None]
         yield (
             "evaluation_step",
             "gauge",
             "The step of the checkpoint that was evaluated last.",
-            [({"task": task}, step) for task, found in evaluations if (step := _number(found["step"])) is not None],
+            [({"task": task}, step) for task, last in evaluations if (step := _number(last["step"])) is not None],
         )
         yield (
             "evaluation_metric",
@@ -158,22 +158,22 @@ class MetricsView(View):
             "The metrics of the last evaluation.",
             [
                 ({"task": task, "metric": name}, number)
-                for task, found in evaluations
-                for name, value in sorted(found["metrics"].items())
+                for task, last in evaluations
+                for name, value in sorted(last["metrics"].items())
                 if name != "global_step" and (number := _number(value)) is not None
             ],
         )
         yield (
             "last_progress_timestamp_seconds",
             "gauge",
-            "When the task last told a step, a checkpoint, an evaluation, an export or its result.",
+            "When the task last reported a step, a checkpoint, an evaluation, an export or its result.",
             [({"task": task}, at) for task, at in self._progress.items()],
         )
 
     def _of_job(self) -> Iterator[tuple[str, str, str, Samples]]:
         yield "start_time_seconds", "gauge", "When the launch began.", [({}, self._began)]
         yield "restarts_total", "counter", "How often the job was started again.", [({}, max(0, self._attempts - 1))]
-        yield "job_running", "gauge", "Whether the launch goes on.", [({}, float(self._reason is None))]
+        yield "job_running", "gauge", "Whether the launch is still running.", [({}, float(self._reason is None))]
         ended: Samples = [] if self._reason is None else [({"reason": self._reason}, 1.0)]
         yield "job_ended", "gauge", "How the launch has ended.", ended
 
@@ -181,12 +181,14 @@ class MetricsView(View):
         error = self._write()
         if error is not None and not self._noted:
             self._noted = True
-            self._inner.note(f"warning: {self._path} could not be written ({error.strerror or error}); the job goes on")
+            self._inner.note(
+                f"warning: {self._path} could not be written ({error.strerror or error}); the job continues"
+            )
 
     def _write(self) -> OSError | None:
-        """Why it could not be written; nothing of it is left then."""
+        """Write the file atomically; return the error if that fails."""
         self._written = self._clock()
-        # Aside it is hidden, and without the end by which a collector chooses.
+        # The temporary file is hidden and lacks the suffix that the collector selects by.
         try:
             durable.write(self._path, self.text().encode(errors="replace"), to_disk=False)
         except OSError as error:
@@ -195,13 +197,13 @@ class MetricsView(View):
 
 
 def exposition(name: str, kind: str, text: str, samples: Samples) -> str:
-    """A family in the text format; "" where it has no samples.
+    """Format a metric family; "" if it has no samples.
 
     Args:
-        name: With its prefix and unit.
+        name: The name with its prefix and unit.
         kind: "gauge" or "counter".
-        text: For HELP.
-        samples: Labels and value of each.
+        text: The text of HELP.
+        samples: Labels and value of each sample.
     """
     if not samples:
         return ""
@@ -230,7 +232,7 @@ def _runs(state: TaskState) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """A metric's number. NaN and infinities are told as texts, for JSON has none; other texts are no numbers."""
+    """Return a metric as a number; events have NaN and infinities as strings, since JSON has none."""
     if isinstance(value, int | float):
         return value
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else None

@@ -1,14 +1,13 @@
-"""Find and end whatever a launch has left running; as a script, do so when the launcher has vanished.
+"""Cleanup of the processes that a launch left running; as a script, cleanup after a killed launcher.
 
 The launcher starts one guard beside its tasks, by path with `python -I -S`:
 
-    python -I -S guard.py RUN_ID
+    python -I -S orphan_guard.py RUN_ID
 
-It reads process group ids, one a line, from a pipe whose other end only the launcher holds. A launcher
-that ends properly says "done" first. When the pipe closes without it, the launcher was killed: the guard
-then kills the groups and every process that carries the run id in its environment. So grandchildren end
-too, even those that have moved to a session of their own, where the kernel's death signal of `shim.py`
-does not reach.
+It reads process group ids, one per line, from a pipe whose other end only the launcher holds. A launcher that exits
+normally writes "done" first. If the pipe closes without it, the launcher was killed: the guard then kills the groups
+and every process with the run id in its environment. This includes grandchildren that started a new session, which the
+kernel's parent-death signal (`exec_shim.py`) does not reach.
 
 Standard library only, since it runs without site packages.
 """
@@ -23,13 +22,13 @@ import time
 from collections.abc import Collection
 
 RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
-# The mark of a supervised command: the run id is the job's, which tasks on other machines share.
+# Marks a supervised command: there the run id is the job's, and tasks on other machines have the same.
 SUPERVISOR_VARIABLE = "ESTIMATOR_PIPELINE_SUPERVISOR"
 MARKS = (RUN_ID_VARIABLE, SUPERVISOR_VARIABLE)
 
 
 def survivors(run_id: str, groups: Collection[int]) -> list[int]:
-    """The living processes of a launch, zombies and this process left out.
+    """Return the running processes of a launch, without zombies and this process.
 
     Args:
         run_id: The launch's value of ESTIMATOR_PIPELINE_RUN_ID.
@@ -41,7 +40,7 @@ def survivors(run_id: str, groups: Collection[int]) -> list[int]:
     if not os.path.isdir("/proc/self"):
         return []
     marks = {f"{name}={run_id}".encode() for name in MARKS}
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -52,42 +51,42 @@ def survivors(run_id: str, groups: Collection[int]) -> list[int]:
             if state in (b"Z", b"X"):
                 continue
             if int(group) in groups:
-                found.append(int(name))
+                pids.append(int(name))
                 continue
             with open(f"/proc/{name}/environ", "rb") as environ:
                 if not marks.isdisjoint(environ.read().split(b"\0")):
-                    found.append(int(name))
+                    pids.append(int(name))
         except (OSError, ValueError):
-            continue  # ended while we looked, or another user's
-    return found
+            continue  # ended in the meantime, or another user's
+    return pids
 
 
 def send(pids: Collection[int], number: int) -> None:
-    """Send a signal to each process that still is."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def send_to_groups(groups: Collection[int], number: int) -> None:
-    """Send a signal to each process group that still is."""
+    """Send a signal to each process group that still exists."""
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
 
 
 def kill_all(run_id: str, groups: Collection[int], *, seconds: float = 10.0) -> list[int]:
-    """Kill every process of a launch, again and again until none is found.
+    """Kill every process of a launch, and repeat until none is left.
 
-    A process may fork between the look and the kill, so one round is not enough.
+    One pass is not enough, since a process may fork between the scan and the kill.
 
     Args:
         run_id: The launch's value of ESTIMATOR_PIPELINE_RUN_ID.
         groups: The process groups of its tasks.
-        seconds: When to give up, on processes that the kernel cannot end now.
+        seconds: How long to try. The kernel cannot always end a process at once.
 
     Returns:
-        What is still there: empty, save in that case.
+        The processes that still run; empty unless the time ran out.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -100,7 +99,7 @@ def kill_all(run_id: str, groups: Collection[int], *, seconds: float = 10.0) -> 
 
 
 def main(arguments: list[str]) -> None:
-    """Wait for the launcher's last word, or for its silence."""
+    """Wait until the launcher writes "done" or its end of the pipe closes."""
     (run_id,) = arguments
     groups: set[int] = set()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""How a launch ended: each task, the failure if there was one, and the job's result."""
+"""Outcome of a launch: the end of each task, the failure, and the job's result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHIEF_FIRST = ("chief:0", "worker:0")
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """How one task ended. The fields are those of `progress.TaskState`.
+    """The end of one task. The other fields are those of `progress.TaskState`.
 
     Attributes:
         log: Its log file.
@@ -42,26 +42,26 @@ class TaskEnd:
 
 @dataclass(frozen=True)
 class Failure:
-    """The first task that failed by itself.
+    """The task that failed first, independently of the others.
 
     Attributes:
         task: Its name.
-        exit_code: As subprocess gives it: minus the signal's number when a signal ended it. None for a task that
-            did not end.
+        exit_code: Its exit code, or minus the number of the signal that ended it, as in `subprocess`. None for a task
+            that did not end.
         log: Its log file.
-        tail: The last lines of it.
-        what: What it did, where the exit code does not say it: "made no step for 60.1 s".
-        refusal: The error of a task of ours that refused its input, as it told it: code, what, found, hint.
-        where: Of a task that hung, and of those that made no step with it: where the job's own code stood, see
-            :func:`stacks.own_lines`.
-        error: The exception that ended it, in one line, as it told it or as the last traceback of its log has it.
+        tail: The last lines of the log.
+        description: The failure, where the exit code is not enough: "made no step for 60.1 s". In JSON: `what`.
+        refusal: The input error that the task reported: code, what, found, hint.
+        where: For a hung task, and those that made no step with it: the lines of user code that they were in, see
+            :func:`stacks.user_lines`.
+        error: The exception in one line, as the task reported it or from the last traceback in its log.
     """
 
     task: str
     exit_code: int | None
     log: Path
     tail: tuple[str, ...]
-    what: str = ""
+    description: str = ""
     refusal: Mapping[str, str | None] | None = None
     where: tuple[str, ...] = ()
     error: str = ""
@@ -70,44 +70,54 @@ class Failure:
     def head(self) -> str:
         """The failure in one line."""
         ended = "failed" if self.exit_code is None else f"failed with {end_name(self.exit_code)}"
-        # What the kernel says of a page of a mapped file, as record files are read.
-        unread = "a file could not be read (a disk that fails), or was made shorter meanwhile"
+        # SIGBUS: a page of a memory-mapped file, such as a record file, cannot be read.
+        unread = "a file could not be read (disk error), or was truncated meanwhile"
         why = self.error or (unread if self.exit_code == -signal.SIGBUS else "")
-        return f"{self.task} {self.what or ended}" + (f": {why}" if why else "")
+        return f"{self.task} {self.description or ended}" + (f": {why}" if why else "")
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
-        found = {**self.__dict__, "log": str(self.log), "tail": list(self.tail), "where": list(self.where)}
-        return {key: value for key, value in found.items() if value or key not in ("what", "refusal", "where", "error")}
+        document = {
+            "task": self.task,
+            "exit_code": self.exit_code,
+            "log": str(self.log),
+            "tail": list(self.tail),
+            "what": self.description,
+            "refusal": self.refusal,
+            "where": list(self.where),
+            "error": self.error,
+        }
+        optional = ("what", "refusal", "where", "error")
+        return {key: value for key, value in document.items() if value or key not in optional}
 
     def text(self) -> str:
-        """The failure for people."""
+        """Format the failure as text, with the end of the log."""
         head = "\n".join(
             [self.head if self.head.endswith(".") else f"{self.head}.", *(f"{line}." for line in self.where)]
         )
         if not self.tail:
             return f"{head} Its log is empty: {self.log}"
-        said = f"{head}\nThe" if self.where else f"{head} The"
-        return "\n".join([f"{said} last lines of {self.log}:", *(f"  {self.task} | {line}" for line in self.tail)])
+        title = f"{head}\nThe" if self.where else f"{head} The"
+        return "\n".join([f"{title} last lines of {self.log}:", *(f"  {self.task} | {line}" for line in self.tail)])
 
 
 @dataclass(frozen=True)
 class LaunchOutcome:
-    """How a launch ended.
+    """The outcome of a launch.
 
     Attributes:
         reason: "done", "failed", "hung", "diverged", "preempted", "interrupted" or "timeout".
-        exit_code: What the launcher should exit with: 0; 1 for a failure, a hung task or a time-out; 2 when the task
-            that failed said with its own exit code 2 that its input was bad; 3 when training diverged; 75 when a
-            task was asked to end by somebody else, and training stands in a checkpoint; 128 plus the signal's number.
-        seconds: How long the launch took.
-        tasks: How each task ended.
-        failure: Where `reason` is "failed", "hung", "diverged" or "preempted".
-        result: What the job came to, see :func:`combined_result`; None where no task told anything.
-        notes: What the launcher had to say on the way.
-        signal: The signal that asked the launcher to end, or that it passed on, if one came.
-        attempts: What was tried, under a supervisor; see `history.Attempt`.
-        gave_up: Why there was no further attempt, under a supervisor.
+        exit_code: The exit code for the launcher: 0; 1 for a failure, a hung task or a timeout; 2 if the failed task
+            reported bad input by its exit code 2; 3 if training diverged; 75 if a task was stopped from outside the
+            job and training is saved in a checkpoint; 128 plus the signal's number.
+        seconds: The duration of the launch.
+        tasks: The end of each task.
+        failure: Set if `reason` is "failed", "hung", "diverged" or "preempted".
+        result: The job's result, see :func:`combined_result`; None if no task reported anything.
+        notes: The launcher's messages.
+        signal: The signal that stopped the launcher, or that it forwarded, if any.
+        attempts: The attempts under a supervisor; see `history.Attempt`.
+        gave_up: Under a supervisor, why there was no further attempt.
     """
 
     reason: str
@@ -125,7 +135,7 @@ class LaunchOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the job did what it should."""
+        """Whether the job succeeded."""
         return self.exit_code == 0
 
     def document(self) -> dict[str, Any]:
@@ -149,35 +159,34 @@ class LaunchOutcome:
 
 
 def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
-    """The job's result from what its tasks told.
+    """Combine the job's result from its tasks' events.
 
-    The chief's `result` event counts; without one any other task's; without any, what the tasks' steps and
-    evaluations say.
+    The chief's `result` event counts, else any other task's, else the tasks' steps and evaluations.
 
     Args:
-        states: What is known of each task.
+        states: The state of each task.
 
     Returns:
-        None where nothing is known, else a mapping with `global_step`, `metrics`, `exports`, `steps` (of each
-        task that trains), `source` ("result" or "log") and whatever else the result event had.
+        None if nothing is known, else a mapping with `global_step`, `metrics`, `exports`, `steps` (of each training
+        task), `source` ("result" or "log") and the other fields of the result event.
     """
     ordered = sorted(states, key=lambda state: state.task not in _CHIEF_FIRST)
     steps = {
-        state.task: own
+        state.task: count
         for state in states
-        if state.trains and (own := state.step if state.steps is None else state.steps) is not None
+        if state.trains and (count := state.step if state.steps is None else state.steps) is not None
     }
-    told = next((state.result for state in ordered if state.result is not None), None)
-    if told is not None:
-        exports = told.get("exports") or [path for state in states for path in state.exports]
-        # What a task was last seen at may be some steps old.
-        reports = told.get("tasks") or {}
+    result = next((state.result for state in ordered if state.result is not None), None)
+    if result is not None:
+        exports = result.get("exports") or [path for state in states for path in state.exports]
+        # The last step event of a task may be some steps old.
+        reports = result.get("tasks") or {}
         steps = {task: reports.get(task, {}).get("steps", seen) for task, seen in steps.items()}
-        return {**told, "exports": exports, "steps": steps, "source": "result"}
+        return {**result, "exports": exports, "steps": steps, "source": "result"}
     evaluations = [state.evaluation for state in states if state.evaluation is not None]
     if not steps and not evaluations:
         return None
-    last: Mapping[str, Any] = max(evaluations, key=lambda one: one["step"] or 0, default={})
+    last: Mapping[str, Any] = max(evaluations, key=lambda evaluation: evaluation["step"] or 0, default={})
     reached = [state.step for state in states if state.step is not None]
     return {
         "global_step": last.get("step") or max(reached, default=None),
@@ -189,20 +198,20 @@ def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
 
 
 def last_lines(log: Path, *, count: int = 20, offset: int = 0, limit: int = 64 * 1024) -> tuple[str, ...]:
-    """The last lines of a log, without what TensorFlow says at its start.
+    """Return the last lines of a log, without TensorFlow's startup messages.
 
     Args:
         log: The file.
-        count: How many lines.
-        offset: Where this launch's own part begins, in bytes.
-        limit: How many bytes to look at, at most.
+        count: The number of lines.
+        offset: The byte at which this launch's part of the file begins.
+        limit: The number of bytes to read at most.
     """
     lines = end_of(log, offset=offset, limit=limit).rstrip().splitlines()
     return tuple([line for line in lines if not is_noise(line)][-count:])
 
 
 def end_of(log: Path, *, offset: int, limit: int) -> str:
-    """The end of a log as text, "" where it cannot be read; see :func:`last_lines`."""
+    """Return the end of a log as text, "" if it cannot be read; see :func:`last_lines`."""
     try:
         with open(log, "rb") as source:
             end = source.seek(0, 2)

@@ -1,4 +1,4 @@
-"""What a local launch will start, as data that can be read, compared and printed before anything runs."""
+"""Plan of a local launch: the processes to start, as data that can be printed before anything runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TASK_VARIABLE = "ESTIMATOR_PIPELINE_TASK"
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """How many tasks of each kind a local cluster has, and the dialect that tells them.
+    """Number of tasks of each job in a local cluster, and the TF_CONFIG dialect.
 
     Attributes:
-        workers: How many `worker` tasks; the chief is not one of them.
-        chief: Whether there is a `chief` task (`master` in that dialect).
-        ps: How many parameter servers.
+        workers: The number of `worker` tasks, without the chief.
+        chief: Whether there is a `chief` task (`master` in the dialect of that name).
+        ps: The number of parameter servers.
         evaluator: Whether there is an evaluator.
         dialect: One of `cluster.spec.DIALECTS`.
     """
@@ -46,9 +46,9 @@ class LaunchShape:
 
     @classmethod
     def of(cls, config: TFConfig) -> LaunchShape:
-        """The shape of the cluster that a TF_CONFIG document describes, wherever its hosts are.
+        """Return the shape of the cluster that a TF_CONFIG document describes.
 
-        An evaluator counts when the document names it, inside the cluster or as its own task.
+        An evaluator counts if the document has it in the cluster or as the document's own task.
 
         Raises:
             ClusterError: The document describes no cluster.
@@ -72,14 +72,14 @@ class LaunchShape:
 
     @property
     def ports(self) -> int:
-        """How many ports the cluster needs."""
+        """The number of ports that the cluster needs."""
         return self.workers + self.chief + self.ps + self.evaluator
 
     def documents(self, ports: Sequence[int]) -> dict[Task, dict[str, Any]]:
-        """Each task's TF_CONFIG on this machine.
+        """Return each task's TF_CONFIG on this machine.
 
         Raises:
-            ClusterError: A cluster that cannot be, such as one without a training task.
+            ClusterError: The cluster is not valid, for example without a training task.
         """
         return local_cluster(
             workers=self.workers,
@@ -98,11 +98,11 @@ class TaskPlan:
     Attributes:
         task: Which task of the cluster it is.
         command: The program and its arguments.
-        environ: What is added to the launcher's own environment.
+        environ: The variables to add to the launcher's environment.
         cores: The CPUs it may use; empty for all.
-        log: The file that takes its standard output and standard error.
-        progress: The file that takes its events, see `progress.py`.
-        label: What it is called, where that is not its task.
+        log: The file for its standard output and standard error.
+        progress: The file for its events, see `progress_file.py`.
+        label: A name to show instead of the task.
     """
 
     task: Task
@@ -115,7 +115,7 @@ class TaskPlan:
 
     @property
     def name(self) -> str:
-        """What it is called: "worker:0"."""
+        """The name to show, such as "worker:0"."""
         return self.label or str(self.task)
 
 
@@ -124,12 +124,11 @@ class LaunchPlan:
     """All processes of a launch.
 
     Attributes:
-        run_id: The launch's own name, in the environment of every process that descends from it.
-        tasks: In the order in which they are started.
+        run_id: The launch's unique name, in the environment of all its processes and their children.
+        tasks: The tasks in the order in which they are started.
         ports: The ports that the cluster uses.
         log_dir: The folder of the logs and progress files.
-        foreign: Whether the command is somebody else's program, which may not know how to end its ps and
-            evaluator tasks.
+        foreign: Whether the command is a user program, which may not shut down its ps and evaluator tasks.
     """
 
     run_id: str
@@ -139,30 +138,30 @@ class LaunchPlan:
     foreign: bool
 
     def document(self) -> dict[str, Any]:
-        """The plan as a JSON document."""
+        """Return the plan as a JSON document."""
         return {
             "run_id": self.run_id,
             "log_dir": str(self.log_dir),
             "ports": list(self.ports),
             "tasks": [
                 {
-                    "task": str(one.task),
-                    "command": list(one.command),
-                    "environ": dict(one.environ),
-                    "tf_config": json.loads(one.environ["TF_CONFIG"]),
-                    "cores": list(one.cores),
-                    "log": str(one.log),
-                    "progress": str(one.progress),
+                    "task": str(task.task),
+                    "command": list(task.command),
+                    "environ": dict(task.environ),
+                    "tf_config": json.loads(task.environ["TF_CONFIG"]),
+                    "cores": list(task.cores),
+                    "log": str(task.log),
+                    "progress": str(task.progress),
                 }
-                for one in self.tasks
+                for task in self.tasks
             ],
         }
 
     def text(self) -> str:
-        """The plan for people, every command as a shell would take it."""
+        """Format the plan as text, with commands quoted for a shell."""
         first = self.tasks[0].environ
         common = {
-            name: value for name, value in first.items() if all(one.environ.get(name) == value for one in self.tasks)
+            name: value for name, value in first.items() if all(task.environ.get(name) == value for task in self.tasks)
         }
         ports = ", ".join(map(str, self.ports))
         lines = [
@@ -172,26 +171,26 @@ class LaunchPlan:
             "environment of every task",
             *(f"  {name}={shlex.quote(value)}" for name, value in sorted(common.items())),
         ]
-        for one in self.tasks:
-            own = {name: value for name, value in one.environ.items() if name not in common}
+        for task in self.tasks:
+            extra = {name: value for name, value in task.environ.items() if name not in common}
             lines += [
                 "",
-                str(one.task),
-                f"  command  {shlex.join(one.command)}",
-                f"  cores    {', '.join(map(str, one.cores)) or 'all'}",
-                f"  log      {one.log}",
-                *(f"  {name}={shlex.quote(value)}" for name, value in sorted(own.items())),
+                str(task.task),
+                f"  command  {shlex.join(task.command)}",
+                f"  cores    {', '.join(map(str, task.cores)) or 'all'}",
+                f"  log      {task.log}",
+                *(f"  {name}={shlex.quote(value)}" for name, value in sorted(extra.items())),
             ]
         return "\n".join(lines)
 
 
 def new_run_id() -> str:
-    """A name for a launch that sorts by time and that no other launch has."""
+    """Return a unique name for a launch that sorts by time."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def _addresses(document: Mapping[str, Any]) -> list[str]:
-    """Of all tasks, as a TF_CONFIG document has them."""
+    """Return the addresses of all tasks in a TF_CONFIG document."""
     return [address for listed in document.get("cluster", {}).values() for address in listed]
 
 
@@ -209,7 +208,7 @@ def plan_local(
     available: Sequence[int] | None = None,
     heartbeat: float | None = None,
 ) -> LaunchPlan:
-    """Lay down which process a local cluster starts for each task. Starts, writes and picks nothing.
+    """Build the plan of a local cluster without starting or writing anything.
 
     Args:
         command: The program that every task runs, and its arguments.
@@ -217,17 +216,17 @@ def plan_local(
         ports: Its ports, at least `shape.ports`.
         log_dir: The folder for logs and progress files.
         run_id: See :func:`new_run_id`.
-        environ: The environment that the tasks will inherit. What the user set there for threads and for
-            TensorFlow's log level stays.
-        foreign: Whether the command is somebody else's program.
-        hold_ports: Whether the launcher keeps the ports bound, which a server must know.
-        cores: "split": each task gets CPUs and threads of its own, see :func:`cores.share_cores`. "share":
-            all tasks run on all CPUs, and TensorFlow chooses its threads.
-        available: The CPUs to share out; None for those that this process may use.
-        heartbeat: How many seconds apart the tasks of ours send heartbeats; None for none.
+        environ: The environment that the tasks will inherit. Its settings of threads and of TensorFlow's log level are
+            kept.
+        foreign: Whether the command is a user program.
+        hold_ports: Whether the launcher keeps the ports bound; the tasks' servers must know.
+        cores: "split": each task gets its share of the CPUs, and as many threads, see :func:`cores.share_cores`.
+            "share": all tasks run on all CPUs, and TensorFlow chooses the number of threads.
+        available: The CPUs to split; None for those that this process may use.
+        heartbeat: Seconds between two heartbeats of a task; None for none. User programs send none.
 
     Raises:
-        ClusterError: A cluster that cannot be.
+        ClusterError: The cluster is not valid.
         ConfigError: `cores` is neither word, or the command is empty.
     """
     if cores not in ("split", "share"):
@@ -251,15 +250,15 @@ def plan_local(
         pinned.update(shares)
     common = {RUN_ID_VARIABLE: run_id, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     common[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
-    common |= exempted(environ, [one for document in documents.values() for one in _addresses(document)])
-    # That it is there says that the ports are of this launch; see cluster.own_port.
+    common |= exempted(environ, [address for document in documents.values() for address in _addresses(document)])
+    # If the variable is set, the ports belong to this launch; see cluster.own_port.
     common[REUSE_VARIABLE] = "1" if hold_ports else "0"
     if "TF_CPP_MIN_LOG_LEVEL" not in environ:
         common["TF_CPP_MIN_LOG_LEVEL"] = "1"
     if heartbeat is not None:
         common[HEARTBEAT_VARIABLE] = f"{heartbeat:g}"
         if environ.get(HEARTBEAT_FOLDER_VARIABLE):
-            # A supervisor's, above this launcher; this one listens beside each task's own progress file.
+            # The folder of a supervisor above this launcher; this launcher reads a heartbeat file per task instead.
             common[HEARTBEAT_FOLDER_VARIABLE] = ""
     tasks = []
     for task, document in documents.items():

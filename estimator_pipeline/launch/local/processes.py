@@ -1,4 +1,4 @@
-"""The processes of a launch: started, watched and ended, each with its group."""
+"""Processes of a launch, each with its process group, and the signals that the launcher receives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Guard", "Interruptions", "Process", "end_name", "interruptions"]
 
 
 def end_name(exit_code: int) -> str:
-    """How a process ended, in words: "exit code 3" or "signal SIGKILL"."""
+    """Describe how a process ended: "exit code 3" or "signal SIGKILL"."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:
@@ -34,15 +34,15 @@ def end_name(exit_code: int) -> str:
 
 
 class Process:
-    """One task's program in a session and process group of its own, with its output in a log file.
+    """One task's program in a new session and process group, with its output in a log file.
 
-    The thread that starts it must stay to its end: with that thread the kernel takes the process away too.
+    The thread that starts it must outlive it: when that thread exits, the kernel kills the process too.
 
     Args:
         command: The program and its arguments.
         environ: Its whole environment.
         cores: The CPUs it may use; empty for all.
-        log: Where standard output and standard error are appended.
+        log: The file to which standard output and standard error are appended.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Process:
             ",".join(map(str, cores)) or "-",
         ]
         with open(log, "ab") as output:
-            self._child = _start(  # The user's own program.
+            self._child = _start(  # the user's program
                 [*shim, *command],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
@@ -68,11 +68,11 @@ class Process:
         self.pid = self._child.pid
         self.started = time.monotonic()
         self.seconds: float | None = None
-        self.asked_to_end: float | None = None
+        self.stopped_at: float | None = None
         self.exit_code: int | None = None
 
     def look(self) -> bool:
-        """Whether it has ended. It stays a zombie until `reap`, lest somebody else get its group's number."""
+        """Return whether it has ended. It remains a zombie until `reap`, so that its group's number is not reused."""
         if self.exit_code is None:
             self.exit_code = self._ended()
             if self.exit_code is not None:
@@ -82,41 +82,41 @@ class Process:
     def _ended(self) -> int | None:
         if not hasattr(os, "waitid"):
             return self._child.poll()
-        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
+        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if status is None:
             return None
-        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
-    def ask_to_end(self) -> None:
-        """SIGTERM to the whole group, once. A stopped process hears it, for it is let go on."""
-        if self.asked_to_end is None:
-            self.asked_to_end = time.monotonic()
+    def terminate(self) -> None:
+        """Send SIGTERM to the whole group, once, and SIGCONT, so that a suspended process receives it."""
+        if self.stopped_at is None:
+            self.stopped_at = time.monotonic()
             guard_module.send_to_groups([self.pid], signal.SIGTERM)
             guard_module.send_to_groups([self.pid], signal.SIGCONT)
 
-    def ask_where_it_stands(self) -> None:
-        """SIGABRT to the process itself, once: a Python under PYTHONFAULTHANDLER tells all its stacks, and ends."""
-        if self.asked_to_end is None:
-            self.asked_to_end = time.monotonic()
+    def abort(self) -> None:
+        """Send SIGABRT to the process, once: under PYTHONFAULTHANDLER, Python prints all its stacks and exits."""
+        if self.stopped_at is None:
+            self.stopped_at = time.monotonic()
             guard_module.send([self.pid], signal.SIGABRT)
             guard_module.send_to_groups([self.pid], signal.SIGCONT)
 
-    def pass_on(self, number: int) -> None:
-        """A signal to the whole group, which it may answer as it likes."""
+    def forward(self, number: int) -> None:
+        """Send a signal to the whole group without expecting it to end."""
         guard_module.send_to_groups([self.pid], number)
 
     def kill(self) -> None:
-        """SIGKILL to the whole group."""
+        """Send SIGKILL to the whole group."""
         guard_module.send_to_groups([self.pid], signal.SIGKILL)
 
     def reap(self) -> None:
-        """Let the kernel forget it, once it has ended."""
+        """Reap the process if it has ended."""
         if self.exit_code is not None:
             self._child.wait()
 
 
 class Guard:
-    """The small process that ends the tasks when this one is killed with SIGKILL. See `guard.py`.
+    """The process that kills the tasks if this one is killed with SIGKILL. See `orphan_guard.py`.
 
     Args:
         run_id: The launch's value of ESTIMATOR_PIPELINE_RUN_ID.
@@ -128,8 +128,8 @@ class Guard:
     def __enter__(self) -> Guard:
         self._child = _start(
             [sys.executable, "-I", "-S", str(Path(guard_module.__file__).resolve()), self._run_id],
-            # Not our own environment: inside another launch it would be one of that launch's processes,
-            # and be killed together with the launcher that it stands for.
+            # Without these marks: inside an outer launch, the guard would count as one of its processes and be killed
+            # together with this launcher.
             env={name: value for name, value in os.environ.items() if name not in guard_module.MARKS},
             cwd="/",
             stdin=subprocess.PIPE,
@@ -140,17 +140,17 @@ class Guard:
         return self
 
     def watch(self, group: int) -> None:
-        """Have this process group ended too."""
-        self._say(f"{group}\n")
+        """Add a process group to those that the guard kills."""
+        self._send(f"{group}\n")
 
     def __exit__(self, *_: object) -> None:
-        self._say("done\n")
+        self._send("done\n")
         with contextlib.suppress(OSError):
             self._child.stdin.close()  # type: ignore[union-attr]
         self._child.wait()
 
-    def _say(self, line: str) -> None:
-        # A guard that someone killed takes nothing from the job, which has the kernel's death signal still.
+    def _send(self, line: str) -> None:
+        # Without the guard the job still has the kernel's parent-death signal.
         with contextlib.suppress(OSError):
             self._child.stdin.write(line.encode())  # type: ignore[union-attr]
             self._child.stdin.flush()  # type: ignore[union-attr]
@@ -171,36 +171,36 @@ def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Interruptions:
-    """The signals that asked the launcher to end, and those that are for its tasks, in the order they came."""
+    """Signals that stop the launcher, and signals to forward to its tasks, in the order of arrival."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self.passed_on: list[int] = []
+        self.forwarded: list[int] = []
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler."""
-        (self.passed_on if number in _PASSED_ON else self.received).append(number)
+        """Handle a signal."""
+        (self.forwarded if number in _FORWARDED else self.received).append(number)
 
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Interruptions]:
-    """Collect SIGINT, SIGTERM and SIGHUP instead of dying of them; on the main thread only.
+    """Collect SIGINT, SIGTERM and SIGHUP instead of exiting; on the main thread only.
 
-    SIGUSR1 and SIGUSR2 too, by which schedulers give an early warning. A signal that is ignored already (`nohup`, a
-    background job of a shell) stays ignored.
+    Also SIGUSR1 and SIGUSR2, which schedulers send as an early warning. A signal that is already ignored (`nohup`, a
+    background job of a shell) is still ignored.
     """
-    got = Interruptions()
+    signals = Interruptions()
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (*_ENDING, *_PASSED_ON):
+        for number in (*_ENDING, *_FORWARDED):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, got.handle)
+                before[number] = signal.signal(number, signals.handle)
     try:
-        yield got
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

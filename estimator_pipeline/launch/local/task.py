@@ -1,4 +1,4 @@
-"""One task of a launch: its plan, its process once started, and what is known of it."""
+"""State of one task of a launch: its plan, its process and its progress."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ __all__ = ["ChangeDetector", "Heartbeats", "RunningTask", "WriteProbe", "changed
 
 _LOOK_SECS = 0.5
 _PROBE_SECS = 1.0
-# As much as any event takes, and as the last page of a file on a full disk does not have left.
+# Larger than any event, and larger than the free rest of a file's last page on a full disk.
 _PROBE_BYTES = 8192
 
 
 class ChangeDetector:
-    """Whether a file or a folder changes: its own state, that of what is in it, and of what is in its folders.
+    """Detects changes of a file or of a folder, two levels deep.
 
     Args:
-        path: It need not be there yet.
+        path: The file or folder. It may not exist yet.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -48,31 +48,31 @@ class ChangeDetector:
         self._seen = self._state()
 
     def look(self) -> bool:
-        """Whether it has changed since the last look."""
+        """Return whether it has changed since the last call."""
         before, self._seen = self._seen, self._state()
         return self._seen != before
 
     def _state(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
-        self._add(self.path, found, levels=2)
-        return found
+        state: dict[str, tuple[int, int]] = {}
+        self._add(self.path, state, levels=2)
+        return state
 
-    def _add(self, path: Path, found: dict[str, tuple[int, int]], *, levels: int) -> None:
+    def _add(self, path: Path, state: dict[str, tuple[int, int]], *, levels: int) -> None:
         try:
             stat = path.stat()
-            found[str(path)] = (stat.st_mtime_ns, stat.st_size)
+            state[str(path)] = (stat.st_mtime_ns, stat.st_size)
             if levels and path.is_dir():
                 for entry in list(os.scandir(path)):
-                    self._add(Path(entry.path), found, levels=levels - 1)
+                    self._add(Path(entry.path), state, levels=levels - 1)
         except OSError:
-            return  # gone while we looked
+            return  # removed in the meantime
 
 
 class Heartbeats:
-    """The heartbeats of the tasks that one command has started, on this machine or others: a file for each.
+    """Heartbeat files of the tasks that one command started, on this machine or others.
 
     Args:
-        folder: Where they touch their files. Those that lie there already are of tasks before.
+        folder: The folder of these files. Files that exist already belong to earlier tasks.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -81,39 +81,39 @@ class Heartbeats:
         self._seen: dict[str, tuple[int, float]] = {}
 
     def look(self, now: float) -> dict[str, float]:
-        """The name of each task's file, "HOST-PROCESS" -> when a heartbeat of it was last noticed."""
-        found = {}
+        """Return when each file, "HOST-PROCESS", was last seen to change."""
+        seen = {}
         for name, state in self._states().items():
             if name not in self._before and not self._is_dead(name):
-                seen = self._seen.get(name)
-                found[name] = (state, now) if seen is None or seen[0] != state else seen
-        self._seen = found
-        return {name: at for name, (_, at) in found.items()}
+                before = self._seen.get(name)
+                seen[name] = (state, now) if before is None or before[0] != state else before
+        self._seen = seen
+        return {name: at for name, (_, at) in seen.items()}
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Nobody has looked for so long."""
+        """Discount a time in which this process did not poll."""
         self._seen = {name: (state, min(now, at + seconds)) for name, (state, at) in self._seen.items()}
 
     def _states(self) -> dict[str, int]:
-        found = {}
+        states = {}
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):  # gone while we looked
-                    found[entry.name] = entry.stat().st_mtime_ns
-        return found
+                with contextlib.suppress(OSError):  # removed in the meantime
+                    states[entry.name] = entry.stat().st_mtime_ns
+        return states
 
     @staticmethod
     def _is_dead(name: str) -> bool:
-        """Whether it was killed, as far as that can be seen from here: that is noticed otherwise, if it matters."""
+        """Return whether it is a process of this host that has exited; the command's exit shows a relevant one."""
         host, _, number = name.rpartition("-")
         return host == socket.gethostname() and number.isdecimal() and not psutil.pid_exists(int(number))
 
 
 class WriteProbe:
-    """Whether a folder can be written to, such as that in which tasks tell their steps.
+    """Checks whether a folder, such as that of the progress files, can be written to.
 
     Args:
-        folder: It is tried with a file in it, once a second at most, which is taken away again.
+        folder: The folder. A temporary file is written to it, at most once a second.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +122,7 @@ class WriteProbe:
         self._error: OSError | None = None
 
     def lacking(self, now: float) -> OSError | None:
-        """Why it cannot be written to; None where it can."""
+        """Return the error of a write; None if it succeeds."""
         if now - self._looked >= _PROBE_SECS:
             self._looked, self._error = now, self._try()
         return self._error
@@ -144,12 +144,12 @@ class WriteProbe:
 
 
 class RunningTask:
-    """A task of a plan, its process once started, and what is known of it.
+    """A task of a plan with its process and its progress.
 
     Args:
-        plan: What to start.
-        foreign: Whether it is somebody else's program.
-        watch: A file or folder whose changes count as news of this task; None for none.
+        plan: The task's plan.
+        foreign: Whether the command is a user program, which may report no events.
+        watch: A file or folder whose changes count as progress of this task; None for none.
     """
 
     def __init__(self, plan: TaskPlan, *, foreign: bool = True, watch: Path | None = None) -> None:
@@ -157,15 +157,15 @@ class RunningTask:
         self.name = plan.name
         self.trains = plan.task.type in TRAINING_JOBS
         self.state = TaskState(self.name)
-        # A folder that was used before holds the logs of then; this launch's begin where those end.
+        # A folder that was used before holds older logs; this launch appends to them.
         self.log_offset = size(plan.log)
         self._progress = ProgressReader(plan.progress, offset=size(plan.progress))
         self._log = LogReader(plan.log, offset=self.log_offset)
-        self._tells = False
+        self._has_events = False
         self._heartbeat = ChangeDetector(heartbeat_path(plan.progress))
         shared = plan.environ.get(HEARTBEAT_FOLDER_VARIABLE)
         self._heartbeats = Heartbeats(shared) if shared else None
-        # Who of several tasks has failed, where one command starts all of them.
+        # Finds the failed task where one command starts several.
         self.ranks = Ranks(Tail(plan.log, offset=self.log_offset)) if shared else None
         self._watched = None if watch is None else ChangeDetector(watch)
         self._log_size = self.log_offset
@@ -174,7 +174,7 @@ class RunningTask:
         self.monitor = TaskMonitor(trains=self.trains, foreign=foreign, now=time.monotonic())
 
     def start(self, base: Mapping[str, str]) -> None:
-        """Start its process, with the plan's environment over `base`."""
+        """Start the process with the plan's environment added to `base`."""
         environ = {**base, **self.plan.environ}
         self._memory_kills = memory_kills()
         self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
@@ -194,24 +194,25 @@ class RunningTask:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether it was killed while the kernel killed for want of memory, which it counts, and not whom."""
+        """Whether it was killed while the kernel's count of out-of-memory kills rose (it does not name the process)."""
         return self.state.exit_code == -signal.SIGKILL and memory_kills() > self._memory_kills
 
     @property
     def ended_as_asked(self) -> bool:
-        """Whether it ended as it should when it was asked to: it has told so, or had not come to its first word.
+        """Whether it ended as a preempted task should: it reported so, or got SIGTERM before its first event.
 
-        A program of ours hears signals from its first word on. Before that it imports, and dies of SIGTERM.
+        A task of this package handles signals from its first event on. Before that, during the imports, SIGTERM kills
+        it.
         """
-        before_its_time = self.state.exit_code == -signal.SIGTERM and not self._tells and not self.monitor.foreign
-        return self.state.preempted or before_its_time
+        during_imports = self.state.exit_code == -signal.SIGTERM and not self._has_events and not self.monitor.foreign
+        return self.state.preempted or during_imports
 
     @property
     def left_early(self) -> str:
-        """What it did, where it has ended with exit code 0 and its end is missing; "" where the code may be believed.
+        """How it exited with code 0 without reporting its end; "" where the exit code can be trusted.
 
-        A task of ours tells its result. Somebody else's program may tell nothing, and then its code counts; but a
-        training that it has begun has an end.
+        A task of this package reports its result. A user program may report nothing, and then its exit code counts; but
+        it must report the end of a training whose start it reported.
         """
         state = self.state
         missing = state.begun if self.monitor.foreign else state.result is None and not state.preempted
@@ -222,12 +223,12 @@ class RunningTask:
         others = ", ".join(name for name in state.begun if name not in ("", self.name))
         return f"left with exit code 0{at} before {end}" + (f" of {others}" if others else "")
 
-    def news(self) -> list[dict]:
-        """The task's new events, which its state has taken over."""
+    def poll_events(self) -> list[dict]:
+        """Read the task's new events, apply them to its state and return them."""
         events = self._progress.read()
-        # Heartbeats and warnings may come while it waits for the others to join, before it trains.
-        self._tells = self._tells or any(event["event"] not in ("heartbeat", "warning") for event in events)
-        if not self._tells:
+        # Heartbeats and warnings may come while it waits for the other tasks to start, before it trains.
+        self._has_events = self._has_events or any(event["event"] not in ("heartbeat", "warning") for event in events)
+        if not self._has_events:
             events += self._log.read()
         now = time.monotonic()
         for event in events:
@@ -240,7 +241,7 @@ class RunningTask:
         return events
 
     def listen(self, now: float) -> None:
-        """Notice heartbeats, and a log that grows."""
+        """Check the heartbeats, the size of the log and the watched path."""
         if now - self._looked < _LOOK_SECS:
             return
         self._looked = now
@@ -255,21 +256,21 @@ class RunningTask:
             self.monitor.grew(now)
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Nobody has listened for so long, as when the whole machine stood still: that is no silence of the task."""
+        """Discount a time in which this process did not poll, such as a suspended machine."""
         self.monitor.excuse(seconds, now)
         if self._heartbeats is not None:
             self._heartbeats.excuse(seconds, now)
 
 
 def memory_kills() -> int:
-    """How many processes the kernel has killed for want of memory, of the machine or of a cgroup."""
+    """Return how many processes the kernel has killed because the machine or a cgroup was out of memory."""
     with contextlib.suppress(OSError, ValueError), open("/proc/vmstat") as counters:
         return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)
     return 0
 
 
 def size(path: Path) -> int:
-    """The size of a file in bytes, 0 where it is not there."""
+    """Return the size of a file in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
@@ -277,7 +278,7 @@ def size(path: Path) -> int:
 
 
 def changed(path: Path) -> int:
-    """When a file was last changed, in nanoseconds; 0 where it is not there."""
+    """Return the modification time of a file in nanoseconds; 0 if it does not exist."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

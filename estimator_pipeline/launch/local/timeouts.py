@@ -1,6 +1,6 @@
-"""When a task that has not ended counts as hung: which silence is allowed, and whose silence it was.
+"""Timeouts after which a running task counts as hung.
 
-A clock is handed in as plain numbers, so that all of it can be tested without waiting.
+Times are arguments, so that tests need not wait.
 """
 
 from __future__ import annotations
@@ -11,32 +11,31 @@ from dataclasses import dataclass
 
 __all__ = ["TaskMonitor", "TaskTimeout", "TaskTimeouts"]
 
-# What a training task says while it trains; and what it says when it no longer does.
-_NEWS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result")
+# Events of a task that trains; events after its training; its last events.
+_PROGRESS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result")
 _TRAINED = ("trained", "result", "end")
-_LAST_WORDS = ("result", "end")
+_LAST_EVENTS = ("result", "end")
 HEARTBEAT_TIMEOUT = 60.0
-"""Seconds without a heartbeat in a supervised job, where nothing is said; on the command line 0 asks for none."""
-# A process of ours has ended so many seconds after its last word, unless it was stopped or cannot end.
+"""Default seconds without a heartbeat in a supervised job; 0 on the command line disables the timeout."""
+# A process of this package exits within this time after its last event, unless it was suspended or hangs.
 _END_SECS = 60.0
-# One of ours has sent its first heartbeat so many seconds after its start, however long a shared disk takes to give
-# TensorFlow to all tasks at once; what stops before that would be waited for for ever.
+# Time for the first heartbeat of this package's tasks: loading TensorFlow from a shared disk may be slow for all tasks.
 _FIRST_BEAT_SECS = 600.0
-# A first step is traced and compiled, and waits for the others and for the data: so many times another step's deadline,
-# and no less than half an hour.
+# The first step is traced and compiled, and waits for the other tasks and for data. Its timeout is this multiple of
+# the timeout of a step, and at least half an hour.
 _FIRST_STEP_TIMES = 5.0
 _FIRST_STEP_SECS = 1800.0
 
 
 @dataclass(frozen=True)
 class TaskTimeouts:
-    """How long a task may be silent; None: for ever.
+    """Timeouts of a task; None disables one.
 
     Attributes:
-        step: Seconds without a step, an evaluation, a checkpoint or an export, while a task trains.
-        start: Seconds from its start to its first step; None: see :attr:`first_step`; 0: for ever.
-        heartbeat: Seconds without a heartbeat, of any task that has sent one. One of ours that has told nothing at all
-            has ten minutes for the first.
+        step: Seconds without a step, an evaluation, a checkpoint or an export while a task trains.
+        start: Seconds from its start to its first step; None: see :attr:`first_step`; 0: no timeout.
+        heartbeat: Seconds without a heartbeat, for any task that has sent one. A task of this package that has reported
+            nothing has ten minutes for the first heartbeat.
     """
 
     step: float | None = None
@@ -48,9 +47,9 @@ class TaskTimeouts:
 
     @property
     def first_step(self) -> float | None:
-        """Seconds without a word that a task may take until its first step, where `start` does not say it.
+        """Seconds without an event before the first step, if `start` is not set.
 
-        Five times `step`, and half an hour at least: a task that hangs in its start is noticed, if late.
+        Five times `step`, at least half an hour.
         """
         if self.start is not None or not self.step:
             return None
@@ -58,153 +57,154 @@ class TaskTimeouts:
 
     @property
     def early(self) -> TaskTimeouts:
-        """Half of each: when it is time to look whether a task can tell anything at all."""
-        step, start, beat = (None if one is None else one / 2 for one in (self.step, self.start, self.heartbeat))
-        return TaskTimeouts(step, start, beat)
+        """Half of each timeout: the time to check whether tasks can write their events."""
+        timeouts = (self.step, self.start, self.heartbeat)
+        return TaskTimeouts(*(None if seconds is None else seconds / 2 for seconds in timeouts))
 
     @property
     def longest(self) -> float | None:
-        """The longest that was given for a step: for a program that does not tell a start from a step."""
+        """The longest timeout of a step, for a program whose start and steps cannot be distinguished."""
         return max((limit for limit in (self.start, self.step) if limit), default=None)
 
 
 @dataclass(frozen=True)
 class TaskTimeout:
-    """A silence that was too long.
+    """A timeout that a task exceeded.
 
     Attributes:
-        what: What was not heard: "heartbeat", "first heartbeat", "first step", "step" or "end".
-        seconds: For how long.
-        who: Which of several processes that a command has started, "HOST-PROCESS"; "" where it is one.
+        kind: The missing event: "heartbeat", "first heartbeat", "first step", "step" or "end".
+        seconds: How long it has been missing.
+        process: Of a command that started several processes, the one concerned, "HOST-PROCESS"; else "".
     """
 
-    what: str
+    kind: str
     seconds: float
-    who: str = ""
+    process: str = ""
 
     def text(self) -> str:
-        """In words, after a task's name."""
-        if self.what == "heartbeat":
-            host, _, number = self.who.rpartition("-")
-            return f"sent no heartbeat for {self.seconds:.1f} s" + (f": process {number} on {host}" if self.who else "")
-        if self.what == "first heartbeat":
-            return f"told nothing and sent no heartbeat in {self.seconds:.1f} s since it was started"
-        if self.what == "end":
-            return f"had told its last word, and did not end within {self.seconds:.1f} s"
-        if self.what == "first step":
-            return f"came to no first step in {self.seconds:.1f} s"
+        """Format the timeout as the predicate to a task's name."""
+        if self.kind == "heartbeat":
+            host, _, number = self.process.rpartition("-")
+            where = f": process {number} on {host}" if self.process else ""
+            return f"sent no heartbeat for {self.seconds:.1f} s{where}"
+        if self.kind == "first heartbeat":
+            return f"reported nothing and sent no heartbeat in {self.seconds:.1f} s since it was started"
+        if self.kind == "end":
+            return f"had reported its end, and did not exit within {self.seconds:.1f} s"
+        if self.kind == "first step":
+            return f"did not reach its first step in {self.seconds:.1f} s"
         return f"made no step for {self.seconds:.1f} s"
 
 
 class TaskMonitor:
-    """What one task has said, and when.
+    """Times of a task's events, heartbeats and output.
 
     Args:
-        trains: Whether it is a training task. Of the others only the heartbeat is asked for: an evaluator waits for
+        trains: Whether it is a training task. For the others only the heartbeat counts: an evaluator waits for
             checkpoints, and a parameter server for workers.
-        foreign: Whether it runs somebody else's program, which may have nothing to say.
-        now: The time of its start, in seconds from anywhere.
+        foreign: Whether it runs a user program, which may report no events.
+        now: The time of its start, in seconds since any start.
     """
 
     def __init__(self, *, trains: bool, foreign: bool, now: float) -> None:
         self.trains = trains
         self.foreign = foreign
         self.started = now
-        self._spoke = now
+        self._last_event = now
         self._beat: float | None = None
-        self._who = ""
-        self._tells = False
+        self._process = ""
+        self._has_events = False
         self._stepped = False
         self._trained = False
         self._leaves = False
         self._grew = False
-        # When its words were last lost for want of room, and its heartbeats as well.
+        # When events, and heartbeats, could last not be written.
         self._unheard = self._beat_unheard = -math.inf
 
     def mute(self, now: float, allowed: TaskTimeouts) -> bool:
-        """Whether it should have told something by now, and is of a kind that may tell nothing."""
+        """Return whether it is a user program that has shown no progress for longer than a step may take."""
         limit = allowed.longest
         late = limit is not None and now - self.started > limit
-        return late and self.trains and self.foreign and not (self._tells or self._grew)
+        return late and self.trains and self.foreign and not (self._has_events or self._grew)
 
     def event(self, kind: str, now: float) -> None:
-        """It told an event."""
+        """Record an event of the task."""
         if kind == "heartbeat":
             self.beat(now)
             return
-        if kind in _NEWS:
-            self._tells, self._spoke = True, now
+        if kind in _PROGRESS:
+            self._has_events, self._last_event = True, now
         if kind == "start":
             # A program may train more than once.
             self._trained = self._leaves = False
         self._stepped = self._stepped or kind in ("step", "evaluation", "checkpoint")
         self._trained = self._trained or kind in _TRAINED
-        self._leaves = self._leaves or kind in _LAST_WORDS
+        self._leaves = self._leaves or kind in _LAST_EVENTS
 
     def beat(self, now: float) -> None:
-        """It sent a heartbeat."""
+        """Record a heartbeat."""
         self._beat = now
 
     def beats(self, latest: Mapping[str, float]) -> None:
-        """When each of several tasks behind it has sent its last heartbeat; the one that is silent longest counts."""
-        self._who, self._beat = min(latest.items(), key=lambda one: one[1], default=("", None))
+        """Record the last heartbeat of each process of a command; the oldest of them counts."""
+        self._process, self._beat = min(latest.items(), key=lambda item: item[1], default=("", None))
 
     def grew(self, now: float) -> None:
-        """Its log, or what is watched besides, has changed. That counts for a program that tells nothing else."""
+        """Record a change of the log or the watched path. It counts for a program that reports no events."""
         self._grew = True
-        if not self._tells:
-            self._spoke = now
+        if not self._has_events:
+            self._last_event = now
 
     def unheard(self, now: float, *, heartbeats: bool) -> None:
-        """What it tells cannot be written at this moment: its silence counts from now on.
+        """Record that events cannot be written now, so that timeouts count from now.
 
         Args:
-            now: This moment.
-            heartbeats: Whether they cannot be sent either. A full disk leaves them, for a touch takes no room.
+            now: The time.
+            heartbeats: Whether heartbeats cannot be sent either. On a full disk they can: a touch needs no space.
         """
         self._unheard = now
         if heartbeats:
             self._beat_unheard = now
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Nobody has listened for so long, as when the whole machine stood still: that is no silence of the task."""
+        """Discount a time in which nothing was polled, such as a suspended machine."""
         self.started = min(now, self.started + seconds)
-        self._spoke = min(now, self._spoke + seconds)
+        self._last_event = min(now, self._last_event + seconds)
         if self._beat is not None:
             self._beat = min(now, self._beat + seconds)
 
     def timed_out(self, now: float, allowed: TaskTimeouts) -> TaskTimeout | None:
-        """The silence that is too long, or None."""
+        """Return the timeout that is exceeded, or None."""
         if self._leaves and not self.foreign and self._beat is not None and allowed.heartbeat is not None:
-            # Its heart beats until the interpreter ends, after which little is left to do.
+            # It sends heartbeats until the interpreter shuts down, which takes little time.
             waited = now - max(self._beat, self._beat_unheard)
             return self._too_long("end", waited, max(_END_SECS, allowed.heartbeat))
         beat = self.quiet(now)
         if allowed.heartbeat is not None and beat is not None and beat > allowed.heartbeat:
-            return TaskTimeout("heartbeat", beat, self._who)
-        if allowed.heartbeat is not None and self._beat is None and not self.foreign and not self._tells:
+            return TaskTimeout("heartbeat", beat, self._process)
+        if allowed.heartbeat is not None and self._beat is None and not self.foreign and not self._has_events:
             waited = now - max(self.started, self._unheard)
-            found = self._too_long("first heartbeat", waited, max(_FIRST_BEAT_SECS, allowed.heartbeat))
-            if found is not None:
-                return found
+            timeout = self._too_long("first heartbeat", waited, max(_FIRST_BEAT_SECS, allowed.heartbeat))
+            if timeout is not None:
+                return timeout
         if not self.trains or self._trained:
             return None
-        if self._grew and not self._tells:
-            # Its log is all there is, which does not tell a start from a step.
-            return self._too_long("step", now - max(self._spoke, self._unheard), allowed.longest)
+        if self._grew and not self._has_events:
+            # Only its log grows, which does not distinguish the start from the steps.
+            return self._too_long("step", now - max(self._last_event, self._unheard), allowed.longest)
         if self._stepped:
-            return self._too_long("step", now - max(self._spoke, self._unheard), allowed.step)
-        if self.foreign and not self._tells:
+            return self._too_long("step", now - max(self._last_event, self._unheard), allowed.step)
+        if self.foreign and not self._has_events:
             return None
-        found = self._too_long("first step", now - max(self.started, self._unheard), allowed.start)
-        # Which deadline a start needs nobody has said: so each word of it counts, as one before it waits for others.
-        quiet = now - max(self.started, self._spoke, self._unheard)
-        return found or self._too_long("first step", quiet, allowed.first_step)
+        timeout = self._too_long("first step", now - max(self.started, self._unheard), allowed.start)
+        # Without an explicit `start`, each event resets the timeout, such as the one before it waits for other tasks.
+        quiet = now - max(self.started, self._last_event, self._unheard)
+        return timeout or self._too_long("first step", quiet, allowed.first_step)
 
     @staticmethod
-    def _too_long(what: str, waited: float, limit: float | None) -> TaskTimeout | None:
-        return TaskTimeout(what, waited) if limit and waited > limit else None
+    def _too_long(kind: str, waited: float, limit: float | None) -> TaskTimeout | None:
+        return TaskTimeout(kind, waited) if limit and waited > limit else None
 
     def quiet(self, now: float) -> float | None:
-        """Seconds since its last heartbeat; None where none is to be expected."""
+        """Return the seconds since its last heartbeat; None if no heartbeat is expected."""
         return None if self._beat is None or self._leaves else now - max(self._beat, self._beat_unheard)

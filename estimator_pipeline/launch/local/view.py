@@ -1,4 +1,4 @@
-"""What a person sees of a launch: one table that stays in place on a terminal, calm lines elsewhere."""
+"""Console output of a launch: a live table on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ __all__ = ["LineView", "LiveView", "SilentView", "View", "summary", "view_for"]
 
 
 def view_for(stream: TextIO) -> View:
-    """The view that suits a stream: a live table on a terminal, lines in a file or a pipe."""
+    """Return a live table for a terminal, and lines for a file or a pipe."""
     return LiveView(stream) if stream.isatty() else LineView(stream)
 
 
 class View:
-    """What the launcher tells a view. This one shows nothing; the others override what they show."""
+    """Base class of views: the callbacks of the launcher, which show nothing here."""
 
     def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
-        """All tasks are started. The states change as the job goes on."""
+        """Handle the start of all tasks. The launcher updates the states while the job runs."""
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
-        """A task told something, which its state has taken over, with all that it has told since."""
+        """Handle an event of a task. Its state includes this event and maybe later ones."""
 
     def ended(self, state: TaskState) -> None:
-        """A task's process has ended."""
+        """Handle the end of a task's process."""
 
     def failed(self, reason: str, failure: Failure) -> None:
-        """The job has failed, hangs, has diverged or was preempted; what still runs is being ended."""
+        """Handle a job that failed, hangs, diverged or was preempted; the running tasks are being stopped."""
 
     def note(self, text: str) -> None:
-        """The launcher did something that a person should know."""
+        """Show a message of the launcher."""
 
     def refresh(self) -> None:
-        """Called several times a second."""
+        """Update the output; called several times a second."""
 
     def finish(self, outcome: LaunchOutcome) -> None:
-        """The launch is over."""
+        """Show the outcome of the launch."""
 
     def close(self) -> None:
-        """Called once, whatever happened."""
+        """Release resources; called once, also after an error."""
 
     def __enter__(self) -> View:
         return self
@@ -67,12 +67,12 @@ class SilentView(View):
 
 
 class LineView(View):
-    """Lines for a file, a pipe or a CI log: evaluations and ends at once, steps once in a while.
+    """Lines for a file, a pipe or a CI log: steps every few seconds, everything else at once.
 
     Args:
-        stream: Where to write.
+        stream: The stream to write to.
         every: Seconds between two lines about the steps of one task.
-        clock: Seconds from any start; for tests.
+        clock: Returns seconds since any start; for tests.
     """
 
     def __init__(self, stream: TextIO, *, every: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +83,7 @@ class LineView(View):
         self._shown: dict[str, tuple[float, int | None]] = {}
 
     def _write(self, text: str) -> None:
-        # A reader that went away (`| head`, a closed terminal) must not take the job with it.
+        # A closed pipe or terminal (`| head`) must not end the job.
         with contextlib.suppress(OSError):
             print(f"{self._clock() - self._began:7.1f}s  {harmless(text)}", file=self._stream, flush=True)
 
@@ -96,7 +96,7 @@ class LineView(View):
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
         kind = event["event"]
         if kind == "evaluation" and isinstance(event.get("metrics"), Mapping):
-            # Not the state's, which is the last of all that came in one look.
+            # The state may hold a later evaluation of the same poll.
             self._write(f"{state.task} evaluated {_evaluation(event)}")
         elif kind == "export" and event.get("path"):
             self._write(f"{state.task} exported {event['path']}")
@@ -132,7 +132,7 @@ class LineView(View):
 
 
 class LiveView(View):
-    """One table that is drawn again in place, four times a second; notes stay above it.
+    """A table that is redrawn in place four times a second; notes are printed above it.
 
     Args:
         stream: A terminal.
@@ -151,7 +151,7 @@ class LiveView(View):
 
         self._states = states
         self.note(f"run {plan.run_id}, logs in {plan.log_dir}")
-        # Drawn by the launcher's own loop: a thread of rich's would be one more to end, and to fork beside.
+        # The launcher's loop redraws it: a thread of rich would run during a fork and would have to be stopped.
         self._live = Live(self._table(), console=self._console, auto_refresh=False, transient=True)
         with contextlib.suppress(OSError):
             self._live.start()
@@ -206,7 +206,7 @@ class LiveView(View):
 
 
 def summary(outcome: LaunchOutcome) -> str:
-    """The end of a launch for people: each task, and what the job came to."""
+    """Format the outcome of a launch: each task, and the job's result."""
     header = ("task", "end", "time", "step", "log")
     rows = [
         (
@@ -239,12 +239,12 @@ def summary(outcome: LaunchOutcome) -> str:
 
 
 def _ended_well(task: TaskState | TaskEnd) -> bool:
-    """One that leaves before its end fails with exit code 0 too."""
+    """Return whether a task succeeded. One that exits early with code 0 has failed."""
     return not task.exit_code and task.state != "failed"
 
 
 def _share(task: str, steps: int, result: Mapping[str, Any]) -> str:
-    """How much of the training was this task's: what it says itself, or the steps that it was seen to take."""
+    """Format a task's share of the training, as it reported it or by the steps seen."""
     records = (result.get("tasks") or {}).get(task, {}).get("records")
     return f"{task} trained {counted(steps, 'step')}" + ("" if records is None else f" on {counted(records, 'record')}")
 
@@ -254,7 +254,7 @@ def _evaluation(evaluation: Mapping[str, Any]) -> str:
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:
-    # Estimators put the step among the metrics; it is told beside them already.
+    # Estimators have the step among the metrics; it is shown separately.
     shown = sorted((name, value) for name, value in metrics.items() if name != "global_step")
     return ", ".join(f"{name} {_short(value)}" for name, value in shown)
 

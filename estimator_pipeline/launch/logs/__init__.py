@@ -1,4 +1,4 @@
-"""Logs as people read them: what TensorFlow says anyway is left out, and what a terminal would obey.
+"""Filters for logs that are shown: TensorFlow's startup messages and terminal control sequences.
 
-Events in logs are read in `progress/log_reader.py`.
+`progress/log_reader.py` reads events from logs.
 """

@@ -1,4 +1,4 @@
-"""What TensorFlow's C++ logs whatever happens, between the lines that a person looks for."""
+"""Log lines that TensorFlow's C++ code always writes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 __all__ = ["is_noise"]
 
-# Information, as absl and the logging of older versions write it; devices and libraries that a machine without a GPU
-# does not have; and what goes before and after those lines.
+# INFO lines in the formats of absl and of older versions; warnings about missing devices and libraries on a machine
+# without a GPU; and the lines around them.
 _NOISE = re.compile(
     r"I\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I "
     r"|(?:[WE]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [WE] ).*"
@@ -18,5 +18,5 @@ _NOISE = re.compile(
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line of a log is one of those."""
+    """Return whether a log line is one of these."""
     return _NOISE.match(line) is not None

@@ -1,7 +1,7 @@
-"""Text of others on a terminal: a log, an exception, a job's name may hold what a terminal would obey.
+"""Removal of terminal control sequences from untrusted text, such as logs, exceptions and names of jobs.
 
-Such sequences set a window's title, write to the clipboard, make links, move the cursor over what was shown, or have
-the terminal type (ECMA-48 and xterm's control sequences: https://invisible-island.net/xterm/ctlseqs/ctlseqs.html).
+Such sequences can set the window title, write to the clipboard, create links, move the cursor over earlier output, or
+simulate keyboard input (ECMA-48 and xterm: https://invisible-island.net/xterm/ctlseqs/ctlseqs.html).
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import re
 __all__ = ["harmless"]
 
 _SEQUENCE = re.compile(
-    # Commands to the terminal itself, to their end or to that of the line: OSC, DCS, SOS, PM, APC.
+    # OSC, DCS, SOS, PM and APC strings, up to their terminator or the end of the line.
     r"(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
-    # Control sequences: cursor, erasing, modes, reports; and colours, which are kept.
+    # CSI sequences: cursor, erasing, modes, reports, and colours, which are kept.
     r"|(?:\x1b\[|\x9b)(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~]?)"
-    # Two characters and a few more.
+    # Short escape sequences.
     r"|\x1b[ -/]*[0-~]?"
-    # What is left of control characters, all but tab and line feed.
+    # Other control characters, except tab and line feed.
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
 _COLOURS = re.compile(r"[0-9;:]*")
 
 
 def harmless(text: str) -> str:
-    """The text without what a terminal would obey; colours stay."""
-    return _SEQUENCE.sub(_kept, text)
+    """Remove control sequences from a text, except colours."""
+    return _SEQUENCE.sub(_keep_colours, text)
 
 
-def _kept(found: re.Match[str]) -> str:
-    return found[0] if found["final"] == "m" and _COLOURS.fullmatch(found["parameters"]) else ""
+def _keep_colours(match: re.Match[str]) -> str:
+    return match[0] if match["final"] == "m" and _COLOURS.fullmatch(match["parameters"]) else ""

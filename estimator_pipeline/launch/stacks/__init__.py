@@ -1,4 +1,4 @@
-"""The Python stacks of running tasks: asked for, and read.
+"""Python stacks of running tasks: the request and the analysis.
 
-The task's own side is `progress/stack_dumps.py`.
+`progress/stack_dumps.py` answers the request in the task.
 """

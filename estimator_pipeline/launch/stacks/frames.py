@@ -1,8 +1,8 @@
-"""Where the code of a job's author stands, in the stacks that Python has written down: a hung one at its end, one
-that runs when it is asked (:mod:`~estimator_pipeline.progress.stack_dumps`).
+"""Search for the current lines of user code in Python stacks.
 
-Python's faulthandler writes the stacks of all threads, the main one last, each from its innermost call on. Most of it
-is TensorFlow's; who reads it looks for the line of their own.
+The stacks are those of a hung process when it is stopped, or of a running one on request
+(:mod:`~estimator_pipeline.progress.stack_dumps`). Python's faulthandler writes the stacks of all threads, the main
+thread last, each with the innermost call first. Most of the calls are TensorFlow's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from estimator_pipeline.launch.local.outcome import end_of
 
-__all__ = ["own_lines", "own_lines_in", "waiting_line"]
+__all__ = ["user_lines", "user_lines_in", "waiting_line"]
 
 _LIMIT = 1024 * 1024
 _FATAL = "Fatal Python error:"
@@ -27,46 +27,48 @@ _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _Frame = tuple[str, str, str]
 
 
-def own_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
-    """:func:`own_lines_in` of the stacks at the end of a log.
+def user_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
+    """Apply :func:`user_lines_in` to the stacks at the end of a log.
 
     Args:
-        log: the log of a process that ended with its stacks.
-        offset: where its own part begins, in bytes.
+        log: The log of a process that printed its stacks at its end.
+        offset: The byte at which the process's part of the log begins.
     """
     _, fatal, stacks = end_of(log, offset=offset, limit=_LIMIT).rpartition(_FATAL)
-    return own_lines_in(stacks) if fatal else ()
+    return user_lines_in(stacks) if fatal else ()
 
 
-def own_lines_in(stacks: str) -> tuple[str, ...]:
-    """The innermost lines of the author's own code in each thread that may hold up the training.
+def user_lines_in(stacks: str) -> tuple[str, ...]:
+    """Return the innermost lines of user code in each thread that may block the training.
 
-    First those that TensorFlow has called, as it calls a generator of the input; where none of the calls there is the
-    author's, what TensorFlow has called. Else the main thread, where it does not wait in TensorFlow. Threads that the
-    program keeps for itself are left out: they mostly wait for work.
+    These are the threads that TensorFlow called, for example for a generator of the input; without user code there,
+    the function that TensorFlow called. If there are none, the main thread, unless it waits in TensorFlow. Other
+    threads of the program are ignored, as they mostly wait for work.
 
     Args:
-        stacks: of all threads, the main one last, as faulthandler writes them.
+        stacks: The stacks of all threads in the format of faulthandler, the main thread last.
 
     Returns:
-        Such as "/home/me/input.py, line 12, in read". Empty where there are no stacks, or none has such a line.
+        Lines such as "/home/me/input.py, line 12, in read". Empty without stacks, or if none has such a line.
     """
     threads = _threads(stacks)
     called = [_before_tensorflow(frames) for frames in threads if any(file.endswith(_CALLED) for file, _, _ in frames)]
-    found = [_line(frames, own[0] if (own := _own(frames)) else len(frames) - 1) for frames in called if frames]
-    if not found and threads:
+    lines = [
+        _line(frames, user[0] if (user := _user_frames(frames)) else len(frames) - 1) for frames in called if frames
+    ]
+    if not lines and threads:
         frames = _before_tensorflow(threads[-1])
-        found = [_line(frames, place) for place in _own(frames)[:1]]
-    return tuple(dict.fromkeys(found))
+        lines = [_line(frames, place) for place in _user_frames(frames)[:1]]
+    return tuple(dict.fromkeys(lines))
 
 
 def waiting_line(stacks: str) -> str:
-    """Where the main thread is, and the author's own line that has called it; for stacks without own lines.
+    """Return the innermost call of the main thread, and the line of user code that it comes from.
 
-    Where no author's line is there, a line of this package that waits by itself.
+    This is for stacks in which :func:`user_lines_in` finds nothing. Without user code, the line is one of this package.
 
     Args:
-        stacks: see :func:`own_lines_in`.
+        stacks: See :func:`user_lines_in`.
 
     Returns:
         Such as "run of session.py, line 9, called by /home/me/train.py, line 3, in main". "" without a main thread.
@@ -76,7 +78,7 @@ def waiting_line(stacks: str) -> str:
         return ""
     file, line, function = frames[0]
     ours = [i for i, (name, _, _) in enumerate(_before_tensorflow(frames)) if name.startswith(_OURS)]
-    caller = next(iter(_own(frames) or ours), 0)
+    caller = next(iter(_user_frames(frames) or ours), 0)
     called_by = ", called by {}, line {}, in {}".format(*frames[caller]) if caller else ""
     return f"{function} of {os.path.basename(file)}, line {line}{called_by}"
 
@@ -86,12 +88,12 @@ def _threads(stacks: str) -> list[list[_Frame]]:
 
 
 def _before_tensorflow(frames: list[_Frame]) -> list[_Frame]:
-    """The calls that are not TensorFlow's, nor made by it further on."""
+    """Return the innermost calls up to the first one of TensorFlow."""
     return frames[: next((i for i, (file, _, _) in enumerate(frames) if "/tensorflow/" in file), len(frames))]
 
 
-def _own(frames: list[_Frame]) -> list[int]:
-    """Which calls are the author's."""
+def _user_frames(frames: list[_Frame]) -> list[int]:
+    """Return the indices of the calls in user code."""
     return [i for i, (file, _, _) in enumerate(frames) if not _INSTALLED.search(file) and not file.startswith(_OURS)]
 
 

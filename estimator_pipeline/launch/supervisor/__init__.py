@@ -1,4 +1,4 @@
-"""Restarts: which failure is worth another attempt (`restart_policy.py`), and the attempts themselves.
+"""Restarts of failed jobs: the policy (`restart_policy.py`) and the attempts.
 
-One attempt is run in `launch/local`.
+`launch/local` runs one attempt.
 """

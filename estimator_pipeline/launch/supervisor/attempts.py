@@ -1,4 +1,4 @@
-"""What is started again: a local cluster on fresh ports, or a command as a whole."""
+"""Jobs that can be restarted: a local cluster with new ports, or a command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from estimator_pipeline.progress.progress_file import (
 
 __all__ = ["CommandView", "plan_command", "supervise_command", "supervise_local"]
 
-# What the view of a command, and its row in the summary, call it.
+# The name of a command in the view and in the summary.
 _COMMAND = "command"
 
 
@@ -52,14 +52,14 @@ def supervise_local(
     linger: float = 120.0,
     timeouts: TaskTimeouts | None = None,
 ) -> LaunchOutcome:
-    """Run a program as every task of a local cluster, and all of it again where it fails and that makes sense.
+    """Run a program as every task of a local cluster, and restart the cluster after failures.
 
-    Each attempt has ports and a run id of its own, and its logs in `attempt-N` of `log_dir`. The arguments are those
+    Each attempt has new ports, a new run id, and its logs in `attempt-N` of `log_dir`. The other arguments are those
     of :func:`~estimator_pipeline.launch.local.plan.plan_local` and
     :func:`~estimator_pipeline.launch.local.run.run_local`.
 
     Args:
-        limits: How much is tried.
+        limits: The limits of the restarts.
         hold: Whether the launcher keeps the ports bound.
 
     Returns:
@@ -68,7 +68,7 @@ def supervise_local(
     base = dict(os.environ if environ is None else environ)
 
     def attempt(
-        number: int, own: str, folder: Path, left: float | None, shown: View, told: Mapping[str, str]
+        number: int, attempt_id: str, folder: Path, left: float | None, shown: View, extra: Mapping[str, str]
     ) -> LaunchOutcome:
         with hold_ports(shape.ports) as held:
             plan = plan_local(
@@ -76,7 +76,7 @@ def supervise_local(
                 shape=shape,
                 ports=held.ports,
                 log_dir=folder,
-                run_id=own,
+                run_id=attempt_id,
                 environ=base,
                 foreign=foreign,
                 hold_ports=hold,
@@ -88,7 +88,7 @@ def supervise_local(
             return run_local(
                 plan,
                 view=shown,
-                environ={**base, **told},
+                environ={**base, **extra},
                 grace=grace,
                 timeout=left,
                 linger=linger,
@@ -101,31 +101,31 @@ def supervise_local(
 def plan_command(
     command: Sequence[str], *, log_dir: Path, run_id: str, number: int, environ: Mapping[str, str]
 ) -> LaunchPlan:
-    """A plan of one process that runs a command as it is: all CPUs, no TF_CONFIG, no ports.
+    """Return a plan of one process that runs a command on all CPUs, without TF_CONFIG and ports.
 
-    ESTIMATOR_PIPELINE_RUN_ID is left alone, for the tasks of a job on several machines must agree upon it, each under a
-    supervisor of its own. Where it is set, a new attempt has a new one.
+    ESTIMATOR_PIPELINE_RUN_ID is derived from the environment's: the tasks of a job on several machines must have the
+    same one, each under a separate supervisor. If it is set, each attempt has a new one.
     """
     folder = log_dir.absolute()
     progress = folder / f"{_COMMAND}.progress.jsonl"
-    own = {
+    variables = {
         SUPERVISOR_VARIABLE: run_id,
         ATTEMPT_VARIABLE: str(number),
         PROGRESS_VARIABLE: str(progress),
         HEARTBEAT_VARIABLE: f"{HEARTBEAT_SECS:g}",
-        # It may be one task, or the line of srun that starts all of them.
+        # The command may be one task, or an srun that starts all of them.
         HEARTBEAT_FOLDER_VARIABLE: str(folder / "heartbeats"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
     }
     if environ.get(PREEMPTED_FILE_VARIABLE):
-        own[PREEMPTED_FILE_VARIABLE] = environ[PREEMPTED_FILE_VARIABLE]
+        variables[PREEMPTED_FILE_VARIABLE] = environ[PREEMPTED_FILE_VARIABLE]
     if environ.get(RUN_ID_VARIABLE):
-        own[RUN_ID_VARIABLE] = attempt_run_id(environ[RUN_ID_VARIABLE], number)
+        variables[RUN_ID_VARIABLE] = attempt_run_id(environ[RUN_ID_VARIABLE], number)
     task = TaskPlan(
         task=Task("worker"),
         command=tuple(command),
-        environ=own,
+        environ=variables,
         cores=(),
         log=folder / f"{_COMMAND}.log",
         progress=progress,
@@ -148,70 +148,70 @@ def supervise_command(
     watch_path: Path | None = None,
     metrics: Path | None = None,
 ) -> LaunchOutcome:
-    """Run a command as one process with all its children, and again where it fails and that makes sense.
+    """Run a command as one process with its children, and restart it after failures.
 
     Args:
         command: The program and its arguments.
-        log_dir: For the history; each attempt has its log in `attempt-N` there.
-        run_id: Of the first attempt.
-        limits: How much is tried.
+        log_dir: The folder of the history; each attempt has its log in `attempt-N` there.
+        run_id: The run id of the first attempt.
+        limits: The limits of the restarts.
         environ: The environment of the command; None for this process's.
-        view: Who shows what happens; None for nobody.
+        view: The view that shows progress; None for none.
         grace: Seconds between SIGTERM and SIGKILL.
         timeout: Seconds for all attempts together.
-        timeouts: How long it may be silent.
-        watch_path: A file or folder whose changes count as news.
+        timeouts: Timeouts after which the command counts as hung.
+        watch_path: A file or folder whose changes count as progress.
         metrics: A file for Prometheus, see :class:`~estimator_pipeline.launch.local.metrics.MetricsView`; None for
             none.
 
     Returns:
-        The last attempt's outcome. Where a signal ended it, the exit code is the command's own if it has one: 75 of a
-        training that stands in a checkpoint is what a scheduler wants to know.
+        The last attempt's outcome. After a signal, the exit code is that of the command if it has one: schedulers need
+        to see the 75 of a training that is saved in a checkpoint.
     """
     base = dict(os.environ if environ is None else environ)
 
     def attempt(
-        number: int, own: str, folder: Path, left: float | None, shown: View, told: Mapping[str, str]
+        number: int, attempt_id: str, folder: Path, left: float | None, shown: View, extra: Mapping[str, str]
     ) -> LaunchOutcome:
-        plan = plan_command(command, log_dir=folder, run_id=own, number=number, environ=base)
+        plan = plan_command(command, log_dir=folder, run_id=attempt_id, number=number, environ=base)
         if isinstance(view, CommandView):
             view.before(plan)
         outcome = run_local(
             plan,
             view=shown,
-            environ={**base, **told},
+            environ={**base, **extra},
             grace=grace,
             timeout=left,
             timeouts=timeouts,
             watch_path=watch_path,
         )
-        return _with_own_code(outcome)
+        return _with_command_code(outcome)
 
     shown = view if metrics is None else MetricsView(view, metrics)
     return supervise(attempt, run_id=run_id, log_dir=log_dir, limits=limits, timeout=timeout, view=shown)
 
 
-def _with_own_code(outcome: LaunchOutcome) -> LaunchOutcome:
-    """The command's own exit code, where it ended by itself or in its own way after a signal.
+def _with_command_code(outcome: LaunchOutcome) -> LaunchOutcome:
+    """Return the outcome with the command's exit code, if the command failed or handled a signal.
 
-    Of a command that started several tasks, that of the first one that failed: srun has the highest of all, which may
-    be 143, of a task that it has ended itself.
+    For a command that started several tasks, it is the code of the task that failed first: srun returns the highest of
+    all codes, which may be the 143 of a task that srun itself terminated.
     """
     code = outcome.tasks[0].exit_code
     if outcome.reason == "failed" and outcome.failure is not None and outcome.failure.task != _COMMAND:
-        own = outcome.failure.exit_code
-        code = code if own is None else own if own >= 0 else 128 - own
+        first = outcome.failure.exit_code
+        code = code if first is None else first if first >= 0 else 128 - first
     if outcome.reason in ("failed", "interrupted", "preempted") and code is not None and code > 0:
         return replace(outcome, exit_code=code)
     return outcome
 
 
 class CommandView(View):
-    """What a person sees of a supervised command: its own output, and a word of the supervisor when there is need.
+    """Output of a supervised command, and messages of the supervisor.
 
     Args:
-        output: Where the command's output goes, bytes for bytes.
-        words: Where the supervisor's lines go.
+        output: The stream for the command's output, byte for byte.
+        words: The stream for the supervisor's messages.
     """
 
     def __init__(self, output: BinaryIO, words: Any = None) -> None:
@@ -221,7 +221,7 @@ class CommandView(View):
         self._offset = 0
 
     def before(self, plan: LaunchPlan) -> None:
-        """An attempt is about to start: its output comes after what is in its log now."""
+        """Prepare for an attempt, whose output is appended to its log."""
         self.refresh()
         self._log = plan.tasks[0].log
         self._offset = size(self._log)

@@ -1,17 +1,17 @@
-"""Whether a job that has ended is worth another attempt, when, and why: a decision, made without a process.
+"""Restart policy: whether and when a job that has ended is restarted.
 
-| how the attempt ended | what follows |
+| end of the attempt | restart |
 | --- | --- |
-| done, interrupted by a person or a scheduler, out of time | nothing |
-| bad input (exit code 2), a program that cannot be run (126, 127) | nothing: it would come again |
-| preempted (exit code 75), and not by us | the next attempt at once; not counted while there is progress |
-| diverged (exit code 3, a loss that is no number) | once more; not again before a later checkpoint and a later step |
-| anything else: a crash, a signal, a task that hangs | the next attempt after a pause, up to `max_restarts` in a row |
+| done, interrupted by a user or a scheduler, timeout | no |
+| bad input (exit code 2), a program that cannot be run (126, 127) | no: it would fail again |
+| preempted (exit code 75), and not by the launcher | at once; not counted while there is progress |
+| diverged (exit code 3, a NaN loss) | once; then only after a later checkpoint and a later step |
+| anything else: a crash, a signal, a hung task | after a pause, up to `max_restarts` in a row |
 
-A task that leaves with exit code 0 before its end has failed as by a crash.
+A task that exits with code 0 before its end counts as a crash.
 
-"In a row" means without progress in between. Progress is a checkpoint of a later step than any attempt had before:
-that is what the next attempt goes on from. Where nobody tells of checkpoints, a later step takes their place.
+"In a row" means without progress in between. Progress is a checkpoint of a later step than in all attempts before,
+since the next attempt resumes from there. If no checkpoints are reported, a later step counts.
 
 The pause doubles with each restart in a row: `backoff`, 2 * `backoff`, 4 * `backoff`, ..., `longest_pause` at most.
 """
@@ -27,14 +27,14 @@ __all__ = ["AttemptEnd", "Decision", "Policy", "RestartLimits"]
 
 @dataclass(frozen=True)
 class RestartLimits:
-    """How much is tried.
+    """Limits of the restarts of a job.
 
     Attributes:
-        max_restarts: Restarts in a row without progress.
+        max_restarts: Maximum number of restarts in a row without progress.
         backoff: Seconds before the first of them.
-        longest_pause: Seconds that no pause is longer than, unless `backoff` is.
-        max_preemptions: Preemptions in a row without progress.
-        early_failures: How often the same failure may come before any attempt has made a step.
+        longest_pause: Maximum pause in seconds, unless `backoff` is longer.
+        max_preemptions: Maximum number of preemptions in a row without progress.
+        early_failures: Number of equal failures, before any attempt has made a step, after which the job fails.
     """
 
     max_restarts: int = 0
@@ -44,27 +44,27 @@ class RestartLimits:
     early_failures: int = 3
 
     def pause(self, restarts: int) -> float:
-        """Seconds before a restart.
+        """Return the seconds before a restart.
 
         Args:
-            restarts: Which one it is in the row, from 1.
+            restarts: The number of the restart in the row, from 1.
         """
-        # Bounded in the exponent as well: 2.0 ** 2000 is no number.
+        # The exponent is bounded too: 2.0 ** 2000 overflows.
         return min(self.backoff * 2.0 ** min(restarts - 1, 60), max(self.backoff, self.longest_pause))
 
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How an attempt ended, and how far it came.
+    """The end of an attempt, and its progress.
 
     Attributes:
         reason: As in `LaunchOutcome`: "done", "failed", "hung", "diverged", "preempted", "interrupted", "timeout".
-        task: The task that was the reason, if there is one.
-        exit_code: Its exit code, as subprocess gives it.
-        step: The last step that a training task told.
-        checkpoint: The step of the last checkpoint that was told.
-        from_step: The step that it went on from: a checkpoint of an attempt before, which may not have told it.
-        began: Whether it made a step; None for a program that told nothing by which that could be seen.
+        task: The task that failed, if any.
+        exit_code: Its exit code, as in `subprocess`.
+        step: The last step that a training task reported.
+        checkpoint: The step of the last reported checkpoint.
+        from_step: The step that it resumed from: a checkpoint of an earlier attempt, which may not have reported it.
+        began: Whether it made a step; None for a program that reports no steps.
     """
 
     reason: str
@@ -78,13 +78,13 @@ class AttemptEnd:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now.
+    """The decision about a restart.
 
     Attributes:
-        restart: Whether there is another attempt.
-        after: In how many seconds.
-        why: In words, for people.
-        counted: Which restart in a row without progress it is; 0 where it is not counted.
+        restart: Whether to restart.
+        after: The pause in seconds.
+        why: The reason as text.
+        counted: The number of the restart in a row without progress; 0 if it is not counted.
     """
 
     restart: bool
@@ -95,10 +95,10 @@ class Decision:
 
 @dataclass
 class Policy:
-    """The decisions of one job, an attempt after the other.
+    """State of the restarts of one job.
 
     Args:
-        limits: How much is tried.
+        limits: The limits of the restarts.
     """
 
     limits: RestartLimits
@@ -112,22 +112,22 @@ class Policy:
     _diverged_at: int | None = field(default=None, init=False)
 
     def decide(self, end: AttemptEnd) -> Decision:
-        """What follows on an attempt that has ended like this."""
+        """Decide about a restart after an attempt."""
         if end.reason in ("done", "interrupted", "timeout"):
             return Decision(
                 False, {"done": "the job is done", "timeout": "time has run out"}.get(end.reason, end.reason)
             )
-        late = self._told_late(end)
+        late = self._shows_earlier_progress(end)
         progress = self._progress(end)
         if progress or late:
             self._restarts = self._preemptions = 0
         self._began = self._began or end.began is not False
         if end.exit_code == BAD_INPUT and end.reason == "failed":
-            return Decision(False, "bad input (exit code 2) comes again with every attempt")
+            return Decision(False, "bad input (exit code 2) would fail again")
         if end.exit_code in NOT_RUNNABLE and end.reason == "failed":
             return Decision(False, f"the program cannot be run (exit code {end.exit_code})")
         if self.limits.max_restarts < 1:
-            return Decision(False, "no restarts were asked for")
+            return Decision(False, "restarts are disabled")
         if end.reason == "preempted":
             return self._preempted()
         if end.reason == "diverged":
@@ -135,11 +135,11 @@ class Policy:
             if again is not None:
                 return Decision(False, again)
         if self._fails_early(end):
-            return Decision(False, f"it fails before its first step each time ({len(self._early)} times the same way)")
+            return Decision(False, f"the same failure before the first step {len(self._early)} times")
         return self._counted()
 
-    def _told_late(self, end: AttemptEnd) -> bool:
-        """Whether this attempt shows by its start that the one before had made progress."""
+    def _shows_earlier_progress(self, end: AttemptEnd) -> bool:
+        """Return whether this attempt resumed from a later checkpoint than its predecessor had reported."""
         known = self._checkpoint or 0
         if not end.from_step or end.from_step <= known:
             return False
@@ -147,7 +147,7 @@ class Policy:
         return True
 
     def _progress(self, end: AttemptEnd) -> bool:
-        """Whether the next attempt goes on from a later place than this one did; remembers the place."""
+        """Return whether the next attempt will resume from a later step than this one, and record the step."""
         if end.checkpoint is not None:
             later = self._checkpoint is None or end.checkpoint > self._checkpoint
             self._checkpoint = max(end.checkpoint, self._checkpoint or 0)
@@ -163,26 +163,26 @@ class Policy:
         self._preemptions += 1
         if self._preemptions > self.limits.max_preemptions:
             return Decision(False, f"preempted {self._preemptions} times without progress")
-        # The machine may be about to go: an attempt that comes to nothing is not repeated at full speed.
+        # The machine may be about to shut down: repeated preemptions without progress have growing pauses.
         pause = 0.0 if self._preemptions == 1 else self.limits.pause(self._preemptions - 1)
         return Decision(True, "preempted; not counted as a failure", pause)
 
     def _diverges_again(self, step: int | None, progress: bool) -> str | None:
-        """Why a second try came to nothing; None where it was the first, or came further."""
+        """Return why not to restart after a second divergence; None if it is the first, or there was progress."""
         before, first = self._diverged_at, not self._diverged
         self._diverged, self._diverged_at = True, step
         later = step is not None and before is not None and step > before
-        # The step alone does not say it: it is that at which the loss was read, which may be some steps late.
+        # A later step is not enough: it is the step at which the loss was read, maybe some steps late.
         if first or (later and progress):
             return None
         at = "" if step is None else f" at step {step}"
-        return f"training diverges again{at}: the same steps come to the same numbers"
+        return f"training diverged again{at}: a restart would repeat the same steps"
 
     def _fails_early(self, end: AttemptEnd) -> bool:
         if self._began:
             return False
         failure = (end.reason, end.task, end.exit_code)
-        self._early = [*(one for one in self._early if one == failure), failure]
+        self._early = [*(early for early in self._early if early == failure), failure]
         return len(self._early) >= self.limits.early_failures
 
     def _counted(self) -> Decision:

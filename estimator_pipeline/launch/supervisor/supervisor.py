@@ -1,10 +1,10 @@
-"""A job that is started again when it fails: attempt after attempt, each a launch of its own with fresh ports.
+"""Supervisor that restarts a failed job, each attempt as a complete launch with new ports.
 
-    outcome = supervise(attempt, limits=Limits(max_restarts=3), log_dir=..., run_id=..., view=...)
+    outcome = supervise(attempt, limits=RestartLimits(max_restarts=3), log_dir=..., run_id=..., view=...)
 
-An attempt is a whole launch (`local.py`): whatever fails, all tasks of it are ended, and nothing of it is left when
-the next one starts. That one goes on from the last checkpoint, as any start in the same model directory does. Whether
-there is a next one, `policy.py` decides; what happened stands in `history.py`'s files.
+After a failure all tasks of the attempt (`launch/local`) are stopped before the next attempt starts. That attempt
+resumes from the last checkpoint, like any run in the same model directory. `restart_policy.py` decides about restarts;
+`history.py` records them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ATTEMPT_VARIABLE = "ESTIMATOR_PIPELINE_ATTEMPT"
 _POLL = 0.1
 
 AttemptRunner = Callable[[int, str, Path, float | None, View, Mapping[str, str]], LaunchOutcome]
-"""`run(number, run_id, log_dir, timeout, view, environ)`: one attempt, from fresh ports to the last process's end.
-`environ` is what its processes are told of the attempts before."""
+"""`run(number, run_id, log_dir, timeout, view, environ)`: runs one attempt until its last process has ended.
+`environ` has variables that describe the attempts before."""
 
 
 def attempt_run_id(run_id: str, number: int) -> str:
-    """The run id of an attempt: the launch's own for the first, and "ID-r1", "ID-r2", ... for those after it.
+    """Return the run id of an attempt: the launch's for the first, then "ID-r1", "ID-r2", ...
 
-    A fresh one each time, so that no task takes what an attempt before has left for its own.
+    It differs for each attempt, so that tasks do not use files of an earlier attempt.
     """
     return run_id if number == 1 else f"{run_id}-r{number - 1}"
 
@@ -52,53 +52,53 @@ def supervise(
     timeout: float | None = None,
     view: View | None = None,
 ) -> LaunchOutcome:
-    """Run a job, and run it again as long as that makes sense.
+    """Run a job, and restart it after failures within the limits.
 
-    On the main thread SIGINT, SIGTERM and SIGHUP end it at any time, the pauses between attempts included.
+    On the main thread SIGINT, SIGTERM and SIGHUP stop it at any time, also in the pauses between attempts.
 
     Args:
         run: Runs one attempt.
-        run_id: Of the first attempt, see :func:`attempt_run_id`.
-        log_dir: Where the history is written; attempt N has its logs in `attempt-N` there.
-        limits: How much is tried.
-        timeout: Seconds for all attempts together; None for any time.
-        view: Who shows what happens; None for nobody.
+        run_id: The run id of the first attempt, see :func:`attempt_run_id`.
+        log_dir: The folder of the history; attempt N has its logs in `attempt-N` there.
+        limits: The limits of the restarts.
+        timeout: Seconds for all attempts together; None for no timeout.
+        view: The view that shows progress; None for none.
 
     Returns:
-        The last attempt's outcome, with all attempts in it, and the seconds of all of them.
+        The last attempt's outcome, with all attempts and their total seconds.
 
     Raises:
-        Exception: What `run` raises, such as a PipelineError where no ports can be had or no logs be written. The
-            history tells of it first.
+        Exception: The error of `run`, such as a PipelineError if no ports are free or logs cannot be written. It is
+            recorded in the history first.
     """
     shown = view or SilentView()
     policy, history = Policy(limits), History(log_dir)
     began = time.monotonic()
     attempts: list[Attempt] = []
-    noticed: float | None = None
-    seen: _Seen | None = None
+    failed_at: float | None = None
+    recorder: _Recorder | None = None
     newest = ""
     with shown, interruptions() as signals:
         try:
             while True:
                 number = len(attempts) + 1
                 left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-                own, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
-                history.tell("attempt_started", attempt=number, run_id=own, log_dir=folder)
-                seen = _Seen(shown, history, number, noticed)
-                told = {ATTEMPT_VARIABLE: str(number)} | ({CHECKPOINT_VARIABLE: newest} if newest else {})
-                outcome = run(number, own, folder, left, seen, told)
-                newest = seen.newest or newest
-                attempt = seen.attempt(outcome, folder)
-                _tell_end(history, attempts, attempt)
-                noticed = seen.noticed or time.monotonic()
-                decision = policy.decide(seen.end(outcome))
-                asked = outcome.signal or next(iter(signals.received), None)
-                if not decision.restart or asked is not None:
-                    why = decision.why if asked is None else f"asked to end by {signal.Signals(asked).name}"
+                attempt_id, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
+                history.append("attempt_started", attempt=number, run_id=attempt_id, log_dir=folder)
+                recorder = _Recorder(shown, history, number, failed_at)
+                environ = {ATTEMPT_VARIABLE: str(number)} | ({CHECKPOINT_VARIABLE: newest} if newest else {})
+                outcome = run(number, attempt_id, folder, left, recorder, environ)
+                newest = recorder.newest or newest
+                attempt = recorder.attempt(outcome, folder)
+                _record_end(history, attempts, attempt)
+                failed_at = recorder.failed_at or time.monotonic()
+                decision = policy.decide(recorder.end(outcome))
+                stop_signal = outcome.signal or next(iter(signals.received), None)
+                if not decision.restart or stop_signal is not None:
+                    why = decision.why if stop_signal is None else f"stopped by {signal.Signals(stop_signal).name}"
                     break
-                checkpoint = seen.checkpoint_of(attempts)
-                history.tell(
+                checkpoint = recorder.checkpoint_of(attempts)
+                history.append(
                     "restart_in",
                     attempt=number,
                     seconds=decision.after,
@@ -113,12 +113,13 @@ def supervise(
                     outcome = _stopped(outcome, signals)
                     break
         except BaseException as error:
-            # Whoever reads the history is to know that nobody goes on.
-            outcome = _broken_off(error, run_id, log_dir, time.monotonic() - began)
-            if seen is not None and len(attempts) < seen.number:
-                own, folder = attempt_run_id(run_id, seen.number), log_dir / f"attempt-{seen.number}"
-                ended = replace(outcome, run_id=own, seconds=time.monotonic() - seen.started)
-                _tell_end(history, attempts, seen.attempt(ended, folder))
+            # The history must show that the job is not being restarted.
+            outcome = _outcome_of_error(error, run_id, log_dir, time.monotonic() - began)
+            if recorder is not None and len(attempts) < recorder.number:
+                number = recorder.number
+                attempt_id, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
+                ended = replace(outcome, run_id=attempt_id, seconds=time.monotonic() - recorder.started)
+                _record_end(history, attempts, recorder.attempt(ended, folder))
             if attempts:
                 _conclude(history, shown, replace(outcome, attempts=tuple(attempts)), outcome.gave_up)
             raise
@@ -136,10 +137,10 @@ def supervise(
     return outcome
 
 
-def _tell_end(history: History, attempts: list[Attempt], attempt: Attempt) -> None:
-    """An attempt has ended."""
+def _record_end(history: History, attempts: list[Attempt], attempt: Attempt) -> None:
+    """Add an attempt to the list and to the history."""
     attempts.append(attempt)
-    history.tell(
+    history.append(
         "attempt_ended",
         attempt=attempt.number,
         reason=attempt.reason,
@@ -149,8 +150,8 @@ def _tell_end(history: History, attempts: list[Attempt], attempt: Attempt) -> No
     )
 
 
-def _broken_off(error: BaseException, run_id: str, log_dir: Path, seconds: float) -> LaunchOutcome:
-    """The outcome where an error of the supervisor's own ends it, or a person who does not wait."""
+def _outcome_of_error(error: BaseException, run_id: str, log_dir: Path, seconds: float) -> LaunchOutcome:
+    """Return the outcome of an error in the supervisor, or of a second Ctrl-C."""
     interrupted = isinstance(error, KeyboardInterrupt)
     return LaunchOutcome(
         reason="interrupted" if interrupted else "failed",
@@ -159,19 +160,19 @@ def _broken_off(error: BaseException, run_id: str, log_dir: Path, seconds: float
         run_id=run_id,
         log_dir=log_dir,
         tasks=(),
-        gave_up="asked to end by SIGINT" if interrupted else " ".join(f"{type(error).__name__}: {error}".split()),
+        gave_up="stopped by SIGINT" if interrupted else " ".join(f"{type(error).__name__}: {error}".split()),
     )
 
 
 def _pause(seconds: float, signals: Interruptions, deadline: float | None) -> str | None:
-    """Wait; gives back why there shall be no further attempt, if something came up."""
+    """Wait; return a reason not to restart, such as a signal, if there is a reason."""
     until = time.monotonic() + seconds
     while True:
         now = time.monotonic()
         if signals.received:
-            return f"asked to end by {signal.Signals(signals.received[0]).name}"
-        if signals.passed_on:
-            return f"asked to end by {signal.Signals(signals.passed_on[0]).name}"
+            return f"stopped by {signal.Signals(signals.received[0]).name}"
+        if signals.forwarded:
+            return f"stopped by {signal.Signals(signals.forwarded[0]).name}"
         if deadline is not None and now >= deadline:
             return "time has run out"
         if now >= until:
@@ -180,12 +181,12 @@ def _pause(seconds: float, signals: Interruptions, deadline: float | None) -> st
 
 
 def _stopped(outcome: LaunchOutcome, signals: Interruptions) -> LaunchOutcome:
-    """The outcome where the end came between two attempts."""
+    """Return the outcome of a stop between two attempts."""
     if signals.received:
         number = signals.received[0]
         return replace(outcome, reason="interrupted", exit_code=128 + number, signal=number)
-    if signals.passed_on:
-        return replace(outcome, signal=signals.passed_on[0])
+    if signals.forwarded:
+        return replace(outcome, signal=signals.forwarded[0])
     return replace(outcome, reason="timeout", exit_code=1)
 
 
@@ -193,11 +194,11 @@ def _conclude(history: History, shown: View, outcome: LaunchOutcome, why: str) -
     last = len(outcome.attempts)
     seconds = round(outcome.seconds, 3)
     if outcome.reason in ("done", "interrupted", "timeout"):
-        history.tell(outcome.reason, attempt=last, attempts=last, seconds=seconds)
+        history.append(outcome.reason, attempt=last, attempts=last, seconds=seconds)
     else:
-        history.tell("gave_up", attempt=last, attempts=last, seconds=seconds, why=why)
-    lost = [one.lost for one in outcome.attempts if one.lost is not None]
-    unwritten = history.summarise(
+        history.append("gave_up", attempt=last, attempts=last, seconds=seconds, why=why)
+    lost = [attempt.lost for attempt in outcome.attempts if attempt.lost is not None]
+    error = history.write_summary(
         {
             "run_id": outcome.attempts[0].run_id,
             "reason": outcome.reason,
@@ -209,33 +210,33 @@ def _conclude(history: History, shown: View, outcome: LaunchOutcome, why: str) -
             "attempts": [attempt.document() for attempt in outcome.attempts],
         }
     )
-    if unwritten is not None:
-        shown.note(f"warning: {history.folder / SUMMARY_FILE} could not be written ({unwritten})")
+    if error is not None:
+        shown.note(f"warning: {history.folder / SUMMARY_FILE} could not be written ({error})")
 
 
-class _Seen(View):
-    """Stands between an attempt and the view: keeps what the history wants to know, and passes everything on.
+class _Recorder(View):
+    """View of one attempt that writes the history and forwards everything to the job's view.
 
-    The end of an attempt is not passed on, for it is not the end of the launch.
+    The end of an attempt is not forwarded, since the launch may continue.
     """
 
-    def __init__(self, inner: View, history: History, number: int, noticed: float | None) -> None:
+    def __init__(self, inner: View, history: History, number: int, failed_at: float | None) -> None:
         self._inner, self._history, self.number = inner, history, number
         self.started = time.monotonic()
-        self._before = noticed
+        self._before = failed_at
         self._states: Sequence[TaskState] = ()
         self._asynchronous = False
         self._why = ""
         self._from_step: int | None = None
         self._lost: float | None = None
         self._began = False
-        self._told = False
+        self._has_events = False
         self._foreign = False
-        self.noticed: float | None = None
-        # The path of the last checkpoint that was told.
+        self.failed_at: float | None = None
+        # The path of the last reported checkpoint.
         self.newest = ""
 
-    # -- what the view is told ----------------------------------------------------------------------------------
+    # -- View ---------------------------------------------------------------------------------------------------
 
     def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
         self._states, self._foreign = states, plan.foreign
@@ -245,14 +246,14 @@ class _Seen(View):
         self._inner.start(plan, states)
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
-        self._told = True
+        self._has_events = True
         if event["event"] == "step" and not self._began and state.trains:
             self._began = True
             now = time.monotonic()
             self._lost = None if self._before is None else now - self._before
             if state.step is not None and state.steps is not None and not self._asynchronous:
                 self._from_step = max(0, state.step - state.steps)
-            self._history.tell(
+            self._history.append(
                 "first_step",
                 attempt=self.number,
                 task=state.task,
@@ -263,16 +264,16 @@ class _Seen(View):
         if event["event"] == "checkpoint":
             self.newest = str(event.get("path") or "")
         if event["event"] == "straggler":
-            self._history.tell("straggler", attempt=self.number, **{k: v for k, v in event.items() if k != "event"})
+            self._history.append("straggler", attempt=self.number, **{k: v for k, v in event.items() if k != "event"})
         self._inner.event(state, event)
 
     def ended(self, state: TaskState) -> None:
         self._inner.ended(state)
 
     def failed(self, reason: str, failure: Failure) -> None:
-        self.noticed = time.monotonic()
+        self.failed_at = time.monotonic()
         self._why = failure.head
-        self._history.tell(
+        self._history.append(
             reason,
             attempt=self.number,
             task=failure.task,
@@ -291,30 +292,30 @@ class _Seen(View):
         self._inner.refresh()
 
     def close(self) -> None:
-        # A table that stays in place is drawn anew by the next attempt.
+        # The next attempt draws a new live table.
         self._inner.close()
 
-    # -- what is known ------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------
 
     @property
     def step(self) -> int | None:
-        """The last step that a training task has told."""
-        return max((one.step for one in self._states if one.step is not None and one.trains), default=None)
+        """The last step that a training task reported."""
+        return max((state.step for state in self._states if state.step is not None and state.trains), default=None)
 
     @property
     def checkpoint(self) -> int | None:
-        """The step of the last checkpoint that was told."""
-        return max((one.checkpoint for one in self._states if one.checkpoint is not None), default=None)
+        """The step of the last reported checkpoint."""
+        return max((state.checkpoint for state in self._states if state.checkpoint is not None), default=None)
 
     @staticmethod
     def checkpoint_of(attempts: Sequence[Attempt]) -> int | None:
-        """The step of the last checkpoint of all attempts, as far as is known."""
-        # One that was written just before a failure is not told any more; the next attempt went on from it.
-        known = [step for one in attempts for step in (one.checkpoint, one.from_step) if step]
+        """Return the step of the last known checkpoint of all attempts."""
+        # A checkpoint written just before a failure may not be reported; the next attempt resumes from it.
+        known = [step for attempt in attempts for step in (attempt.checkpoint, attempt.from_step) if step]
         return max(known, default=None)
 
     def end(self, outcome: LaunchOutcome) -> AttemptEnd:
-        """What the policy needs to know."""
+        """Return the end of the attempt for the restart policy."""
         failure = outcome.failure
         return AttemptEnd(
             outcome.reason,
@@ -322,12 +323,12 @@ class _Seen(View):
             exit_code=None if failure is None else failure.exit_code,
             step=self.step,
             checkpoint=self.checkpoint,
-            began=None if self._foreign and not self._told else self._began,
+            began=None if self._foreign and not self._has_events else self._began,
             from_step=self._from_step,
         )
 
     def attempt(self, outcome: LaunchOutcome, folder: Path) -> Attempt:
-        """What the history keeps."""
+        """Return the attempt for the history."""
         return Attempt(
             number=self.number,
             run_id=outcome.run_id,
