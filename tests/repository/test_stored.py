@@ -116,7 +116,7 @@ def test_a_submission_to_slurm_is_known(tmp_path):
     folder, environ = submission(tmp_path), program(tmp_path, "scontrol", "exit 0")
     done = call("status", folder, "--json", env=environ)
     (job,) = json.loads(done.stdout)["jobs"]
-    assert done.returncode == 0 and "its last words" in job["text"], job
+    assert done.returncode == 0 and "the last line of its output" in job["text"], job
     assert (job["progress"]["step"], job["progress"]["checkpoint"]) == (20, 20), job
     done = call("logs", "--lines", "0", folder, env=environ)
     assert done.returncode == 0 and "job 1: ended with exit code 0" in done.stdout

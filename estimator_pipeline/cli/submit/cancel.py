@@ -47,4 +47,4 @@ def command(
             code="argument/not-applicable",
             hint="leave it out: `scancel --signal=KILL JOBID`.",
         )
-    slurm_jobs.cancel(submission_of(job, settings), checkpoint=checkpoint, environ=os.environ, say=typer.echo)
+    slurm_jobs.cancel(submission_of(job, settings), checkpoint=checkpoint, environ=os.environ, report=typer.echo)

@@ -1,4 +1,4 @@
-"""Slurm: a job file as a batch script (`script.py`, `script.jinja`), and the life of the submitted job.
+"""Slurm: the batch script of a job file (`script.py`, `script.jinja`), and the status of submitted jobs.
 
-The script is made without asking Slurm; `jobs.py` asks it. The commands are in `cli/submit`.
+Only `jobs.py` calls Slurm's commands. The command line is in `cli/submit`.
 """

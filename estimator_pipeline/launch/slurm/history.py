@@ -1,4 +1,4 @@
-"""What has become of a Slurm job's tasks, by what its supervisor wrote: `run-N/events.jsonl` and `output.log`."""
+"""Failures and restarts of a Slurm job's tasks, read from `run-N/events.jsonl` and `output.log`."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = ["JobHistory", "TaskFailure", "history_of", "was_asked"]
 
 _FAILURES = ("failed", "hung", "diverged")
 _ENDS = ("done", "gave_up", "interrupted", "timeout")
-# What the script says at its end where `scancel` or `cancel` has asked it to.
+# The script's last line after `scancel` or `cancel`.
 _ASKED = re.compile(r"job \d+: ended as asked, ")
-_LAST_WORDS_BYTES = 4096
+_LAST_LINE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """The task that failed first in an attempt, and how.
+    """The task that failed first in an attempt.
 
     Attributes:
         task: Its name.
-        what: In one line, with the task's name.
-        error: The exception that ended it, in one line; "" where none is known.
+        description: The failure in one line, with the task's name. In JSON: `what`.
+        error: The exception in one line; "" if unknown.
         reason: "failed", "hung" or "diverged".
-        exit_code: As subprocess gives it.
-        attempt: Which attempt of the run, from 1.
+        exit_code: The exit code as in `subprocess`.
+        attempt: The number of the attempt in the run, from 1.
         run: The folder of the run: "run-0".
-        log: The task's log, in the submission's folder; None where it is not known which.
-        time: When, in seconds since 1970.
+        log: The task's log, relative to the submission's folder; None if unknown.
+        time: The time in seconds since 1970.
     """
 
     task: str
-    what: str
+    description: str
     error: str
     reason: str
     exit_code: int | None
@@ -49,23 +49,23 @@ class TaskFailure:
     time: float
 
     def text(self) -> str:
-        """For people."""
-        said = f"{self.task}: {self.error}" if self.error else self.what
-        return f"{said} ({self.log})" if self.log else said
+        """Format the failure in one line."""
+        text = f"{self.task}: {self.error}" if self.error else self.description
+        return f"{text} ({self.log})" if self.log else text
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document."""
-        return dict(self.__dict__)
+        """Return the failure as a JSON document."""
+        return {"what" if name == "description" else name: value for name, value in self.__dict__.items()}
 
 
 @dataclass(frozen=True)
 class JobHistory:
-    """What is known of the newest run.
+    """The history of the newest run.
 
     Attributes:
-        restarts: How often its tasks were started again in place.
-        failure: The last one.
-        end: How the supervisor ended it: "done", "gave_up", "interrupted" or "timeout"; "" where it did not say.
+        restarts: The number of restarts in the same allocation.
+        failure: The last failure.
+        end: The supervisor's last event: "done", "gave_up", "interrupted" or "timeout"; "" without one.
     """
 
     restarts: int = 0
@@ -74,11 +74,11 @@ class JobHistory:
 
 
 def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
-    """The history of a job, or of an array's element.
+    """Read the history of a job, or of an array element.
 
     Args:
-        folder: With the runs.
-        tasks: Names by rank.
+        folder: The folder of the runs.
+        tasks: The task names by rank.
     """
     runs = runs_of(folder)
     if not runs:
@@ -94,16 +94,16 @@ def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
 
 
 def _failure(event: dict[str, Any], run: Path, tasks: Sequence[str]) -> TaskFailure:
-    told, what = str(event.get("task") or ""), str(event.get("what") or "failed")
-    # A task that ended before it could say its name is known by its rank alone.
-    found = re.fullmatch(r"rank (\d+)", told)
-    rank = int(found[1]) if found else tasks.index(told) if told in tasks else None
-    task = tasks[rank] if rank is not None and rank < len(tasks) else told
+    name, description = str(event.get("task") or ""), str(event.get("what") or "failed")
+    # Only the rank is known of a task that ended before it reported its name.
+    match = re.fullmatch(r"rank (\d+)", name)
+    rank = int(match[1]) if match else tasks.index(name) if name in tasks else None
+    task = tasks[rank] if rank is not None and rank < len(tasks) else name
     log = run / f"task-{rank}.log"
     code, at = event.get("exit_code"), event.get("time")
     return TaskFailure(
         task=task,
-        what=what.replace(told, task, 1) if told else what,
+        description=description.replace(name, task, 1) if name else description,
         error=str(event.get("error") or ""),
         reason=str(event["event"]),
         exit_code=code if isinstance(code, int) else None,
@@ -115,6 +115,6 @@ def _failure(event: dict[str, Any], run: Path, tasks: Sequence[str]) -> TaskFail
 
 
 def was_asked(folder: Path) -> bool:
-    """Whether the script itself was asked to end, and not only srun or a task: it says so as its last word."""
-    lines = end_of(folder / OUTPUT, offset=0, limit=_LAST_WORDS_BYTES).rstrip().splitlines()
+    """Return whether the script, and not only srun or a task, was asked to stop; its last line shows it."""
+    lines = end_of(folder / OUTPUT, offset=0, limit=_LAST_LINE_BYTES).rstrip().splitlines()
     return bool(lines and _ASKED.search(lines[-1]))

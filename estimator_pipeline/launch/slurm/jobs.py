@@ -1,14 +1,14 @@
-"""Slurm jobs that this package has submitted: sent off, looked at, read and ended, by Slurm's own commands.
+"""Slurm jobs of this package: submit, status, list and cancel, by Slurm's commands.
 
-A submission has a folder: the script, the job file, `submission.json` and, once it runs, logs:
+A submission has a folder with the script, the job file, `submission.json` and logs:
 
-    output.log             what the script and the supervisor say, over all requeues
-    run-0/task-1.log       what the task of rank 1 says in the first run; run-1 is the one after a requeue
-    run-0/attempt-1/...    the supervisor's: progress of the tasks, and its history
+    output.log             output of the script and the supervisor, over all requeues
+    run-0/task-1.log       output of the task of rank 1 in the first run; run-1 is the run after a requeue
+    run-0/attempt-1/...    files of the supervisor: progress of the tasks, and its history
     3/output.log, ...      of an array: the same for each element
 
-Slurm is asked by `scontrol show job`, whose form has not changed for many versions, while that of `squeue --json`
-has. It knows a job for some minutes after its end (MinJobAge); after that `sacct` does, where there is accounting.
+The status comes from `scontrol show job`, whose format has been stable for many versions, unlike that of `squeue
+--json`. It knows a job for some minutes after its end (MinJobAge); after that `sacct` does, if accounting is set up.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ __all__ = [
 ]
 
 RECORD = "submission.json"
-# A folder of models, a model, its folder of submissions, a submission.
+# The levels: a folder of models, a model, its folder of submissions, a submission.
 _DEEPEST = 4
 SLACK_SECS = 30.0
-"""What a job may take besides `slurm.signal_seconds` until Slurm says that it has ended."""
+"""Seconds after `slurm.signal_seconds` within which Slurm reports that the job has ended."""
 _COMMAND_SECS = 60.0
 _POLL_SECS = 1.0
 
-# Variables of Slurm that a person sets for its commands.
+# Variables of Slurm that users set for its commands.
 _CLIENT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What `submission.json` holds.
+    """The content of `submission.json`.
 
     Attributes:
-        job_id: As Slurm has it; of an array the array's.
-        folder: Where script and logs are.
-        name: The job's.
-        tasks: Their names, in order of their ranks.
-        model_dirs: Of the job, or of each element of an array.
-        array: How many elements, or None.
-        submitted: When, in seconds since 1970.
-        stop_seconds: How long the tasks may take to stop with a checkpoint.
+        job_id: Slurm's id of the job or of the array.
+        folder: The folder of the script and the logs.
+        name: The job's name.
+        tasks: The names of the tasks in the order of their ranks.
+        model_dirs: The model directory of the job, or of each array element.
+        array: The number of array elements, or None.
+        submitted: The time in seconds since 1970.
+        stop_seconds: Seconds that the tasks may take to stop with a checkpoint.
     """
 
     job_id: str
@@ -87,19 +87,19 @@ class Submission:
 
     @property
     def log_folders(self) -> tuple[Path, ...]:
-        """Where output.log and the runs lie: one folder, or one for each element of an array."""
+        """The folders of output.log and the runs: one, or one for each array element."""
         return tuple(self.folder / str(i) for i in range(self.array)) if self.array else (self.folder,)
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document."""
+        """Return the submission as a JSON document."""
         return {**self.__dict__, "scheduler": "slurm", "folder": str(self.folder)}
 
 
 def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[str, str]) -> Submission:
-    """Writes the submission's folder, and hands the script to sbatch.
+    """Write the submission's folder, and submit the script by sbatch.
 
     Raises:
-        ConfigError: There is no sbatch, the folder cannot be written, or Slurm refuses the job. Nothing is left.
+        ConfigError: There is no sbatch, the folder cannot be written, or Slurm rejects the job. The folder is removed.
     """
     _program("sbatch", environ)
     folder = Path(plan.folder)
@@ -124,9 +124,9 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
     if done.returncode != 0 or not job_id.isdigit():
         shutil.rmtree(folder, ignore_errors=True)
         raise ConfigError(
-            "Slurm refused the job.",
+            "Slurm rejected the job.",
             code="scheduler/refused",
-            found=_said(done),
+            found=_output(done),
             hint="change the section slurm of the job file (--set slurm.partition=..., slurm.time=...); "
             "`--dry-run` shows the script.",
         )
@@ -145,34 +145,34 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
 
 
 def find_submission(target: str, *, folder: Path | None = None, environ: Mapping[str, str]) -> Submission:
-    """The submission that a person means.
+    """Find a submission.
 
     Args:
         target: A job's id, or the folder of a submission, of submissions (the newest counts) or of a model.
-        folder: Where the submissions of a job file are, where `target` is one.
-        environ: For Slurm's commands.
+        folder: The folder of the submissions, if `target` is a job file.
+        environ: The environment of Slurm's commands.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no such submission.
     """
     if folder is None and re.fullmatch(r"\d+(_\d+)?", target):
-        found = _fields(_show_job(target, environ))
-        script = Path(found[0].get("Command", "") if found else "")
+        records = _fields(_show_job(target, environ))
+        script = Path(records[0].get("Command", "") if records else "")
         if script.name == SCRIPT and (script.parent / RECORD).is_file():
             return _read(script.parent / RECORD)
         raise ConfigError(
             f"{target}: Slurm knows no such job of estimator-pipeline.",
             code="jobs/not-found",
-            found=f"its script is {script}" if found else "no such job, or it ended some minutes ago",
+            found=f"its script is {script}" if records else "no such job, or it ended some minutes ago",
             hint="name the job file, or the submission's folder.",
         )
     place = folder if folder is not None else Path(target)
     for base in (place, place / "slurm"):
         if (base / RECORD).is_file():
             return _read(base / RECORD)
-        records = [one / RECORD for one in base.iterdir() if (one / RECORD).is_file()] if base.is_dir() else []
-        if records:
-            return max((_read(record) for record in records), key=lambda one: one.submitted)
+        files = [child / RECORD for child in base.iterdir() if (child / RECORD).is_file()] if base.is_dir() else []
+        if files:
+            return max((_read(file) for file in files), key=lambda submission: submission.submitted)
     raise ConfigError(
         f"{target}: nothing has been submitted to Slurm here.",
         code="jobs/not-found",
@@ -182,73 +182,73 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
 
 
 def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[JobStatus]:
-    """How the job stands, or each element of an array. Where Slurm does not answer, what the tasks told last.
+    """Return the status of a job, or of each array element. If Slurm does not answer, it has the tasks' progress only.
 
     Raises:
         ConfigError: There is no scontrol.
     """
     try:
-        found = _fields(_show_job(submission.job_id, environ))
+        records = _fields(_show_job(submission.job_id, environ))
     except TaskFailedError as error:
         return _without_answer(submission, error)
-    return _statuses(submission, found, environ)
+    return _statuses(submission, records, environ)
 
 
 def list_jobs(folder: Path, *, environ: Mapping[str, str]) -> list[tuple[Submission, list[JobStatus]]]:
-    """The jobs of this user that Slurm knows, and those that were submitted to a model directory below a folder.
+    """List this user's jobs that Slurm knows, and those submitted to a model directory below a folder.
 
-    Of the submissions of one model directory the newest counts, unless Slurm still knows others. The newest come
-    first.
+    Of the submissions to one model directory, only the newest is listed, and others that Slurm still knows. The newest
+    jobs come first.
 
     Args:
-        folder: Where to look for model directories, four levels deep.
-        environ: For Slurm's commands.
+        folder: The folder to search for model directories, four levels deep.
+        environ: The environment of Slurm's commands.
     """
-    shown: list[dict[str, str]] = []
-    trouble: PipelineError | None = None
+    known: list[dict[str, str]] = []
+    no_answer: PipelineError | None = None
     try:
-        shown = _fields(_show_job(None, environ))
+        known = _fields(_show_job(None, environ))
     except PipelineError as error:
-        trouble = error
-    records = {path.parent.resolve(): path for path in _newest_records(folder)}
-    for one in shown:
-        record = Path(one.get("Command", "")).parent / RECORD
-        if one.get("UserId", "").endswith(f"({os.getuid()})") and Path(one["Command"]).name == SCRIPT:
-            records.setdefault(record.parent.resolve(), record)
-    found = []
-    for record in records.values():
+        no_answer = error
+    files = {path.parent.resolve(): path for path in _newest_records(folder)}
+    for record in known:
+        file = Path(record.get("Command", "")).parent / RECORD
+        if record.get("UserId", "").endswith(f"({os.getuid()})") and Path(record["Command"]).name == SCRIPT:
+            files.setdefault(file.parent.resolve(), file)
+    jobs = []
+    for file in files.values():
         with contextlib.suppress(ConfigError):
-            submission = _read(record)
-            own = [one for one in shown if submission.job_id in (one["JobId"], one.get("ArrayJobId"))]
-            if trouble is not None:
-                found.append((submission, _without_answer(submission, trouble)))
+            submission = _read(file)
+            records = [record for record in known if submission.job_id in (record["JobId"], record.get("ArrayJobId"))]
+            if no_answer is not None:
+                jobs.append((submission, _without_answer(submission, no_answer)))
             else:
-                found.append((submission, _statuses(submission, own, environ)))
-    return sorted(found, key=lambda one: one[0].submitted, reverse=True)
+                jobs.append((submission, _statuses(submission, records, environ)))
+    return sorted(jobs, key=lambda job: job[0].submitted, reverse=True)
 
 
 def _newest_records(folder: Path) -> Iterator[Path]:
-    """Of each folder of submissions the newest one's record."""
+    """Return the record of the newest submission in each folder of submissions."""
     newest: dict[Path, tuple[float, Path]] = {}
     for depth in range(_DEEPEST + 1):
         for path in folder.glob("*/" * depth + RECORD):
             with contextlib.suppress(OSError):
-                mine = (path.stat().st_mtime, path)
-                newest[path.parent.parent] = max(mine, newest.get(path.parent.parent, mine))
+                candidate = (path.stat().st_mtime, path)
+                newest[path.parent.parent] = max(candidate, newest.get(path.parent.parent, candidate))
     yield from (path for _, path in newest.values())
 
 
-def _statuses(submission: Submission, found: list[dict[str, str]], environ: Mapping[str, str]) -> list[JobStatus]:
-    """How a job stands by Slurm's records of it, of which there are none once it has forgotten it."""
-    if not found:
+def _statuses(submission: Submission, records: list[dict[str, str]], environ: Mapping[str, str]) -> list[JobStatus]:
+    """Return the status of a job by Slurm's records; they are empty for a job that Slurm has forgotten."""
+    if not records:
         return [_forgotten(submission, i, environ) for i in range(submission.array or 1)]
     if submission.array is None:
         # The first component of a heterogeneous job runs the script.
-        return [_status(submission, 0, found[0])]
+        return [_status(submission, 0, records[0])]
     statuses = []
     for i in range(submission.array):
-        own = next((one for one in found if i in _elements(one.get("ArrayTaskId", ""))), None)
-        statuses.append(_forgotten(submission, i, environ) if own is None else _status(submission, i, own))
+        record = next((record for record in records if i in _elements(record.get("ArrayTaskId", ""))), None)
+        statuses.append(_forgotten(submission, i, environ) if record is None else _status(submission, i, record))
     return statuses
 
 
@@ -257,40 +257,40 @@ def cancel(
     *,
     checkpoint: bool,
     environ: Mapping[str, str],
-    say: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Ends a job.
+    """Cancel a job.
 
     Args:
-        submission: Which.
-        checkpoint: Whether to let the tasks stop with a checkpoint first, for as long as they may take. Slurm itself
-            waits KillWait (30 seconds by default) between SIGTERM and SIGKILL.
-        environ: For Slurm's commands.
-        say: Told what happens.
+        submission: The job.
+        checkpoint: Whether to let the tasks stop with a checkpoint first. Otherwise Slurm waits KillWait (30 seconds
+            by default) between SIGTERM and SIGKILL.
+        environ: The environment of Slurm's commands.
+        report: Called with messages about the progress.
 
     Raises:
-        TaskFailedError: Slurm does not answer, or does not end the job.
+        TaskFailedError: Slurm does not answer, or does not cancel the job.
     """
-    alive = [one for one in job_status(submission, environ=environ) if not one.ended]
+    alive = [status for status in job_status(submission, environ=environ) if not status.ended]
     if not alive:
-        say(f"job {submission.job_id} has ended already")
+        report(f"job {submission.job_id} has ended already")
         return
-    if checkpoint and any(one.state == "RUNNING" for one in alive):
-        # To the script alone: it asks the tasks, and knows then that the job is not to be requeued.
+    if checkpoint and any(status.state == "RUNNING" for status in alive):
+        # Only to the script: it stops the tasks, and does not requeue the job then.
         _checked(["scancel", "--batch", "--signal=TERM", submission.job_id], environ)
-        say(f"job {submission.job_id}: asked to stop with a checkpoint")
+        report(f"job {submission.job_id}: asked to stop with a checkpoint")
         deadline = time.monotonic() + submission.stop_seconds
         while time.monotonic() < deadline:
-            alive = [one for one in job_status(submission, environ=environ) if not one.ended]
-            if not any(one.state in ("RUNNING", "COMPLETING") for one in alive):
+            alive = [status for status in job_status(submission, environ=environ) if not status.ended]
+            if not any(status.state in ("RUNNING", "COMPLETING") for status in alive):
                 break
             time.sleep(_POLL_SECS)
     if alive:
         _checked(["scancel", submission.job_id], environ)
-        say(f"job {submission.job_id}: cancelled")
+        report(f"job {submission.job_id}: cancelled")
 
 
-# -- asking Slurm -----------------------------------------------------------------------------------------------
+# -- Slurm's commands -------------------------------------------------------------------------------------------
 
 
 def _program(name: str, environ: Mapping[str, str]) -> None:
@@ -305,7 +305,7 @@ def _program(name: str, environ: Mapping[str, str]) -> None:
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what says of this process which task it is: a job takes over the environment that it is submitted in."""
+    """Remove the variables of this process's task, since a job inherits the environment of its submission."""
     ours = {name for name in environ if name.startswith(("SLURM_", "SRUN_")) and name not in _CLIENT} | {"TF_CONFIG"}
     ours |= {RUN_ID_VARIABLE, EVALUATOR_VARIABLE, PROGRESS_VARIABLE}
     return {name: value for name, value in environ.items() if name not in ours}
@@ -328,62 +328,62 @@ def _ran(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Compl
         raise TaskFailedError(
             f"{command[0]} did not answer within {_COMMAND_SECS:.0f} seconds.",
             code="scheduler/unavailable",
-            hint="see whether Slurm's controller is up: `scontrol ping`.",
+            hint="check whether Slurm's controller is up: `scontrol ping`.",
         ) from None
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _output(done: subprocess.CompletedProcess[str]) -> str:
     text = " ".join((done.stderr or done.stdout).split())
     return text or f"exit code {done.returncode}, and no message"
 
 
 def _checked(command: Sequence[str], environ: Mapping[str, str]) -> None:
     done = _ran(command, environ)
-    # A job that has ended by itself in the meantime is no error.
+    # The job may have ended in the meantime, which is not an error.
     if done.returncode != 0 and "Invalid job id" not in done.stderr and "already completing" not in done.stderr:
-        raise TaskFailedError(f"{' '.join(command)} failed.", code="scheduler/refused", found=_said(done))
+        raise TaskFailedError(f"{' '.join(command)} failed.", code="scheduler/refused", found=_output(done))
 
 
 def _show_job(job_id: str | None, environ: Mapping[str, str]) -> str:
-    """What Slurm says of a job, or of all that it knows."""
+    """Return scontrol's output for a job, or for all jobs."""
     done = _ran(["scontrol", "show", "job", "--oneliner", *([] if job_id is None else [job_id])], environ)
     if done.returncode == 0:
         return done.stdout
     if "Invalid job id" in done.stderr:
         return ""
     raise TaskFailedError(
-        f"Slurm does not say how {'jobs stand' if job_id is None else f'job {job_id} stands'}.",
+        f"Slurm does not report the status of {'its jobs' if job_id is None else f'job {job_id}'}.",
         code="scheduler/unavailable",
-        found=_said(done),
-        hint="see whether Slurm's controller is up: `scontrol ping`.",
+        found=_output(done),
+        hint="check whether Slurm's controller is up: `scontrol ping`.",
     )
 
 
 def _fields(text: str) -> list[dict[str, str]]:
-    """Lines of `scontrol show job --oneliner`: KEY=VALUE, and values may have blanks."""
+    """Parse lines of `scontrol show job --oneliner`: KEY=VALUE, where values may have blanks."""
     key = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=")
-    found = []
+    records = []
     for line in text.splitlines():
         if not (hits := list(key.finditer(line))):
             continue
         ends = [hit.start() for hit in hits[1:]] + [len(line)]
-        one: dict[str, str] = {}
+        record: dict[str, str] = {}
         for hit, end in zip(hits, ends, strict=True):
-            one.setdefault(hit[1], line[hit.end() : end].strip())
-        if "JobId" in one:
-            found.append(one)
-    return found
+            record.setdefault(hit[1], line[hit.end() : end].strip())
+        if "JobId" in record:
+            records.append(record)
+    return records
 
 
 def _elements(text: str) -> set[int]:
-    """ "2", "1-3", "0,4-5%2": which elements of an array a record of Slurm is of."""
+    """Parse the array elements of a record: "2", "1-3", "0,4-5%2"."""
     return set(numbers(text.partition("%")[0]))
 
 
-def _status(submission: Submission, element: int, found: Mapping[str, str]) -> JobStatus:
-    state, folder = found.get("JobState", "UNKNOWN"), submission.log_folders[element]
-    code = _exit_code(found.get("ExitCode", ""))
-    reason = found.get("Reason", "None")
+def _status(submission: Submission, element: int, record: Mapping[str, str]) -> JobStatus:
+    state, folder = record.get("JobState", "UNKNOWN"), submission.log_folders[element]
+    code = _exit_code(record.get("ExitCode", ""))
+    reason = record.get("Reason", "None")
     waits = state == "PENDING" and reason not in ("None", "")
     history = history_of(folder, submission.tasks)
     asked = state == "FAILED" and code == 143 and was_asked(folder)
@@ -392,17 +392,17 @@ def _status(submission: Submission, element: int, found: Mapping[str, str]) -> J
         text = ASKED if asked else failed_text(code, history.failure)
     elif state == "OUT_OF_MEMORY" and history.failure is not None:
         text = f"{text}: {history.failure.text()}"
-    nodes = found.get("NodeList", "")
+    nodes = record.get("NodeList", "")
     return JobStatus(
         job_id=_id_of(submission, element),
         state=state,
         text=f"{text} ({reason})" if waits else text,
         name=submission.name,
-        restarts=int(found["Restarts"]) if found.get("Restarts", "").isdigit() else 0,
+        restarts=int(record["Restarts"]) if record.get("Restarts", "").isdigit() else 0,
         reason=reason if waits else "",
         nodes="" if nodes == "(null)" else nodes,
-        run_time=found.get("RunTime", ""),
-        time_limit="" if found.get("TimeLimit", "UNLIMITED") == "UNLIMITED" else found["TimeLimit"],
+        run_time=record.get("RunTime", ""),
+        time_limit="" if record.get("TimeLimit", "UNLIMITED") == "UNLIMITED" else record["TimeLimit"],
         exit_code=code if state in ENDED else None,
         progress=progress_of(folder),
         failure=None if asked or state == "COMPLETED" else history.failure,
@@ -423,29 +423,29 @@ def _exit_code(text: str) -> int | None:
 
 
 def _forgotten(submission: Submission, element: int, environ: Mapping[str, str]) -> JobStatus:
-    """A job that scontrol no longer knows, by accounting or else by its own last words."""
-    own, folder = _id_of(submission, element), submission.log_folders[element]
+    """Return the status of a job that scontrol does not know, from accounting or from its logs."""
+    job_id, folder = _id_of(submission, element), submission.log_folders[element]
     if shutil.which("sacct", path=environ.get("PATH")) is not None:
-        command = ["sacct", "--allocations", "--parsable2", "--noheader", f"--jobs={own}"]
+        command = ["sacct", "--allocations", "--parsable2", "--noheader", f"--jobs={job_id}"]
         done = _ran([*command, "--format=State,ExitCode,Elapsed,NodeList"], environ)
-        words = done.stdout.strip().splitlines()[-1].split("|") if done.returncode == 0 and done.stdout.strip() else []
-        if len(words) == 4:
-            state = words[0].split()[0]
+        values = done.stdout.strip().splitlines()[-1].split("|") if done.returncode == 0 and done.stdout.strip() else []
+        if len(values) == 4:
+            state = values[0].split()[0]
             return _status(
                 submission,
                 element,
-                {"JobState": state, "ExitCode": words[1], "RunTime": words[2], "NodeList": words[3]},
+                {"JobState": state, "ExitCode": values[1], "RunTime": values[2], "NodeList": values[3]},
             )
     lines = end_of(folder / OUTPUT, offset=0, limit=4096).rstrip().splitlines()
     history, asked = history_of(folder, submission.tasks), was_asked(folder)
-    text = "Slurm knows it no longer"
+    text = "Slurm no longer knows the job"
     if history.failure is not None and history.end == "gave_up":
         text += f"; it failed: {history.failure.text()}"
     elif lines:
-        text += f"; its last words: {lines[-1]}"
+        text += f"; the last line of its output: {lines[-1]}"
     state = {"done": "COMPLETED", "gave_up": "FAILED"}.get(history.end, "UNKNOWN")
     return JobStatus(
-        job_id=own,
+        job_id=job_id,
         state="CANCELLED" if asked else state,
         text=text,
         name=submission.name,
@@ -457,15 +457,15 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
 
 
 def _without_answer(submission: Submission, error: PipelineError) -> list[JobStatus]:
-    """A job whose scheduler does not answer: what its tasks told last."""
-    found = []
+    """Return the status of a job whose scheduler does not answer, from the tasks' progress."""
+    statuses = []
     for element, folder in enumerate(submission.log_folders):
         history = history_of(folder, submission.tasks)
-        found.append(
+        statuses.append(
             JobStatus(
                 job_id=_id_of(submission, element),
                 state=NO_ANSWER,
-                text=f"Slurm does not answer ({error.found or error.what}); this is what the job told last",
+                text=f"Slurm does not answer ({error.found or error.what}); this is the job's last reported progress",
                 name=submission.name,
                 progress=progress_of(folder),
                 failure=history.failure,
@@ -473,27 +473,27 @@ def _without_answer(submission: Submission, error: PipelineError) -> list[JobSta
                 failed=True,
             )
         )
-    return found
+    return statuses
 
 
 def _read(path: Path) -> Submission:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
         return Submission(
-            job_id=str(found["job_id"]),
-            # Where it lies now: the file system may be mounted elsewhere.
+            job_id=str(record["job_id"]),
+            # The current path: the file system may be mounted elsewhere.
             folder=path.parent,
-            name=str(found["name"]),
-            tasks=tuple(found["tasks"]),
-            model_dirs=tuple(found["model_dirs"]),
-            array=found["array"],
-            submitted=float(found["submitted"]),
-            stop_seconds=float(found["stop_seconds"]),
+            name=str(record["name"]),
+            tasks=tuple(record["tasks"]),
+            model_dirs=tuple(record["model_dirs"]),
+            array=record["array"],
+            submitted=float(record["submitted"]),
+            stop_seconds=float(record["stop_seconds"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path} is no record of a submission.",
+            f"{path} is not a valid record of a submission.",
             code="file/bad-format",
             found=f"{type(error).__name__}: {error}",
-            hint="name a submission's folder whose record is whole, or use Slurm's own commands.",
+            hint="name a submission's folder with a complete record, or use Slurm's commands.",
         ) from None

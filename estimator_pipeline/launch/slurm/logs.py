@@ -1,4 +1,4 @@
-"""What a Slurm job wrote: the logs of its tasks over all requeues, and how far they told that they are."""
+"""Logs and progress of a Slurm job's tasks, over all requeues."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _OLD_SECS = 120.0
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """The folders run-0, run-1, ... in their order."""
-    found = [(int(match[1]), path) for path in folder.glob("run-*") if (match := re.fullmatch(r"run-(\d+)", path.name))]
-    return [path for _, path in sorted(found)]
+    """Return the folders run-0, run-1, ... in their order."""
+    runs = [(int(match[1]), path) for path in folder.glob("run-*") if (match := re.fullmatch(r"run-(\d+)", path.name))]
+    return [path for _, path in sorted(runs)]
 
 
 def progress_of(folder: Path) -> dict[str, Any]:
-    """What the tasks told last: of the newest run that has made a step.
+    """Return the progress that the tasks of the newest run with a step have reported.
 
-    Beside it, as `warning`, what a newer one has warned of, which has not come so far: tasks that do not join, mostly.
+    `warning` is the last warning of a newer run without steps: mostly about tasks that do not start.
     """
     warning: dict[str, Any] = {}
     for run in reversed(runs_of(folder)):
@@ -40,11 +40,11 @@ def progress_of(folder: Path) -> dict[str, Any]:
                 state.apply(event)
                 at = event.get("time", at)
                 if event["event"] == "pace":
-                    paces.told(event)
+                    paces.update(event)
                 step = max(step, state.step if state.step is not None else -1)
                 warned = event.get("text", warned) if event["event"] == "warning" else warned
             if step >= 0:
-                told = {
+                progress = {
                     "step": step,
                     "max_steps": state.max_steps,
                     "loss": state.loss,
@@ -55,19 +55,19 @@ def progress_of(folder: Path) -> dict[str, Any]:
                     "straggler": None if paces.slow is None else paces.slow.document(),
                     "time": at if isinstance(at, int | float) else None,
                 }
-                return {key: value for key, value in told.items() if value is not None} | warning
+                return {key: value for key, value in progress.items() if value is not None} | warning
             if warned and not warning:
                 warning = {"warning": str(warned)}
     return warning
 
 
 def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: float | None = None) -> str:
-    """For people.
+    """Format progress as text.
 
     Args:
         progress: See :func:`progress_of`.
-        ended: Whether no more is to be expected: then warnings are of the past, and the words as old as the end.
-        now: In seconds since 1970; None for this moment.
+        ended: Whether the job has ended; then warnings and the age of the progress are left out.
+        now: The time in seconds since 1970; None for the current time.
     """
     step, last, rate = (progress.get(name) for name in ("step", "max_steps", "steps_per_sec"))
     parts = [] if step is None else [step_text(step, last)]
@@ -92,19 +92,19 @@ def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: floa
         parts.append(progress["warning"])
     age = 0.0 if ended or "time" not in progress else (time.time() if now is None else now) - progress["time"]
     if age > _OLD_SECS:
-        parts.append(f"told {time_text(age)} ago")
+        parts.append(f"reported {time_text(age)} ago")
     return ", ".join(parts)
 
 
 class LogReaders:
-    """The lines of a job's logs as they come: those of the script, and of each task in every run.
+    """Reader that follows a job's logs: the script's, and each task's in every run.
 
     Args:
-        folder: With output.log and the runs.
-        tasks: Names by rank.
-        wanted: The task to show; None for all of them and the script.
-        last: How many of the lines that are there at the first look are given, of each file; None: all. Of earlier
-            runs than the newest none are given, unless all are.
+        folder: The folder of output.log and of the runs.
+        tasks: The task names by rank.
+        wanted: The task to show; None for all tasks and the script.
+        last: The number of lines of each file in the first read, without lines of earlier runs; None for all lines of
+            all runs.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class LogReaders:
         self._looked = False
 
     def read(self, *, whole: bool = True) -> Iterator[tuple[str, str]]:
-        """(who, line) of what is new.
+        """Return the new lines as pairs (label, line).
 
         Args:
-            whole: Whether to keep a last line back until its end is there.
+            whole: Whether to return the last line only when it is complete.
         """
         runs = runs_of(self._folder)
         for path, label in self._files(runs):

@@ -1,14 +1,14 @@
-"""Slurm: a job file becomes a batch script that a person can read, and nothing else is done here.
+"""Slurm batch script of a job file.
 
-The script starts all tasks by one `srun` under `estimator-pipeline supervise`. Each task finds its part by Slurm's
-variables (:mod:`~estimator_pipeline.cluster.environments.slurm`); ranks are the chief, the workers, the parameter
-servers, the evaluator. Roles that get other resources than the rest are components of a heterogeneous job
+The script starts all tasks by one `srun` under `estimator-pipeline supervise`. Each task derives its role from Slurm's
+variables (:mod:`~estimator_pipeline.cluster.environments.slurm`); the ranks are the chief, the workers, the parameter
+servers, the evaluator. Roles with different resources are components of a heterogeneous job
 (https://slurm.schedmd.com/heterogeneous_jobs.html) in the same order.
 
-`srun --kill-on-bad-exit=1` ends all tasks when the first one fails, which those that have not met it yet would not
-notice by themselves. It does the same when a task ends with 75, and an evaluator that is asked to end does so before
-the checkpoint is written; and tasks that it ends stop with 75 themselves, as if they had been preempted. So here a task
-that was asked to end says so in a file, and exits with 0 (:mod:`~estimator_pipeline.progress.progress_file`).
+`srun --kill-on-bad-exit=1` stops all tasks when one fails, since tasks that do not communicate with it would not
+notice. It would do the same for a task that exits with 75, such as a preempted evaluator before the checkpoint is
+written; and the tasks that it stops would exit with 75 too. So here a preempted task creates a file and exits with 0
+(:mod:`~estimator_pipeline.progress.progress_file`).
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ SCRIPT = "job.sh"
 JOB_FILE = "job.yaml"
 OUTPUT = "output.log"
 _TEMPLATE = "script.jinja"
-# Slurm ends a job at its limit, and the script has to say its last words before.
-_LAST_WORDS_SECS = 10
-# How often in a row a job may be asked to stop before it trains, until it is given up.
+# Slurm ends a job at its time limit; the script needs this time before it for its last steps.
+_SHUTDOWN_SECS = 10
+# Number of stops in a row before the first step after which the script gives up.
 _MOST_EARLY = 3
 
 
 @dataclass(frozen=True)
 class Component:
-    """Consecutive tasks that get the same resources.
+    """Consecutive tasks with the same resources.
 
     Attributes:
-        tasks: Their names, in order of their ranks: "worker:0".
-        resources: What they get.
+        tasks: Their names in the order of their ranks, such as "worker:0".
+        resources: Their resources.
     """
 
     tasks: tuple[str, ...]
@@ -51,21 +51,21 @@ class Component:
 
     @property
     def text(self) -> str:
-        """The tasks in words."""
+        """The tasks as text."""
         return ", ".join(self.tasks)
 
 
 @dataclass(frozen=True)
 class SlurmPlan:
-    """A submission before anything is written or run.
+    """A submission, before anything is written or run.
 
     Attributes:
         script: The batch script.
-        files: Further files by their names in the submission's folder: the job file, or one for each array element.
-        folder: Where they will lie.
+        files: Further files by name: the job file, or one for each array element.
+        folder: The submission's folder.
         model_dirs: The model directory, or that of each array element.
-        tasks: The names of the tasks in order of their ranks.
-        array: How many elements an array has; None for a single job.
+        tasks: The names of the tasks in the order of their ranks.
+        array: The number of elements of an array; None for a single job.
     """
 
     script: str
@@ -77,15 +77,15 @@ class SlurmPlan:
 
 
 def components_of(job: Job) -> tuple[Component, ...]:
-    """The job's tasks, cut where the resources change from one role to the next."""
-    found: list[Component] = []
+    """Group the job's tasks into components, each with the same resources."""
+    components: list[Component] = []
     for task in tasks_of(job.cluster):
         wanted = job.slurm.of_role(task.type)
-        if found and found[-1].resources == wanted:
-            found[-1] = Component((*found[-1].tasks, str(task)), wanted)
+        if components and components[-1].resources == wanted:
+            components[-1] = Component((*components[-1].tasks, str(task)), wanted)
         else:
-            found.append(Component((str(task),), wanted))
-    return tuple(found)
+            components.append(Component((str(task),), wanted))
+    return tuple(components)
 
 
 def plan_slurm(
@@ -98,23 +98,23 @@ def plan_slurm(
     elements: Sequence[Job] = (),
     at_once: int | None = None,
 ) -> SlurmPlan:
-    """What will be submitted.
+    """Build the submission of a job without writing it.
 
     Args:
-        job: The job; of an array what its elements have in common.
-        folder: Of this submission, on a file system that all nodes share.
-        working_dir: Where relative paths of the job start.
-        command: How estimator-pipeline is called; the tasks' own command may be another, slurm.command.
-        version: Of this package, for the script's head.
+        job: The job; for an array, the common part of its elements.
+        folder: The submission's folder, on a file system that all nodes share.
+        working_dir: The folder that relative paths of the job refer to.
+        command: The command of estimator-pipeline for the supervisor; slurm.command may set a different one for tasks.
+        version: The version of this package, for the script's header.
         elements: The jobs of an array.
-        at_once: How many of them may run at the same time.
+        at_once: The number of elements that may run at the same time.
     """
     slurm, components = job.slurm, components_of(job)
     tasks = tuple(str(task) for task in tasks_of(job.cluster))
     array = f"--array=0-{len(elements) - 1}" + (f"%{at_once}" if at_once else "") if elements else None
-    shown: list[dict[str, Any]] = [{"text": one.text, "options": _options(job, one)} for one in components]
+    shown: list[dict[str, Any]] = [{"text": part.text, "options": _options(job, part)} for part in components]
     common = _common_options(job, folder, working_dir, array)
-    # The supervisor runs beside srun, on the node of the script and in no container.
+    # The supervisor runs beside srun, on the node of the script and outside of any container.
     supervisor = shlex.join(command)
     job_file = f"{folder}/job-$SLURM_ARRAY_TASK_ID.yaml" if elements else f"{folder}/{JOB_FILE}"
     script = _template().render(
@@ -130,7 +130,7 @@ def plan_slurm(
         env=[(name, shlex.quote(value)) for name, value in slurm.env.items()],
         folder=shlex.quote(folder),
         array=bool(elements),
-        preemption_secs=slurm.signal_seconds - _LAST_WORDS_SECS,
+        preemption_secs=slurm.signal_seconds - _SHUTDOWN_SECS,
         grace=slurm.signal_seconds,
         command=supervisor,
         max_restarts=slurm.max_restarts,
@@ -140,29 +140,29 @@ def plan_slurm(
         step_timeout=f"{slurm.step_timeout:g}" if slurm.step_timeout else None,
         steps=_steps(job, components, run=slurm.command or supervisor, job_file=job_file),
     )
-    files = {f"job-{i}.yaml": _written(one) for i, one in enumerate(elements)} or {JOB_FILE: _written(job)}
+    files = {f"job-{i}.yaml": _job_file(element) for i, element in enumerate(elements)} or {JOB_FILE: _job_file(job)}
     return SlurmPlan(
         script=script,
         folder=folder,
         files=files,
-        model_dirs=tuple(one.run.model_dir for one in elements or [job]),
+        model_dirs=tuple(element.run.model_dir for element in elements or [job]),
         tasks=tasks,
         array=len(elements) or None,
     )
 
 
-def _written(job: Job) -> str:
-    """The job file that the tasks read: a list of signals of the job's own has those of the script as well."""
-    own = job.run.preemption_signals
-    if own is not None:
-        listed = [*own, *(name for name in ("SIGTERM", "SIGUSR1") if name not in own)]
+def _job_file(job: Job) -> str:
+    """Format the tasks' job file; the script's signals are added to an explicit list of signals."""
+    explicit = job.run.preemption_signals
+    if explicit is not None:
+        listed = [*explicit, *(name for name in ("SIGTERM", "SIGUSR1") if name not in explicit)]
         job = job.model_copy(update={"run": job.run.model_copy(update={"preemption_signals": listed})})
     return dump_job(job)
 
 
 def _common_options(job: Job, folder: str, working_dir: str, array: str | None) -> list[str]:
     slurm = job.slurm
-    # A percent sign begins a pattern of Slurm.
+    # Slurm expands a percent sign in file names.
     plain = folder.replace("%", "%%")
     output = f"{plain}/%a/{OUTPUT}" if array else f"{plain}/{OUTPUT}"
     options = [
@@ -173,23 +173,23 @@ def _common_options(job: Job, folder: str, working_dir: str, array: str | None) 
         "--requeue" if slurm.max_requeues else "--no-requeue",
         f"--signal=B:USR1@{slurm.signal_seconds}",
     ]
-    # Components start together, so the first one's dependency is that of all.
-    given = {
+    # Components start together, so the dependency of the first one is enough.
+    optional = {
         "comment": slurm.comment,
         "dependency": slurm.dependency,
         "mail-user": slurm.mail_user,
         "mail-type": slurm.mail_type,
     }
-    options += [f"--{name}={_quoted(value)}" for name, value in given.items() if value is not None]
+    options += [f"--{name}={_quoted(value)}" for name, value in optional.items() if value is not None]
     return [*options, *([array] if array else [])]
 
 
 def _options(job: Job, component: Component) -> list[str]:
-    # A component takes over neither of them from the first.
+    # A component does not inherit these from the first one.
     common = {"time": job.slurm.time, "account": job.slurm.account, "qos": job.slurm.qos}
     options = [f"--{name}={_quoted(str(value))}" for name, value in common.items() if value is not None]
     options.append(f"--ntasks={len(component.tasks)}")
-    found = of_resources(component.resources)
+    resources = of_resources(component.resources)
     names = {
         "partition": "partition",
         "nodes": "nodes",
@@ -204,13 +204,13 @@ def _options(job: Job, component: Component) -> list[str]:
         "nodelist": "nodelist",
         "exclude": "exclude",
     }
-    options += [f"--{option}={_quoted(str(found[name]))}" for name, option in names.items() if found.get(name)]
-    options += ["--exclusive"] if found.get("exclusive") else []
-    return [*options, *map(_own_option, found.get("sbatch", []))]
+    options += [f"--{option}={_quoted(str(resources[name]))}" for name, option in names.items() if resources.get(name)]
+    options += ["--exclusive"] if resources.get("exclusive") else []
+    return [*options, *map(_user_option, resources.get("sbatch", []))]
 
 
-def _own_option(text: str) -> str:
-    """An option of slurm.sbatch, which may hold another one in the place of a value: "--hold --nice=5"."""
+def _user_option(text: str) -> str:
+    """Format an option of slurm.sbatch, which may be followed by further options: "--hold --nice=5"."""
     name, value = option_of(text) or (text, None)
     if value is None or value.startswith("--"):
         return text
@@ -218,13 +218,13 @@ def _own_option(text: str) -> str:
 
 
 def _steps(job: Job, components: Sequence[Component], *, run: str, job_file: str) -> str:
-    """The arguments of srun: one command for each component, in lines of the script."""
+    """Format the arguments of srun: a command for each component."""
     quoted = f'"{job_file}"' if "$" in job_file else shlex.quote(job_file)
     files = '--open-mode=append --output="$logs/task-%t.log"'
     steps = []
     for i, component in enumerate(components):
         options = [f"--het-group={i}" if len(components) > 1 else f"--ntasks={len(component.tasks)}"]
-        # Since 22.05 a step no longer has the batch job's --cpus-per-task by itself.
+        # Since Slurm 22.05 a step does not inherit the batch job's --cpus-per-task.
         if component.resources.cpus_per_task:
             options.append(f"--cpus-per-task={component.resources.cpus_per_task}")
         options += ["--kill-on-bad-exit=1", *job.slurm.srun]
@@ -242,7 +242,7 @@ def _counted(tasks: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As sbatch reads its own lines: words in double quotes where there are blanks."""
+    """Quote a value for an #SBATCH line: in double quotes if it has blanks or special characters."""
     plain = _one_line(text)
     if not plain or any(c.isspace() or c in "'\"#\\" for c in plain):
         return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

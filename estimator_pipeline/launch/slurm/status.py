@@ -1,4 +1,4 @@
-"""How a Slurm job stands, in words: by what Slurm says, and by what its supervisor and tasks wrote."""
+"""Status of a Slurm job, from Slurm's records and from the files of its supervisor and tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDED = (
     "BOOT_FAIL",
     "DEADLINE",
 )
-_WORDS = {
+_TEXTS = {
     "PENDING": "waiting in the queue",
     "RUNNING": "running",
     "CONFIGURING": "starting",
@@ -31,15 +31,15 @@ _WORDS = {
     "CANCELLED": "cancelled",
     "TIMEOUT": "ended by its time limit",
     "NODE_FAIL": "ended because a node failed",
-    "PREEMPTED": "ended for another job",
+    "PREEMPTED": "preempted by a different job",
     "OUT_OF_MEMORY": "ended because memory ran out",
     "SUSPENDED": "suspended",
     "REQUEUED": "going back into the queue",
 }
 _CAUSES = {2: "bad input", 3: "training diverged"}
 _NOT_REQUEUED = "stopped with a checkpoint, and not requeued (exit code 75)"
-ASKED = "stopped as asked; the next submission goes on from the last checkpoint (exit code 143)"
-# What `status` exits with 1 for: the job has ended without being done, and nobody has asked it to.
+ASKED = "stopped as asked; the next submission resumes from the last checkpoint (exit code 143)"
+# States for which `status` exits with 1: the job ended without being done, and was not cancelled.
 FAILED = ("FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 NO_ANSWER = "NO_ANSWER"
 """The state of a job where Slurm's controller does not answer."""
@@ -47,23 +47,23 @@ NO_ANSWER = "NO_ANSWER"
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What is known of a job, or of one element of an array.
+    """The status of a job, or of one element of an array.
 
     Attributes:
         job_id: "17", or "17_2".
-        state: Slurm's word, such as "RUNNING"; once Slurm has forgotten it what the supervisor said, or "UNKNOWN";
-            "NO_ANSWER" where its controller does not answer.
-        text: The state in words.
-        restarts: How often it has been requeued.
-        reason: Why it waits.
-        nodes: Where it runs, in Slurm's notation.
-        run_time: How long it has run, as Slurm writes it.
-        time_limit: How long it may.
-        exit_code: Of the script, once it has ended.
-        progress: What the tasks told: step, loss, steps_per_sec, checkpoint, evaluation; time, of the last word.
+        state: Slurm's state, such as "RUNNING"; for a job that Slurm has forgotten, the one that follows from the
+            supervisor's history, or "UNKNOWN"; "NO_ANSWER" if Slurm's controller does not answer.
+        text: The state as text.
+        restarts: The number of requeues.
+        reason: Why it is pending.
+        nodes: Its nodes, in Slurm's notation.
+        run_time: Its run time, in Slurm's notation.
+        time_limit: Its time limit, likewise.
+        exit_code: The script's exit code, if it has ended.
+        progress: The tasks' progress: step, loss, steps_per_sec, checkpoint, evaluation, and time of the last event.
         failure: The last failure of a task in the newest run.
-        task_restarts: How often the tasks were started again in place in that run.
-        failed: Whether it has ended without being done, unasked; or nobody can say how it stands.
+        task_restarts: The number of restarts of the tasks in that run, without a requeue.
+        failed: Whether it ended without being done or cancelled, or its state is unknown.
     """
 
     job_id: str
@@ -83,15 +83,15 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended for good, as far as is known."""
+        """Whether it has ended and is not requeued, as far as is known."""
         return self.state in (*ENDED, "UNKNOWN")
 
     def row(self) -> JobRow:
-        """For the table of all jobs."""
+        """Return the row for the table of jobs."""
         return JobRow(
             job=self.job_id,
             name=self.name,
-            # To Slurm a job has failed that stopped as it was asked to.
+            # Slurm reports a job as failed that was asked to stop.
             state="STOPPED" if self.state == "FAILED" and not self.failed else self.state,
             running=self.state == "RUNNING",
             progress=self.progress,
@@ -100,21 +100,21 @@ class JobStatus:
         )
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document."""
+        """Return the status as a JSON document."""
         return {**self.__dict__, "failure": None if self.failure is None else self.failure.document()}
 
     def lines(self) -> list[str]:
-        """For people."""
-        words = [f"job {self.job_id} ({self.name}): {self.text}" if self.name else f"job {self.job_id}: {self.text}"]
+        """Format the status as text."""
+        parts = [f"job {self.job_id} ({self.name}): {self.text}" if self.name else f"job {self.job_id}: {self.text}"]
         if self.run_time and self.state != "PENDING":
-            words.append(f"{self.run_time} of {self.time_limit}" if self.time_limit else self.run_time)
+            parts.append(f"{self.run_time} of {self.time_limit}" if self.time_limit else self.run_time)
         if self.nodes:
-            words.append(f"on {self.nodes}")
+            parts.append(f"on {self.nodes}")
         if self.restarts:
-            words.append(f"requeued {_times(self.restarts)}")
+            parts.append(f"requeued {_times(self.restarts)}")
         if self.task_restarts:
-            words.append(f"started again in place {_times(self.task_restarts)}")
-        lines = [", ".join(words)]
+            parts.append(f"restarted in place {_times(self.task_restarts)}")
+        lines = [", ".join(parts)]
         if self.progress:
             lines.append("  " + progress_text(self.progress, ended=self.ended))
         if self.failure is not None and not self.ended:
@@ -123,12 +123,12 @@ class JobStatus:
 
 
 def state_text(state: str) -> str:
-    """A state of Slurm's in words."""
-    return _WORDS.get(state, state.lower().replace("_", " "))
+    """Describe a state of Slurm."""
+    return _TEXTS.get(state, state.lower().replace("_", " "))
 
 
 def failed_text(code: int | None, failure: TaskFailure | None) -> str:
-    """What is said of a job whose script has ended with this exit code.
+    """Describe a job whose script has failed with this exit code.
 
     Args:
         code: The exit code.
@@ -137,7 +137,7 @@ def failed_text(code: int | None, failure: TaskFailure | None) -> str:
     if code == 75:
         return _NOT_REQUEUED
     cause = f"failed: {_CAUSES[code]}" if code in _CAUSES else "failed"
-    # Older submissions say of a failure that the command has failed, which is less than its exit code.
+    # The histories of older submissions name no log, only that the command failed.
     if failure is None or failure.log is None:
         return f"{cause} (exit code {code})"
     return f"{cause}: {failure.text()}"

@@ -16,21 +16,21 @@ from estimator_pipeline.utils.io_errors import code_of
 __all__ = ["MOST_ELEMENTS", "read_sweep"]
 
 MOST_ELEMENTS = 1000
-"""Slurm's own MaxArraySize is 1001 by default."""
+"""Slurm's MaxArraySize is 1001 by default."""
 
 
 def read_sweep(path: str | Path) -> list[list[str]]:
-    """The changes of each element, as `--set` takes them.
+    """Read the changes of each element, in the form of `--set`.
 
     Args:
-        path: A YAML file: a list of mappings from dotted keys to values, one mapping an element; or one mapping from
-            dotted keys to lists of values, whose product is swept, the last key fastest.
+        path: A YAML file: a list of mappings from dotted keys to values, one mapping per element; or one mapping from
+            dotted keys to lists of values, whose Cartesian product is used (the last key varies fastest).
 
     Raises:
-        ConfigError: It cannot be read, or is neither.
+        ConfigError: The file cannot be read, or has neither form.
     """
     try:
-        found = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
+        sweep = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise ConfigError(
             f"the sweep {path} cannot be read.",
@@ -38,24 +38,24 @@ def read_sweep(path: str | Path) -> list[list[str]]:
             found=" ".join(str(error).split()),
             hint="name a YAML file.",
         ) from None
-    if isinstance(found, dict) and found and all(isinstance(values, list) and values for values in found.values()):
-        found = [dict(zip(found, values, strict=True)) for values in itertools.product(*found.values())]
-    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
+    if isinstance(sweep, dict) and sweep and all(isinstance(values, list) and values for values in sweep.values()):
+        sweep = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
+    if not isinstance(sweep, list) or not sweep or not all(isinstance(element, dict) for element in sweep):
         raise ConfigError(
-            f"the sweep {path} names no elements.",
+            f"the sweep {path} has no elements.",
             code="file/bad-format",
-            found=f"{found!r:.80}",
+            found=f"{sweep!r:.80}",
             hint="write a list of mappings (- {train.max_steps: 100}), or one mapping of lists "
             "(model.optimizer.learning_rate: [0.1, 0.01]).",
         )
-    if len(found) > MOST_ELEMENTS:
+    if len(sweep) > MOST_ELEMENTS:
         raise ConfigError(
-            f"the sweep {path} has {len(found)} elements.",
+            f"the sweep {path} has {len(sweep)} elements.",
             code="file/bad-format",
             found=f"allowed: up to {MOST_ELEMENTS}",
             hint="split it into several files.",
         )
-    return [[f"{key}={_yaml(value)}" for key, value in one.items()] for one in found]
+    return [[f"{key}={_yaml(value)}" for key, value in element.items()] for element in sweep]
 
 
 def _yaml(value: Any) -> str:

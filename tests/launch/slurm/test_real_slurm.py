@@ -179,7 +179,7 @@ def test_a_time_limit_with_a_chain_of_resumptions(client, undisturbed):
     assert int(found["Restarts"]) >= 1
     assert_bit_equal(model_dir, undisturbed[0], WHOLE)
     said = script_log(model_dir)
-    assert said.count("stopped; back into the queue") == int(found["Restarts"])
+    assert said.count("stopped; requeueing the job") == int(found["Restarts"])
     assert "before training had begun" not in said
     assert result_of(model_dir)["metrics"] == result_of(undisturbed[0])["metrics"]
 
@@ -227,7 +227,7 @@ def test_a_task_that_raises_is_named(client):
     client.slurm.wait_for(job_id, "FAILED")
     said = client.cli("status", model_dir, code=1).splitlines()[0]
     price = "worker:1: RuntimeError: no such column 'price' (run-0/task-1.log)"
-    assert said.startswith(f"job {job_id} (price): failed: {price}, 00:") and "started again in place 1 time" in said
+    assert said.startswith(f"job {job_id} (price): failed: {price}, 00:") and "restarted in place 1 time" in said
     shown = client.cli("logs", model_dir, "--failed").splitlines()
     assert shown[0] == price and "RuntimeError: no such column 'price'" in shown[-1] + shown[-2]
 
@@ -254,7 +254,7 @@ def test_cancelled_with_a_checkpoint_and_submitted_again(client, undisturbed):
     training = json.loads((model_dir / "estimator_pipeline" / "training.json").read_text())
     assert training["state"] == "preempted" and training["global_step"] > 300
     told = client.cli("status", model_dir)
-    assert "stopped as asked; the next submission goes on from the last checkpoint" in told
+    assert "stopped as asked; the next submission resumes from the last checkpoint" in told
     assert client.slurm.job(job_id)["Restarts"] == "0"
     assert client.cli("cancel", job_id) == f"job {job_id} has ended already\n"
     _, again = client.submit("cancelled", "train.max_steps=900")

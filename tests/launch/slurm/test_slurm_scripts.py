@@ -247,7 +247,7 @@ def test_a_sweep_is_a_list_or_a_product(tmp_path):
 def test_a_sweep_that_is_none(tmp_path, text):
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"the sweep .*sweep\.yaml (cannot be read|names no elements)"):
+    with pytest.raises(ConfigError, match=r"the sweep .*sweep\.yaml (cannot be read|has no elements)"):
         read_sweep(path)
 
 
@@ -366,7 +366,7 @@ def test_the_newest_submission_counts(tmp_path):
     found = find_submission(str(tmp_path), environ={})
     assert (found.job_id, found.folder) == ("a", tmp_path / "slurm" / "a")
     (found.folder / "submission.json").write_text("{}")
-    with pytest.raises(ConfigError, match="is no record of a submission"):
+    with pytest.raises(ConfigError, match="is not a valid record of a submission"):
         find_submission(str(found.folder), environ={})
 
 
@@ -444,7 +444,7 @@ def failed_job(folder, *events, last="ended with exit code 1", array=None):
         # A task that srun has ended is no cancel, and the exit code alone never was one.
         ("JobState=FAILED ExitCode=143:0", FAILURE, "ended with exit code 143", f"failed: {PRICE}", True),
         ("JobState=FAILED ExitCode=143:0", FAILURE, "ended as asked, exit code 75; the next",
-         "stopped as asked; the next submission goes on from the last checkpoint (exit code 143)", False),
+         "stopped as asked; the next submission resumes from the last checkpoint (exit code 143)", False),
         ("JobState=CANCELLED ExitCode=0:15", FAILURE, "ended as asked, exit code 75", "cancelled", False),
         ("JobState=TIMEOUT ExitCode=0:15", FAILURE, "", "ended by its time limit", True),
         ("JobState=COMPLETED ExitCode=0:0", FAILURE, "ended with exit code 0", "done", False),
@@ -466,7 +466,7 @@ def test_a_failure_is_told_by_its_task(tmp_path, said, event, last, text, failed
 def test_a_running_job_tells_its_last_failure(tmp_path):
     submission = failed_job(tmp_path, FAILURE, {"event": "restart_in"})
     (found,) = job_status(submission, environ=fake_scontrol(tmp_path, "JobId=7 JobState=RUNNING"))
-    assert found.lines() == ["job 7 (x): running, started again in place 1 time", f"  last failure: {PRICE}"]
+    assert found.lines() == ["job 7 (x): running, restarted in place 1 time", f"  last failure: {PRICE}"]
     assert not found.failed
 
 
@@ -474,10 +474,10 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_its_history(tmp_path):
     submission = failed_job(tmp_path, FAILURE, {"event": "gave_up"})
     environ = fake_scontrol(tmp_path, "")
     (found,) = job_status(submission, environ=environ)
-    assert found.lines() == [f"job 7 (x): Slurm knows it no longer; it failed: {PRICE}"] and found.failed
+    assert found.lines() == [f"job 7 (x): Slurm no longer knows the job; it failed: {PRICE}"] and found.failed
     (tmp_path / "run-0" / "events.jsonl").write_text('{"event": "done"}\n')
     (found,) = job_status(submission, environ=environ)
-    assert not found.failed and "its last words: " in found.text
+    assert not found.failed and "the last line of its output: " in found.text
 
 
 def test_without_a_job_all_of_them_are_listed(tmp_path):
@@ -534,7 +534,7 @@ def test_where_slurm_does_not_answer_the_last_words_count(tmp_path):
     (found,) = job_status(submission, environ=environ)
     assert (found.state, found.failed, found.ended) == ("NO_ANSWER", True, False)
     assert found.lines()[0].startswith("job 7 (x): Slurm does not answer (slurm_load_jobs error: Unable to contact)")
-    assert found.lines()[1:] == ["  step 7, told 10 min ago", f"  last failure: {PRICE}"]
+    assert found.lines()[1:] == ["  step 7, reported 10 min ago", f"  last failure: {PRICE}"]
 
 
 def test_status_and_logs_of_a_failure(tmp_path):

@@ -4,8 +4,8 @@
 #   /shared/runs/model/slurm/20260101-000000-00000000/job.yaml
 #
 # Ranks: 0 worker:0, 1 worker:1, 2 evaluator:0.
-# Exit codes: 0 done; 2 bad input, 3 training diverged (the same again would end the same); 1 and others a failure
-# that 5 restarts in a row did not mend; 143 cancelled; 75 stopped with a checkpoint, and not requeued.
+# Exit codes: 0 done; 2 bad input, 3 training diverged (a restart would fail again); 1 and others a failure after
+# 5 restarts in a row; 143 cancelled; 75 stopped with a checkpoint, and not requeued.
 #
 #SBATCH --job-name="night run"
 #SBATCH --output=/shared/runs/model/slurm/20260101-000000-00000000/output.log
@@ -51,13 +51,13 @@ restarts=${SLURM_RESTART_COUNT:-0}
 folder=/shared/runs/model/slurm/20260101-000000-00000000
 logs=$folder/run-$restarts
 mkdir -p "$logs"
-say() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
+log_line() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
 
-# USR1 comes from Slurm before the time limit, and before some preemptions; TERM from scancel and from a preemption.
-# Both make all tasks stop after the same step with a checkpoint. srun passes USR1 on to them; at TERM it would end them.
+# Slurm sends USR1 before the time limit, and before some preemptions; TERM comes from scancel and from a preemption.
+# After both, all tasks stop after the same step with a checkpoint. srun forwards USR1 to them; TERM would end them.
 export ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS=SIGTERM,SIGUSR1
 export ESTIMATOR_PIPELINE_PREEMPTION_SECS=290
-# srun ends all tasks once one ends with another code than 0, so a task says by a file that it was asked to end.
+# srun stops all tasks when one exits with a nonzero code, so a preempted task creates this file and exits with 0.
 export ESTIMATOR_PIPELINE_PREEMPTED_FILE=$logs/preempted
 asked=
 again=
@@ -70,13 +70,13 @@ forward() {
 trap 'forward USR1' USR1
 trap 'forward TERM' TERM
 
-say "start $restarts on $SLURM_JOB_NODELIST"
-# Not every node need have it.
+log_line "start $restarts on $SLURM_JOB_NODELIST"
+# Not every node has this folder.
 set --
 if [ -d '/var/lib/node exporter' ] && [ -w '/var/lib/node exporter' ]; then
     set -- --metrics '/var/lib/node exporter'/slurm-$SLURM_JOB_ID.prom
 else
-    say "no metrics: slurm.metrics_dir is no folder on $(hostname) that can be written"
+    log_line "no metrics: slurm.metrics_dir is not a writable folder on $(hostname)"
 fi
 /venv/bin/python -m estimator_pipeline supervise \
     --max-restarts 5 --step-timeout 900 --grace 300 --log-dir "$logs" "$@" -- \
@@ -84,7 +84,7 @@ fi
     apptainer exec --nv image.sif estimator-pipeline train /shared/runs/model/slurm/20260101-000000-00000000/job.yaml &
 child=$!
 
-# A signal ends the wait before the tasks have ended.
+# A signal interrupts `wait` before the tasks have ended.
 while :; do
     wait "$child"
     code=$?
@@ -92,32 +92,32 @@ while :; do
     again=
 done
 
-# slurm.teardown, whatever came of the tasks.
+# slurm.teardown, also after a failure.
 (
 set +u
 rm -rf /scratch/$SLURM_JOB_ID
 )
 torn=$?
-[ "$torn" -eq 0 ] || say "slurm.teardown ended with exit code $torn, which is not the job's"
+[ "$torn" -eq 0 ] || log_line "slurm.teardown ended with exit code $torn, which is not the job's"
 
 if [ "$code" -eq 0 ] && [ -e "$ESTIMATOR_PIPELINE_PREEMPTED_FILE" ]; then
     code=75
 fi
 
 if [ "$asked" = TERM ]; then
-    say "ended as asked, exit code $code; the next submission goes on from the last checkpoint"
+    log_line "ended as asked, exit code $code; the next submission resumes from the last checkpoint"
     exit 143
 fi
-# What fails while it is asked to stop goes back into the queue too: what it has lost it trains again.
+# A job that fails while it stops is requeued too: it repeats the steps after the last checkpoint.
 trained=
 grep -q '"first_step"' "$logs/events.jsonl" 2>/dev/null && trained=1
 early=
 if [ "$asked" = USR1 ] && [ "$code" -ne 0 ] && [ "$code" -ne 2 ] && [ "$code" -ne 3 ] && [ "$code" -ne 75 ]; then
     if [ -n "$trained" ]; then
-        say "failed while it stopped (exit code $code); the steps after the last checkpoint are lost"
+        log_line "failed while it stopped (exit code $code); the steps after the last checkpoint are lost"
     else
-        # A task that has not begun to train ends by the signal, and has nothing to save.
-        say "asked to stop before training had begun"
+        # A task that has not begun to train is killed by the signal, and has nothing to save.
+        log_line "asked to stop before training had begun"
         early=1
     fi
     code=75
@@ -125,7 +125,7 @@ fi
 if [ -n "$early" ]; then
     echo "$restarts" >>"$folder/too-early"
     if [ "$(wc -l <"$folder/too-early")" -ge 3 ]; then
-        say "so it was 3 times in a row: slurm.time is too short for slurm.signal_seconds and the start"
+        log_line "stopped before training 3 times in a row: slurm.time is too short for slurm.signal_seconds and the start"
         exit 75
     fi
 else
@@ -133,18 +133,18 @@ else
 fi
 if [ "$code" -eq 75 ]; then
     if [ "$restarts" -ge 20 ]; then
-        say "stopped with a checkpoint; not requeued, since slurm.max_requeues is 20"
+        log_line "stopped with a checkpoint; not requeued, since slurm.max_requeues is 20"
         exit 75
     fi
-    say "stopped; back into the queue ($((restarts + 1)) of at most 20)"
-    # Slurm ends what is left of this script with SIGTERM.
+    log_line "stopped; requeueing the job ($((restarts + 1)) of at most 20)"
+    # Slurm ends this script with SIGTERM when it requeues the job.
     trap '' TERM
     if scontrol requeue "$SLURM_JOB_ID"; then
         exit 75
     fi
-    say "Slurm did not requeue the job; submit it again to go on"
+    log_line "Slurm did not requeue the job; submit it again to resume"
 fi
-say "ended with exit code $code"
-# 143 is the answer to a cancel alone.
+log_line "ended with exit code $code"
+# 143 is reserved for a cancelled job.
 [ "$code" -ne 143 ] || code=1
 exit "$code"
