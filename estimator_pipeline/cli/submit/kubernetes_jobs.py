@@ -129,4 +129,4 @@ def cancel(job: JobName, *, now: bool) -> None:
     """Ends a job: with the time for a checkpoint, or now."""
     from estimator_pipeline.launch.kubernetes import jobs as kubernetes_jobs
 
-    kubernetes_jobs.cancel(job, now=now, environ=os.environ, say=typer.echo)
+    kubernetes_jobs.cancel(job, now=now, environ=os.environ, report=typer.echo)

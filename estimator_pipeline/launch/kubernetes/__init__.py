@@ -1,5 +1,5 @@
-"""Kubernetes: a job file as manifests, and the life of the job by `kubectl`.
+"""Kubernetes: the manifests of a job file, and the submission, status and deletion of jobs by `kubectl`.
 
-Manifests are pure functions of the job (`manifests.py`, `pods.py`); only `kubectl.py` starts a process. The commands
-are in `cli/submit`.
+Manifests are pure functions of the job (`manifests.py`, `pods.py`); only `kubectl.py` and `logs.py` start kubectl. The
+command line is in `cli/submit`.
 """

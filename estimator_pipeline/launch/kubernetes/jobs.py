@@ -1,7 +1,7 @@
-"""Jobs in Kubernetes that this package has submitted: sent off once, looked at and ended, by kubectl.
+"""Kubernetes jobs of this package: submit, status, list and cancel, by kubectl.
 
-There is no record but the cluster's: the objects bear the job's name as a label, and the tasks and a digest of the
-manifests as annotations (:mod:`~estimator_pipeline.launch.kubernetes.manifests`).
+All state is in the cluster: the objects have the job's name as a label, and the tasks and a digest of the manifests as
+annotations (:mod:`~estimator_pipeline.launch.kubernetes.manifests`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from estimator_pipeline.errors import ConfigError, PipelineError, WaitError
 from estimator_pipeline.job.sections.kubernetes import INSTANCE_LABEL
 from estimator_pipeline.launch.kubernetes import kubectl
 from estimator_pipeline.launch.kubernetes.kubectl import RESOURCES, JobName
-from estimator_pipeline.launch.kubernetes.logs import last_words, progress_of
+from estimator_pipeline.launch.kubernetes.logs import failure_line, progress_of
 from estimator_pipeline.launch.kubernetes.manifests import KINDS, Manifests
 from estimator_pipeline.launch.kubernetes.pods import JOB_FILE
 from estimator_pipeline.launch.kubernetes.status import (
@@ -37,22 +37,22 @@ from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
 __all__ = ["cancel", "job_name", "job_status", "list_jobs", "look", "submit"]
 
 POLL_SECS = 1.0
-# Beside the grace of the pods: until the kubelet has said that they are gone.
+# Seconds after the pods' grace period until the kubelet has reported that they are gone.
 _SLACK_SECS = 60.0
-# Of the list of jobs: so many are asked for their logs at once.
+# The number of jobs in a list whose logs are read at the same time.
 _AT_ONCE = 8
-# Of a job that differs from the one that is there: so many fields are named.
+# The number of differing fields, or of other objects, that a message names.
 _SHOWN = 5
 
 
 class JobObjects(NamedTuple):
-    """What is there of a job.
+    """The objects of a job in the cluster.
 
     Attributes:
-        workloads: What runs its pods, as the API gives it.
-        others: What runs pods of the same name, and is of another kind.
-        status: How it stands.
-        pods: All of them, those of earlier attempts too.
+        workloads: The objects that run its pods, in the API's format.
+        others: The objects of a different kind that run pods of the same name.
+        status: The job's status.
+        pods: All its pods, also those of earlier attempts.
         grace: Seconds that its pods have between SIGTERM and SIGKILL.
     """
 
@@ -64,43 +64,43 @@ class JobObjects(NamedTuple):
 
 
 def job_name(manifests: Manifests) -> JobName:
-    """The job that manifests make."""
+    """Return the name of the job of these manifests."""
     return JobName(manifests.kind, manifests.name, manifests.namespace)
 
 
 def look(job: JobName, *, environ: Mapping[str, str]) -> JobObjects | None:
-    """What is there of a job; None where nothing runs, and nothing is left.
+    """Return the objects of a job; None if it has none.
 
     Raises:
         ConfigError: There is no kubectl.
-        TaskFailedError: kubectl or the cluster refused.
+        TaskFailedError: kubectl failed, or the cluster rejected the request.
     """
-    # Jobs are known to every cluster, and one of this name may be there where a JobSet or a TFJob is meant.
+    # A Job of this name may exist where a JobSet or a TFJob is meant.
     resources = dict.fromkeys((RESOURCES["job"], RESOURCES[job.kind], "pods"))
-    found = kubectl.items(",".join(resources), job=job, environ=environ)
-    workloads = [one for one in found if one.get("kind") == KINDS[job.kind]]
-    pods = [one for one in found if one.get("kind") == "Pod"]
+    objects = kubectl.items(",".join(resources), job=job, environ=environ)
+    workloads = [item for item in objects if item.get("kind") == KINDS[job.kind]]
+    pods = [item for item in objects if item.get("kind") == "Pod"]
     others = [
-        f"{one['kind']}/{one['metadata']['name']}" for one in found if one["kind"] not in (KINDS[job.kind], "Pod")
+        f"{item['kind']}/{item['metadata']['name']}" for item in objects if item["kind"] not in (KINDS[job.kind], "Pod")
     ]
     if not workloads:
-        # What has ended by itself and belongs to nobody is in nobody's way.
-        pods = [one for one in pods if one.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
-        # Pods that nobody has asked to end are run by something.
-        others += [f"pod/{one['metadata']['name']}" for one in pods if not one["metadata"].get("deletionTimestamp")]
+        # Finished pods without an owner do not conflict with a new job.
+        pods = [pod for pod in pods if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
+        # Pods that are not being deleted have an owner.
+        others += [f"pod/{pod['metadata']['name']}" for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     if not workloads and not pods and not others:
         return None
-    return _looked(job, workloads, others, pods)
+    return _job_objects(job, workloads, others, pods)
 
 
-def _looked(
+def _job_objects(
     job: JobName,
     workloads: Sequence[Mapping[str, Any]],
     others: Sequence[str],
     pods: Sequence[Mapping[str, Any]],
 ) -> JobObjects:
     status, every = status_of(str(job), workloads, pods)
-    grace = max((float(one["spec"].get("terminationGracePeriodSeconds") or 0) for one in pods), default=0.0)
+    grace = max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
     return JobObjects(workloads, others, status, every, grace)
 
 
@@ -108,95 +108,96 @@ def _looked(
 
 
 def submit(manifests: Manifests, *, environ: Mapping[str, str]) -> str | None:
-    """Makes a job's objects, unless a job of its name is there.
+    """Create a job's objects, unless a job of its name exists.
 
     Returns:
-        What kubectl said, a line for each object; None where this very job runs, and nothing was done.
+        kubectl's output, a line for each object; None if this job is already running, and nothing was done.
 
     Raises:
-        ConfigError: A job of this name has ended, is another one, or is being deleted; or there is no kubectl.
-        TaskFailedError: kubectl or the cluster refused.
-        WaitError: It did not end in time.
+        ConfigError: A job of this name has ended, differs, or is being deleted; or there is no kubectl.
+        TaskFailedError: kubectl failed, or the cluster rejected the request.
+        WaitError: kubectl did not exit in time.
     """
     job = job_name(manifests)
     if (there := look(job, environ=environ)) is not None:
         _check_same(manifests, there, environ)
         return None
     kinds = (KINDS[job.kind],)
-    around, own = _split(manifests, lambda made: made["kind"] in kinds)
-    said = kubectl.checked(["apply", "-f", "-"], job=job, environ=environ, text=manifest_text(around))
-    # Not `apply`, which would change a job that somebody else has submitted since.
-    made = kubectl.created(manifest_text(own), job=job, environ=environ)
-    if made is None:
+    config, workloads = _split(manifests, lambda item: item["kind"] in kinds)
+    applied = kubectl.checked(["apply", "-f", "-"], job=job, environ=environ, text=manifest_text(config))
+    # Not `apply`, which would change a job that was submitted in the meantime.
+    created = kubectl.create(manifest_text(workloads), job=job, environ=environ)
+    if created is None:
         there = look(job, environ=environ)
         if there is None:
             raise ConfigError(
-                f"{job} was there a moment ago, and is gone.", code="jobs/not-found", hint="submit it again."
+                f"{job} existed a moment ago, and was deleted.", code="jobs/not-found", hint="submit it again."
             )
         _check_same(manifests, there, environ)
         return None
-    return said + made
+    return applied + created
 
 
 def _split(manifests: Manifests, chosen: Callable[[dict[str, Any]], bool]) -> tuple[Manifests, Manifests]:
-    rest = tuple(made for made in manifests.objects if not chosen(made))
-    own = tuple(made for made in manifests.objects if chosen(made))
-    return dataclasses.replace(manifests, objects=rest), dataclasses.replace(manifests, objects=own)
+    rest = tuple(item for item in manifests.objects if not chosen(item))
+    selected = tuple(item for item in manifests.objects if chosen(item))
+    return dataclasses.replace(manifests, objects=rest), dataclasses.replace(manifests, objects=selected)
 
 
 def _check_same(manifests: Manifests, there: JobObjects, environ: Mapping[str, str]) -> None:
-    """Whether the job that is there is the one of the manifests, and runs."""
+    """Check that the existing job is running and has the same manifests."""
     job = job_name(manifests)
-    other = f"give this one another name: --name {_next_name(job.name)}"
+    rename = f"give this job a different name: --name {_next_name(job.name)}"
     status = there.status
     if there.others:
         raise ConfigError(
-            f"there is another kind of job of the name {job.name}, and nothing was submitted.",
+            f"a job of a different kind has the name {job.name}; nothing was submitted.",
             code="jobs/exists",
             found=", ".join(there.others[:_SHOWN]),
-            hint=f"end that one, or {other}.",
+            hint=f"cancel that job, or {rename}.",
         )
     if status.state == "Terminating":
         left = len([pod for pod in there.pods if pod.state == "Terminating"]) or len(there.pods)
         raise ConfigError(
-            f"a job of the name {job.name} is still ending, and nothing was submitted.",
+            f"a job of the name {job.name} is still being deleted; nothing was submitted.",
             code="jobs/exists",
-            found=f"{left} pod{'s'[: left != 1]} of it, which have {there.grace:.0f} s to stop with a checkpoint",
+            found=f"{left} pod{'s'[: left != 1]} of it, with {there.grace:.0f} s to stop with a checkpoint",
             hint=f"wait for them (`kubectl{job.flags} wait --for=delete pod -l {job.selector} --timeout=10m`), "
-            f"or {other}.",
+            f"or {rename}.",
         )
     if status.over:
         raise ConfigError(
             f"{job} was submitted before and has ended ({status.text}); nothing was submitted.",
             code="jobs/exists",
-            found="Kubernetes keeps a job that has ended, and starts it no second time",
-            hint=f"delete it, with its logs: `{job.delete}`; or {other}. "
-            "Either goes on from the checkpoint in run.model_dir.",
+            found="Kubernetes keeps a job that has ended, and does not restart it",
+            hint=f"delete it, with its logs: `{job.delete}`; or {rename}. "
+            "Either way training resumes from the checkpoint in run.model_dir.",
         )
-    if manifests_of(there.workloads) != manifests_of(one for one in manifests.objects if one["kind"] in KINDS.values()):
+    submitted = [item for item in manifests.objects if item["kind"] in KINDS.values()]
+    if manifests_of(there.workloads) != manifests_of(submitted):
         raise ConfigError(
-            f"{job} runs already, and is another job than this; nothing was submitted.",
+            f"{job} is already running, and differs from this job; nothing was submitted.",
             code="jobs/exists",
             found="; ".join(_differences(manifests, there, environ)),
-            hint=f"end it with a checkpoint (`estimator-pipeline cancel {job}{job.flags}`) and submit again, "
-            f"or {other} and another run.model_dir.",
+            hint=f"stop it with a checkpoint (`estimator-pipeline cancel {job}{job.flags}`) and submit again, "
+            f"or {rename} and a different run.model_dir.",
         )
 
 
 def _next_name(name: str) -> str:
-    """digits -> digits-2, digits-2 -> digits-3."""
+    """Return a free name: digits -> digits-2, digits-2 -> digits-3."""
     match = re.fullmatch(r"(.*)-(\d{1,4})", name)
     return f"{match[1]}-{int(match[2]) + 1}" if match else f"{name}-2"
 
 
 def _differences(manifests: Manifests, there: JobObjects, environ: Mapping[str, str]) -> Iterator[str]:
-    """Which fields of the job file are others than those of the job that runs."""
-    new = next(made["data"][JOB_FILE] for made in manifests.objects if made["kind"] == "ConfigMap")
+    """Describe the fields in which the job file differs from that of the running job."""
+    new = next(item["data"][JOB_FILE] for item in manifests.objects if item["kind"] == "ConfigMap")
     try:
         old = _running_job_file(job_name(manifests), there.workloads, environ)
         before, after = (dict(_fields(YAML(typ="safe", pure=True).load(text))) for text in (old, new))
     except (PipelineError, YAMLError, KeyError, TypeError, ValueError, StopIteration):
-        yield "what was submitted then cannot be read"
+        yield "the job file of the running job cannot be read"
         return
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     for name in names[:_SHOWN]:
@@ -204,7 +205,7 @@ def _differences(manifests: Manifests, there: JobObjects, environ: Mapping[str, 
     if names[_SHOWN:]:
         yield f"and {len(names) - _SHOWN} more"
     if not names:
-        yield "the same but for the pods: the section kubernetes, or the version of estimator-pipeline"
+        yield "only the pods differ: the section kubernetes, or the version of estimator-pipeline"
 
 
 def _running_job_file(job: JobName, workloads: Sequence[Mapping[str, Any]], environ: Mapping[str, str]) -> str:
@@ -221,35 +222,35 @@ def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-# Looking ---------------------------------------------------------------------------------------------------------
+# Status ----------------------------------------------------------------------------------------------------------
 
 
 def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
-    """How a job stands, with what its logs say of its progress and of its end.
+    """Return the status of a job, with the progress and the error from its logs.
 
     Raises:
         ConfigError: There is no such job.
-        TaskFailedError: kubectl or the cluster refused.
+        TaskFailedError: kubectl failed, or the cluster rejected the request.
     """
     return _with_logs(_there(job, environ), job, environ)
 
 
 def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tuple[JobName, KubernetesStatus]]:
-    """All jobs of a namespace that this package has submitted, the newest first.
+    """List all jobs of a namespace that were submitted by this package, the newest first.
 
-    Kinds that the cluster does not know, or that this user may not see, have no jobs here.
+    Kinds that the cluster does not know, or that this user may not see, are skipped.
 
     Args:
-        namespace: None: that of kubectl's context.
-        environ: For kubectl.
+        namespace: The namespace; None for that of kubectl's context.
+        environ: The environment of kubectl.
 
     Raises:
         ConfigError: There is no kubectl.
-        TaskFailedError: kubectl or the cluster refused.
+        TaskFailedError: kubectl failed, or the cluster rejected the request.
     """
     everything = JobName("job", "", namespace)
     pods = kubectl.items("pods", job=everything, environ=environ)
-    found: list[tuple[str, JobName, JobObjects]] = []
+    jobs: list[tuple[str, JobName, JobObjects]] = []
     for kind, resource in RESOURCES.items():
         try:
             workloads = kubectl.items(resource, job=everything._replace(kind=kind), environ=environ)
@@ -257,38 +258,38 @@ def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tupl
             if kind == "job":
                 raise
             continue
-        for name in dict.fromkeys(_instance(one) for one in workloads):
-            own = [one for one in workloads if _instance(one) == name]
+        for name in dict.fromkeys(_instance(workload) for workload in workloads):
+            same = [workload for workload in workloads if _instance(workload) == name]
             job = JobName(kind, name, namespace)
-            there = _looked(job, own, (), [pod for pod in pods if _instance(pod) == name])
-            found.append((max(one["metadata"].get("creationTimestamp") or "" for one in own), job, there))
-    found.sort(key=lambda one: one[0], reverse=True)
-    # Each waits for logs, most of the time.
+            there = _job_objects(job, same, (), [pod for pod in pods if _instance(pod) == name])
+            jobs.append((max(workload["metadata"].get("creationTimestamp") or "" for workload in same), job, there))
+    jobs.sort(key=lambda entry: entry[0], reverse=True)
+    # Most of the time is spent waiting for logs.
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return list(threads.map(lambda one: (one[1], _with_logs(one[2], one[1], environ)), found))
+        return list(threads.map(lambda entry: (entry[1], _with_logs(entry[2], entry[1], environ)), jobs))
 
 
-def _instance(made: Mapping[str, Any]) -> str:
-    return str((made["metadata"].get("labels") or {}).get(INSTANCE_LABEL, ""))
+def _instance(item: Mapping[str, Any]) -> str:
+    return str((item["metadata"].get("labels") or {}).get(INSTANCE_LABEL, ""))
 
 
 def _with_logs(there: JobObjects, job: JobName, environ: Mapping[str, str]) -> KubernetesStatus:
-    """How a job stands, with what its logs say."""
+    """Return the status of a job, completed from its logs."""
     status = there.status
     changes: dict[str, Any] = {}
     if status.pods:
-        told = progress_of(status.pods, job=job, environ=environ)
-        changes["progress"] = told | max_steps_of(there.workloads) if told else told
+        progress = progress_of(status.pods, job=job, environ=environ)
+        changes["progress"] = progress | max_steps_of(there.workloads) if progress else progress
     if len(status.pods) < len(tasks_of_workloads(there.workloads)) and status.state in ("Waiting", "Running"):
         changes["reason"] = _warning(job, environ)
     failure = first_failure(there.workloads, there.pods) if status.state == "Failed" else None
     if failure is not None:
-        line = last_words(failure, job=job, environ=environ)
-        found = {"task": failure.task, "pod": failure.pod, "exit_code": failure.exit_code, "text": failure.failure}
-        changes["failure"] = {**found, "time": failure.failed, "line": line}
-        said = f": {line}" if line else ""
+        line = failure_line(failure, job=job, environ=environ)
+        fields = {"task": failure.task, "pod": failure.pod, "exit_code": failure.exit_code, "text": failure.failure}
+        changes["failure"] = {**fields, "time": failure.failed, "line": line}
+        suffix = f": {line}" if line else ""
     if failure is not None and status.text == "failed":
-        changes["text"] = f"failed: {failure.task}: {failure.failure}{said} (pod {failure.pod})"
+        changes["text"] = f"failed: {failure.task}: {failure.failure}{suffix} (pod {failure.pod})"
     return dataclasses.replace(status, **changes)
 
 
@@ -299,35 +300,35 @@ def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:
         raise ConfigError(
             f"there is no {job} in the cluster.",
             code="jobs/not-found",
-            found=f"nothing with its labels in {where}: not submitted, or deleted since",
-            hint="name the job file that was submitted (with the same --set), or KIND/NAME, as job/digits; -n names "
-            "the namespace.",
+            found=f"no object with its labels in {where}: not submitted, or deleted since",
+            hint="name the job file that was submitted (with the same --set), or KIND/NAME, such as job/digits; -n sets the "
+            "namespace.",
         )
     return there
 
 
 def _warning(job: JobName, environ: Mapping[str, str]) -> str:
-    """The last warning of the controller of a job without pods: a quota, or an admission that refuses them."""
+    """Return the last warning event of a job without pods, such as an exceeded quota or a rejected pod."""
     names = re.compile(rf"{re.escape(job.name)}(-[-a-z0-9]+)?")
     try:
         text = kubectl.checked(
             ["get", "events", "--field-selector", "type=Warning", "-o", "json"], job=job, environ=environ
         )
-        found = [
-            (one.get("lastTimestamp") or one.get("eventTime") or "", one)
-            for one in json.loads(text)["items"]
-            if names.fullmatch(one["involvedObject"].get("name") or "")
-            and one["involvedObject"].get("kind") in ("Job", *KINDS.values())
+        warnings = [
+            (event.get("lastTimestamp") or event.get("eventTime") or "", event)
+            for event in json.loads(text)["items"]
+            if names.fullmatch(event["involvedObject"].get("name") or "")
+            and event["involvedObject"].get("kind") in ("Job", *KINDS.values())
         ]
     except (PipelineError, ValueError, KeyError, TypeError):
         return ""
-    if not found:
+    if not warnings:
         return ""
-    last = max(found, key=lambda pair: pair[0])[1]
+    last = max(warnings, key=lambda pair: pair[0])[1]
     return f"{last.get('reason', '')}: {' '.join(str(last.get('message', '')).split())}"
 
 
-# Ending ----------------------------------------------------------------------------------------------------------
+# Cancel ----------------------------------------------------------------------------------------------------------
 
 
 def cancel(
@@ -335,54 +336,54 @@ def cancel(
     *,
     now: bool = False,
     environ: Mapping[str, str],
-    say: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
     poll: float = POLL_SECS,
 ) -> None:
-    """Deletes a job that has not ended, waits until its pods are gone, and deletes what belongs to it.
+    """Delete a job that has not ended, wait until its pods are gone, and delete its other objects.
 
     Its pods get SIGTERM, and have kubernetes.termination_grace_seconds to stop with a checkpoint.
 
     Args:
-        job: Which.
-        now: Whether they have a second for it and no more.
-        environ: For kubectl.
-        say: Told what happens.
-        poll: Seconds between two looks at the pods.
+        job: The job.
+        now: Whether to give the pods only one second.
+        environ: The environment of kubectl.
+        report: Called with messages about the progress.
+        poll: Seconds between two checks of the pods.
 
     Raises:
         ConfigError: There is no such job.
-        TaskFailedError: kubectl or the cluster refused.
-        WaitError: Pods are still there when their time is up.
+        TaskFailedError: kubectl failed, or the cluster rejected the request.
+        WaitError: Pods still exist after their time is up.
     """
     there = _there(job, environ)
     if there.status.ended:
-        say(f"{job} has ended already ({there.status.text}); to delete it, with its logs: {job.delete}")
+        report(f"{job} has ended already ({there.status.text}); to delete it, with its logs: {job.delete}")
         return
     if there.workloads:
         kubectl.checked(["delete", RESOURCES[job.kind], "-l", job.selector, "--wait=false"], job=job, environ=environ)
     if not there.pods:
-        say(f"{job}: deleted; it had no pods")
+        report(f"{job}: deleted; it had no pods")
     elif now:
         kubectl.checked(
             ["delete", "pods", "-l", job.selector, "--grace-period=1", "--wait=false"], job=job, environ=environ
         )
-        say(f"{job}: its pods are killed")
+        report(f"{job}: killing its pods")
     else:
-        say(f"{job}: its pods are asked to stop, and have {there.grace:.0f} s for a checkpoint")
+        report(f"{job}: stopping its pods, which have {there.grace:.0f} s for a checkpoint")
     deadline = time.monotonic() + _SLACK_SECS + (0 if now else there.grace)
-    while left := [one for one in kubectl.items("pods", job=job, environ=environ) if _is_alive(one)]:
+    while left := [pod for pod in kubectl.items("pods", job=job, environ=environ) if _is_alive(pod)]:
         if time.monotonic() > deadline:
             raise WaitError(
-                f"{job} is deleted, and {len(left)} of its pods are still there.",
+                f"{job} is deleted, and {len(left)} of its pods still exist.",
                 code="scheduler/refused",
-                found=", ".join(sorted(one["metadata"]["name"] for one in left)),
-                hint="see whether their nodes answer: `kubectl get nodes`; "
-                f"`estimator-pipeline cancel --now {job}{job.flags}` asks again.",
+                found=", ".join(sorted(pod["metadata"]["name"] for pod in left)),
+                hint="check whether their nodes answer: `kubectl get nodes`; "
+                f"`estimator-pipeline cancel --now {job}{job.flags}` tries again.",
             )
         time.sleep(poll)
-    # Last of all: by the Service the tasks find each other, while they stop as well.
+    # The Service is deleted last, since the tasks need it while they stop.
     kubectl.checked(["delete", "service,configmap", "-l", job.selector], job=job, environ=environ)
-    say(f"{job}: ended and deleted; submitted again it goes on from its last checkpoint")
+    report(f"{job}: ended and deleted; submit it again to resume from its last checkpoint")
 
 
 def _is_alive(pod: Mapping[str, Any]) -> bool:

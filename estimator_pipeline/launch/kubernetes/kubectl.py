@@ -1,4 +1,4 @@
-"""The ordinary client of Kubernetes, with the cluster and the rights of its own configuration."""
+"""Calls of `kubectl`, which uses the cluster and the rights of its configuration."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = [
     "JobName",
     "KindUnavailableError",
     "checked",
-    "created",
+    "create",
     "items",
     "program",
     "run",
 ]
 
 COMMAND_SECS = 120.0
-"""How long kubectl may take for a few small objects."""
+"""Timeout in seconds of a kubectl command for a few small objects."""
 RESOURCES = {"job": "jobs.batch", "jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
-"""What the API calls what runs the pods, for each `kubernetes.kind`."""
+"""The API resource that runs the pods, for each `kubernetes.kind`."""
 _CONTROLLERS = {"jobset": "the JobSet controller", "tfjob": "Kubeflow's training operator"}
-# What kubectl says of a kind that the cluster does not know.
+# kubectl's messages about a kind that the cluster does not know.
 _UNKNOWN_KIND = ("no matches for kind", "the server doesn't have a resource type")
 
 
@@ -41,8 +41,8 @@ class JobName(NamedTuple):
 
     Attributes:
         kind: "job", "jobset" or "tfjob".
-        name: Of the whole job; "": all jobs of the namespace are meant.
-        namespace: None: that of kubectl's context.
+        name: The name of the job; "" for all jobs of the namespace.
+        namespace: The namespace; None for that of kubectl's context.
     """
 
     kind: str
@@ -54,28 +54,28 @@ class JobName(NamedTuple):
 
     @property
     def selector(self) -> str:
-        """By which labels its objects and pods are found."""
+        """The label selector of its objects and pods."""
         return ",".join(f"{key}={value}" for key, value in selector_of(self.name).items() if value)
 
     @property
     def flags(self) -> str:
-        """Options of our own commands and of kubectl's, with a blank before them."""
+        """The namespace option of estimator-pipeline and kubectl, with a blank before it."""
         return f" -n {self.namespace}" if self.namespace else ""
 
     @property
     def delete(self) -> str:
-        """A command line that takes everything of it away."""
+        """The command that deletes all its objects."""
         return f"kubectl{self.flags} delete {RESOURCES[self.kind]},service,configmap -l {self.selector}"
 
 
 def program(environ: Mapping[str, str]) -> str:
-    """The path of kubectl.
+    """Return the path of kubectl.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no kubectl on PATH.
     """
-    found = shutil.which("kubectl", path=environ.get("PATH", ""))
-    if found is None:
+    path = shutil.which("kubectl", path=environ.get("PATH", ""))
+    if path is None:
         raise ConfigError(
             "kubectl cannot be run, and nothing was done.",
             code="scheduler/unavailable",
@@ -83,7 +83,7 @@ def program(environ: Mapping[str, str]) -> str:
             hint="install and configure it; or write the manifests with `submit kubernetes --dry-run` and apply them "
             "where it is: `kubectl apply -f FILE`.",
         )
-    return found
+    return path
 
 
 def run(
@@ -94,18 +94,18 @@ def run(
     text: str | None = None,
     timeout: float = COMMAND_SECS,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs kubectl in the job's namespace.
+    """Run kubectl in the job's namespace.
 
     Args:
-        arguments: The verb and what follows.
-        job: Whose namespace is meant.
-        environ: Of kubectl: PATH, KUBECONFIG and so on.
-        text: Its standard input.
-        timeout: Seconds that it may take.
+        arguments: The verb and its arguments.
+        job: The job, for its namespace.
+        environ: The environment of kubectl: PATH, KUBECONFIG and so on.
+        text: The standard input.
+        timeout: The timeout in seconds.
 
     Raises:
         ConfigError: There is no kubectl.
-        WaitError: It did not end in time.
+        WaitError: kubectl did not exit in time.
     """
     command = [program(environ), *(["--namespace", job.namespace] if job.namespace else []), *arguments]
     try:
@@ -121,10 +121,10 @@ def run(
         )
     except subprocess.TimeoutExpired as error:
         raise WaitError(
-            f"kubectl {arguments[0]} did not end within {timeout:g} s; it may have done a part of it.",
+            f"kubectl {arguments[0]} did not end within {timeout:g} s; it may have been partly executed.",
             code="scheduler/unavailable",
-            found=_last(error.stderr) or "no word of it",
-            hint=f"see whether the cluster answers (`kubectl get nodes`), and how the job stands: "
+            found=_last(error.stderr) or "no output",
+            hint=f"check whether the cluster answers (`kubectl get nodes`), and the status of the job: "
             f"`estimator-pipeline status{f' {job}' if job.name else ''}{job.flags}`.",
         ) from None
 
@@ -137,68 +137,67 @@ def checked(
     text: str | None = None,
     timeout: float = COMMAND_SECS,
 ) -> str:
-    """As :func:`run`: what it printed.
+    """Call :func:`run` and return the standard output.
 
     Raises:
-        TaskFailedError: kubectl or the cluster refused.
+        TaskFailedError: kubectl failed, or the cluster rejected the request.
     """
     done = run(arguments, job=job, environ=environ, text=text, timeout=timeout)
     if done.returncode != 0:
-        raise _refusal(arguments[0], done, job)
+        raise _error(arguments[0], done, job)
     return done.stdout
 
 
-def created(text: str, *, job: JobName, environ: Mapping[str, str]) -> str | None:
-    """Makes what is not there yet: what kubectl printed, or None where an object of this name is there.
+def create(text: str, *, job: JobName, environ: Mapping[str, str]) -> str | None:
+    """Create objects; return kubectl's output, or None if an object of this name exists.
 
     Raises:
-        TaskFailedError: kubectl or the cluster refused.
+        TaskFailedError: kubectl failed, or the cluster rejected the request.
     """
     done = run(["create", "-f", "-"], job=job, environ=environ, text=text)
     if done.returncode != 0 and "(AlreadyExists)" in done.stderr:
         return None
     if done.returncode != 0:
-        raise _refusal("create", done, job)
+        raise _error("create", done, job)
     return done.stdout
 
 
 def items(resources: str, *, job: JobName, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """All objects of some resources that belong to the job, as the API gives them.
+    """Return all objects of some resources that belong to the job, in the API's format.
 
     Raises:
         KindUnavailableError: The cluster has no such resource, or this user may not see it.
-        TaskFailedError: kubectl or the cluster refused.
+        TaskFailedError: kubectl failed, or the cluster rejected the request.
     """
     text = checked(["get", resources, "-l", job.selector, "-o", "json"], job=job, environ=environ)
     try:
-        found = json.loads(text)["items"]
-        return [item for item in found if isinstance(item["metadata"], dict)]
+        return [item for item in json.loads(text)["items"] if isinstance(item["metadata"], dict)]
     except (ValueError, KeyError, TypeError) as error:
         raise TaskFailedError(
-            f"kubectl get {resources} printed something else than a list in JSON.",
+            f"kubectl get {resources} did not print a JSON list.",
             code="scheduler/unavailable",
             found=f"{type(error).__name__}: {error}; it printed {text[:200]!r}",
-            hint="see which kubectl is first on PATH: `kubectl version`.",
+            hint="check which kubectl is first on PATH: `kubectl version`.",
         ) from None
 
 
-def _refusal(verb: str, done: subprocess.CompletedProcess[str], job: JobName) -> TaskFailedError:
-    unknown = any(words in done.stderr for words in _UNKNOWN_KIND)
+def _error(verb: str, done: subprocess.CompletedProcess[str], job: JobName) -> TaskFailedError:
+    unknown = any(message in done.stderr for message in _UNKNOWN_KIND)
     if unknown and job.kind in _CONTROLLERS:
         hint = f"install {_CONTROLLERS[job.kind]} in the cluster, or use --kind job."
     else:
         hint = (
-            "see `kubectl config current-context`, and your rights in the namespace: "
+            "check `kubectl config current-context`, and your rights in the namespace: "
             f"`kubectl{job.flags} auth can-i {verb} {RESOURCES[job.kind]}`."
         )
     kind = KindUnavailableError if unknown or "(Forbidden)" in done.stderr else TaskFailedError
     return kind(
         f"kubectl {verb} failed with exit code {done.returncode}.",
-        found=_last(done.stderr) or _last(done.stdout) or "no word of it",
+        found=_last(done.stderr) or _last(done.stdout) or "no output",
         hint=hint,
     )
 
 
-def _last(said: str | bytes | None) -> str:
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said or ""
+def _last(output: str | bytes | None) -> str:
+    text = output.decode(errors="replace") if isinstance(output, bytes) else output or ""
     return "; ".join(line.strip() for line in text.strip().splitlines()[-8:])

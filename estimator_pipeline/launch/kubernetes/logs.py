@@ -1,4 +1,4 @@
-"""What the pods of a job in Kubernetes say: their logs by task, and what these tell of progress and of an end."""
+"""Logs of a job's pods in Kubernetes, and the progress and errors in them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from estimator_pipeline.progress.error_lines import error_in
 from estimator_pipeline.progress.log_reader import log_event
 from estimator_pipeline.progress.progress_file import TaskState
 
-__all__ = ["failed_log", "follow", "last_words", "printed", "progress_of"]
+__all__ = ["failed_log", "follow", "failure_line", "printed", "progress_of"]
 
 POLL_SECS = 2.0
-# Enough for a line of the loss, which `tf.estimator` logs every hundred steps.
+# Enough to contain a line with the loss, which `tf.estimator` logs every hundred steps.
 _PROGRESS_LINES = 400
-# As much of a log as a long traceback takes.
+# Enough lines for a long traceback.
 _LAST_LINES = 400
-# What `--timestamps` puts before each line: a time of the node's clock in UTC.
+# The prefix of each line with `--timestamps`: a time of the node's clock in UTC.
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z ?")
 _RESULT = re.compile(r"^step (\d+) \(.+\): ")
 
@@ -37,36 +37,36 @@ def _log(pod: PodState, *arguments: str, job: JobName, environ: Mapping[str, str
     return kubectl.checked(["logs", pod.pod, "-c", CONTAINER, *arguments], job=job, environ=environ).splitlines()
 
 
-def last_words(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> str:
-    """The line with which a task that failed says why; "" where its log cannot be had or says nothing."""
+def failure_line(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> str:
+    """Return the log line with the error of a failed task; "" if its log is not available or has none."""
     try:
         lines = failed_log(pod, lines=_LAST_LINES, job=job, environ=environ)
     except PipelineError:
-        # The pod is of use without: its node may be gone.
+        # The node may be gone; the pod's status is useful without the log.
         return ""
-    ours = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    said = [line for line in lines if line.strip() and not line.startswith((" ", "INFO:", "WARNING:"))]
-    return ours[-1].rstrip(".") if ours else error_in(lines) or (said or [""])[-1]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    others = [line for line in lines if line.strip() and not line.startswith((" ", "INFO:", "WARNING:"))]
+    return errors[-1].rstrip(".") if errors else error_in(lines) or (others or [""])[-1]
 
 
 def failed_log(pod: PodState, *, lines: int, job: JobName, environ: Mapping[str, str]) -> list[str]:
-    """The last lines of the container that failed, 0: all, without what TensorFlow says at its start."""
+    """Return the last lines (0: all) of the container that failed, without TensorFlow's startup messages."""
     arguments = [f"--tail={lines}"] if lines else []
     arguments += ["--previous"] if pod.previous else []
     return [line.rstrip() for line in _log(pod, *arguments, job=job, environ=environ) if not is_noise(line)]
 
 
 def progress_of(pods: Sequence[PodState], *, job: JobName, environ: Mapping[str, str]) -> dict[str, Any]:
-    """How far a job is, by the last lines of the logs of its first task and of its evaluator.
+    """Return a job's progress from the last log lines of its first task and of its evaluator.
 
-    Empty where they have not told, or cannot be asked.
+    The result is empty if the logs have no progress or are not available.
     """
-    found = _progress_of_task(pods[0], job=job, environ=environ)
+    progress = _progress_of_task(pods[0], job=job, environ=environ)
     evaluator = next((pod for pod in pods[1:] if pod.task.startswith("evaluator:")), None)
-    if evaluator is not None and "evaluation" not in found:
-        theirs = _progress_of_task(evaluator, job=job, environ=environ)
-        found |= {"evaluation": theirs["evaluation"]} if "evaluation" in theirs else {}
-    return found
+    if evaluator is not None and "evaluation" not in progress:
+        evaluated = _progress_of_task(evaluator, job=job, environ=environ)
+        progress |= {"evaluation": evaluated["evaluation"]} if "evaluation" in evaluated else {}
+    return progress
 
 
 def _progress_of_task(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -84,32 +84,32 @@ def _progress_of_task(pod: PodState, *, job: JobName, environ: Mapping[str, str]
         elif match := _RESULT.match(line):
             state.apply({"time": 0.0, "event": "step", "step": int(match[1])})
             result = {"result": line}
-    told = {
+    progress = {
         "step": state.step,
         "loss": state.loss,
         "steps_per_sec": state.steps_per_sec,
         "checkpoint": state.checkpoint,
         "evaluation": state.evaluation,
     }
-    return {key: value for key, value in told.items() if value is not None} | result
+    return {key: value for key, value in progress.items() if value is not None} | result
 
 
 def printed(
     pods: Sequence[PodState], *, lines: int, job: JobName, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """(task, line) of logs that are there.
+    """Read existing logs as pairs (task, line).
 
     Args:
-        pods: Of which tasks, in their order.
-        lines: The last ones of the newest pod of each task; 0: all, of all pods.
+        pods: The pods to read, in the order of the tasks.
+        lines: The number of last lines of the newest pod of each task; 0 for all lines of all pods.
         job: The job.
-        environ: For kubectl.
+        environ: The environment of kubectl.
     """
     for pod in pods if not lines else newest(pods):
         if not pod.started:
             yield pod.task, f"({pod.text})"
             continue
-        # Of the containers that a pod had before, the last one's log is kept.
+        # Kubernetes keeps the log of a pod's previous container.
         for arguments in [["--previous"], []] if pod.restarts and not lines else [[f"--tail={lines}"] if lines else []]:
             yield from ((pod.task, line) for line in _log(pod, *arguments, job=job, environ=environ))
 
@@ -123,19 +123,19 @@ def follow(
     environ: Mapping[str, str],
     poll: float = POLL_SECS,
 ) -> None:
-    """Shows lines as they come, over restarts, until the job has ended.
+    """Show new log lines, over restarts, until the job has ended.
 
     Args:
-        pods: Asked again and again: the job's pods, of the wanted tasks, and whether the job has ended.
-        lines: The last ones of what is there at first; 0: all, of all pods.
-        show: Gets task and line.
+        pods: Returns the job's pods of the wanted tasks, and whether the job has ended; called repeatedly.
+        lines: The number of existing lines to show first; 0 for all lines of all pods.
+        show: Called with task and line.
         job: The job.
-        environ: For kubectl.
-        poll: Seconds between two questions.
+        environ: The environment of kubectl.
+        poll: Seconds between two calls of `pods`.
     """
-    found: queue.Queue[tuple[str, str]] = queue.Queue()
+    fresh: queue.Queue[tuple[str, str]] = queue.Queue()
     readers: dict[tuple[str, int], _Follower] = {}
-    # Earlier attempts, of which nothing is shown.
+    # Earlier attempts, whose logs are not shown.
     passed: set[tuple[str, int]] = set()
     first = True
     try:
@@ -149,34 +149,34 @@ def follow(
                 reads = known is not None and (not known.over or ended or pod.state != "Running")
                 if not pod.started or key in passed or reads:
                     continue
-                # A connection to a log ends after some hours; what the log says since then is asked for again.
+                # A log connection ends after some hours; then continue from the time of the last line.
                 tail = [f"--tail={lines}"] if first and lines else []
                 after = known.last if known is not None else ""
-                readers[key] = _Follower(pod, tail, found, after=after, job=job, environ=environ)
+                readers[key] = _Follower(pod, tail, fresh, after=after, job=job, environ=environ)
             first = False
             if ended and all(reader.over for reader in readers.values()):
-                _shown(found, show, 0.0)
+                _show_lines(fresh, show, 0.0)
                 return
-            _shown(found, show, poll)
+            _show_lines(fresh, show, poll)
     finally:
         for reader in readers.values():
             reader.stop()
 
 
-def _shown(found: queue.Queue[tuple[str, str]], show: Callable[[str, str], None], seconds: float) -> None:
-    """Shows what comes within some seconds."""
+def _show_lines(fresh: queue.Queue[tuple[str, str]], show: Callable[[str, str], None], seconds: float) -> None:
+    """Show the lines that arrive within some seconds."""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(queue.Empty):
         while True:
             left = deadline - time.monotonic()
-            show(*(found.get(timeout=left) if left > 0 else found.get_nowait()))
+            show(*(fresh.get(timeout=left) if left > 0 else fresh.get_nowait()))
 
 
 class _Follower:
-    """One `kubectl logs --follow`, whose lines go into a queue.
+    """A `kubectl logs --follow` whose lines are put into a queue.
 
     Attributes:
-        last: The time of its last line, as the node that runs the pod has it.
+        last: The time of its last line, by the clock of the pod's node.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class _Follower:
     ) -> None:
         namespace = ["--namespace", job.namespace] if job.namespace else []
         command = [kubectl.program(environ), *namespace, "logs", "--follow", "--timestamps", pod.pod, "-c", CONTAINER]
-        # Lines of this very second come again, and are left out.
+        # `--since-time` has seconds only: lines of the same second are repeated, and skipped in `_read`.
         since = [f"--since-time={after[:19]}Z"] if after else []
         self.last = after
         self._process = subprocess.Popen(
@@ -213,11 +213,11 @@ class _Follower:
 
     def _read(self, task: str, lines: queue.Queue[tuple[str, str]], after: str) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as said:
-            for line in said:
+        with self._process.stdout as output:
+            for line in output:
                 text, match = line.rstrip("\n"), _STAMP.match(line)
                 if match is not None:
-                    # With as many digits as there may be, so that texts compare as times do.
+                    # Padded to nanoseconds, so that comparing strings compares times.
                     when, text = f"{match[1]}.{(match[2] or '').ljust(9, '0')}", text[match.end() :]
                     if when <= after:
                         continue
@@ -226,7 +226,7 @@ class _Follower:
         self._process.wait()
 
     def stop(self) -> None:
-        """Ends it."""
+        """Terminate kubectl."""
         if self._process.poll() is None:
             self._process.terminate()
         self._thread.join(timeout=10)

@@ -1,19 +1,18 @@
-"""A job file as objects of Kubernetes: Indexed Jobs with a headless Service, a JobSet, or Kubeflow's TFJob.
+"""Kubernetes objects of a job file: Indexed Jobs with a headless Service, a JobSet, or Kubeflow's TFJob.
 
-:func:`render` is a pure function: a job -> manifests as plain values. `manifest_text` makes YAML of them, and
-`kubectl.py` hands that to the cluster.
+:func:`render` is a pure function from a job to manifests as plain values. `manifest_text` formats them as YAML, and
+`kubectl.py` applies them.
 
-**Who restarts what.** Synchronous training stops as a whole when one task dies, and starts as a whole from the
-checkpoint. The three kinds come to that differently:
+**Restarts.** Synchronous training stops as a whole when a task dies, and restarts as a whole from the checkpoint:
 
 ======== ===============================================================================================================
-job      The Job starts the pod of a failed index again. The tasks of the other pods notice the lost peer, fail, and are
-         started again as well; each index has its own count. No field says "all of them", so a task that is done
-         stays done: a job that fails in its last seconds may wait for one that does not come back.
-jobset   Any failure ends all pods of all roles, and then starts all of them anew (BlockingRecreate).
-tfjob    The kubelet starts the container of a failed task again where it is; the others follow as for `job`. No rule
-         by exit code fits: `ExitCode` takes everything below 128 as final, a lost peer (1) and preemption (75)
-         among them. So bad input is tried again too, until `backoffLimit`.
+job      The Job restarts the pod of a failed index. The tasks of the other pods lose a peer, fail, and are restarted
+         too; each index has its own count. No field restarts all pods, so a task that is done is not restarted: a job
+         that fails in its last seconds may wait for such a task.
+jobset   Any failure ends all pods of all roles, and then restarts all of them (BlockingRecreate).
+tfjob    The kubelet restarts the container of a failed task in its pod; the others follow as for `job`. No rule by exit
+         code fits: for `ExitCode` everything below 128 is permanent, also a lost peer (1) and preemption (75). So bad
+         input is retried too, until `backoffLimit`.
 ======== ===============================================================================================================
 
 Sources: https://kubernetes.io/docs/concepts/workloads/controllers/job/,
@@ -42,7 +41,7 @@ from estimator_pipeline.launch.exit_codes import PREEMPTED
 from estimator_pipeline.launch.kubernetes.pod_security import not_restricted
 from estimator_pipeline.launch.kubernetes.pods import (
     CONTAINER,
-    NOT_AGAIN,
+    PERMANENT_CODES,
     config_map,
     metadata,
     pod_template,
@@ -55,17 +54,17 @@ from estimator_pipeline.launch.kubernetes.pods import (
 __all__ = ["KINDS", "LONGEST_NAME", "MANIFEST", "MAX_STEPS", "TASKS", "Manifests", "kubernetes_name", "render"]
 
 LONGEST_NAME = 63
-"""Of a host name (RFC 1123)."""
+"""The maximum length of a host name (RFC 1123)."""
 _LABEL = r"[a-z]([-a-z0-9]*[a-z0-9])?"
-# Of a JobSet's pods, behind the host name: a dash and five random characters.
+# The suffix of a JobSet's pod names after the host name: a dash and five random characters.
 _JOBSET_SUFFIX = 6
 _JOBSET_KEY = "jobset.sigs.k8s.io"
 KINDS = {"job": "Job", "jobset": "JobSet", "tfjob": "TFJob"}
-"""What runs the pods, for each `kubernetes.kind`."""
+"""The object that runs the pods, for each `kubernetes.kind`."""
 MANIFEST = "estimator-pipeline/manifest"
 """The annotation with a digest of all objects as they were submitted."""
 MAX_STEPS = "estimator-pipeline/max-steps"
-"""The annotation with the last step, where the job file says it."""
+"""The annotation with the last step, if the job file sets it."""
 TASKS = "estimator-pipeline/tasks"
 """The annotation with a JSON object: task -> its pod's host name, in the order of the ranks."""
 _Template = Callable[..., dict[str, Any]]
@@ -74,15 +73,15 @@ _REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Eva
 
 @dataclass(frozen=True)
 class Manifests:
-    """What is submitted.
+    """The manifests of a job.
 
     Attributes:
-        name: Of the whole job in Kubernetes; part of every object's name.
+        name: The name of the job in Kubernetes; part of every object's name.
         kind: "job", "jobset" or "tfjob".
-        namespace: None: that of kubectl's context.
-        objects: The manifests as plain values, in the order in which they are to be made.
+        namespace: The namespace; None for that of kubectl's context.
+        objects: The manifests as plain values, in the order of their creation.
         tasks: Task -> its pod's host name, in the order of the ranks.
-        notes: What a person should know.
+        notes: Warnings for the user.
     """
 
     name: str
@@ -94,73 +93,75 @@ class Manifests:
 
 
 def render(job: Job, *, name: str | None = None) -> Manifests:
-    """The manifests of a job.
+    """Build the manifests of a job.
 
     Args:
         job: The job, with its section `kubernetes`.
-        name: Of the job in Kubernetes; by default the job's own name, as far as Kubernetes allows it.
+        name: The name of the job in Kubernetes; by default derived from the job's name.
 
     Raises:
-        ConfigError: No image; a name that Kubernetes does not take; or a model directory that pods cannot share.
+        ConfigError: There is no image, the name is not valid in Kubernetes, or the pods cannot share the model
+            directory.
     """
     section = job.kubernetes
     if section.image is None:
         raise ConfigError(
-            "the job file does not say which image the pods run.",
+            "the job file names no image for the pods.",
             code="job/missing-field",
             found="no kubernetes.image",
             hint="build one from the Dockerfile, push it to a registry, and name it: --set kubernetes.image=IMAGE.",
         )
     _check_model_dir(job)
-    own = _checked(name) if name is not None else kubernetes_name(job.name)
-    _check_length(own, job)
+    valid = _checked(name) if name is not None else kubernetes_name(job.name)
+    _check_length(valid, job)
     text = dump_job(job.model_copy(update={"kubernetes": Kubernetes()}))
-    config = config_map(job, own, text)
-    make = partial(pod_template, job, own, config=config["metadata"]["name"])
+    config = config_map(job, valid, text)
+    template = partial(pod_template, job, valid, config=config["metadata"]["name"])
     build = {"job": _indexed_jobs, "jobset": _jobset, "tfjob": _tfjob}[section.kind]
-    objects = (config, *build(job, own, make))
+    objects = (config, *build(job, valid, template))
+    by_role = _by_role(job)
     tasks = {
-        str(task): _host(job, own, task, rank, by_role=_by_role(job)) for rank, task in enumerate(tasks_of(job.cluster))
+        str(task): _host(job, valid, task, rank, by_role=by_role) for rank, task in enumerate(tasks_of(job.cluster))
     }
-    _sign(objects, tasks, job.train.max_steps)
+    _annotate(objects, tasks, job.train.max_steps)
     return Manifests(
-        name=own,
+        name=valid,
         kind=section.kind,
         namespace=section.namespace,
         objects=objects,
         tasks=tasks,
-        notes=tuple(_notes(job, own if name is None else None, objects)),
+        notes=tuple(_notes(job, valid if name is None else None, objects)),
     )
 
 
-def _sign(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str], max_steps: int | None) -> None:
-    """Writes on what runs the pods which tasks they are, how far they go, and a digest of all that was asked for.
+def _annotate(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str], max_steps: int | None) -> None:
+    """Annotate the objects that run the pods with their tasks, the last step, and a digest of all objects.
 
-    Whoever looks at the job later, or submits one of its name, needs no more than the cluster for it.
+    So `status`, and the submission of a job of the same name, need only the cluster.
     """
     digest = hashlib.sha256(json.dumps(list(objects), sort_keys=True).encode()).hexdigest()[:16]
-    for made in objects:
-        if made["kind"] in KINDS.values():
+    for item in objects:
+        if item["kind"] in KINDS.values():
             steps = {} if max_steps is None else {MAX_STEPS: str(max_steps)}
-            made["metadata"]["annotations"] = {MANIFEST: digest, TASKS: json.dumps(tasks), **steps}
+            item["metadata"]["annotations"] = {MANIFEST: digest, TASKS: json.dumps(tasks), **steps}
 
 
 # Names -----------------------------------------------------------------------------------------------------------
 
 
 def kubernetes_name(text: str) -> str:
-    """A job's name as Kubernetes takes it for a Service: lower-case letters, digits and dashes, a letter first.
+    """Convert a job's name to a valid name of a Service: lower-case letters, digits and dashes, a letter first.
 
     Raises:
-        ConfigError: Nothing is left of it.
+        ConfigError: The name has no valid character.
     """
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not name:
         raise ConfigError(
-            f"the job's name {text!r} has no character that Kubernetes takes.",
+            f"the job's name {text!r} has no character that is valid in Kubernetes.",
             code="kubernetes/bad-name",
             found="allowed: letters of the Latin alphabet, digits and dashes",
-            hint="give the job another one: --name NAME.",
+            hint="give the job a different name: --name NAME.",
         )
     return name if name[0].isalpha() else f"job-{name}"
 
@@ -168,7 +169,7 @@ def kubernetes_name(text: str) -> str:
 def _checked(name: str) -> str:
     if not re.fullmatch(_LABEL, name):
         raise ConfigError(
-            f"--name {name!r} is no name that Kubernetes takes for a Service.",
+            f"--name {name!r} is not a valid name of a Kubernetes Service.",
             code="kubernetes/bad-name",
             found=f"{name!r}; allowed: lower-case letters, digits and dashes, a letter first and no dash at the end",
             hint=f"write for example {kubernetes_name(name) if re.search('[a-z0-9]', name.lower()) else 'train-1'}.",
@@ -177,7 +178,7 @@ def _checked(name: str) -> str:
 
 
 def _host(job: Job, name: str, task: Task, rank: int, *, by_role: bool = True) -> str:
-    """The host name of a task's pod."""
+    """Return the host name of a task's pod."""
     kind = job.kubernetes.kind
     if kind == "jobset":
         return f"{name}-{task.type}-0-{task.index}"
@@ -187,7 +188,7 @@ def _host(job: Job, name: str, task: Task, rank: int, *, by_role: bool = True) -
 
 
 def _replica(job: Job, role: str) -> str:
-    """What a TFJob calls a role."""
+    """Return TFJob's name of a role."""
     return "Master" if role == "chief" and job.cluster.dialect == "master" else _REPLICAS[role]
 
 
@@ -214,7 +215,7 @@ def _check_model_dir(job: Job) -> None:
     if any(_is_within(folder, path) for path in writable):
         return
     raise ConfigError(
-        f"run.model_dir {folder!r} is in no volume: checkpoints would be gone with their pod.",
+        f"run.model_dir {folder!r} is in no volume: checkpoints would be lost with their pod.",
         code="kubernetes/no-volume",
         found=f"writable volumes at {', '.join(writable)}" if writable else "no writable volume",
         hint="name a claim that all pods can mount (ReadWriteMany) in kubernetes.volumes, and a folder in it: --set "
@@ -230,7 +231,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def _by_role(job: Job) -> bool:
-    """Whether each role has a Job of its own: its pods or commands differ, or their TF_CONFIG is written out."""
+    """Return whether each role has a separate Job: its pods or commands differ, or TF_CONFIG is in the manifest."""
     section, counts = job.kubernetes, role_counts(job)
     if len(counts) == 1:
         return section.tf_config == "written" and sum(counts.values()) > 1
@@ -239,30 +240,31 @@ def _by_role(job: Job) -> bool:
     return section.tf_config == "written" or not alike
 
 
-def _indexed_jobs(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
+def _indexed_jobs(job: Job, name: str, template: _Template) -> list[dict[str, Any]]:
     counts = role_counts(job)
-    alone = sum(counts.values()) == 1
-    subdomain = None if alone else name
-    # A pod alone calls nobody, and nobody calls it.
-    objects = [] if alone else [_service(job, name)]
+    single = sum(counts.values()) == 1
+    subdomain = None if single else name
+    # A single pod has no peers.
+    objects = [] if single else [_service(job, name)]
     if not _by_role(job):
         env = _environment(job, name, role=None)
-        template = make(role=next(iter(counts)), env=env, subdomain=subdomain, with_port=not alone and _has_port(job))
-        return [*objects, _indexed_job(job, name, name, pods=sum(counts.values()), template=template)]
+        with_port = not single and _has_port(job)
+        pod = template(role=next(iter(counts)), env=env, subdomain=subdomain, with_port=with_port)
+        return [*objects, _indexed_job(job, name, name, pods=sum(counts.values()), template=pod)]
     for role, count in counts.items():
         env = _environment(job, name, role=role)
-        template = make(role=role, env=env, subdomain=subdomain, with_port=_has_port(job))
-        objects.append(_indexed_job(job, name, f"{name}-{role}", pods=count, template=template))
+        pod = template(role=role, env=env, subdomain=subdomain, with_port=_has_port(job))
+        objects.append(_indexed_job(job, name, f"{name}-{role}", pods=count, template=pod))
     return objects
 
 
 def _has_port(job: Job) -> bool:
-    """Whether the tasks' port is known beforehand: tasks that agree on ports bind whichever is free."""
+    """Return whether the tasks' port is fixed; with agreed ports, tasks bind any free port."""
     return job.kubernetes.tf_config == "written" or job.cluster.ports != "agreed"
 
 
 def _environment(job: Job, name: str, *, role: str | None) -> list[dict[str, Any]]:
-    """The variables by which a pod of an Indexed Job finds its task."""
+    """Return the variables from which a pod of an Indexed Job derives its task."""
     if sum(role_counts(job).values()) == 1:
         return []
     if job.kubernetes.tf_config == "written":
@@ -300,7 +302,7 @@ def _service(job: Job, name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(section, name), "spec": spec}
 
 
-def _indexed_job(job: Job, name: str, own: str, *, pods: int, template: dict[str, Any]) -> dict[str, Any]:
+def _indexed_job(job: Job, name: str, job_name: str, *, pods: int, template: dict[str, Any]) -> dict[str, Any]:
     section = job.kubernetes
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
@@ -310,7 +312,7 @@ def _indexed_job(job: Job, name: str, own: str, *, pods: int, template: dict[str
         "maxFailedIndexes": 0,
         "podFailurePolicy": {
             "rules": [
-                {"action": "FailJob", "onExitCodes": _exit_codes(*NOT_AGAIN)},
+                {"action": "FailJob", "onExitCodes": _exit_codes(*PERMANENT_CODES)},
                 {"action": "Ignore", "onPodConditions": [_DISRUPTED]},
                 {"action": "Ignore", "onExitCodes": _exit_codes(PREEMPTED)},
             ]
@@ -318,7 +320,7 @@ def _indexed_job(job: Job, name: str, own: str, *, pods: int, template: dict[str
         **_limits(section),
         "template": template,
     }
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(section, name, own), "spec": spec}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(section, name, job_name), "spec": spec}
 
 
 # Older schemas require the status.
@@ -330,21 +332,21 @@ def _exit_codes(*codes: int) -> dict[str, Any]:
 
 
 def _limits(section: Kubernetes) -> dict[str, Any]:
-    found = {
+    limits = {
         "activeDeadlineSeconds": section.active_deadline_seconds,
         "ttlSecondsAfterFinished": section.ttl_seconds_after_finished,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in limits.items() if value is not None}
 
 
-def _jobset(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
+def _jobset(job: Job, name: str, template: _Template) -> list[dict[str, Any]]:
     section, counts = job.kubernetes, role_counts(job)
-    alone = sum(counts.values()) == 1
+    single = sum(counts.values()) == 1
     replicated = []
     for role, count in counts.items():
         env = _jobset_environment(job, name, role)
-        template = make(role=role, env=env, with_port=not alone and _has_port(job))
-        replicated.append({"name": role, "replicas": 1, "template": {"spec": _child_job(count, template)}})
+        pod = template(role=role, env=env, with_port=not single and _has_port(job))
+        replicated.append({"name": role, "replicas": 1, "template": {"spec": _child_job(count, pod)}})
     spec: dict[str, Any] = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All"},
@@ -381,7 +383,7 @@ def _child_job(pods: int, template: dict[str, Any]) -> dict[str, Any]:
         "backoffLimit": 0,
         "podFailurePolicy": {
             "rules": [
-                {"action": "FailJob", "onExitCodes": _exit_codes(*NOT_AGAIN)},
+                {"action": "FailJob", "onExitCodes": _exit_codes(*PERMANENT_CODES)},
                 {"action": "FailJob", "onPodConditions": [_DISRUPTED]},
                 {"action": "FailJob", "onExitCodes": _exit_codes(PREEMPTED)},
             ]
@@ -394,7 +396,7 @@ def _jobset_environment(job: Job, name: str, role: str) -> list[dict[str, Any]]:
     restart = [
         _label_variable("JOBSET_UID", "jobset-uid"),
         _label_variable(variables.RESTART, "restart-attempt"),
-        # All pods of one start have it in common, and no others.
+        # All pods of one attempt have the same id, and different ones from other attempts.
         _variable(RUN_ID_VARIABLE, f"{name}-$(JOBSET_UID)-$({variables.RESTART})"),
     ]
     if sum(role_counts(job).values()) == 1:
@@ -409,13 +411,13 @@ def _jobset_environment(job: Job, name: str, role: str) -> list[dict[str, Any]]:
     ]
 
 
-def _tfjob(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
+def _tfjob(job: Job, name: str, template: _Template) -> list[dict[str, Any]]:
     section, counts = job.kubernetes, role_counts(job)
     replicas: dict[str, Any] = {}
     for role, count in counts.items():
-        template = make(role=role, env=[], restart_policy=None)
-        replicas[_replica(job, role)] = {"replicas": count, "restartPolicy": "OnFailure", "template": template}
-    # Restarts of all containers are counted together, and the job fails when the limit is reached, not passed.
+        pod = template(role=role, env=[], restart_policy=None)
+        replicas[_replica(job, role)] = {"replicas": count, "restartPolicy": "OnFailure", "template": pod}
+    # Restarts of all containers are counted together, and the job fails when the count reaches the limit.
     restarts = section.max_restarts * sum(counts.values())
     policy: dict[str, Any] = {
         "cleanPodPolicy": "Running",
@@ -429,14 +431,14 @@ def _tfjob(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
 
 
 def _scheduling(policy: SchedulingPolicy) -> dict[str, Any]:
-    found = {
+    fields = {
         "minAvailable": policy.min_available,
         "queue": policy.queue,
         "priorityClass": policy.priority_class,
         "minResources": dict(policy.min_resources) or None,
         "scheduleTimeoutSeconds": policy.schedule_timeout_seconds,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 # Notes -----------------------------------------------------------------------------------------------------------
@@ -446,26 +448,26 @@ def _notes(job: Job, name: str | None, objects: Sequence[dict[str, Any]]) -> Ite
     section, counts = job.kubernetes, role_counts(job)
     pods = sum(counts.values())
     if name is not None and name != job.name:
-        yield f"the job is called {name} in Kubernetes"
+        yield f"the job's name in Kubernetes is {name}"
     for field, path in _local_paths(job):
         if not any(_is_within(path, volume.mount_path) for volume in section.volumes):
-            yield f"{field} {path!r} is in no volume: the image must hold it"
+            yield f"{field} {path!r} is in no volume: the image must contain it"
     for volume in section.volumes:
         if volume.claim is not None and volume.writable and pods > 1:
             yield f"the claim {volume.claim} is mounted by {pods} pods: on several nodes it must be ReadWriteMany"
     for role in section.roles:
         if role not in counts:
-            yield f"kubernetes.roles.{role} is for no pod: the cluster has none of this role"
+            yield f"kubernetes.roles.{role} is unused: the cluster has no task of this role"
     if section.kind == "job" and pods > 1 and _by_role(job):
-        yield "each role is a Job of its own; when one of them fails for good, the others go on until they notice"
+        yield "each role is a separate Job; if one of them fails, the others run until they lose it as a peer"
     if section.pod_security == "restricted":
-        # Each once, however many roles have it.
+        # A violation of several roles is reported once.
         for fault in dict.fromkeys(fault for spec in _pod_specs(objects) for fault in not_restricted(spec)):
-            yield f'a namespace that enforces Pod Security "restricted" refuses the pods: {fault}'
+            yield f'a namespace that enforces Pod Security "restricted" rejects the pods: {fault}'
 
 
 def _pod_specs(value: Any) -> Iterator[dict[str, Any]]:
-    """The pods' specs, wherever they are in the objects."""
+    """Find the pods' specs in the objects."""
     if isinstance(value, dict) and "containers" in value:
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -474,11 +476,11 @@ def _pod_specs(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _local_paths(job: Job) -> Iterator[tuple[str, str]]:
-    """(field, path) of all that the job reads from files of its machine."""
+    """Find the local files that the job reads, as pairs (field, path)."""
     data = job.input.model_dump(exclude_none=True)
     for field in ("train", "eval", "data_dir"):
-        found = data.get(field)
-        for value in found if isinstance(found, list) else [found]:
+        paths = data.get(field)
+        for value in paths if isinstance(paths, list) else [paths]:
             if code := _code(value):
                 yield f"input.{field}", code
             elif isinstance(value, str) and "://" not in value and job.input.source != "function":
@@ -490,6 +492,6 @@ def _local_paths(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _code(value: Any) -> str:
-    """The file of a function that is named by it; else nothing."""
+    """Return the file of a function "FILE.py:NAME"; else ""."""
     file = value.rpartition(":")[0] if isinstance(value, str) else ""
     return file if file.endswith(".py") else ""

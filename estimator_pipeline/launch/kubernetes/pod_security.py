@@ -1,7 +1,7 @@
-"""What the Pod Security Standard "restricted" would say against a pod.
+"""Checks of a pod against the Pod Security Standard "restricted".
 
 https://kubernetes.io/docs/concepts/security/pod-security-standards/. A namespace with the label
-`pod-security.kubernetes.io/enforce: restricted` refuses such pods; the Job is accepted and stays without any.
+`pod-security.kubernetes.io/enforce: restricted` rejects pods that violate it; the Job is accepted and has no pods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROFILES = ("RuntimeDefault", "Localhost")
 
 
 def not_restricted(spec: Mapping[str, Any]) -> Iterator[str]:
-    """What of a pod's spec the standard does not allow, each in a few words."""
+    """Describe each violation of the standard in a pod's spec."""
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(name):
             yield f"{name} is true"
@@ -26,19 +26,19 @@ def not_restricted(spec: Mapping[str, Any]) -> Iterator[str]:
         kinds = set(volume) - {"name"}
         if not kinds <= _VOLUMES:
             yield f"the volume {volume['name']} is of the kind {', '.join(sorted(kinds - _VOLUMES))}"
-    above = spec.get("securityContext") or {}
-    yield from _common(above, "the pod")
+    pod_context = spec.get("securityContext") or {}
+    yield from _common(pod_context, "the pod")
     for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
-        own = container.get("securityContext") or {}
+        context = container.get("securityContext") or {}
         who = f"the container {container['name']}"
-        yield from _common(own, who)
-        if own.get("runAsNonRoot", above.get("runAsNonRoot")) is not True:
+        yield from _common(context, who)
+        if context.get("runAsNonRoot", pod_context.get("runAsNonRoot")) is not True:
             yield f"{who} may run as root (runAsNonRoot)"
-        if (own.get("seccompProfile") or above.get("seccompProfile") or {}).get("type") not in _PROFILES:
+        if (context.get("seccompProfile") or pod_context.get("seccompProfile") or {}).get("type") not in _PROFILES:
             yield f"{who} has no seccompProfile"
-        if own.get("allowPrivilegeEscalation") is not False:
+        if context.get("allowPrivilegeEscalation") is not False:
             yield f"{who} allows privilege escalation"
-        capabilities = own.get("capabilities") or {}
+        capabilities = context.get("capabilities") or {}
         if "ALL" not in (capabilities.get("drop") or ()) or set(capabilities.get("add") or ()) - {"NET_BIND_SERVICE"}:
             yield f"{who} keeps capabilities"
         if any(port.get("hostPort") for port in container.get("ports", ())):

@@ -1,4 +1,4 @@
-"""A job's pods in Kubernetes, whichever object starts them: container, variables, volumes, resources."""
+"""Pod templates of a job in Kubernetes: container, variables, volumes, resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "CONTAINER",
     "JOB_FILE",
     "JOB_FOLDER",
-    "NOT_AGAIN",
+    "PERMANENT_CODES",
     "PORT_NAME",
     "config_map",
     "metadata",
@@ -33,23 +33,23 @@ __all__ = [
 ]
 
 CONTAINER = "tensorflow"
-"""The container's name. TFJob looks for this one: https://www.kubeflow.org/docs/components/trainer/legacy-v1/"""
+"""The container's name, which TFJob requires: https://www.kubeflow.org/docs/components/trainer/legacy-v1/"""
 PORT_NAME = "tfjob-port"
-"""The port's name; TFJob looks for it too."""
+"""The port's name, which TFJob requires too."""
 JOB_FOLDER = "/job"
-"""Where the job file is in the container."""
+"""The folder of the job file in the container."""
 JOB_FILE = "job.yaml"
-"""What it is called there, and in the ConfigMap."""
-NOT_AGAIN = (exit_codes.BAD_INPUT, exit_codes.DIVERGED, *exit_codes.NOT_RUNNABLE)
-"""Exit codes that would come again: bad input, diverged training, a program that cannot be run."""
+"""The name of the job file in this folder and in the ConfigMap."""
+PERMANENT_CODES = (exit_codes.BAD_INPUT, exit_codes.DIVERGED, *exit_codes.NOT_RUNNABLE)
+"""Exit codes that a restart would repeat: bad input, diverged training, a program that cannot be run."""
 INDEX_VARIABLE = "ESTIMATOR_PIPELINE_INDEX"
-# Of a ConfigMap's name: 40 bits, for the few job files that one name is ever submitted with.
+# Hexadecimal digits in a ConfigMap's name: 40 bits are enough for the few job files of one name.
 _DIGEST_DIGITS = 10
 
 
 @dataclass(frozen=True)
 class PodSettings:
-    """What the pods of one role ask for (`kubernetes.pods`, and over it `kubernetes.roles.ROLE`), and what they run."""
+    """Resources and command of the pods of one role: `kubernetes.pods`, overridden by `kubernetes.roles.ROLE`."""
 
     resources: Mapping[str, Any]
     node_selector: Mapping[str, str]
@@ -59,7 +59,7 @@ class PodSettings:
 
 
 def role_counts(job: Job) -> dict[str, int]:
-    """Role -> how many tasks, in the order of the ranks."""
+    """Return the number of tasks of each role, in the order of the ranks."""
     counts: dict[str, int] = {}
     for task in tasks_of(job.cluster):
         counts[task.type] = counts.get(task.type, 0) + 1
@@ -67,12 +67,12 @@ def role_counts(job: Job) -> dict[str, int]:
 
 
 def pods_of(section: Kubernetes, role: str) -> PodSettings:
-    """What the pods of a role have."""
-    own = section.roles.get(role)  # type: ignore[call-overload]
+    """Return the settings of a role's pods."""
+    override = section.roles.get(role)  # type: ignore[call-overload]
 
     def value(name: str) -> Any:
-        given = getattr(own, name) if own is not None else None
-        return given if given is not None else getattr(section.pods, name)
+        explicit = getattr(override, name) if override is not None else None
+        return explicit if explicit is not None else getattr(section.pods, name)
 
     tolerations = tuple(t.model_dump(exclude_none=True) for t in value("tolerations") or ())
     return PodSettings(
@@ -80,14 +80,14 @@ def pods_of(section: Kubernetes, role: str) -> PodSettings:
         node_selector=dict(value("node_selector") or {}),
         tolerations=tolerations,
         command=tuple(_command(section, role)),
-        patch=own.pod_patch if own is not None else PodPatch(),
+        patch=override.pod_patch if override is not None else PodPatch(),
     )
 
 
 def _command(section: Kubernetes, role: str) -> list[str]:
-    """What a container runs: its task, and above it a supervisor where a deadline is asked for.
+    """Return the command of a container: the task, under a supervisor if there is a step timeout.
 
-    The supervisor ends a task that hangs, and starts none: that is for who starts the pods.
+    The supervisor stops a hung task without restarting it: Kubernetes restarts the pods.
     """
     task = ["estimator-pipeline", "train", f"{JOB_FOLDER}/{JOB_FILE}"]
     if section.step_timeout is None:
@@ -104,18 +104,18 @@ def _resources(pods: Pods, *, cpu: str | None, memory: str | None, gpus: int | N
     requests = {name: text for name, text in (("cpu", cpu), ("memory", memory)) if text is not None}
     limits: dict[str, Any] = {"memory": memory} if memory is not None else {}
     if gpus:
-        # Asked for by the limit alone; a request would have to be the same.
+        # For GPUs only the limit is set; a request would have to be equal.
         limits[pods.gpu_resource] = gpus
     return {name: values for name, values in (("requests", requests), ("limits", limits)) if values}
 
 
 def selector_of(name: str) -> dict[str, str]:
-    """The labels that tell a job's pods from all others."""
+    """Return the labels that select a job's objects and pods."""
     return {NAME_LABEL: "estimator-pipeline", INSTANCE_LABEL: name}
 
 
 def _labels(section: Kubernetes, name: str) -> dict[str, str]:
-    """Of every object and every pod of a job."""
+    """Return the labels of every object and every pod of a job."""
     return {
         **selector_of(name),
         **section.labels,
@@ -123,10 +123,10 @@ def _labels(section: Kubernetes, name: str) -> dict[str, str]:
 
 
 def config_map(job: Job, name: str, text: str) -> dict[str, Any]:
-    """The job file, as the pods find it in :data:`JOB_FOLDER`.
+    """Build the ConfigMap with the job file, which is mounted at :data:`JOB_FOLDER`.
 
-    A digest of the text is in its name, so that another job file makes another ConfigMap, and other pods: those that
-    run never see a job file that is not theirs.
+    Its name has a digest of the text, so that a changed job file has a different ConfigMap and different pods: running
+    pods never see a changed job file.
     """
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]
     return {
@@ -138,12 +138,12 @@ def config_map(job: Job, name: str, text: str) -> dict[str, Any]:
     }
 
 
-def metadata(section: Kubernetes, name: str, own: str | None = None) -> dict[str, Any]:
-    """An object's name, namespace and labels."""
-    found: dict[str, Any] = {"name": own or name}
+def metadata(section: Kubernetes, name: str, object_name: str | None = None) -> dict[str, Any]:
+    """Return the metadata of an object of the job `name`: name, namespace and labels."""
+    fields: dict[str, Any] = {"name": object_name or name}
     if section.namespace is not None:
-        found["namespace"] = section.namespace
-    return {**found, "labels": _labels(section, name)}
+        fields["namespace"] = section.namespace
+    return {**fields, "labels": _labels(section, name)}
 
 
 def pod_template(
@@ -157,17 +157,17 @@ def pod_template(
     restart_policy: str | None = "Never",
     with_port: bool = True,
 ) -> dict[str, Any]:
-    """The template of a role's pods.
+    """Build the template of a role's pods.
 
     Args:
         job: The job.
-        name: Of the whole job in Kubernetes.
+        name: The name of the job in Kubernetes.
         config: The name of the ConfigMap with the job file.
-        role: Which role's resources the pods have.
-        env: Variables by which tasks find each other.
-        subdomain: The headless Service, where the object that starts the pods does not set it itself.
-        restart_policy: None where the object that starts the pods sets it.
-        with_port: Whether other tasks call this one.
+        role: The role of the pods.
+        env: The variables of the cluster resolution.
+        subdomain: The headless Service, unless the owner of the pods sets it.
+        restart_policy: The restart policy; None if the owner of the pods sets it.
+        with_port: Whether other tasks connect to these.
     """
     section = job.kubernetes
     settings = pods_of(section, role)
@@ -207,8 +207,8 @@ def _container(
     container["command"] = list(settings.command)
     if with_port:
         container["ports"] = [{"name": PORT_NAME, "containerPort": section.port}]
-    own = {"PYTHONUNBUFFERED": "1", SECS_VARIABLE: str(section.preemption_secs), **section.env}
-    container["env"] = [*({"name": key, "value": value} for key, value in own.items()), *env]
+    common = {"PYTHONUNBUFFERED": "1", SECS_VARIABLE: str(section.preemption_secs), **section.env}
+    container["env"] = [*({"name": key, "value": value} for key, value in common.items()), *env]
     if section.env_from_secrets:
         container["envFrom"] = [{"secretRef": {"name": secret}} for secret in section.env_from_secrets]
     if settings.resources:
@@ -220,14 +220,14 @@ def _container(
 
 
 def _pod_security(section: Kubernetes) -> dict[str, Any]:
-    """With what the container's own context says, all that the Pod Security Standard "restricted" asks of it."""
+    """Return the pod's security context; with that of the container it satisfies the standard "restricted"."""
     context: dict[str, Any] = {}
     if section.pod_security == "restricted":
         context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if section.run_as_user is not None:
         context["runAsUser"] = section.run_as_user
     if section.fs_group is not None:
-        # Otherwise the owner of every file of a volume is set each time that a pod starts.
+        # Otherwise each start of a pod sets the owner of every file in a volume.
         context |= {"fsGroup": section.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     return context
 
@@ -269,16 +269,16 @@ def _source(volume: Volume) -> dict[str, Any]:
 
 
 def _index_variable() -> dict[str, Any]:
-    """The pod's completion index, as a variable that others may contain.
+    """Return a variable with the pod's completion index that other variables can reference.
 
-    JOB_COMPLETION_INDEX itself is put behind all others, where $(...) does not reach it.
+    JOB_COMPLETION_INDEX is appended after all others, so that $(...) cannot reference it.
     """
     path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     return {"name": INDEX_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def written_tf_config(job: Job, role: str, hosts: Mapping[Task, str]) -> list[dict[str, Any]]:
-    """TF_CONFIG of a role's pods, written out; each pod's index is put in by Kubernetes.
+    """Return TF_CONFIG of a role's pods; Kubernetes inserts the index of each pod.
 
     Args:
         job: The job.

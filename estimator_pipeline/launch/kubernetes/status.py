@@ -1,6 +1,6 @@
-"""How a job in Kubernetes stands, by what the API says of what runs its pods, and of the pods: pure functions.
+"""Status of a job in Kubernetes, from the API's objects of its workloads and pods: pure functions.
 
-What the words mean: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/,
+The fields are described in https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/,
 https://kubernetes.io/docs/concepts/workloads/controllers/job/, and the references of JobSet and TFJob.
 """
 
@@ -41,21 +41,21 @@ _CODES = {
     143: "ended by SIGTERM (exit code 143)",
 }
 _WAITING = {
-    "ContainerCreating": "its container is made",
-    "PodInitializing": "its init containers run",
+    "ContainerCreating": "its container is being created",
+    "PodInitializing": "its init containers are running",
     "ImagePullBackOff": "its image cannot be pulled",
     "ErrImagePull": "its image cannot be pulled",
-    "ErrImageNeverPull": "its image is not on the node, and is not to be pulled",
+    "ErrImageNeverPull": "its image is not on the node, and pulling is disabled",
     "InvalidImageName": "its image's name is invalid",
-    "CrashLoopBackOff": "it waits to be started again",
-    "CreateContainerConfigError": "its container cannot be made",
-    "CreateContainerError": "its container cannot be made",
+    "CrashLoopBackOff": "it waits for its restart",
+    "CreateContainerConfigError": "its container cannot be created",
+    "CreateContainerError": "its container cannot be created",
     "RunContainerError": "its container cannot be started",
 }
 _UNSCHEDULED = {"Unschedulable": "no node for it", "SchedulingGated": "held back by a scheduling gate"}
-# An image that was not made for it, mostly.
+# Mostly for an image that is not built for this package.
 _RUN_AS_USER = "; set kubernetes.run_as_user to a number, or pod_security: none"
-# Of which the reason says all.
+# Reasons that are no errors.
 _NO_FAULT = ("ContainerCreating", "PodInitializing")
 _DONE, _FAILED = ("Complete", "Completed", "Succeeded"), ("Failed",)
 _OF_POD = re.compile(r"\bfor pod \S+?/(\S+) failed with exit code")
@@ -63,21 +63,21 @@ _OF_POD = re.compile(r"\bfor pod \S+?/(\S+) failed with exit code")
 
 @dataclass(frozen=True)
 class PodState:
-    """How a pod stands.
+    """The status of a pod.
 
     Attributes:
-        task: "worker:1"; the host name where the job does not say which tasks it has.
+        task: "worker:1"; the host name if the job has no annotation of its tasks.
         pod: Its name.
-        state: Kubernetes's phase, or "Terminating".
-        text: The state in words.
-        node: Where it is.
-        restarts: How often its container was started again; in :class:`KubernetesStatus`, how often its task was.
-        exit_code: Of its container's last end, if it has ended.
-        failed: When it failed last, as the API writes it; "" if it has not.
-        failure: In words, if it has failed.
-        previous: Whether what failed is the container before the one that is there now.
-        started: Whether there is anything in its log.
-        created: As the API writes it.
+        state: The phase in Kubernetes, or "Terminating".
+        text: The state as text.
+        node: Its node.
+        restarts: The number of restarts of its container; in :class:`KubernetesStatus`, of its task.
+        exit_code: The exit code of its container, if that has ended.
+        failed: The time of its last failure in the API's format; "" if it has not failed.
+        failure: The failure as text, if it has failed.
+        previous: Whether the failed container is the one before the current one.
+        started: Whether its log is available.
+        created: The creation time in the API's format.
     """
 
     task: str
@@ -96,17 +96,17 @@ class PodState:
 
 @dataclass(frozen=True)
 class KubernetesStatus:
-    """How a job stands.
+    """The status of a job.
 
     Attributes:
         job_id: "job/NAME".
         state: "Waiting", "Suspended", "Running", "Terminating", "Complete" or "Failed".
-        text: The state in words.
-        reason: Why it waits, or what the API gives as the reason of its end.
-        restarts: How often tasks, or in a JobSet the whole job, were started again.
-        pods: The newest of each task.
+        text: The state as text.
+        reason: Why it waits, or the API's reason of its end.
+        restarts: The number of restarts of tasks, or in a JobSet of the whole job.
+        pods: The newest pod of each task.
         failure: The first task that failed: task, pod, exit_code, text, time, line (of its log).
-        progress: step, loss, steps_per_sec, checkpoint, evaluation, as far as the first task's log tells it.
+        progress: step, loss, steps_per_sec, checkpoint, evaluation, from the first task's log.
     """
 
     job_id: str
@@ -120,22 +120,22 @@ class KubernetesStatus:
 
     @property
     def over(self) -> bool:
-        """Whether it is done or has failed: it will not start again."""
+        """Whether it is done or has failed, and will not be restarted."""
         return self.state in ("Complete", "Failed")
 
     @property
     def ended(self) -> bool:
-        """Whether it is done, or has failed and no pod runs: of Jobs of several roles, one may fail by itself."""
+        """Whether it is done, or has failed and no pod runs: with a Job for each role, one of them may fail first."""
         alive = any(pod.state in ("Pending", "Running", "Terminating") for pod in self.pods)
         return self.state == "Complete" or (self.state == "Failed" and not alive)
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended without being done, unasked."""
+        """Whether it has failed."""
         return self.state == "Failed"
 
     def row(self) -> JobRow:
-        """For the table of all jobs."""
+        """Return the row for the table of jobs."""
         before = max((pod for pod in self.pods if pod.failure), key=lambda pod: pod.failed, default=None)
         failure = "" if before is None else f"{before.task}: {before.failure}"
         return JobRow(
@@ -149,27 +149,27 @@ class KubernetesStatus:
         )
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document."""
+        """Return the status as a JSON document."""
         return {**self.__dict__, "pods": [dict(pod.__dict__) for pod in self.pods]}
 
     def lines(self) -> list[str]:
-        """For people."""
-        words = [f"{self.job_id}: {self.text}"]
+        """Format the status as text."""
+        parts = [f"{self.job_id}: {self.text}"]
         if self.restarts:
-            words.append(f"started again {_times(self.restarts)}")
-        lines = [", ".join(words)]
+            parts.append(f"restarted {_times(self.restarts)}")
+        lines = [", ".join(parts)]
         if self.reason:
             lines.append(f"  {self.reason}")
         if self.progress:
             lines.append("  " + progress_text(self.progress, ended=self.over))
         wide = max((len(pod.task) for pod in self.pods), default=0)
         for pod in self.pods:
-            words = [pod.text]
+            parts = [pod.text]
             if pod.restarts:
-                words.append(f"started again {_times(pod.restarts)}")
+                parts.append(f"restarted {_times(pod.restarts)}")
             if pod.failure and pod.state != "Failed":
-                words.append(f"before that: {pod.failure}")
-            lines.append(f"  {pod.task:{wide}}  {', '.join(words)} ({pod.pod})")
+                parts.append(f"before that: {pod.failure}")
+            lines.append(f"  {pod.task:{wide}}  {', '.join(parts)} ({pod.pod})")
         return lines
 
 
@@ -181,50 +181,50 @@ def _times(number: int) -> str:
 
 
 def pod_states(pods: Iterable[Mapping[str, Any]], tasks: Mapping[str, str]) -> list[PodState]:
-    """The pods in the order of the tasks, and of each task in the order in which they were made.
+    """Return the pods in the order of the tasks, those of a task in the order of their creation.
 
     Args:
-        pods: As the API gives them.
-        tasks: Task -> its pod's host name, as the manifest says it.
+        pods: The pods in the API's format.
+        tasks: Task -> its pod's host name, from the manifest.
     """
     of_host = {host: task for task, host in tasks.items()}
     order = {task: rank for rank, task in enumerate(tasks)}
-    found = [_pod_state(pod, of_host) for pod in pods]
-    return sorted(found, key=lambda pod: (order.get(pod.task, len(order)), pod.task, pod.created, pod.pod))
+    states = [_pod_state(pod, of_host) for pod in pods]
+    return sorted(states, key=lambda pod: (order.get(pod.task, len(order)), pod.task, pod.created, pod.pod))
 
 
 def newest(pods: Iterable[PodState]) -> list[PodState]:
-    """The last of each task."""
+    """Return the newest pod of each task."""
     return list({pod.task: pod for pod in pods}.values())
 
 
 def _pod_state(pod: Mapping[str, Any], of_host: Mapping[str, str]) -> PodState:
     meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
-    # A TFJob's pod is called as its host; those of a Job have a suffix besides, and their host name in the spec.
+    # A TFJob's pod has the name of its host; the name of a Job's pod has a suffix, and its spec the host name.
     host = spec.get("hostname") or meta["name"]
-    own = _container(status)
-    state, last = own.get("state", {}), own.get("lastState", {})
+    container = _container(status)
+    state, last = container.get("state", {}), container.get("lastState", {})
     ended, before = state.get("terminated"), last.get("terminated")
     phase = "Terminating" if meta.get("deletionTimestamp") else status.get("phase", "Pending")
-    failures = [(one, one is before) for one in (ended, before) if one and (one.get("exitCode") or one.get("signal"))]
+    failures = [(end, end is before) for end in (ended, before) if end and (end.get("exitCode") or end.get("signal"))]
     failure, previous = failures[0] if failures else (None, False)
-    failed, words = "", ""
+    failed, description = "", ""
     if failure is not None:
-        failed, words = failure.get("finishedAt") or "", _end_text(failure, status)
+        failed, description = failure.get("finishedAt") or "", _end_text(failure, status)
     elif status.get("phase") == "Failed":
         # Evicted, or never admitted to its node: no container has ended.
         failed = _when(status) or meta.get("creationTimestamp", "")
-        words = _joined(status.get("reason") or "failed", status.get("message"))
+        description = _joined(status.get("reason") or "failed", status.get("message"))
     return PodState(
         task=of_host.get(host, host),
         pod=meta["name"],
         state=phase,
-        text=_pod_text(phase, status, own, words),
+        text=_pod_text(phase, status, container, description),
         node=spec.get("nodeName", ""),
-        restarts=int(own.get("restartCount") or 0),
+        restarts=int(container.get("restartCount") or 0),
         exit_code=None if ended is None else ended.get("exitCode"),
         failed=failed,
-        failure=words,
+        failure=description,
         previous=previous,
         started=bool(ended or before or state.get("running")),
         created=meta.get("creationTimestamp", ""),
@@ -232,103 +232,105 @@ def _pod_state(pod: Mapping[str, Any], of_host: Mapping[str, str]) -> PodState:
 
 
 def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the container that trains, what the API says; of an init container, while that is not done."""
-    own = [*status.get("containerStatuses", ())]
-    found = next((one for one in own if one.get("name") == CONTAINER), own[0] if own else {})
-    if "running" in found.get("state", {}) or "terminated" in found.get("state", {}):
-        return found
-    for one in status.get("initContainerStatuses", ()):
-        state = one.get("state", {})
+    """Return the API's status of the task's container; the state is that of a failing or waiting init container."""
+    containers = [*status.get("containerStatuses", ())]
+    main = next((item for item in containers if item.get("name") == CONTAINER), containers[0] if containers else {})
+    if "running" in main.get("state", {}) or "terminated" in main.get("state", {}):
+        return main
+    for init in status.get("initContainerStatuses", ()):
+        state = init.get("state", {})
         waits = state.get("waiting", {}).get("reason") not in (None, *_NO_FAULT)
         if waits or state.get("terminated", {}).get("exitCode"):
-            return {**found, "state": state, "init": one.get("name")}
-    return found
+            return {**main, "state": state, "init": init.get("name")}
+    return main
 
 
-def _pod_text(phase: str, status: Mapping[str, Any], own: Mapping[str, Any], failure: str) -> str:
+def _pod_text(phase: str, status: Mapping[str, Any], container: Mapping[str, Any], failure: str) -> str:
     if phase == "Terminating":
         return "ending"
     if phase == "Succeeded":
         return "done"
     if phase == "Failed":
         return f"failed: {failure}"
-    init = f"init container {own['init']}: " if own.get("init") else ""
-    waiting = own.get("state", {}).get("waiting")
+    init = f"init container {container['init']}: " if container.get("init") else ""
+    waiting = container.get("state", {}).get("waiting")
     if waiting:
         reason = waiting.get("reason", "")
-        words = _joined(_WAITING.get(reason, reason), waiting.get("message"))
-        hint = _RUN_AS_USER if "runAsNonRoot" in words else ""
-        return f"{init}{'starting' if reason in _NO_FAULT else 'waiting'}: {words}{hint}"
+        text = _joined(_WAITING.get(reason, reason), waiting.get("message"))
+        hint = _RUN_AS_USER if "runAsNonRoot" in text else ""
+        return f"{init}{'starting' if reason in _NO_FAULT else 'waiting'}: {text}{hint}"
     if phase == "Running":
         return "running"
     for condition in status.get("conditions", ()):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reason = condition.get("reason", "")
             return "waiting: " + _joined(_UNSCHEDULED.get(reason, reason), condition.get("message"))
-    return "waiting: to be given a node"
+    return "waiting: to be scheduled to a node"
 
 
 def _end_text(ended: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     code = ended.get("exitCode")
-    disruption = next((one for one in status.get("conditions", ()) if one.get("type") == "DisruptionTarget"), None)
+    conditions = status.get("conditions", ())
+    disruption = next((condition for condition in conditions if condition.get("type") == "DisruptionTarget"), None)
     if ended.get("reason") == "OOMKilled":
-        return f"memory ran out (OOMKilled, exit code {code})"
+        return f"out of memory (OOMKilled, exit code {code})"
     text = _CODES.get(code or 0, f"exit code {code}")
     if disruption is not None and disruption.get("status") == "True":
         return f"{text}, because of a disruption: {_joined(disruption.get('reason', ''), disruption.get('message'))}"
     if status.get("reason"):
         return f"{text}: {_joined(status['reason'], status.get('message'))}"
-    # What the container's runtime says where the program was not even started.
+    # The container runtime's message about a program that could not be started.
     if ended.get("reason") not in (None, "Error", "Completed"):
         return f"{text}: {_joined(ended['reason'], ended.get('message'))}"
     return text
 
 
 def _when(status: Mapping[str, Any]) -> str:
-    return max((one.get("lastTransitionTime") or "" for one in status.get("conditions", ())), default="")
+    conditions = status.get("conditions", ())
+    return max((condition.get("lastTransitionTime") or "" for condition in conditions), default="")
 
 
-def _joined(words: str, message: str | None) -> str:
-    return f"{words} ({' '.join(message.split())})" if message else words
+def _joined(text: str, message: str | None) -> str:
+    return f"{text} ({' '.join(message.split())})" if message else text
 
 
 # Jobs ------------------------------------------------------------------------------------------------------------
 
 
 def tasks_of_workloads(workloads: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Task -> host name, as they were submitted; empty where an earlier version did."""
-    for one in workloads:
-        text = (one["metadata"].get("annotations") or {}).get(TASKS)
+    """Return the annotated tasks and their host names; empty if an earlier version submitted the job."""
+    for workload in workloads:
+        text = (workload["metadata"].get("annotations") or {}).get(TASKS)
         if text:
             return {str(task): str(host) for task, host in json.loads(text).items()}
     return {}
 
 
 def max_steps_of(workloads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The last step, as a part of the progress; empty where it was not said."""
-    texts = [(one["metadata"].get("annotations") or {}).get(MAX_STEPS, "") for one in workloads]
+    """Return the annotated last step as a part of the progress; empty if it was not set."""
+    texts = [(workload["metadata"].get("annotations") or {}).get(MAX_STEPS, "") for workload in workloads]
     return {"max_steps": int(texts[0])} if texts and texts[0].isdigit() else {}
 
 
 def manifests_of(workloads: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The digests of the manifests with which they were submitted."""
-    return {(one["metadata"].get("annotations") or {}).get(MANIFEST, "") for one in workloads}
+    """Return the annotated digests of the manifests."""
+    return {(workload["metadata"].get("annotations") or {}).get(MANIFEST, "") for workload in workloads}
 
 
 def status_of(
     job_id: str, workloads: Sequence[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
 ) -> tuple[KubernetesStatus, list[PodState]]:
-    """How a job stands, without what only logs say, and all its pods.
+    """Return the status of a job, without the information from logs, and all its pods.
 
     Args:
         job_id: "job/NAME".
-        workloads: What runs the pods: one object, or a Job for each role.
-        pods: As the API gives them.
+        workloads: The objects that run the pods: one object, or a Job for each role.
+        pods: The pods in the API's format.
     """
     tasks = tasks_of_workloads(workloads)
     every = pod_states(pods, tasks)
-    last = [_over_attempts([pod for pod in every if pod.task == one.task]) for one in newest(every)]
-    of_jobset = [int(one.get("status", {}).get("restarts") or 0) for one in workloads]
+    last = [_over_attempts([pod for pod in every if pod.task == state.task]) for state in newest(every)]
+    of_jobset = [int(workload.get("status", {}).get("restarts") or 0) for workload in workloads]
     restarts = max([*(pod.restarts for pod in last), *of_jobset], default=0)
     state, text, reason = _state(workloads, last, number=max(len(tasks), len(last)))
     status = KubernetesStatus(job_id, state, text, reason=reason, restarts=restarts, pods=tuple(last))
@@ -336,24 +338,24 @@ def status_of(
 
 
 def _over_attempts(pods: Sequence[PodState]) -> PodState:
-    """The last of a task's pods, with what those before it came to."""
+    """Return the last of a task's pods, with the restarts and the last failure of all of them."""
     failure = next((pod.failure for pod in reversed(pods) if pod.failure), "")
     restarts = len(pods) - 1 + sum(pod.restarts for pod in pods)
     return dataclasses.replace(pods[-1], restarts=restarts, failure=failure)
 
 
 def _state(workloads: Sequence[Mapping[str, Any]], pods: Sequence[PodState], *, number: int) -> tuple[str, str, str]:
-    if not workloads or any(one["metadata"].get("deletionTimestamp") for one in workloads):
-        return "Terminating", "ending: it was deleted, and its pods have their time to stop", ""
-    failed = [found for one in workloads if (found := _condition(one, _FAILED))]
+    if not workloads or any(workload["metadata"].get("deletionTimestamp") for workload in workloads):
+        return "Terminating", "ending: it was deleted, and its pods are stopping", ""
+    failed = [condition for workload in workloads if (condition := _condition(workload, _FAILED))]
     if failed:
         why = failed[0]
-        text = {"DeadlineExceeded": "failed: its active_deadline_seconds are over"}.get(why.get("reason", ""), "failed")
+        text = {"DeadlineExceeded": "failed: active_deadline_seconds exceeded"}.get(why.get("reason", ""), "failed")
         return "Failed", text, _joined(why.get("reason", ""), why.get("message"))
-    if all(_condition(one, _DONE) for one in workloads):
+    if all(_condition(workload, _DONE) for workload in workloads):
         return "Complete", "done", ""
-    if any(_suspended(one) for one in workloads):
-        return "Suspended", "suspended: whoever has done that (a queue, mostly) lets it go on", ""
+    if any(_suspended(workload) for workload in workloads):
+        return "Suspended", "suspended: it continues when it is resumed, mostly by a queue", ""
     running = [pod for pod in pods if pod.state == "Running" and pod.text == "running"]
     if running:
         here = len(running) + sum(1 for pod in pods if pod.state == "Succeeded")
@@ -362,10 +364,10 @@ def _state(workloads: Sequence[Mapping[str, Any]], pods: Sequence[PodState], *, 
 
 
 def _condition(workload: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any] | None:
-    for one in workload.get("status", {}).get("conditions") or ():
-        if one.get("type") in names and one.get("status") == "True":
-            found: Mapping[str, Any] = one
-            return found
+    conditions: Sequence[Mapping[str, Any]] = workload.get("status", {}).get("conditions") or ()
+    for condition in conditions:
+        if condition.get("type") in names and condition.get("status") == "True":
+            return condition
     return None
 
 
@@ -375,18 +377,18 @@ def _suspended(workload: Mapping[str, Any]) -> bool:
 
 
 def first_failure(workloads: Iterable[Mapping[str, Any]], pods: Sequence[PodState]) -> PodState | None:
-    """The pod that failed first, and so was the reason that others did.
+    """Return the pod that failed first and so caused the failure of the others.
 
-    Where the controller itself names the pod that ended the job, that one. Else the first by time: of those that failed
-    last of each task, for a job that was started again had earlier failures too.
+    It is the pod that the controller names, else the first by time among each task's last failures: a restarted job
+    has earlier failures too.
     """
-    for one in workloads:
-        named = _OF_POD.search((_condition(one, _FAILED) or {}).get("message") or "")
-        found = next((pod for pod in pods if named and pod.pod == named[1]), None)
-        if found is not None:
-            return found
+    for workload in workloads:
+        named = _OF_POD.search((_condition(workload, _FAILED) or {}).get("message") or "")
+        first = next((pod for pod in pods if named and pod.pod == named[1]), None)
+        if first is not None:
+            return first
     candidates = [pod for pod in pods if pod.failure]
-    # A task that stopped as it was asked to is not why the others failed.
+    # A preempted task is not the cause of the other failures.
     candidates = newest([pod for pod in candidates if pod.exit_code != PREEMPTED] or candidates)
-    # To the second: of several within one, the one whose end says more than 1, which is that of a lost peer as well.
+    # Times have seconds only: within the same second, prefer an exit code other than 1, the code of a lost peer.
     return min(candidates, key=lambda pod: (pod.failed, pod.exit_code in (1, None)), default=None)

@@ -1,4 +1,4 @@
-"""Manifests as YAML that a person reads: a line for each task, and what a field is for, where it does not say so."""
+"""Manifests as YAML, with a comment for each task and for fields that need an explanation."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from estimator_pipeline.launch.kubernetes.manifests import Manifests
 __all__ = ["manifest_json", "manifest_text"]
 
 COMMENTS: Mapping[str, str] = {
-    "publishNotReadyAddresses": "The tasks look for each other before they are ready.",
-    "backoffLimitPerIndex": "A lost peer ends all pods: each index counts its own failures, and one too many ends all.",
+    "publishNotReadyAddresses": "The tasks resolve each other's names before they are ready.",
+    "backoffLimitPerIndex": "After a lost peer all pods fail: each index counts its failures, and the limit of one "
+    "fails the Job.",
     "backoffLimit": "",
     "podFailurePolicy": "",
     "onJobFailureMessagePatterns": "The first rule of podFailurePolicy below.",
-    "successPolicy": "Every task ends by itself, parameter servers and the evaluator too.",
-    "restartStrategy": "No pod of the next attempt before the last one of this attempt is gone.",
+    "successPolicy": "Every task exits when training is done, also parameter servers and the evaluator.",
+    "restartStrategy": "A new attempt starts when all pods of the previous one are deleted.",
     "terminationGracePeriodSeconds": "From SIGTERM to SIGKILL: the time for a checkpoint.",
-    "shareProcessNamespace": "The task is not process 1, so that a signal ends it while it starts, too.",
-    "cleanPodPolicy": "What still runs when the chief is done is ended.",
+    "shareProcessNamespace": "So the task is not process 1, and SIGTERM ends it during its start, too.",
+    "cleanPodPolicy": "Running pods are deleted when the chief is done.",
 }
-"""Said where the field stands first."""
+"""Comments at the first occurrence of a field."""
 OF_KIND: Mapping[str, Mapping[str, str]] = {
     "job": {
-        "podFailurePolicy": "Bad input (2), diverged (3) and what cannot be run (126, 127) would come again.\n"
-        "A disruption, and a task that was asked to end (75), is no failure: the checkpoint is there.",
+        "podFailurePolicy": "No retry: bad input (2), diverged (3) and a command that cannot be run (126, 127).\n"
+        "Not counted: a disruption, and a preempted task (75), which has written a checkpoint.",
     },
     "jobset": {
-        "backoffLimit": "One failed pod fails its Job, and the JobSet starts all Jobs anew.",
-        "podFailurePolicy": "0: bad input (2), diverged (3) and what cannot be run (126, 127) would come again.\n"
-        "1 and 2: a disruption, and a task that was asked to end (75), is no failure: the checkpoint is there.",
+        "backoffLimit": "A failed pod fails its Job, and the JobSet restarts all Jobs.",
+        "podFailurePolicy": "0, no retry: bad input (2), diverged (3) and a command that cannot be run (126, 127).\n"
+        "1 and 2, not counted: a disruption, and a preempted task (75), which has written a checkpoint.",
     },
     "tfjob": {
         "backoffLimit": "Restarts of all containers together.",
-        "restartPolicy": "ExitCode would take 1 (a lost peer) and 75 (preempted) as final.",
+        "restartPolicy": "With ExitCode, 1 (a lost peer) and 75 (preempted) would be permanent failures.",
     },
 }
 _PLAIN = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./$()-]|:(?=\S)|(?<=[A-Za-z0-9]) (?=[A-Za-z0-9]))*|[0-9]+(?:[KMGT]i|m)")
-# What YAML 1.1, which kubectl reads, takes for no text.
-_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+# Not strings in YAML 1.1, which kubectl reads.
+_NO_STRINGS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 def manifest_text(manifests: Manifests) -> str:
-    """The manifests as one YAML stream, as `kubectl apply -f -` takes it."""
+    """Format the manifests as one YAML stream for `kubectl apply -f -`."""
     yaml = YAML(typ="rt", pure=True)
     yaml.width = 4096
     yaml.explicit_start = False
@@ -64,7 +65,7 @@ def manifest_text(manifests: Manifests) -> str:
 
 
 def manifest_json(manifests: Manifests) -> str:
-    """The manifests as one List, which `kubectl apply -f -` takes as well."""
+    """Format the manifests as one JSON List for `kubectl apply -f -`."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests.objects)}, indent=2)
 
 
@@ -76,7 +77,7 @@ def _head(manifests: Manifests) -> str:
 
 
 def _commented(value: Any, left: dict[str, str], *, indent: int) -> Any:
-    """A value with comments before the fields that `left` names, each once."""
+    """Add comments before the fields in `left`, each once."""
     if isinstance(value, Mapping):
         result = CommentedMap()
         for key, item in value.items():
@@ -97,6 +98,6 @@ def _commented(value: Any, left: dict[str, str], *, indent: int) -> Any:
 def _scalar(text: str) -> str:
     if "\n" in text:
         return LiteralScalarString(text)
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+    if _PLAIN.fullmatch(text) and text.lower() not in _NO_STRINGS:
         return text
     return DoubleQuotedScalarString(text) if "'" in text or '"' not in text else SingleQuotedScalarString(text)

@@ -384,7 +384,7 @@ def test_mistakes_in_the_section(changes, says):
 
 
 def test_without_an_image():
-    with pytest.raises(ConfigError, match=r"(?s)does not say which image.*--set kubernetes\.image=IMAGE"):
+    with pytest.raises(ConfigError, match=r"(?s)names no image for the pods.*--set kubernetes\.image=IMAGE"):
         rendered("workers", "kubernetes.image=null")
 
 
@@ -419,10 +419,10 @@ def test_names(text, name):
 
 
 def test_names_that_cannot_be():
-    with pytest.raises(ConfigError, match="has no character that Kubernetes takes"):
+    with pytest.raises(ConfigError, match="has no character that is valid in Kubernetes"):
         kubernetes_name("模型")
     for name in ("Digits", "1a", "a_b", "a-", ""):
-        with pytest.raises(ConfigError, match=r"--name '.*' is no name that Kubernetes takes for a Service"):
+        with pytest.raises(ConfigError, match=r"--name '.*' is not a valid name of a Kubernetes Service"):
             rendered("workers", as_name=name)
 
 
@@ -444,11 +444,11 @@ def test_notes_say_what_the_image_must_hold():
     ]
     notes = rendered("workers", *changes).notes
     assert notes == (
-        "the job is called digits-cnn in Kubernetes",
-        "input.train 'data/a.csv' is in no volume: the image must hold it",
-        "model.function 'code/m.py' is in no volume: the image must hold it",
+        "the job's name in Kubernetes is digits-cnn",
+        "input.train 'data/a.csv' is in no volume: the image must contain it",
+        "model.function 'code/m.py' is in no volume: the image must contain it",
         "the claim m is mounted by 3 pods: on several nodes it must be ReadWriteMany",
-        "kubernetes.roles.ps is for no pod: the cluster has none of this role",
+        "kubernetes.roles.ps is unused: the cluster has no task of this role",
     )
     assert all(f"# note: {note}\n" in manifest_text(rendered("workers", *changes)) for note in notes)
 

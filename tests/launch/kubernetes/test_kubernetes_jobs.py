@@ -165,7 +165,7 @@ def test_submit_makes_the_objects(cluster):
         "delete: kubectl -n ns delete jobs.batch,service,configmap -l "
         "app.kubernetes.io/name=estimator-pipeline,app.kubernetes.io/instance=digits-cnn",
     ]
-    assert "note: the job is called digits-cnn in Kubernetes" in done.stderr
+    assert "note: the job's name in Kubernetes is digits-cnn" in done.stderr
     calls = [json.loads(line) for line in (cluster.folder / "calls.jsonl").read_text().splitlines()]
     assert [one["arguments"][:3] for one in calls] == [
         ["--namespace", "ns", verb] for verb in ("get", "apply", "create")
@@ -238,7 +238,7 @@ def test_a_second_submit_of_a_job_that_runs_and_was_changed_is_refused(cluster, 
     before = cluster.state
     done = cluster(*SUBMIT, WORKERS, "--kind", kind, "--set", "train.max_steps=900", "--set", "run.seed=7")
     assert done.returncode == 2 and cluster.state == before and not done.stdout
-    assert f"{kind}/digits-cnn runs already, and is another job than this; nothing was submitted" in done.stderr
+    assert f"{kind}/digits-cnn is already running, and differs from this job; nothing was submitted" in done.stderr
     assert "train.max_steps: 800 there, 900 here; run.seed: 'none' there, 7 here" in done.stderr
     assert f"`estimator-pipeline cancel {kind}/digits-cnn`" in done.stderr and "--name digits-cnn-2" in done.stderr
 
@@ -285,7 +285,7 @@ def test_a_job_whose_pods_still_stop_is_not_submitted_again(cluster):
     subprocess.run([cluster.folder / "bin" / "kubectl", *command], env=cluster.env, check=True, capture_output=True)
     done = cluster(*SUBMIT, WORKERS)
     assert done.returncode == 2 and not cluster.objects("Job")
-    assert "a job of the name digits-cnn is still ending, and nothing was submitted" in done.stderr
+    assert "a job of the name digits-cnn is still being deleted; nothing was submitted" in done.stderr
     assert "1 pod of it, which have 90 s" in done.stderr and "wait --for=delete pod" in done.stderr
     assert [cluster(*SUBMIT, WORKERS).returncode for _ in range(2)] == [2, 0] and cluster.objects("Job")
 
@@ -299,7 +299,7 @@ def test_a_job_of_another_kind_and_the_same_name_is_in_the_way(cluster, first):
     before = cluster.state
     done = cluster(*SUBMIT, WORKERS, "--kind", second)
     assert done.returncode == 2 and cluster.state == before
-    assert "there is another kind of job of the name digits-cnn, and nothing was submitted" in done.stderr
+    assert "a job of a different kind has the name digits-cnn; nothing was submitted" in done.stderr
     done = cluster("cancel", f"{second}/digits-cnn")
     assert done.returncode == 2 and cluster.state == before and f"there is no {second}/digits-cnn" in done.stderr
 
@@ -317,7 +317,7 @@ def test_of_two_submits_at_once_one_makes_the_job(cluster, monkeypatch):
         return said
 
     monkeypatch.setattr(kubectl, "checked", slow)
-    with pytest.raises(ConfigError, match=r"runs already, and is another job than this"):
+    with pytest.raises(ConfigError, match=r"is already running, and differs from this job"):
         submit(manifests(), environ=cluster.env)
     (job,) = cluster.objects("Job")
     assert job["metadata"]["annotations"] == other.objects[-1]["metadata"]["annotations"]
@@ -362,7 +362,7 @@ def test_a_kubectl_that_does_not_end_is_ended(tmp_path):
 
 @pytest.mark.parametrize(
     ("body", "says"),
-    [("sys.exit(1)", r"(?s)exit code 1\..*no word of it"), ("print('[]')", "something else than a list")],
+    [("sys.exit(1)", r"(?s)exit code 1\..*no output"), ("print('[]')", "did not print a JSON list")],
 )
 def test_an_error_of_kubectl_is_no_bad_input(tmp_path, body, says):
     with pytest.raises(TaskFailedError, match=says):
@@ -438,7 +438,7 @@ WAITING = [
             "name": "fetch", "image": "x", "imageID": "", "ready": False, "restartCount": 2,
             "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
         }]},
-        "init container fetch: waiting: it waits to be started again (back-off 20s)",
+        "init container fetch: waiting: it waits for its restart (back-off 20s)",
     ),
 ]  # fmt: skip
 
@@ -465,7 +465,7 @@ def test_status_of_a_job_whose_pods_are_refused(cluster):
 
 
 FAILURES = [
-    (ended(137, "11:30:00", "OOMKilled"), {}, "memory ran out (OOMKilled, exit code 137)"),
+    (ended(137, "11:30:00", "OOMKilled"), {}, "out of memory (OOMKilled, exit code 137)"),
     (ended(2, "11:30:00"), {}, "bad input (exit code 2)"),
     (ended(3, "11:30:00"), {}, "training diverged (exit code 3)"),
     (ended(1, "11:30:00"), {}, "exit code 1"),
@@ -555,7 +555,7 @@ def test_within_a_second_the_one_whose_end_says_more_is_first(cluster):
     cluster.condition("Job", "Failed", "MaxFailedIndexesExceeded", "m")
     cluster.pod("digits-cnn-0", ended(1, "11:30:00"))
     cluster.pod("digits-cnn-1", ended(137, "11:30:00", "OOMKilled"))
-    assert "failed: worker:1: memory ran out" in cluster("status", "job/digits-cnn").stdout
+    assert "failed: worker:1: out of memory" in cluster("status", "job/digits-cnn").stdout
 
 
 def test_the_controller_may_name_the_pod_that_ended_the_job(cluster):
@@ -578,7 +578,7 @@ def test_an_earlier_attempt_is_not_why_a_job_failed(cluster):
     assert done.stdout.startswith(
         "job/digits-cnn: failed: worker:0: training diverged (exit code 3) (pod digits-cnn-0-cc"
     )
-    assert ", started again 2 times\n" in done.stdout
+    assert ", restarted 2 times\n" in done.stdout
 
 
 def test_status_of_a_task_that_was_started_again(cluster):
@@ -590,9 +590,9 @@ def test_status_of_a_task_that_was_started_again(cluster):
     done = cluster("status", "tfjob/digits-cnn")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "tfjob/digits-cnn: running: 2 of 3 pods, started again 2 times",
+        "tfjob/digits-cnn: running: 2 of 3 pods, restarted 2 times",
         "  worker:0  running (digits-cnn-worker-0)",
-        "  worker:1  running, started again 2 times, before that: memory ran out (OOMKilled, exit code 137) "
+        "  worker:1  running, restarted 2 times, before that: out of memory (OOMKilled, exit code 137) "
         "(digits-cnn-worker-1)",
     ]
 
@@ -605,14 +605,14 @@ def test_status_of_a_jobset(cluster):
     jobset["status"] = {"restarts": 3, "conditions": [{"type": "StartupPolicyCompleted", "status": "True"}]}
     cluster.save()
     done = cluster("status", WORKERS, "--set", "kubernetes.kind=jobset")
-    assert done.stdout.splitlines()[0] == "jobset/digits-cnn: running: 1 of 3 pods, started again 3 times"
+    assert done.stdout.splitlines()[0] == "jobset/digits-cnn: running: 1 of 3 pods, restarted 3 times"
     jobset["status"]["conditions"] = [{"type": "Completed", "status": "True"}]
     cluster.load()
     cluster.state["objects"] = [jobset if one["kind"] == "JobSet" else one for one in cluster.state["objects"]]
     cluster.say("digits-cnn-worker-0-0-abcde", "step 800 (max_steps reached): accuracy 0.975\n")
     cluster.save()
     done = cluster("status", "jobset/digits-cnn")
-    assert done.stdout.splitlines()[:2] == ["jobset/digits-cnn: done, started again 3 times", "  step 800"]
+    assert done.stdout.splitlines()[:2] == ["jobset/digits-cnn: done, restarted 3 times", "  step 800"]
 
 
 def test_status_of_what_a_queue_holds_back(cluster):
@@ -834,10 +834,10 @@ def test_following_ends_with_its_readers(running):
 def test_cancel_waits_for_the_checkpoint_and_takes_everything_away(running):
     running.save(grace=3)
     said: list[str] = []
-    cancel(JobName("job", NAME), environ=running.env, say=said.append, poll=0.01)
+    cancel(JobName("job", NAME), environ=running.env, report=said.append, poll=0.01)
     assert said == [
         "job/digits-cnn: its pods are asked to stop, and have 90 s for a checkpoint",
-        "job/digits-cnn: ended and deleted; submitted again it goes on from its last checkpoint",
+        "job/digits-cnn: ended and deleted; submit it again to resume from its last checkpoint",
     ]
     assert [kind for kind in ("Job", "Service", "ConfigMap") if running.objects(kind)] == []
     verbs = [words[:2] for words in running.calls()[-8:]]
@@ -850,7 +850,7 @@ def test_cancel_now_shortens_the_time_of_the_pods(running):
     running.save(grace=0)
     done = running("cancel", "job/digits-cnn", "--now")
     assert done.returncode == 0, done.stderr
-    assert "its pods are killed" in done.stdout
+    assert "killing its pods" in done.stdout
     deletions = [words for words in running.calls() if words[0] == "delete"]
     assert [words[1] for words in deletions] == ["jobs.batch", "pods", "service,configmap"]
     assert "--grace-period=1" in deletions[1]

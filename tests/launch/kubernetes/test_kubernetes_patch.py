@@ -82,7 +82,7 @@ def test_what_a_job_file_adds_is_told_where_restricted_refuses_it():
     made = rendered("workers", "kubernetes.volumes=[{mount_path: /data, nfs: 'nas:/x'}]")
     (note,) = [note for note in made.notes if "Pod Security" in note]
     assert note == (
-        'a namespace that enforces Pod Security "restricted" refuses the pods: the volume volume-1 is of the kind nfs'
+        'a namespace that enforces Pod Security "restricted" rejects the pods: the volume volume-1 is of the kind nfs'
     )
 
 
