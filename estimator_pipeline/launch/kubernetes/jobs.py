@@ -301,8 +301,8 @@ def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:
             f"there is no {job} in the cluster.",
             code="jobs/not-found",
             found=f"no object with its labels in {where}: not submitted, or deleted since",
-            hint="name the job file that was submitted (with the same --set), or KIND/NAME, such as job/digits; -n sets the "
-            "namespace.",
+            hint="name the job file that was submitted (with the same --set), or KIND/NAME, such as job/digits; "
+            "-n sets the namespace.",
         )
     return there
 

@@ -246,7 +246,7 @@ def test_a_second_submit_of_a_job_that_runs_and_was_changed_is_refused(cluster, 
 def test_a_second_submit_with_other_pods_says_that(cluster):
     assert cluster(*SUBMIT, WORKERS).returncode == 0
     done = cluster(*SUBMIT, WORKERS, "--image", "other:2")
-    assert done.returncode == 2 and "the same but for the pods: the section kubernetes" in done.stderr
+    assert done.returncode == 2 and "only the pods differ: the section kubernetes" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_job_whose_pods_still_stop_is_not_submitted_again(cluster):
     done = cluster(*SUBMIT, WORKERS)
     assert done.returncode == 2 and not cluster.objects("Job")
     assert "a job of the name digits-cnn is still being deleted; nothing was submitted" in done.stderr
-    assert "1 pod of it, which have 90 s" in done.stderr and "wait --for=delete pod" in done.stderr
+    assert "1 pod of it, with 90 s" in done.stderr and "wait --for=delete pod" in done.stderr
     assert [cluster(*SUBMIT, WORKERS).returncode for _ in range(2)] == [2, 0] and cluster.objects("Job")
 
 
@@ -423,16 +423,16 @@ WAITING = [
     ),
     (
         {"waiting": {"reason": "CreateContainerConfigError", "message": "runAsNonRoot, and image will run as root"}},
-        {}, "waiting: its container cannot be made (runAsNonRoot, and image will run as root); set "
+        {}, "waiting: its container cannot be created (runAsNonRoot, and image will run as root); set "
             "kubernetes.run_as_user to a number, or pod_security: none",
     ),
-    ({"waiting": {"reason": "ContainerCreating"}}, {}, "starting: its container is made"),
+    ({"waiting": {"reason": "ContainerCreating"}}, {}, "starting: its container is being created"),
     (
         None, {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
                                "message": "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."}]},
         "waiting: no node for it (0/4 nodes are available: 4 Insufficient nvidia.com/gpu.)",
     ),
-    (None, {}, "waiting: to be given a node"),
+    (None, {}, "waiting: to be scheduled to a node"),
     (
         None, {"initContainerStatuses": [{
             "name": "fetch", "image": "x", "imageID": "", "ready": False, "restartCount": 2,
@@ -510,7 +510,7 @@ def test_a_job_whose_time_is_up_says_that(cluster):
     cluster.pod("digits-cnn-0", ended(137, "11:30:00"))
     done = cluster("status", "job/digits-cnn")
     assert done.returncode == 1
-    assert done.stdout.startswith("job/digits-cnn: failed: its active_deadline_seconds are over\n")
+    assert done.stdout.startswith("job/digits-cnn: failed: active_deadline_seconds exceeded\n")
 
 
 def test_a_job_of_which_one_role_has_failed_can_still_be_cancelled(cluster):
@@ -708,7 +708,7 @@ def test_logs_by_task(running):
         "worker:0    | three",
         "worker:1    | uno",
         "worker:1    | dos",
-        "evaluator:0 | (starting: its container is made)",
+        "evaluator:0 | (starting: its container is being created)",
     ]
     done = running("logs", WORKERS, "--task", "worker:1", "--lines", "0")
     assert done.stdout.splitlines() == ["early", "uno", "dos"]
@@ -836,7 +836,7 @@ def test_cancel_waits_for_the_checkpoint_and_takes_everything_away(running):
     said: list[str] = []
     cancel(JobName("job", NAME), environ=running.env, report=said.append, poll=0.01)
     assert said == [
-        "job/digits-cnn: its pods are asked to stop, and have 90 s for a checkpoint",
+        "job/digits-cnn: stopping its pods, which have 90 s for a checkpoint",
         "job/digits-cnn: ended and deleted; submit it again to resume from its last checkpoint",
     ]
     assert [kind for kind in ("Job", "Service", "ConfigMap") if running.objects(kind)] == []
@@ -873,7 +873,7 @@ def test_cancel_of_what_has_ended_leaves_it_to_be_looked_at(cluster):
 def test_cancel_says_which_pods_do_not_go(running, monkeypatch):
     running.save(grace=10**6)
     monkeypatch.setattr("estimator_pipeline.launch.kubernetes.jobs._SLACK_SECS", -90.0)
-    with pytest.raises(WaitError, match=r"job/digits-cnn is deleted, and 3 of its pods are still there"):
+    with pytest.raises(WaitError, match=r"job/digits-cnn is deleted, and 3 of its pods still exist"):
         cancel(JobName("job", NAME), environ=running.env)
 
 
