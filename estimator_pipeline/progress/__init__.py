@@ -1,5 +1,5 @@
-"""What a task tells of itself, and how it is read: progress files, heartbeats, errors in one line, stacks.
+"""Progress of tasks: progress files, heartbeats, one-line errors and stacks, both written and read.
 
-Both sides are here, for tasks of the engines and of unchanged programs. What is made of it, restarts and views, is in
-`launch`. No TensorFlow.
+The tasks are those of the engines and of unchanged programs. `launch` uses the progress for restarts and views. No
+TensorFlow.
 """

@@ -1,4 +1,4 @@
-"""What a program that has no progress file tells by its log."""
+"""Events of a program without a progress file, from its log."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _CHECKPOINT = re.compile(r"\bSaving checkpoints for (\d+) into (\S+?)\.?$")
 
 
 class LogReader:
-    """Makes events from the lines that `tf.estimator` has always logged, where there is no progress file.
+    """Reader of events from the lines that `tf.estimator` logs.
 
     Args:
-        path: The task's log, which need not be there yet.
-        offset: Where to start, in bytes.
+        path: The task's log. It may not exist yet.
+        offset: The byte to start at.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
         self._tail = Tail(path, offset=offset)
 
     def read(self) -> list[dict[str, Any]]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         return [event for line in self._tail.lines() if (event := log_event(line))]
 
 
 def log_event(line: str) -> dict[str, Any] | None:
-    """What a line of such a log tells, as an event without its time; None where it tells nothing."""
+    """Parse a log line into an event without a time; None for other lines."""
     line = line.rstrip()
-    if found := _STEP.search(line):
-        return {"event": "step", "step": int(found[2]), "loss": float(found[1])}
-    if found := _RATE.search(line):
-        return {"event": "step", "steps_per_sec": float(found[1])}
-    if found := _EVALUATION.search(line):
+    if match := _STEP.search(line):
+        return {"event": "step", "step": int(match[2]), "loss": float(match[1])}
+    if match := _RATE.search(line):
+        return {"event": "step", "steps_per_sec": float(match[1])}
+    if match := _EVALUATION.search(line):
         metrics = {}
-        for pair in found[2].split(", "):
+        for pair in match[2].split(", "):
             name, _, value = pair.partition(" = ")
             if name != "global_step" and re.fullmatch(_NUMBER, value, re.IGNORECASE):
                 metrics[name] = float(value)
-        return {"event": "evaluation", "step": int(found[1]), "metrics": metrics}
-    if found := _CHECKPOINT.search(line):
-        return {"event": "checkpoint", "step": int(found[1]), "path": found[2]}
+        return {"event": "evaluation", "step": int(match[1]), "metrics": metrics}
+    if match := _CHECKPOINT.search(line):
+        return {"event": "checkpoint", "step": int(match[1]), "path": match[2]}
     return None

@@ -1,4 +1,4 @@
-"""Which signals ask a task to end with a checkpoint."""
+"""Signals after which a task stops with a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from estimator_pipeline.errors import ConfigError
 __all__ = ["SIGNALS", "SIGNALS_VARIABLE", "signals_of"]
 
 SIGNALS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS"
-# What schedulers send before they kill. SIGINT is a person's, who wants the end and no checkpoint.
+# Signals that schedulers send before SIGKILL. SIGINT comes from a user, who wants no checkpoint.
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU")
 
 
-def signals_of(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[signal.Signals, ...]:
-    """The signals that ask a task to end.
+def signals_of(names: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[signal.Signals, ...]:
+    """Return the signals after which a task stops with a checkpoint.
 
     Args:
-        given: names of signals, such as "SIGUSR1"; None: what ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, separated
-            by commas, or SIGTERM.
-        environ: where the variable is read.
+        names: The names of signals, such as "SIGUSR1"; None for those in ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS,
+            separated by commas, by default SIGTERM.
+        environ: The environment with this variable.
 
     Raises:
-        ConfigError: no such signal, or one that ends a task for another reason.
+        ConfigError: A name is not one of the allowed signals.
     """
     where = "preemption_signals"
-    if given is None:
+    if names is None:
         where = SIGNALS_VARIABLE
-        given = [name for name in environ.get(SIGNALS_VARIABLE, "SIGTERM").split(",") if name.strip()]
-    found = []
-    for name in given:
+        names = [name for name in environ.get(SIGNALS_VARIABLE, "SIGTERM").split(",") if name.strip()]
+    signals = []
+    for name in names:
         full = name.strip().upper()
         full = full if full.startswith("SIG") else f"SIG{full}"
         if full not in SIGNALS:
@@ -38,7 +38,7 @@ def signals_of(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple
                 f"{where} names the signal {name!r}",
                 code="environment/bad-value",
                 found=f"allowed: {', '.join(SIGNALS)}",
-                hint="name those that the scheduler sends before it kills, such as SIGUSR1 for --signal=USR1@60",
+                hint="name those that the scheduler sends before SIGKILL, such as SIGUSR1 for --signal=USR1@60",
             )
-        found.append(signal.Signals[full])
-    return tuple(dict.fromkeys(found))
+        signals.append(signal.Signals[full])
+    return tuple(dict.fromkeys(signals))

@@ -1,39 +1,38 @@
-"""What a running task tells the launcher: one JSON object a line, in a file that the environment names.
+"""Progress file: events that a running task writes for the launcher, one JSON object per line.
 
-The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task. The task appends events:
+The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. The task appends events:
 
     {"time": 1700000000.0, "event": "step", "step": 100, "loss": 0.31, "steps_per_sec": 120.3}
 
 | event | fields |
 | --- | --- |
 | start | task (its name in the cluster): a training begins, which ends with `result`, `end` or `raised`; rank (under |
-| | srun), process (as :func:`heartbeat_of` names it), max_steps (the global step of the end) |
-| step | step (the global step), loss, steps_per_sec; steps (this task's own, where they differ) |
+| | srun), process (the name from :func:`heartbeat_of`), max_steps (the global step of the end) |
+| step | step (the global step), loss, steps_per_sec; steps (those of this task, if different) |
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
 | export | path |
-| warning | text: what a person should know, in the words of the log |
-| trained | none: this task has left its last step, and waits for the others or evaluates |
-| result | status, global_step, metrics, exports [paths], steps (this task's own) |
-| heartbeat | none: the process is there, whatever it is at; or a touch of the file beside, see below. preempting (who |
-| | asked it to end) and seconds (to its end, at the latest), once it stops training with a checkpoint |
+| warning | text: a warning for the user, as in the log |
+| trained | none: this task has made its last step, and waits for the others or evaluates |
+| result | status, global_step, metrics, exports [paths], steps (those of this task) |
+| heartbeat | none: the process is alive; mostly replaced by touching a file, see below. preempting (the sender of the |
+| | stop request) and seconds (the maximum time until it exits), when it stops training with a checkpoint |
 | pace | task, step, steps, step_ms, wait_ms, input_ms: see :mod:`~estimator_pipeline.launch.pace` |
 | raised | the training has ended with an exception, which the program may catch: task, error (in one line), echo |
-| | (whether another task's end is the reason, as far as the error can tell) |
-| end | status: "failed", "diverged" or "preempted"; caused_by (the task whose failure was the reason of this one's); |
-| | task, rank, error; refusal {code, what, found, hint}: the error of a task that ends with exit code 2 |
+| | (whether a different task's end is the cause, according to the error) |
+| end | status: "failed", "diverged" or "preempted"; caused_by (the task whose failure caused this one); |
+| | task, rank, error; refusal {code, what, found, hint}: the error of a task that exits with code 2 |
 
-ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends with another code than 0, as `srun
---kill-on-bad-exit` does: a task that was asked to end makes this file and ends with 0 in place of 75.
+ESTIMATOR_PIPELINE_PREEMPTED_FILE is for launchers that stop all tasks when one exits with a nonzero code, such as `srun
+--kill-on-bad-exit`: a preempted task creates this file and exits with 0 instead of 75.
 
-Every field save `time` and `event` may be left out, and further ones may be added. Heartbeats would fill the file in
-weeks, so a task of ours touches a file beside it instead (:func:`heartbeat_path`), every
-ESTIMATOR_PIPELINE_HEARTBEAT_SECS; where the launcher has not set that, there are none. For programs that know
-nothing of this, :mod:`~estimator_pipeline.progress.log_reader` makes the same events from the lines that
-`tf.estimator` logs.
+All fields except `time` and `event` are optional, and further ones may be added. Heartbeats would fill the file in
+weeks, so tasks of this package touch a file beside it instead (:func:`heartbeat_path`), every
+ESTIMATOR_PIPELINE_HEARTBEAT_SECS; without this variable there are no heartbeats. For programs that write no progress
+file, :mod:`~estimator_pipeline.progress.log_reader` creates the same events from the lines that `tf.estimator` logs.
 
-Where one command starts several tasks, as a line of `srun` does, all of them have one progress file. Then each has a
-file of its own to touch, in the folder ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER, and takes it away when it ends.
+If one command starts several tasks, such as `srun`, all of them share one progress file. Then each touches a separate
+file in the folder ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER, and deletes it when it exits.
 """
 
 from __future__ import annotations
@@ -78,9 +77,10 @@ __all__ = [
 PROGRESS_VARIABLE = "ESTIMATOR_PIPELINE_PROGRESS"
 HEARTBEAT_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_SECS"
 HEARTBEAT_FOLDER_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER"
-# Of an attempt after the first: the path of the newest checkpoint that those before it have told.
+# In a restarted attempt: the path of the newest checkpoint that the attempts before have reported.
 CHECKPOINT_VARIABLE = "ESTIMATOR_PIPELINE_CHECKPOINT"
 PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
+_REFUSAL = ("code", "what", "found", "hint")
 EVENTS = (
     *("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat"),
     *("pace", "raised", "end"),
@@ -88,12 +88,12 @@ EVENTS = (
 
 
 def from_environ(environ: Mapping[str, str]) -> ProgressWriter:
-    """The writer of this task; one that does nothing where no launcher is listening."""
+    """Return the writer of this task; without a launcher, it does nothing."""
     return ProgressWriter(environ.get(PROGRESS_VARIABLE) or None)
 
 
 def code_of_preemption(environ: Mapping[str, str], code: int) -> int:
-    """What a task that was asked to end exits with: `code`, or 0 where a file is to say it instead, which is made."""
+    """Return the exit code of a preempted task: `code`, or 0 after creating the preempted file, if one is set."""
     path = environ.get(PREEMPTED_FILE_VARIABLE)
     if not path:
         return code
@@ -105,7 +105,7 @@ def code_of_preemption(environ: Mapping[str, str], code: int) -> int:
 
 
 def forget_preemption(environ: Mapping[str, str]) -> None:
-    """Takes away what tasks of an earlier attempt said in that file; for a task that starts."""
+    """Delete the preempted file of an earlier attempt; called when a task starts."""
     path = environ.get(PREEMPTED_FILE_VARIABLE)
     if path:
         with contextlib.suppress(OSError):
@@ -113,27 +113,27 @@ def forget_preemption(environ: Mapping[str, str]) -> None:
 
 
 def heartbeat_path(progress: str | os.PathLike[str]) -> Path:
-    """The file that a task touches while it lives: "worker-0.heartbeat" beside "worker-0.progress.jsonl"."""
+    """Return the heartbeat file of a task: "worker-0.heartbeat" beside "worker-0.progress.jsonl"."""
     path = Path(progress)
     return path.with_name(f"{path.name.removesuffix('.jsonl').removesuffix('.progress')}.heartbeat")
 
 
 class _Heart:
-    """Touches a file every `interval` seconds, to the end of this process or until it is stopped.
+    """Touches a file every `interval` seconds until the process exits or the heartbeat is stopped.
 
-    What could not be written to the file of events is tried again each time.
+    Each time it also retries to write events that are pending.
     """
 
     def __init__(self, path: Path, interval: float, *, leaves: bool, progress: Path) -> None:
         self.pid, self.path, self._progress = os.getpid(), path, progress
         self._interval, self._leaves = interval, leaves
-        # Of several tasks with one progress file: beside the folder in which they are told apart.
+        # For several tasks with one progress file, requests are beside the folder of the heartbeats.
         self._stacks = StackDumps(path.parent.parent if leaves else path.parent, path.name.removesuffix(".heartbeat"))
         self._lock, self._over = threading.Lock(), threading.Event()
 
     def beat(self) -> None:
         while not self._over.is_set():
-            # Training matters more than a full disk.
+            # A full disk must not end the training.
             with contextlib.suppress(OSError), self._lock:
                 if not self._over.is_set():
                     self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ class _Heart:
             self._over.wait(self._interval)
 
     def stop(self) -> None:
-        # A forked child has its parent's list, and not its heart.
+        # A forked child inherits the list, but not the thread.
         if self.pid != os.getpid():
             return
         self._over.set()
@@ -156,13 +156,13 @@ _beating: dict[tuple[int, str], _Heart] = {}
 
 
 def start_heartbeat(environ: Mapping[str, str]) -> bool:
-    """Have a thread of this process send heartbeats to its end, where a launcher has asked for them.
+    """Start a thread that sends heartbeats until the process exits, if the launcher requests them.
 
-    It beats as long as Python runs: a stopped process, a lost machine and a call that never lets go of the
-    interpreter end it, a training that merely stands still does not. To call it again does nothing.
+    Heartbeats stop if the process is suspended, the machine is lost, or a call never releases the GIL. They continue
+    if the training hangs. Calling this again has no effect.
 
     Args:
-        environ: Where the launcher's wishes stand.
+        environ: The environment with the launcher's variables.
 
     Returns:
         Whether heartbeats are sent.
@@ -178,10 +178,10 @@ def start_heartbeat(environ: Mapping[str, str]) -> bool:
         return False
     shared = environ.get(HEARTBEAT_FOLDER_VARIABLE)
     path = heartbeat_of(shared) if shared else heartbeat_path(progress)
-    # With the process: a thread does not survive fork.
+    # The key has the process id, since a thread does not survive a fork.
     key = (os.getpid(), str(path))
     if key not in _beating:
-        # Not stopped with the training: a program may train again, and to tear TensorFlow down takes its time.
+        # Not stopped after the training: a program may train again, and shutting TensorFlow down takes time.
         heart = _beating[key] = _Heart(path, interval, leaves=bool(shared), progress=Path(progress))
         threading.Thread(target=heart.beat, name="estimator_pipeline-heartbeat", daemon=True).start()
         if shared:
@@ -190,31 +190,30 @@ def start_heartbeat(environ: Mapping[str, str]) -> bool:
 
 
 def stop_heartbeat() -> None:
-    """Before a process ends without the interpreter's end: it is not missed afterwards."""
+    """Stop the heartbeats before the process exits without shutting down the interpreter."""
     for heart in _beating.values():
         heart.stop()
 
 
 def heartbeat_of(folder: str | os.PathLike[str]) -> Path:
-    """The file of this process in a folder of several tasks' heartbeats: by its machine and its number there."""
+    """Return the heartbeat file "HOST-PROCESS" of this process in a folder shared by several tasks."""
     return Path(folder) / f"{socket.gethostname()}-{os.getpid()}"
 
 
 class _Outbox:
-    """The lines of one progress file that this process has still to write.
+    """Pending lines of one progress file in this process.
 
-    Mostly one line for a moment. On a full disk they are kept until there is room, or else a launcher would never hear
-    that training has ended; of steps in a row the last one is enough. Lines come in the order in which they were put,
-    whichever thread writes them. A line that was interrupted by a signal's handler that raises may come twice, for
-    nobody knows whether it was written.
+    On a full disk lines are kept until there is space, so that the launcher learns that training has ended; of
+    consecutive steps only the last is kept. Lines are written in the order of `put`, by any thread. A line whose
+    writing was interrupted by a signal handler that raises may be written twice.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lines: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
         self._torn = self._failed = self._sending = False
-        # One of a process: a fork in the midst leaves no locked one to the child, which has its own outbox. A signal's
-        # handler may come while its thread holds it.
+        # A forked child has a new outbox with an unlocked lock. The lock is reentrant, since a signal handler may run
+        # while its thread holds it.
         self._lock = threading.RLock()
 
     def put(self, event: str, line: bytes) -> None:
@@ -224,10 +223,10 @@ class _Outbox:
             self._lines.append((event, line))
 
     def send(self) -> None:
-        """Writes what there is room for."""
+        """Write the pending lines, as far as there is space."""
         with self._lock:
             if self._sending:
-                return  # what a handler has put while its thread was sending goes after what is under way
+                return  # a signal handler during `send`: its line is written afterwards
             self._sending = True
             try:
                 while self._lines and self._send(self._lines[0]):
@@ -239,22 +238,22 @@ class _Outbox:
         event, line = first
         missing = self._write(line)
         self._failed = bool(missing)
-        # A handler may have put a later step in its place.
+        # A signal handler may have replaced it by a later step.
         if self._lines and self._lines[0] is first:
             if not missing:
                 self._lines.popleft()
             elif missing == b"\n":
-                # The line is there, and lacks its end: whole again it would be there twice.
+                # Only the line's end is missing: writing the line again would duplicate it.
                 self._lines[0] = (event, b"")
         return not missing
 
     def _write(self, line: bytes) -> bytes:
-        """What is missing of the line then."""
+        """Append a line; return the part that could not be written."""
         whole = b"\n" + line if self._torn else line
-        # Where this is interrupted nobody knows how much of it is there.
+        # If this is interrupted, an unknown part of the line has been written.
         self._torn = True
         try:
-            # Opened each time, so that a writer survives fork and pickling; some ten microseconds.
+            # Opened each time, so that a writer survives fork and pickling; it takes about ten microseconds.
             target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 # A single write, so that lines of several processes do not mix.
@@ -272,17 +271,17 @@ _outboxes: dict[tuple[int, str], _Outbox] = {}
 
 
 def _outbox_of(path: Path) -> _Outbox:
-    """That of this process: what a parent could not write, it writes itself."""
+    """Return the outbox of this process; a parent writes its own pending lines."""
     return _outboxes.setdefault((os.getpid(), str(path)), _Outbox(path))
 
 
 class ProgressWriter:
-    """Appends events to a progress file. Never raises for the file's sake: training matters more.
+    """Writer of events to a progress file. It ignores errors of the file, which must not end the training.
 
-    What finds no room on the disk is kept, and written with the next event or heartbeat that does.
+    On a full disk events are kept, and written with a later event or heartbeat.
 
     Args:
-        path: The file, made when it is first written to; None for a writer that does nothing.
+        path: The file, created by the first event; None for a writer that does nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
@@ -290,7 +289,7 @@ class ProgressWriter:
 
     @property
     def enabled(self) -> bool:
-        """Whether events go anywhere."""
+        """Whether events are written."""
         return self.path is not None
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -298,10 +297,10 @@ class ProgressWriter:
 
         Args:
             event: One of :data:`EVENTS`.
-            **fields: Its fields. NumPy values and paths are made plain.
+            **fields: Its fields. NumPy values and paths are converted to plain values.
 
         Raises:
-            ValueError: `event` is none of them. A full disk, a lost folder and the like raise nothing.
+            ValueError: `event` is unknown. Errors of the file, such as a full disk, are ignored.
         """
         if event not in EVENTS:
             raise ValueError(f"event is {event!r}; allowed are {', '.join(EVENTS)}.")
@@ -315,11 +314,11 @@ class ProgressWriter:
 
 
 class Tail:
-    """The whole lines that were appended to a file since the last look.
+    """Reader of the complete lines that were appended to a file since the last call.
 
     Args:
-        path: The file, which need not be there yet.
-        offset: Where to start, in bytes.
+        path: The file. It may not exist yet.
+        offset: The byte to start at.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
@@ -331,7 +330,7 @@ class Tail:
         try:
             with open(self.path, "rb") as source:
                 if os.fstat(source.fileno()).st_size < self._offset:
-                    self._offset, self._rest = 0, b""  # emptied by someone: begin again
+                    self._offset, self._rest = 0, b""  # the file was truncated: start at its beginning
                 source.seek(self._offset)
                 fresh = source.read()
         except OSError:
@@ -343,20 +342,20 @@ class Tail:
 
 
 class ProgressReader:
-    """Reads the events of a progress file as they come.
+    """Reader of the new events of a progress file.
 
-    A half-written last line is kept until the rest of it is there; a line that is no event is left out.
+    An incomplete last line is read when it is complete; lines that are not events are skipped.
 
     Args:
-        path: The file, which need not be there yet.
-        offset: Where to start, in bytes.
+        path: The file. It may not exist yet.
+        offset: The byte to start at.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
         self._tail = Tail(path, offset=offset)
 
     def read(self) -> list[dict[str, Any]]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         events = []
         for line in self._tail.lines():
             try:
@@ -370,30 +369,30 @@ class ProgressReader:
 
 @dataclass
 class TaskState:
-    """What is known of one task at this moment.
+    """Current state of one task.
 
     Attributes:
-        state: "waiting", "running", "ending" (asked to end), and then for good "done" (exit code 0),
-            "failed" (by itself), "released" (ended after the training, having nothing left to do) or
-            "stopped" (ended by the launcher).
-        exit_code: As subprocess gives it: minus the signal's number when a signal ended it.
-        seconds: How long it ran, once it has ended.
-        step: The global step that it last told.
-        steps: How many training steps it did itself, where it told that.
-        max_steps: The global step at which training ends, where it told that.
-        loss: The loss that it last told.
+        state: "waiting", "running", "ending" (asked to stop), and at the end "done" (exit code 0), "failed",
+            "preempted", "released" (stopped after the training, when it was no longer needed) or "stopped" (by the
+            launcher).
+        exit_code: The exit code, or minus the number of the signal that ended it, as in `subprocess`.
+        seconds: Its run time, if it has ended.
+        step: The last reported global step.
+        steps: The number of steps that it trained, if reported.
+        max_steps: The global step at which training ends, if reported.
+        loss: The last reported loss.
         evaluation: The last evaluation: step and metrics.
-        checkpoint: The step of the last checkpoint that it told.
+        checkpoint: The step of the last reported checkpoint.
         exports: Paths of exported models.
-        result: The `result` event, once it came.
-        begun: The tasks that have told that their training began, and since when nobody has told an end. Mostly it is
-            this one; several where all tasks of a command tell in one file; "" for one that did not say its name.
-        trained: Whether it has told that it left its last step.
-        caused_by: The task whose failure this one names as the reason of its own.
+        result: The fields of the `result` event, if there is one.
+        begun: The tasks that have reported a start of training, and no end since then. Mostly only this task; several
+            if all tasks of a command write to one file; "" for a task that did not report its name.
+        trained: Whether it has reported that it made its last step.
+        caused_by: The task that it reports as the cause of its failure.
         ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
-        refusal: What the `end` event of a task that refuses its input tells: code, what, found, hint.
-        error: The exception that it has told last, in one line; "" where none was, or it has trained again since.
-        preempting: Once it was asked to end and writes a checkpoint: the seconds that it may take, as it told.
+        refusal: The input error in the `end` event: code, what, found, hint.
+        error: The last reported exception in one line; "" without an exception since training last started.
+        preempting: The maximum seconds until it exits, as reported, if it was asked to stop and writes a checkpoint.
     """
 
     task: str
@@ -425,11 +424,11 @@ class TaskState:
 
     @property
     def preempted(self) -> bool:
-        """Whether it has told that it ends because it was asked to."""
+        """Whether it has reported that it was preempted."""
         return self.ended_as == "preempted"
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Take over what an event tells. A field of a wrong kind is left out."""
+        """Update the state from an event. Fields of a wrong type are ignored."""
         kind = event["event"]
         if kind == "start":
             self.begun.append(str(event.get("task") or ""))
@@ -461,18 +460,18 @@ class TaskState:
             self.ended_as = str(event["status"])
         refusal = event.get("refusal")
         if kind == "end" and isinstance(refusal, Mapping) and refusal.get("what"):
-            # Until 0.1.0 was laid out anew the hint was called "mend".
-            refusal = {"hint": refusal.get("mend"), **refusal}
-            parts = {name: refusal.get(name) for name in ("code", "what", "found", "hint")}
-            self.refusal = {name: None if part is None else str(part) for name, part in parts.items()}
+            # Older files have a different key for the hint, the only one besides these.
+            older = next((value for name, value in refusal.items() if name not in _REFUSAL), None)
+            values = {"hint": older, **refusal}
+            self.refusal = {name: None if (value := values.get(name)) is None else str(value) for name in _REFUSAL}
         if kind == "result":
             self.result = {key: value for key, value in event.items() if key not in ("time", "event")}
 
 
 def cause_of(event: Mapping[str, Any]) -> str:
-    """The task whose failure an `end` event names as the reason of its own; "": none.
+    """Return the task that an `end` event reports as the cause of its failure; "" for none.
 
-    Until 0.1.0 was laid out anew the field was called "because".
+    In older files the field is "because".
     """
     return str(event.get("caused_by") or event.get("because") or "")
 

@@ -1,14 +1,14 @@
-"""The Python stacks of a running task, written down when somebody asks for them; the task's side.
+"""Dumps of a running task's Python stacks on request; the task's side.
 
-Whoever wants them makes the file `stacks.request` anew in the folder of the launch's, or the attempt's, logs. The
-thread that sends the heartbeats looks whether it is there, and writes the stacks of all threads to a file of the
-task's own in the folder `stacks` beside it. So no signal is needed, which could end a program that does not know it,
-and a task may be on another machine that has the same file system.
+A client creates or replaces the file `stacks.request` in the log folder of the launch or of the attempt. The heartbeat
+thread checks for it, and writes the stacks of all threads to the task's file in the folder `stacks` beside it. This
+needs no signal, which could end a program that does not handle it, and works for tasks on different machines with the
+same file system.
 
-    worker-0                the file's name is the heartbeat's: the task's, or HOST-PROCESS of one of several
-    tick-9188 rank 1        its first line: HOST-PROCESS; under srun the rank
+    worker-0                the file's name is that of the heartbeat: the task's, or HOST-PROCESS
+    tick-9188 rank 1        its first line: HOST-PROCESS; under srun also the rank
     Thread 0x... (most recent call first):
-    ...                     as faulthandler writes them, with the thread's name, the main thread last
+    ...                     the format of faulthandler with the thread's name, the main thread last
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _RANK = "SLURM_PROCID"
 
 
 class StackDumps:
-    """Answers the requests of one folder.
+    """Handler of the requests in one folder.
 
     Args:
-        folder: Where requests are made.
-        name: That of this task's file.
+        folder: The folder of the requests.
+        name: The name of this task's file.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -43,7 +43,7 @@ class StackDumps:
         self._answered: tuple[int, int] | None = None
 
     def look(self) -> None:
-        """Writes the stacks, where they were asked for since the last look. Raises nothing: heartbeats must go on."""
+        """Write the stacks if they were requested since the last call. Raises nothing: heartbeats must continue."""
         with contextlib.suppress(Exception):
             asked = self._asked()
             if asked != self._answered:
@@ -51,16 +51,16 @@ class StackDumps:
                 self._answered = asked
 
     def _asked(self) -> tuple[int, int]:
-        # An NFS client may believe for a minute that a file is not there; to open its folder makes it ask.
+        # An NFS client may cache for a minute that a file does not exist; opening its folder refreshes the cache.
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            found = os.stat(REQUEST, dir_fd=folder)
+            status = os.stat(REQUEST, dir_fd=folder)
         finally:
             os.close(folder)
-        return found.st_mtime_ns, found.st_ino
+        return status.st_mtime_ns, status.st_ino
 
     def _write(self, text: bytes) -> None:
-        """Whole or not at all."""
+        """Write the answer atomically."""
         folder = self._folder / FOLDER
         folder.mkdir(exist_ok=True)
         durable.write(folder / self._name, text, to_disk=False)
@@ -71,10 +71,10 @@ def _stacks() -> bytes:
     lines = [f"{socket.gethostname()}-{os.getpid()}" + (f" rank {rank}" if rank.isdigit() else "")]
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
-    # This thread answers, and stands nowhere else.
+    # The thread that answers is left out.
     frames.pop(threading.get_ident(), None)
-    # Not by faulthandler, which ends after a hundred threads, and the main one comes last.
-    for ident in sorted(frames, key=lambda one: one == threading.main_thread().ident):
+    # Not by faulthandler, which stops after a hundred threads, before the main thread.
+    for ident in sorted(frames, key=lambda ident: ident == threading.main_thread().ident):
         lines += ["", f"Thread 0x{ident:016x} [{names.get(ident, '?')}] (most recent call first):"]
         frame: FrameType | None = frames[ident]
         while frame is not None:

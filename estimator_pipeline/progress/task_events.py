@@ -1,4 +1,4 @@
-"""What a task writes to its progress file of its training's start and failure."""
+"""Progress events of a training's start and failure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _RANK = "SLURM_PROCID"
 
 
 class TaskEvents:
-    """The events that name the task, since all tasks of a line of `srun` write to one file.
+    """Writer of the events that name the task, since all tasks of an `srun` write to one file.
 
     Args:
-        environ: Of this process.
-        task: Its name in the cluster; None: as TF_CONFIG says, if it is set.
+        environ: The environment of this process.
+        task: The task's name in the cluster; None for the one in TF_CONFIG, if it is set.
     """
 
     def __init__(self, environ: Mapping[str, str], task: str | None = None) -> None:
@@ -37,25 +37,25 @@ class TaskEvents:
             self._names["rank"] = int(environ[_RANK])
 
     def started(self, max_steps: int | None) -> None:
-        """A training begins, which ends with this global step, if that is known."""
+        """Write the start of a training, with the global step at which it ends, if known."""
         self._raised = ""
         self._progress.emit("start", **self._names, process=heartbeat_of("").name, max_steps=max_steps)
 
     def raised(self, error: BaseException | str, *, echo: bool = False) -> None:
-        """A training has ended with an exception, which the program may catch.
+        """Write that a training has ended with an exception, which the program may catch.
 
         Args:
-            error: The exception, or what there is to say of it.
-            echo: Whether it comes of another task's failure.
+            error: The exception, or its description.
+            echo: Whether it is a consequence of a different task's failure.
         """
         line = error if isinstance(error, str) else error_line(error)
-        # On its way out it comes by several that tell of it, the first of them in time.
+        # Several handlers report the exception as it propagates; the first report counts.
         if line != self._raised:
             self._raised = line
             self._progress.emit("raised", **self._names, error=line, echo=echo)
 
     def ended(self, error: BaseException, **fields: Any) -> None:
-        """The process ends by an exception.
+        """Write that the process ends with an exception.
 
         Args:
             error: The exception.
