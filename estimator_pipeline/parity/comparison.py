@@ -255,7 +255,7 @@ def _of_checksums(name: str, one: np.ndarray, other: np.ndarray) -> Difference:
     are = "is" if count == 1 else "are"
     return Difference(
         name=name, kind="value", message=f"{name}: {count} of {one.size} {are} not the same", index=index,
-        one=one[index].item(), other=other[index].item(), count=count, size=int(one.size), measured=False,
+        first=one[index].item(), second=other[index].item(), count=count, size=int(one.size), measured=False,
     )  # fmt: skip
 
 

@@ -215,7 +215,7 @@ def verdict(parity: Parity) -> str:
         return f"{told}, in the {difference.message}."
     told = f"{told}, {_place(parity, difference)}"
     if not _tells_size(difference):
-        return f"{told}: {difference.one} in {one}, {difference.other} in {other}."
+        return f"{told}: {difference.first} in {one}, {difference.second} in {other}."
     return f"{told}, {_size(difference)}."
 
 
@@ -269,7 +269,7 @@ def _of_metrics(parity: Parity) -> str:
         elif fault.kind != "value":
             told.append(f"{fault.name} of another {'type' if fault.kind == 'dtype' else fault.kind}")
         else:
-            first, second = pair(fault.one, fault.other)
+            first, second = pair(fault.first, fault.second)
             at = f"[{', '.join(map(str, fault.index))}]" if fault.index else ""
             words = f"{first} and {second}" if sides_told else f"{first} in {one} and {second} in {other}"
             told.append(f"{fault.name}{at} {words}")

@@ -1,2 +1,1 @@
-"""Helpers without a subject: files, text, plain values, lazy imports. They import nothing of this package but
-`errors`."""
+"""General helpers: files, text, plain values, lazy imports. Of this package they import only `errors`."""

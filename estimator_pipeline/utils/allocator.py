@@ -1,17 +1,17 @@
-"""Memory that every training step needs again stays with the process.
+"""glibc malloc settings that keep freed memory in the process, since every training step needs it again.
 
-glibc gives the pages of a freed tensor back to the kernel at once: blocks from 128 KiB on by `munmap`, others when the
-top of an arena is free. The next step asks for the same memory, and the kernel hands out pages of zeros, one fault for
-each 4 KiB. With several workers on a machine that is a third of a step's time or more, since TensorFlow's threads
-allocate in arenas of their own, and all of a step's memory is free when a step waits for the other workers.
+By default glibc returns the pages of a freed tensor to the kernel at once: blocks from 128 KiB on by `munmap`, others
+when the top of an arena is free. The next step allocates the same memory, and the kernel provides zeroed pages, with a
+page fault for each 4 KiB. With several workers on a machine this takes a third of a step's time or more, since
+TensorFlow's threads allocate in separate arenas, and all of a step's memory is free when it waits for other workers.
 
-:func:`keep_memory` tells glibc to keep what it has, by `mallopt` for this process and by the variables of `mallopt(3)`
-for those that it starts. A process grows to the memory of its largest step, and stays there.
+:func:`keep_memory` makes glibc keep its memory, by `mallopt` for this process and by the variables of `mallopt(3)` for
+its child processes. A process grows to the memory of its largest step, and does not shrink.
 
-Nothing is done
+It has no effect
 
-* where the allocator is not glibc's: musl, macOS, or one that LD_PRELOAD names;
-* where anything is set for it already: MALLOC_TOP_PAD_ and its like, or glibc.malloc in GLIBC_TUNABLES;
+* if the allocator is not glibc's: musl, macOS, or one named in LD_PRELOAD;
+* if any setting exists already: MALLOC_TOP_PAD_ and similar variables, or glibc.malloc in GLIBC_TUNABLES;
 * with ESTIMATOR_PIPELINE_MALLOC=system.
 """
 
@@ -27,23 +27,23 @@ __all__ = ["VARIABLE", "keep_memory"]
 VARIABLE = "ESTIMATOR_PIPELINE_MALLOC"
 
 _MIB = 1 << 20
-# By glibc's malloc.h: the number of the parameter, its variable, bytes.
+# The number of the parameter in glibc's malloc.h, its variable, and bytes.
 _PARAMETERS = (
     (-1, "MALLOC_TRIM_THRESHOLD_", 512 * _MIB),
     (-2, "MALLOC_TOP_PAD_", 64 * _MIB),
-    # The most that glibc takes. Larger blocks are few, and copying them takes longer than their pages.
+    # The maximum of glibc. Larger blocks are few, and copying them takes longer than their page faults.
     (-3, "MALLOC_MMAP_THRESHOLD_", 32 * _MIB),
 )
 
 
 def keep_memory(environ: MutableMapping[str, str] | None = None) -> bool:
-    """Lets this process, and those that it starts, keep what they have freed. Returns whether glibc was told.
+    """Make this process and its children keep freed memory; return whether glibc's settings were changed.
 
     Args:
-        environ: what processes are started with; `os.environ` by default. The variables are added to it.
+        environ: The environment of child processes, to which the variables are added; by default `os.environ`.
     """
     environ = os.environ if environ is None else environ
-    if not _is_ours_to_say(environ):
+    if not _is_unset(environ):
         return False
     libc = _glibc()
     if libc is None:
@@ -54,11 +54,11 @@ def keep_memory(environ: MutableMapping[str, str] | None = None) -> bool:
     return True
 
 
-def _is_ours_to_say(environ: Mapping[str, str]) -> bool:
+def _is_unset(environ: Mapping[str, str]) -> bool:
     if environ.get(VARIABLE, "") == "system" or "malloc" in environ.get("LD_PRELOAD", ""):
         return False
-    said = any(name.startswith("MALLOC_") for name in environ)
-    return not said and "glibc.malloc" not in environ.get("GLIBC_TUNABLES", "")
+    is_set = any(name.startswith("MALLOC_") for name in environ)
+    return not is_set and "glibc.malloc" not in environ.get("GLIBC_TUNABLES", "")
 
 
 def _glibc() -> ctypes.CDLL | None:

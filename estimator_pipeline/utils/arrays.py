@@ -1,8 +1,8 @@
-"""Two sets of named arrays, compared: names, then shapes, then types, then values. NumPy only.
+"""Comparison of two sets of named arrays: names, then shapes, then dtypes, then values. NumPy only.
 
-A value's error is told in three ways: absolute, relative to the larger of the two, and in units in the last place
-(ULP): how many numbers of the type lie between the two. A tolerance is met where any of its limits is; its
-reason is told beside it, for a limit without a reason is a guess.
+The error of a value is reported in three ways: absolute, relative to the larger of the two, and in units in the last
+place (ULP): the number of values of the dtype between the two. A value is within a tolerance if it meets any of its
+limits. Each tolerance has a reason, which is reported with it.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Any
 
 import numpy as np
 
-# Integer type of the same width, for counting the numbers between two.
+# Integer dtype of the same width, to count the values between two floats.
 _INTEGERS: dict[int, Any] = {2: np.int16, 4: np.int32, 8: np.int64}
 _LIMITS = ("rtol", "rtol_of_max", "atol")
-# Rounding of an array's large values may be so much more of a small column's than of their own; a fault is all of it.
+# Limit of `rtol_of_max` for a column with small values, as a multiple of the column's largest value.
 _OF_COLUMN = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """How far apart two values may be.
+    """Allowed difference of two values.
 
     Attributes:
-        ulp: numbers of their type between them.
-        rtol: error relative to the larger of the two.
-        rtol_of_max: error relative to the largest value of the array: of a sum that comes near 0, what is left is the
-            rounding of its terms, however small it is itself. Columns (places in the last axis) may have other units:
-            of the largest value of a column it may be a hundred times as much, and no more.
-        atol: absolute error.
-        reason: why they need not be the same.
-        atol_share: atol is no more than so much of the largest value of the series that a number is one of, see
-            :meth:`of_series`: what is nothing beside numbers of 1 is all of those of 1e-9. None: it is absolute.
+        ulp: Error in units in the last place.
+        rtol: Error relative to the larger of the two.
+        rtol_of_max: Error relative to the largest value of the array: for a sum near 0, the rounding of its terms may
+            be large relative to the sum. Columns (indices of the last axis) may have different units: relative to the
+            largest value of a column, the error may be at most a hundred times as large.
+        atol: Absolute error.
+        reason: Why the values may differ.
+        atol_share: Limits atol to this share of the largest value of a series, see :meth:`of_series`: an error that is
+            negligible for values of 1 is not negligible for values of 1e-9. None: atol is absolute.
 
     Raises:
-        ValueError: a limit below 0, or one without a reason.
+        ValueError: A limit is below 0, or has no reason.
     """
 
     ulp: int = 0
@@ -55,15 +55,15 @@ class Tolerance:
 
     @property
     def bit_equal(self) -> bool:
-        """Whether only the same bits will do."""
+        """Whether the values must be bit-identical."""
         return not any(getattr(self, name) for name in ("ulp", *_LIMITS))
 
     def of_series(self, largest: float) -> Tolerance:
-        """The same for numbers of a series: its absolute part is bounded by their size.
+        """Return the tolerance for values of a series, with atol bounded by their size.
 
         Args:
-            largest: the largest absolute value of the series, of both sides. One value's own size would say nothing: a
-                loss that began at 1 may come to 0 on one side and to 1e-12 on the other.
+            largest: The largest absolute value of the series on both sides. A single value is not enough: a loss that
+                starts at 1 may reach 0 on one side and 1e-12 on the other.
         """
         if self.atol_share is None or self.atol_share * largest >= self.atol:
             return self
@@ -82,34 +82,34 @@ BIT_EQUAL = Tolerance()
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One name, and how the two sides differ there.
+    """The difference of one array between the two sides.
 
     Attributes:
-        name: of the array.
-        kind: "missing" (on one side), "shape", "dtype", "value" (beyond the tolerance) or "within" (inside of it).
-        message: what is told.
-        index: of the worst element.
-        one: its value on the first side.
-        other: its value on the second side.
-        absolute: its absolute error.
-        relative: its error relative to the larger of the two.
-        rtol_of_max: the largest absolute error of the array, relative to its largest value.
-        ulp: its error in units in the last place; None for types without.
-        largest_absolute: the largest absolute error of any element; the worst element need not be the one that has it.
-        largest_relative: the largest relative error of any element.
-        largest_ulp: the largest error of any element in units in the last place.
-        count: elements beyond the tolerance.
-        size: elements of the array.
-        tolerance: what was allowed.
-        measured: whether it says anything how far apart the two values are: of checksums and texts it does not.
+        name: The name of the array.
+        kind: "missing" (on one side), "shape", "dtype", "value" (beyond the tolerance) or "within" (the tolerance).
+        message: The difference as text.
+        index: The index of the worst element.
+        first: The value of that element on the first side.
+        second: Its value on the second side.
+        absolute: Its absolute error.
+        relative: Its error relative to the larger of the two.
+        rtol_of_max: The largest absolute error of the array, relative to its largest value.
+        ulp: The error of the worst element in units in the last place; None for dtypes without.
+        largest_absolute: The largest absolute error of any element, which need not be the worst element.
+        largest_relative: The largest relative error of any element.
+        largest_ulp: The largest error of any element in units in the last place.
+        count: The number of elements beyond the tolerance.
+        size: The number of elements of the array.
+        tolerance: The tolerance.
+        measured: Whether the errors are meaningful; not for checksums and strings.
     """
 
     name: str
     kind: str
     message: str
     index: tuple[int, ...] = ()
-    one: Any = None
-    other: Any = None
+    first: Any = None
+    second: Any = None
     absolute: float = 0.0
     relative: float = 0.0
     rtol_of_max: float = 0.0
@@ -124,23 +124,23 @@ class Difference:
 
     @property
     def within(self) -> bool:
-        """Whether it is allowed."""
+        """Whether it is within the tolerance."""
         return self.kind == "within"
 
     @property
     def sized(self) -> bool:
-        """Whether it has a size, absolute and relative."""
+        """Whether it has an absolute and a relative error."""
         return self.measured and self.kind in ("value", "within")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing two sets of arrays.
+    """The result of comparing two sets of arrays.
 
     Attributes:
-        names: those that both sides have, in the first side's order.
-        differences: every name that is not bit-equal, names first, then in order; the allowed ones too.
-        sides: what the two are called.
+        names: The names that both sides have, in the first side's order.
+        differences: The arrays that are not bit-equal, also those within their tolerances; missing names come first.
+        sides: The names of the two sides.
     """
 
     names: tuple[str, ...]
@@ -154,11 +154,11 @@ class Comparison:
 
     @property
     def faults(self) -> tuple[Difference, ...]:
-        """The differences that are not allowed."""
+        """The differences beyond their tolerances."""
         return tuple(d for d in self.differences if not d.within)
 
     def less(self, *names: str) -> Comparison:
-        """The same, without these."""
+        """Return the comparison without these names."""
         return Comparison(
             tuple(name for name in self.names if name not in names),
             tuple(d for d in self.differences if d.name not in names),
@@ -167,12 +167,12 @@ class Comparison:
 
     @property
     def alike(self) -> bool:
-        """Whether both have the same names, with the same shapes and types."""
+        """Whether both sides have the same names, shapes and dtypes."""
         return not any(d.kind in ("missing", "shape", "dtype") for d in self.differences)
 
     @property
     def largest_fault(self) -> Difference | None:
-        """The difference that is told first: names and shapes before values, then the largest."""
+        """The difference to report first: names and shapes before values, then the largest."""
         return max(self.faults, key=lambda fault: (fault.kind != "value", fault.relative), default=None)
 
     @property
@@ -189,29 +189,29 @@ class Comparison:
 
 
 def compare(
-    one: Mapping[str, Any],
-    other: Mapping[str, Any],
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
     *,
     tolerance: Tolerance | Callable[[str], Tolerance] = BIT_EQUAL,
     sides: tuple[str, str] = ("the first", "the second"),
 ) -> Comparison:
-    """Compares two mappings name -> array.
+    """Compare two mappings name -> array.
 
     Args:
-        one: the first side.
-        other: the second side.
-        tolerance: for all names, or a function of the name.
-        sides: what the two are called in messages.
+        first: The first side.
+        second: The second side.
+        tolerance: The tolerance for all names, or a function of the name.
+        sides: The names of the two sides in messages.
     """
     allowed = tolerance if callable(tolerance) else lambda name: tolerance
-    found = [_missing(name, sides[0], sides[1]) for name in one if name not in other]
-    found += [_missing(name, sides[1], sides[0]) for name in other if name not in one]
-    names = tuple(name for name in one if name in other)
+    differences = [_missing(name, sides[0], sides[1]) for name in first if name not in second]
+    differences += [_missing(name, sides[1], sides[0]) for name in second if name not in first]
+    names = tuple(name for name in first if name in second)
     for name in names:
-        difference = _difference(name, np.asarray(one[name]), np.asarray(other[name]), allowed(name), sides)
+        difference = _difference(name, np.asarray(first[name]), np.asarray(second[name]), allowed(name), sides)
         if difference is not None:
-            found.append(difference)
-    return Comparison(names, tuple(found), sides)
+            differences.append(difference)
+    return Comparison(names, tuple(differences), sides)
 
 
 def _missing(name: str, has: str, lacks: str) -> Difference:
@@ -219,82 +219,82 @@ def _missing(name: str, has: str, lacks: str) -> Difference:
 
 
 def _difference(
-    name: str, one: np.ndarray, other: np.ndarray, tolerance: Tolerance, sides: tuple[str, str]
+    name: str, first: np.ndarray, second: np.ndarray, tolerance: Tolerance, sides: tuple[str, str]
 ) -> Difference | None:
     for kind in ("shape", "dtype"):
-        first, second = getattr(one, kind), getattr(other, kind)
-        # Texts of any length are of one type.
-        texts = kind == "dtype" and first.kind == second.kind and first.kind in "US"
-        if first != second and not texts:
-            message = f"{name}: {kind} {first} in {sides[0]}, {second} in {sides[1]}"
-            return Difference(name=name, kind=kind, message=message, size=int(one.size))
-    if one.size == 0 or one.tobytes() == other.tobytes():
+        left, right = getattr(first, kind), getattr(second, kind)
+        # Strings of different lengths have the same dtype here.
+        strings = kind == "dtype" and left.kind == right.kind and left.kind in "US"
+        if left != right and not strings:
+            message = f"{name}: {kind} {left} in {sides[0]}, {right} in {sides[1]}"
+            return Difference(name=name, kind=kind, message=message, size=int(first.size))
+    if first.size == 0 or first.tobytes() == second.tobytes():
         return None
-    if one.dtype.kind not in "fiub":
-        return _of_other_types(name, one, other, sides)
-    return _of_numbers(name, one, other, tolerance, sides)
+    if first.dtype.kind not in "fiub":
+        return _of_other_types(name, first, second, sides)
+    return _of_numbers(name, first, second, tolerance, sides)
 
 
-def _of_other_types(name: str, one: np.ndarray, other: np.ndarray, sides: tuple[str, str]) -> Difference | None:
-    """Texts, complex numbers and the like: the same or not."""
-    unequal = np.atleast_1d(one != other)
+def _of_other_types(name: str, first: np.ndarray, second: np.ndarray, sides: tuple[str, str]) -> Difference | None:
+    """Compare strings, complex numbers and the like for equality."""
+    unequal = np.atleast_1d(first != second)
     count = int(np.count_nonzero(unequal))
     if not count:
         return None
-    index = tuple(int(i) for i in np.argwhere(unequal)[0][: one.ndim])
-    # As Python's: NumPy shows the types of its own.
-    first, second = (side.item() if isinstance(side, np.generic) else side for side in (one[index], other[index]))
-    message = f"{name}{_at(index)}: {first!r} in {sides[0]}, {second!r} in {sides[1]}"
+    index = tuple(int(i) for i in np.argwhere(unequal)[0][: first.ndim])
+    # As Python values, since NumPy's include the dtype when they are formatted.
+    left, right = (side.item() if isinstance(side, np.generic) else side for side in (first[index], second[index]))
+    message = f"{name}{_at(index)}: {left!r} in {sides[0]}, {right!r} in {sides[1]}"
     return Difference(
-        name=name, kind="value", message=message, index=index, one=first, other=second, count=count,
-        size=int(one.size), measured=False,
+        name=name, kind="value", message=message, index=index, first=left, second=right, count=count,
+        size=int(first.size), measured=False,
     )  # fmt: skip
 
 
 def _of_numbers(
-    name: str, one: np.ndarray, other: np.ndarray, tolerance: Tolerance, sides: tuple[str, str]
+    name: str, first: np.ndarray, second: np.ndarray, tolerance: Tolerance, sides: tuple[str, str]
 ) -> Difference | None:
-    first, second = one.astype(np.float64), other.astype(np.float64)
-    same = (first == second) | (np.isnan(first) & np.isnan(second))
+    left, right = first.astype(np.float64), second.astype(np.float64)
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
     if same.all():
-        # Zeros of both signs, and NaNs of several kinds, are the same number.
+        # Zeros of both signs, and different NaNs, are equal.
         return None
     with np.errstate(invalid="ignore", over="ignore"):
-        absolute = np.where(same, 0.0, np.abs(first - second))
-        # A NaN or an infinity on one side alone is as far as can be.
+        absolute = np.where(same, 0.0, np.abs(left - right))
+        # A NaN or an infinity on only one side is an infinite error.
         absolute = np.where(np.isnan(absolute), np.inf, absolute)
-        largest = np.maximum(np.abs(first), np.abs(second))
+        largest = np.maximum(np.abs(left), np.abs(right))
         relative = np.where(same, 0.0, np.where(np.isfinite(largest), absolute / np.where(same, 1.0, largest), np.inf))
-    between = ulps(one, other) if one.dtype.kind == "f" else None
+    between = ulps(first, second) if first.dtype.kind == "f" else None
     finite = largest[np.isfinite(largest)]
     scale = float(finite.max()) if finite.size else 0.0
     rtol_of_max = np.float64(scale)
-    if one.ndim > 1:
-        columns = np.where(np.isfinite(largest), largest, 0.0).max(axis=tuple(range(one.ndim - 1)), keepdims=True)
+    if first.ndim > 1:
+        columns = np.where(np.isfinite(largest), largest, 0.0).max(axis=tuple(range(first.ndim - 1)), keepdims=True)
         rtol_of_max = np.minimum(rtol_of_max, _OF_COLUMN * columns)
     beyond = ~same & (absolute > np.maximum(tolerance.atol, tolerance.rtol_of_max * rtol_of_max))
     beyond &= relative > tolerance.rtol
     if between is not None:
         beyond &= between > tolerance.ulp
     count = int(np.count_nonzero(beyond))
-    # The worst of those that are not allowed, if there are any.
+    # The worst element beyond the tolerance, if there is any.
     flat = int(np.argmax(np.where(beyond if count else ~same, relative, -1.0)))
-    index = tuple(int(i) for i in np.unravel_index(flat, one.shape))
+    index = tuple(int(i) for i in np.unravel_index(flat, first.shape))
     ulp = None if between is None else int(between[index])
-    told = f"absolute {absolute[index]:.3g}, relative {relative[index]:.3g}" + ("" if ulp is None else f", {ulp} ULP")
-    limit = "not bit-equal" if tolerance.bit_equal else f"beyond what is allowed ({tolerance})"
+    errors = f"absolute {absolute[index]:.3g}, relative {relative[index]:.3g}" + ("" if ulp is None else f", {ulp} ULP")
+    limit = "not bit-equal" if tolerance.bit_equal else f"beyond the tolerance ({tolerance})"
     part = limit if count else "within tolerance"
-    if one.size > 1:
-        part = f"{count} of {one.size} elements {limit}" if count else part
+    if first.size > 1:
+        part = f"{count} of {first.size} elements {limit}" if count else part
         part += f"; the worst {_at(index)}".rstrip()
-    message = f"{name}: {part}: {one[index]} in {sides[0]}, {other[index]} in {sides[1]} ({told})"
+    message = f"{name}: {part}: {first[index]} in {sides[0]}, {second[index]} in {sides[1]} ({errors})"
     return Difference(
         name=name,
         kind="value" if count else "within",
         message=message,
         index=index,
-        one=one[index].item(),
-        other=other[index].item(),
+        first=first[index].item(),
+        second=second[index].item(),
         absolute=float(absolute[index]),
         relative=float(relative[index]),
         rtol_of_max=float(absolute.max() / scale) if scale else 0.0,
@@ -303,36 +303,37 @@ def _of_numbers(
         largest_relative=float(relative.max()),
         largest_ulp=None if between is None else int(between.max()),
         count=count,
-        size=int(one.size),
+        size=int(first.size),
         tolerance=tolerance,
     )
 
 
-def ulps(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """How many numbers of their floating-point type lie between two arrays' elements, one of the two counted: int64.
+def ulps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the distances of two arrays' elements in units in the last place, as int64.
 
-    Between -x and +x are all the numbers around 0. NaN and anything else: the largest int64.
+    The distance of adjacent floats is 1; that of -x and +x counts all floats between them. The distance of NaN and any
+    other value is the largest int64.
 
     Source: Dawson, "Comparing Floating Point Numbers, 2012 Edition": the bits of floats of one sign, read as integers,
     are in the floats' order.
     """
-    integer = _INTEGERS[one.dtype.itemsize]
+    integer = _INTEGERS[first.dtype.itemsize]
     lowest = np.iinfo(integer).min
 
     def ordered(values: np.ndarray) -> np.ndarray:
         bits = np.ascontiguousarray(values).view(integer).reshape(values.shape)
-        # Negative floats run the other way.
+        # The bits of negative floats are in the reverse order.
         return np.where(bits < 0, np.subtract(lowest, bits, dtype=integer), bits)
 
-    first, second = ordered(one), ordered(other)
-    low, high = np.minimum(first, second), np.maximum(first, second)
+    left, right = ordered(first), ordered(second)
+    low, high = np.minimum(left, right), np.maximum(left, right)
     with np.errstate(over="ignore"):
         # The distance of two int64 may need the 64th bit.
         apart = high.astype(np.uint64) - low.astype(np.uint64)
     largest = np.iinfo(np.int64).max
     apart = np.where(apart > np.uint64(largest), np.uint64(largest), apart).astype(np.int64)
-    nan = np.isnan(one) | np.isnan(other)
-    return np.where(nan & ~(np.isnan(one) & np.isnan(other)), largest, np.where(nan, 0, apart))
+    nan = np.isnan(first) | np.isnan(second)
+    return np.where(nan & ~(np.isnan(first) & np.isnan(second)), largest, np.where(nan, 0, apart))
 
 
 def _at(index: tuple[int, ...]) -> str:

@@ -1,9 +1,9 @@
-"""Which of two evaluations is the better one, where a metric may be NaN or an evaluation has no metrics at all.
+"""Comparison of evaluation results whose metrics may be NaN or missing.
 
-A program compares two results by a function of its own, `compare(best_eval_result=, current_eval_result=)`. Nothing is
-greater or smaller than NaN: with one as the best so far such a function says no to whatever comes after it. Here a
-result is never the best one for a NaN: :func:`is_better` and :func:`is_number` ask the function itself whether it looks
-at that value, so that a NaN in any other metric changes nothing.
+The user's function `compare(best_eval_result=, current_eval_result=)` compares two results. Comparisons with NaN are
+false: if the best result so far is NaN, such a function rejects all later results. Here a NaN result is never the best.
+:func:`is_better` and :func:`is_number` find out by calls of the function whether it uses the NaN metric, so that a NaN
+in other metrics has no effect.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ Compare = Callable[..., bool]
 
 
 def is_better(compare: Compare, best: Result, current: Result) -> bool:
-    """Whether the current result takes the place of the best one.
+    """Return whether the current result replaces the best one.
 
     Args:
-        compare: the program's function.
-        best: the best result so far: metric -> value.
-        current: the one in hand.
+        compare: The user's function.
+        best: The best result so far: metric -> value.
+        current: The current result.
 
     Raises:
-        Exception: what `compare` raises for these two.
+        Exception: The error of `compare` for these two.
     """
     forth = bool(compare(best_eval_result=best, current_eval_result=current))
     if not nan_metrics(best) and not nan_metrics(current):
         return forth
     if forth != bool(compare(best_eval_result=current, current_eval_result=best)):
-        return forth  # it can tell them apart
+        return forth  # the function distinguishes them
     return not is_number(compare, best) and is_number(compare, current)
 
 
 def is_number(compare: Compare, result: Result) -> bool:
-    """Whether the function can compare a result: no NaN stands in what it looks at.
+    """Return whether the function uses no NaN metric of a result.
 
     Args:
-        compare: the program's function. It is asked about two results in which infinities stand for the NaN: where it
-            looks at them, one of the two is the better.
-        result: metric -> value.
+        compare: The user's function. It is called with two results in which infinities replace the NaN: if it uses
+            these values, one of the two results is better.
+        result: Metric -> value.
     """
     if not nan_metrics(result):
         return True
@@ -49,26 +49,26 @@ def is_number(compare: Compare, result: Result) -> bool:
         up = compare(best_eval_result=low, current_eval_result=high)
         down = compare(best_eval_result=high, current_eval_result=low)
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
-        return True  # no function for such values: it is left to say what it says of the result itself
+        return True  # the function rejects infinities: use its answer for the result with the NaN
     return bool(up) == bool(down)
 
 
 def nan_metrics(result: Result) -> list[str]:
-    """The names of the metrics that are NaN, or have one among their values."""
+    """Return the names of the metrics that are or contain NaN."""
     import numpy as np
 
     return sorted(name for name, value in result.items() if _is_float(value) and np.isnan(value).any())
 
 
 def _with(result: Result, instead: float) -> dict[str, Any]:
-    """The result with another value for each NaN, of the same type and shape."""
+    """Replace each NaN of a result by a value of the same type and shape."""
     import numpy as np
 
-    found = dict(result)
+    replaced = dict(result)
     for name in nan_metrics(result):
         value = np.asarray(result[name])
-        found[name] = np.where(np.isnan(value), value.dtype.type(instead), value)[()]
-    return found
+        replaced[name] = np.where(np.isnan(value), value.dtype.type(instead), value)[()]
+    return replaced
 
 
 def _is_float(value: Any) -> bool:

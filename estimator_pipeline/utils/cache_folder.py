@@ -1,4 +1,4 @@
-"""Where this package keeps what it can make again."""
+"""The cache folder of this package."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ __all__ = ["cache_dir"]
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """XDG_CACHE_HOME or ~/.cache, and this package's own name."""
+    """Return the folder "estimator_pipeline" in XDG_CACHE_HOME or ~/.cache."""
     base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
     return Path(base) / "estimator_pipeline"

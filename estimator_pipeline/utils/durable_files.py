@@ -1,7 +1,7 @@
-"""Files that are on the disk before they take their name: what a crash of the machine leaves is whole.
+"""Atomic writes that survive a crash of the machine.
 
-A rename is atomic for whoever looks, and says nothing of the disk: after a power loss the new name may stand there with
-nothing in it. So the content goes to the disk first (fsync), then the name, then the folder that holds the name.
+A rename is atomic for other processes, but not on the disk: after a power loss the new name may exist with an empty
+file. So the content is synced first (fsync), then the file is renamed, then its folder is synced.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 __all__ = ["rename", "sync", "sync_companions", "sync_tree", "with_checkpoints", "write"]
 
-# What a file system says that has no fsync, that is read-only, or that lets this user only write. None of them says
-# that something is lost, as EIO, ENOSPC and EDQUOT do.
+# Errors of file systems that have no fsync, are read-only, or are only writable for this user. Unlike EIO, ENOSPC and
+# EDQUOT, they do not mean lost data.
 _REFUSED = frozenset(
     {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS, errno.EACCES, errno.EPERM, errno.EBADF}
 )
@@ -26,16 +26,16 @@ _REFUSED = frozenset(
 def rename(
     unfinished: str | os.PathLike[str], path: str | os.PathLike[str], *, by: Callable[[Any, Any], Any] | None = None
 ) -> None:
-    """Renames what was written aside, once it is on the disk.
+    """Sync a temporary file or folder to disk, and rename it.
 
     Args:
-        unfinished: a file, closed or flushed, or a folder with all that is in it.
-        path: its name from now on, on the same file system.
-        by: what renames, `os.replace` by default; `tf.io.gfile.rename` where the path may be one of an object store,
-            which is left to it.
+        unfinished: A file, closed or flushed, or a folder with its content.
+        path: The new name, on the same file system.
+        by: The function that renames, by default `os.replace`; `tf.io.gfile.rename` if the path may be in an object
+            store, whose durability is up to the store.
 
     Raises:
-        OSError: the disk has not taken it, or it cannot be renamed; nothing has been renamed then. Or what `by` raises.
+        OSError: The content cannot be synced or renamed; then nothing is renamed. Or an error of `by`.
     """
     sync_tree(unfinished)
     (by or os.replace)(unfinished, path)
@@ -43,15 +43,16 @@ def rename(
 
 
 def write(path: str | os.PathLike[str], content: bytes, *, to_disk: bool = True) -> None:
-    """Writes a small local file, whole or not at all: what is read there is the old content or the new one.
+    """Write a small local file atomically: readers see the old content or the new content.
 
     Args:
-        path: of the file; its folder is there.
-        content: what it holds then.
-        to_disk: whether it is on the disk before it has its name. Not needed where nobody reads it after a crash.
+        path: The file, in an existing folder.
+        content: The new content.
+        to_disk: Whether to sync the content before the rename. Not needed for files that no process reads after a
+            crash.
 
     Raises:
-        OSError: it could not be written; nothing of it is left.
+        OSError: The file cannot be written; it is unchanged then.
     """
     half = Path(path).with_name(f".{os.path.basename(path)}.{os.getpid()}")
     try:
@@ -63,18 +64,18 @@ def write(path: str | os.PathLike[str], content: bytes, *, to_disk: bool = True)
 
 
 def sync(paths: Iterable[str | os.PathLike[str]]) -> None:
-    """Waits until what was written to files, or to the list of names of a folder, is on the disk.
+    """Sync files, or the names in folders, to disk.
 
-    Paths with a scheme ("gs://"), files that are not there, and file systems that refuse are passed over.
+    Paths with a scheme ("gs://"), files that do not exist, and file systems without fsync are skipped.
 
     Raises:
-        OSError: the disk has not taken it.
+        OSError: The data could not be written to the disk.
     """
     for path in paths:
         if "://" in os.fspath(path):
             continue
         try:
-            # Whoever has written: the kernel keeps a file's pages once.
+            # fsync of any descriptor syncs all of the file's pages, whichever process wrote them.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in _REFUSED or error.errno == errno.ENOENT:
@@ -93,18 +94,18 @@ _companions: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def with_checkpoints(companion: Any) -> None:
-    """Has `companion.sync()` be called before each checkpoint that this process names: what tells of its steps."""
+    """Register an object whose `sync()` is called before each checkpoint, such as the ledger of its steps."""
     _companions.add(companion)
 
 
 def sync_companions() -> None:
-    """For whoever names a checkpoint."""
+    """Sync the registered objects; called before a checkpoint gets its name."""
     for companion in list(_companions):
         companion.sync()
 
 
 def sync_tree(path: str | os.PathLike[str]) -> None:
-    """:func:`sync` of a file, or of a folder and all that is in it."""
+    """Apply :func:`sync` to a file, or to a folder and its content."""
     if not os.path.isdir(path):
         sync([path])
         return

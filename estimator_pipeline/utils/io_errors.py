@@ -1,6 +1,6 @@
-"""The errors of a disk or a file server that fails: told with the file's name, in one message.
+"""Errors of a failing disk or file server, reported with the file's name in one message.
 
-They say nothing of what was given: the same may succeed later, elsewhere, or when the disk is mended.
+They do not depend on the input: the same command may succeed later, or on a different disk.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from estimator_pipeline.errors import DiskError
 __all__ = ["HINT", "WORDS", "code_of", "explained", "failed", "naming", "place_in"]
 
 _FAILED = (errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EUCLEAN, errno.EREMOTEIO)
-# As the operating system says them, in whatever error TensorFlow wraps them.
+# The messages of the operating system, which TensorFlow's errors contain.
 WORDS = tuple(os.strerror(number).lower() for number in _FAILED if number not in (errno.ENOTCONN, errno.ETIMEDOUT))
-HINT = "look at that disk or file server (dmesg tells more); when it answers again, the same command goes on"
+HINT = "check that disk or file server (see dmesg); when it works again, the same command resumes"
 
 
 def code_of(error: BaseException) -> str:
-    """The code of the error for a file that was named and could not be read."""
+    """Return the error code for a file that could not be read."""
     return "file/not-found" if isinstance(error, FileNotFoundError) else "file/unreadable"
 
 
 def failed(error: BaseException) -> bool:
-    """Whether an error says that a disk or a file server fails."""
+    """Return whether an error is that of a failing disk or file server."""
     return isinstance(error, OSError) and error.errno in _FAILED
 
 
 def explained(error: BaseException) -> DiskError | None:
-    """What the operating system or TensorFlow says of a disk that fails, as one message; None for any other error."""
+    """Convert an operating system's or TensorFlow's error of a failing disk; None for any other error."""
     text = str(getattr(error, "message", error))
-    why = next((words for words in WORDS if words in text.lower()), None)
+    why = next((message for message in WORDS if message in text.lower()), None)
     if why is None or not (isinstance(error, OSError) or type(error).__module__.startswith("tensorflow.")):
         return None
     place = getattr(error, "filename", None) or place_in(text, why) or "a file"
@@ -42,17 +42,17 @@ def explained(error: BaseException) -> DiskError | None:
 
 
 def place_in(text: str, why: str) -> str | None:
-    """The file in an error of TensorFlow's, which tells it before what the operating system says."""
-    found = re.search(rf"(\S+); {re.escape(why)}", text, re.IGNORECASE)
-    return found and found[1]
+    """Return the file in a TensorFlow error, where it precedes the operating system's message."""
+    match = re.search(rf"(\S+); {re.escape(why)}", text, re.IGNORECASE)
+    return match and match[1]
 
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """In the block, which reads one file, the error of a disk that fails names it.
+    """Add the file's name to the error of a failing disk in the block, which reads this file.
 
     Raises:
-        DiskError: it could not be read. Any other error stays as it is.
+        DiskError: The file cannot be read. Other errors are unchanged.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Values as JSON can hold them."""
+"""Conversion of values to JSON-compatible ones."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["finite", "plain"]
 
 
 def finite(value: Any) -> Any:
-    """The value with NaN and infinities as the texts "NaN", "Infinity" and "-Infinity", which JSON can hold.
+    """Replace NaN and infinities by the strings "NaN", "Infinity" and "-Infinity", since JSON has no such numbers.
 
-    `float()` reads them back.
+    `float()` converts them back.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {str(key): finite(one) for key, one in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return value
 
 
 def plain(value: Any) -> Any:
-    """NumPy scalars and arrays as Python numbers, paths and all else as text."""
+    """Convert NumPy scalars and arrays to Python numbers, and paths and everything else to strings."""
     if hasattr(value, "tolist"):
         return finite(value.tolist())
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)

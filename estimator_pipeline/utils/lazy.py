@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Lazy imports of a package's public names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["attach"]
 
 
 def attach(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose `__init__` imports nothing.
+    """Return `__getattr__` and `__dir__` for a package that imports its names on first use.
 
     Args:
-        package: Its `__name__`.
+        package: The package's `__name__`.
         table: Public name -> "module:attribute", or "module" for the module itself.
     """
 

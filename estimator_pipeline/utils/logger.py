@@ -1,7 +1,8 @@
-"""The logger of what this package says beside an Estimator: a child of TensorFlow's.
+"""Logger of this package, a child of TensorFlow's.
 
-So its lines come where the Estimator's come, and follow `tf.compat.v1.logging.set_verbosity`. absl's logger would not
-do: with its first message it gives the root logger a handler, and from then on every line of TensorFlow comes twice.
+So its lines have the same destination as the Estimator's, and follow `tf.compat.v1.logging.set_verbosity`. It is not
+absl's logger, which adds a handler to the root logger with its first message, so that every line of TensorFlow would
+appear twice.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-__all__ = ["logger", "warnings_told"]
+__all__ = ["forward_warnings", "logger"]
 
 logger = logging.getLogger("tensorflow.estimator_pipeline")
 
 
 @contextlib.contextmanager
-def warnings_told(tell: Callable[[str], object]) -> Iterator[None]:
-    """In the block, `tell(text)` is called with each warning as well."""
+def forward_warnings(report: Callable[[str], object]) -> Iterator[None]:
+    """Call `report(text)` for each warning that is logged in the block."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            tell(record.getMessage())
+            report(record.getMessage())
 
     handler = Handler(logging.WARNING)
     logger.addHandler(handler)

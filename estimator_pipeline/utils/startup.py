@@ -1,13 +1,12 @@
-"""Loading TensorFlow without looking for garbage in it.
+"""Import of TensorFlow without garbage collection.
 
-An import of TensorFlow makes 400,000 objects that live as long as the process. Python's cyclic collector looks at them
-some thousand times while they are made, and at all of them again when the process ends: a third of the CPU time of a
-process that only imports it. None of them is ever garbage.
+The import creates about 400,000 objects that live until the process exits. The cyclic GC would scan them roughly a
+thousand times during the import, and once more at exit. This is a third of the CPU time of a process that only imports
+TensorFlow.
 
-* :func:`loading` is a block in which nothing is collected: the imports.
-* In a process that is this package's from its start (:func:`own_process`: the command line), the block also hands what
-  it has loaded to `gc.freeze`, so that later collections, and those at the end of the process, pass it over. A program
-  that imports this package as a library keeps its own objects as they were: they are not ours to freeze.
+* :func:`loading` disables the GC during imports.
+* In a process of the command line (:func:`own_process`) it also calls `gc.freeze`, so that later collections, and those
+  at exit, skip the imported objects. In a program that imports this package as a library nothing is frozen.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ from collections.abc import Iterator
 
 __all__ = ["is_interactive", "is_own_process", "loading", "own_process"]
 
-_own = False
+_is_command = False
 
 
 def own_process() -> None:
-    """Says that this process runs a command of ours: what stands when TensorFlow is loaded stands to its end."""
-    global _own
-    _own = True
+    """Mark this process as one of the command line, so that imported objects are frozen."""
+    global _is_command
+    _is_command = True
 
 
 def is_own_process() -> bool:
-    """Whether this process runs a command of ours, and ends when that ends."""
-    return _own
+    """Return whether this process runs a command of this package, and exits after it."""
+    return _is_command
 
 
 def is_interactive() -> bool:
-    """Whether a person types at this interpreter, or a notebook does: it outlives what is interrupted in it."""
+    """Return whether this is an interactive interpreter or a notebook, which continues after an interrupt."""
     return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
 
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """A block that imports what stays. The collector is on again after it where it was on before."""
+    """Disable the GC in the block, and restore its state afterwards."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if _own:
+        if _is_command:
             gc.freeze()
         if enabled:
             gc.enable()

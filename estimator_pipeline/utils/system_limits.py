@@ -1,8 +1,8 @@
-"""Limits of the system under which TensorFlow cannot work, told in one message before it is loaded.
+"""Checks of system limits that are too low for TensorFlow, before it is loaded.
 
-Where it cannot start a thread or map memory, TensorFlow ends the process with SIGABRT and a page of C++ frames, and
-the BLAS library of NumPy complains once a thread, or waits for ever. Python hears nothing of it. So it is looked at
-beforehand, against what the smallest job takes: a job that is not refused may still need more.
+If TensorFlow cannot start a thread or map memory, it aborts the process (SIGABRT) with a page of C++ frames; NumPy's
+BLAS library prints an error per thread, or hangs. Python cannot catch this. So the limits are checked first, against
+the needs of the smallest job: a job that passes may still need more.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from estimator_pipeline.utils.logger import logger
 
 __all__ = ["HINT", "SIZES_POOLS", "explained", "in_words", "require", "warn"]
 
-# Variables that size the pools of threads, which have one thread a CPU without them.
+# Variables that set the size of thread pools; the default is one thread per CPU.
 SIZES_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-# Whether it trains -> what that takes at least, and more for each CPU: threads, and MB of addresses. Measured without
-# GPUs on 1 to 32 CPUs, on 2.15 and 2.21; the lower one with a margin. A training has 9 threads and 7 more a CPU.
+# Whether it trains -> the minimum, and the increase per CPU: threads, and MB of address space. Measured without GPUs on
+# 1 to 32 CPUs, with 2.15 and 2.21; the lower value with a margin. A training has 9 threads, and 7 more per CPU.
 _THREADS = {False: (0, 2), True: (6, 7)}
 _MEGABYTES = {False: (1150, 65), True: (2350, 118)}
-_AMPLE = 50  # a limit on all threads of a user that is so many times as high is not tried out
+_AMPLE = 50  # a limit on a user's threads that is higher by this factor is not tested by starting threads
 HINT = (
-    "raise that limit (ulimit -u, LimitNPROC= of systemd, pids of the container), or end other processes of this user, "
-    "which count too"
+    "raise that limit (ulimit -u, LimitNPROC= of systemd, pids of the container), or stop other processes of this "
+    "user, which count too"
 )
 _PIDS_MAX = Path("/sys/fs/cgroup/pids.max")
 _UNMAPPED = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
 
 
 def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, tasks: int = 1) -> None:
-    """Looks whether TensorFlow can be loaded in this process, and whether a job can train.
+    """Check that TensorFlow can be loaded in this process, and that a job can train.
 
     Args:
-        environ: where variables may size the pools of threads.
-        trains: whether a training follows.
-        sized: whether something else sizes them.
-        tasks: how many such processes this one starts; 0 or 1: it is the one.
+        environ: The environment with the variables of the thread pools.
+        trains: Whether to check for a training.
+        sized: Whether the size of the thread pools is set otherwise.
+        tasks: The number of processes that this one starts; 0 or 1 for this process.
 
     Raises:
-        ConfigError: a limit of the system is too low for the smallest job.
+        ConfigError: A system limit is too low for the smallest job.
     """
     sized = sized or tasks > 1 or any(environ.get(name) for name in SIZES_POOLS)
     cpus = 1 if sized else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    what = "to train" if trains else "to be loaded"
+    purpose = "to train" if trains else "to be loaded"
     base, each = _MEGABYTES[trains]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     least = (base + each * cpus) * 2**20
     if limit != resource.RLIM_INFINITY and limit < 2 * least:
-        problem = _of_addresses(limit, f"TensorFlow needs more than {least // 2**20:,} MB {what} with {_cpus(cpus)}")
+        problem = _of_addresses(limit, f"TensorFlow needs more than {least // 2**20:,} MB {purpose} with {_cpus(cpus)}")
         if limit < least:
             raise problem
         if trains:
-            logger.warning("%s. Where they run out, TensorFlow ends the process (SIGABRT)", problem.what)
+            logger.warning("%s. If that is too little, TensorFlow aborts the process (SIGABRT)", problem.what)
     base, each = _THREADS[trains]
     wanted = tasks * (base + each * cpus)
     limits = _of_threads()
     started = wanted if min(limits, default=wanted * _AMPLE) >= wanted * _AMPLE else _startable(wanted)
     if started < wanted:
         raise ConfigError(
-            f"only {started} of {wanted} threads could be started here, and TensorFlow needs more {what}"
+            f"only {started} of {wanted} threads could be started here, and TensorFlow needs more {purpose}"
             + (f" {tasks} tasks" if tasks > 1 else f" with {_cpus(cpus)}"),
             code="system/limit",
             found=in_words(),
@@ -73,44 +73,44 @@ def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, ta
 
 
 def warn(environ: Mapping[str, str]) -> None:
-    """One warning where a limit is too low for a training, of a process that may have none or one of few threads."""
+    """Log a warning if a limit is too low for a training; this process may not train, or need fewer threads."""
     try:
         require(environ, trains=True)
     except ConfigError as error:
-        found = (error.found or "").removeprefix("the limits are ")
-        logger.warning("%s (%s). Where that is too little, TensorFlow ends the process (SIGABRT)", error.what, found)
+        limits = (error.found or "").removeprefix("the limits are ")
+        logger.warning("%s (%s). If that is too little, TensorFlow aborts the process (SIGABRT)", error.what, limits)
 
 
 def in_words() -> str:
-    """The limits on the number of threads and processes."""
+    """Describe the limits on the number of threads and processes."""
     return "the limits are " + " and ".join(_of_threads().values()) if _of_threads() else "no limit of this process"
 
 
 def explained(error: BaseException) -> ConfigError | None:
-    """The error of a TensorFlow that could not be loaded for want of memory, as one message; None for any other."""
-    if not isinstance(error, MemoryError) and not any(words in str(error).lower() for words in _UNMAPPED):
+    """Convert the error of a TensorFlow that could not be loaded for lack of memory; None for any other error."""
+    if not isinstance(error, MemoryError) and not any(message in str(error).lower() for message in _UNMAPPED):
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     why = f"TensorFlow could not be loaded: {str(error) or type(error).__name__}"
     if limit != resource.RLIM_INFINITY:
         return _of_addresses(limit, why)
     return ConfigError(
-        f"memory ran out. {why}", code="system/limit", hint="give the process more memory, or end others"
+        f"out of memory. {why}", code="system/limit", hint="give the process more memory, or stop others"
     )
 
 
 def _of_addresses(limit: int, why: str) -> ConfigError:
     return ConfigError(
-        f"the addresses of this process are limited to {limit // 2**20:,} MB (ulimit -v {limit // 1024})",
+        f"the address space of this process is limited to {limit // 2**20:,} MB (ulimit -v {limit // 1024})",
         code="system/limit",
         found=why,
-        hint="ulimit -v unlimited: most addresses are never memory. What limits memory is a cgroup (--mem of Slurm, "
-        "limits of a container)",
+        hint="set `ulimit -v unlimited`: most of the address space is never used. To limit memory, use a cgroup (--mem "
+        "of Slurm, limits of a container)",
     )
 
 
 def _of_threads() -> dict[int, str]:
-    """Each limit on the number of threads -> what it is, in words."""
+    """Return the limits on the number of threads, and their descriptions."""
     limits = {}
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if most != resource.RLIM_INFINITY:
@@ -121,7 +121,7 @@ def _of_threads() -> dict[int, str]:
 
 
 def _startable(count: int) -> int:
-    """How many of so many threads can be started, all at a time. They end at once."""
+    """Return how many of `count` threads can be started at the same time, by starting them."""
     over, threads = threading.Event(), []
     size = threading.stack_size(64 * 1024)
     try:

@@ -1,4 +1,4 @@
-"""Words for people."""
+"""Helpers for messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["counted", "nearest"]
 
 
 def counted(number: int, thing: str) -> str:
-    """A number with its noun: "1 task", "2 tasks", "2 processes"."""
+    """Format a number with its noun: "1 task", "2 tasks", "2 processes"."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def nearest(word: object, choices: Iterable[str]) -> str | None:
-    """The choice that a misspelt word most likely meant, or None where nothing comes close."""
+    """Return the choice closest to a misspelt word, or None if none is close."""
     by_lower = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(str(word).lower(), list(by_lower), n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None

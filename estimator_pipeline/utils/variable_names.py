@@ -1,4 +1,4 @@
-"""One name for one thing: variables of an Estimator's graph and of a Keras model, under the names that both can have.
+"""Canonical variable names, common to an Estimator's graph and a Keras model.
 
 ================= ========================================= ======================================
 canonical         in an Estimator's graph                   in Keras
@@ -8,12 +8,12 @@ canonical         in an Estimator's graph                   in Keras
                   `Adam/dense/kernel/m` (Keras),            `m/dense/kernel:0`, `Adam/m/dense/kernel:0` (Keras 2's
                   `training/Adam/dense/kernel/m` (a head)   newer optimizers)
 `global_step`     `global_step`                             `SGD/iter:0`, `iteration:0`
-left out          `beta1_power`, `SGD/learning_rate`,       `SGD/decay:0`, `learning_rate:0`
+omitted           `beta1_power`, `SGD/learning_rate`,       `SGD/decay:0`, `learning_rate:0`
                   `.../replica_1`
 ================= ========================================= ======================================
 
-What is left out is a setting, follows from the step, or is a further replica's copy of a variable. Slots may have been
-made in a scope of their own: `OptimizeLoss/dense/kernel/Adam`, `training/Adam/dense/kernel/m`. No TensorFlow.
+Omitted variables are hyperparameters, follow from the step, or are copies on further replicas. Slots may have been
+created in a separate scope: `OptimizeLoss/dense/kernel/Adam`, `training/Adam/dense/kernel/m`. No TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from collections.abc import Iterable, Mapping
 __all__ = ["AVERAGE", "GLOBAL_STEP", "GRADIENT_SUM", "NEWER_SLOTS", "canonical"]
 
 GLOBAL_STEP = "global_step"
-# A slot beside those of the optimizer, see `estimator_pipeline.models.optimizers.gradient_accumulation`; so it is
-# called everywhere.
+# The slot of `estimator_pipeline.models.optimizers.gradient_accumulation`, with the same name in all engines.
 GRADIENT_SUM = "gradient_sum"
-# The moving average of a weight is called so after it: it is no slot, for it is evaluated. In Keras it is kept as one,
-# see `estimator_pipeline.models.optimizers.moving_averages`.
+# The last part of the name of a weight's moving average. It is a variable of evaluation, not a slot; Keras stores it as
+# a slot, see `estimator_pipeline.models.optimizers.moving_averages`.
 AVERAGE = "ExponentialMovingAverage"
 
-# Ending of a slot variable of tf.compat.v1.train, after the variable's own name -> the slot's name in Keras.
+# The suffix of a slot variable of tf.compat.v1.train, after the variable's name -> the slot's name in Keras.
 _V1_SLOTS = {
     "Momentum": "momentum",
     "Adam": "m",
@@ -45,11 +44,11 @@ _V1_SLOTS = {
     "Adadelta": "accum_grad",
     "Adadelta_1": "accum_var",
 }
-# With `centered=True` there is one slot more.
+# With `centered=True` there is an additional slot.
 _V1_CENTERED = {"RMSProp": "rms", "RMSProp_1": "mg", "RMSProp_2": "momentum"}
 _KERAS_SLOTS = ("momentum", "m", "v", "vhat", "accumulator", "rms", "mg", "linear", "accum_grad", "accum_var",
                 GRADIENT_SUM)  # fmt: skip
-# The newer optimizers of Keras 2 put the slot's name first, and have names of their own.
+# The newer optimizers of Keras 2 put the slot's name first, and have different names.
 NEWER_SLOTS = {
     "m": "m",
     "v": "v",
@@ -63,51 +62,51 @@ NEWER_SLOTS = {
     "accumulated_grad": "accum_grad",
     "accumulated_delta_var": "accum_var",
 }
-# What they are called, where their slots were made in the first step.
+# The names of these optimizers, in the names of slots that were created in the first step.
 _NEWER = ("SGD", "Adam", "AdamW", "Nadam", "RMSprop", "Adagrad", "Adadelta", "Ftrl")
 _NEWER_SETTINGS = ("learning_rate", "current_learning_rate")
 _SETTINGS = ("learning_rate", "decay", "momentum", "beta_1", "beta_2", "rho")
-# Of FTRL besides, where the last one of them says that it is FTRL: a layer may have a weight `beta` alone.
+# Further hyperparameters of FTRL; the last one identifies FTRL, since a layer may have a weight `beta`.
 _OF_FTRL = ("beta", "l1_regularization_strength", "l2_regularization_strength", "learning_rate_power")
-# Heads, and so canned Estimators, make the variables of their Keras optimizers below this scope. The linear optimizer
-# of two does not count with the global step, and has a count of its own. Of several heads the scope has a number.
+# Heads, and so canned Estimators, create the variables of their Keras optimizers in this scope. With two optimizers,
+# the linear one has a separate step counter. With several heads the scope has a number.
 _OF_A_HEAD = re.compile(r"training(_\d+)?/")
-# A strategy in a graph names the copies of a variable on the replicas after the first one so.
+# The last part of the name of a variable's copy on further replicas, in the graph of a strategy.
 _REPLICA = re.compile(r"replica_\d+")
-# With several optimizers those after the first one have numbers.
+# With several optimizers, those after the first have numbers.
 _FROM_THE_STEP = re.compile(r"beta[12]_power(_\d+)?")
 
 
 def canonical(names: Iterable[str], kept: Mapping[str, str | None] | None = None) -> Mapping[str, str]:
-    """The canonical names of a training's variables.
+    """Return the canonical names of a training's variables.
 
     Args:
-        names: of all variables of one side, weights and slots; with or without ":0".
-        kept: what is known of some, without ":0" -> canonical name, or None for one that is left out; see
-            :mod:`estimator_pipeline.parity.optimizer_slots`. It counts before the names.
+        names: The names of all variables of one side, weights and slots, with or without ":0".
+        kept: Known names, without ":0" -> canonical name, or None for an omitted variable; see
+            :mod:`estimator_pipeline.parity.optimizer_slots`. It takes precedence over the rules.
 
     Returns:
-        Canonical name -> the name as given, in the given order.
+        Canonical name -> the name in `names`, in the same order.
 
     Raises:
-        ValueError: two variables come to the same name.
+        ValueError: Two variables have the same canonical name.
     """
-    given = {name.partition(":")[0]: name for name in names}
-    found: dict[str, str] = {}
-    for plain, name in given.items():
-        if _is_copy(plain, given):
+    by_plain = {name.partition(":")[0]: name for name in names}
+    result: dict[str, str] = {}
+    for plain, name in by_plain.items():
+        if _is_copy(plain, by_plain):
             continue
-        known = kept[plain] if kept and plain in kept else _of(plain, given)
+        known = kept[plain] if kept and plain in kept else _of(plain, by_plain)
         if known is None:
             continue
-        if known in found:
-            raise ValueError(f"{found[known]} and {name} are both {known}")
-        found[known] = name
-    return found
+        if known in result:
+            raise ValueError(f"{result[known]} and {name} are both {known}")
+        result[known] = name
+    return result
 
 
 def _is_copy(name: str, all_names: Mapping[str, str]) -> bool:
-    """Whether it is a further replica's copy of a variable."""
+    """Return whether it is a copy of a variable on a further replica."""
     head, _, last = name.rpartition("/")
     return bool(_REPLICA.fullmatch(last)) and head in all_names
 
@@ -129,7 +128,7 @@ def _of(name: str, all_names: Mapping[str, str]) -> str | None:
     if head in all_names and (slot := _v1_slot(head, last, all_names)):
         return f"{head} @{slot}"
     if head in all_names and last in _KERAS_SLOTS:
-        # Slots that were made before the first step do not bear the optimizer's name.
+        # Slots that were created before the first step do not have the optimizer's name.
         return f"{head} @{last}"
     _, _, weight = head.partition("/")
     if weight in all_names and last == AVERAGE and head not in all_names:
@@ -146,7 +145,7 @@ def _of(name: str, all_names: Mapping[str, str]) -> str | None:
 
 
 def _is_a_heads_setting(name: str, all_names: Mapping[str, str]) -> bool:
-    """Whether a head's optimizer keeps it as a setting; not so the weights of a layer in a scope `training`."""
+    """Return whether it is a hyperparameter of a head's optimizer, and not a weight in a scope `training`."""
     scope = _OF_A_HEAD.match(name)
     if scope is None:
         return False
@@ -159,13 +158,13 @@ def _newer_slot(name: str, before: str, all_names: Mapping[str, str]) -> str | N
     first, _, weight = name.partition("/")
     if first not in NEWER_SLOTS or weight not in all_names:
         return None
-    # SGD calls its momentum `m`, as Adam its first moment; Adam alone has a `v` as well.
+    # SGD's momentum and Adam's first moment are both `m`; only Adam has a `v` too.
     momentum = first == "m" and not {f"{before}v/{weight}", f"{before}u/{weight}"} & set(all_names)
     return f"{weight} @{'momentum' if momentum else NEWER_SLOTS[first]}"
 
 
 def _in_a_scope(name: str, all_names: Mapping[str, str]) -> str | None:
-    """A slot that was made in a variable scope, which its name begins with and its variable's does not."""
+    """Return the canonical name of a slot that was created in a scope that its variable's name does not have."""
     *parts, last = name.split("/")
     for start in range(1, len(parts)):
         weight = "/".join(parts[start:])
@@ -181,7 +180,7 @@ def _v1_slot(weight: str, ending: str, all_names: Mapping[str, str]) -> str | No
 
 
 def _weights_like(head: str, all_names: Mapping[str, str]) -> set[str]:
-    """Names of a layer `head` where it is one: a setting stands beside other settings and slots alone."""
+    """Return the names below `head` if it is a layer; hyperparameters have only other hyperparameters beside them."""
     beside = {name for name in all_names if name.startswith(f"{head}/") and "/" not in name[len(head) + 1 :]}
     settings = {f"{head}/{setting}" for setting in (*_SETTINGS, *_OF_FTRL, "iter")}
     settings |= {name for name in beside if _FROM_THE_STEP.fullmatch(name.rpartition("/")[2])}

@@ -52,10 +52,10 @@ def test_the_worst_element_is_named():
     one = np.array([[1.0, 2.0], [4.0, 1000.0]], F)
     other = one + np.array([[0.0, 0.001], [0.5, 1.0]], F)
     (found,) = compare({"w": one}, {"w": other}, tolerance=Tolerance(atol=0.01, reason="a test")).faults
-    assert (found.index, found.one, found.other, found.count, found.size) == ((1, 0), 4.0, 4.5, 2, 4)
+    assert (found.index, found.first, found.second, found.count, found.size) == ((1, 0), 4.0, 4.5, 2, 4)
     assert (found.absolute, found.relative) == (0.5, pytest.approx(0.5 / 4.5))
     assert found.message.startswith(
-        "w: 2 of 4 elements beyond what is allowed (atol 0.01: a test); the worst [1, 0]: 4.0 in the first"
+        "w: 2 of 4 elements beyond the tolerance (atol 0.01: a test); the worst [1, 0]: 4.0 in the first"
     )
 
 

@@ -54,7 +54,7 @@ def test_too_few_addresses(limited, megabytes, told, refused):
 def test_few_addresses_are_warned_of(limited, logged):
     limited(RLIMIT_AS=4000 * 2**20)
     system_limits.require({}, trains=True)
-    assert "limited to 4,000 MB (ulimit -v 4096000). Where they run out" in logged.text
+    assert "limited to 4,000 MB (ulimit -v 4096000). If that is too little" in logged.text
     logged.clear()
     limited(RLIMIT_AS=9000 * 2**20)
     system_limits.require({"OMP_NUM_THREADS": "1"}, trains=True)
@@ -102,7 +102,7 @@ def test_a_launcher_that_can_start_no_process(tmp_path, monkeypatch):
 def test_a_tensorflow_that_finds_no_memory(limited):
     assert system_limits.explained(ImportError("No module named 'tensorflow'")) is None
     of_memory = ImportError("a.so: failed to map segment from shared object")
-    assert "memory ran out. TensorFlow could not be loaded: a.so: failed" in str(system_limits.explained(of_memory))
+    assert "out of memory. TensorFlow could not be loaded: a.so: failed" in str(system_limits.explained(of_memory))
     limited(RLIMIT_AS=2**31)
     assert "limited to 2,048 MB" in str(system_limits.explained(MemoryError()))
 
@@ -120,5 +120,5 @@ def test_a_command_under_a_limit_of_addresses(tmp_path):
         **{"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": ROOT}, "capture_output": True, "text": True},
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("error: the addresses of this process are limited to 900 MB (ulimit -v 921600)")
+    assert done.stderr.startswith("error: the address space of this process is limited to 900 MB (ulimit -v 921600)")
     assert len(done.stderr.splitlines()) == 3

@@ -43,7 +43,7 @@ from estimator_pipeline.progress import progress_file as progress_protocol
 from estimator_pipeline.progress.error_lines import error_line
 from estimator_pipeline.progress.task_events import TaskEvents
 from estimator_pipeline.utils import allocator
-from estimator_pipeline.utils.logger import logger, warnings_told
+from estimator_pipeline.utils.logger import forward_warnings, logger
 
 # How long tasks have to leave that are asked to end: whoever asked may not wait.
 PREEMPTED_SECS = 30.0
@@ -131,7 +131,7 @@ class TaskController(abc.ABC):
         allocator.keep_memory()
         progress_protocol.start_heartbeat(self._environ)
         try:
-            with self.preemption.listening(), warnings_told(lambda text: self.progress.emit("warning", text=text)):
+            with self.preemption.listening(), forward_warnings(lambda text: self.progress.emit("warning", text=text)):
                 # Told when signals are heard: whoever waits for this may send one.
                 self.events.started(self.max_steps)
                 outcome = self.run()

@@ -140,7 +140,7 @@ def _first_difference(
     name = kind if fault.name.replace("_", " ") == kind else f"{kind} {fault.name.removeprefix('predictions ')}"
     if sized:
         at = f"[{', '.join(map(str, fault.index))}]" if fault.index else ""
-        told = f"{name}{at} is {fault.one:.7g} in {sides[0]}, {fault.other:.7g} in {sides[1]}: they differ by "
+        told = f"{name}{at} is {fault.first:.7g} in {sides[0]}, {fault.second:.7g} in {sides[1]}: they differ by "
         told += f"{fault.absolute:.3g} (relative {fault.relative:.3g})"
         if fault.size > 1:
             told += f"; {fault.count} of {fault.size} elements differ, by {fault.largest_absolute:.3g} at most"

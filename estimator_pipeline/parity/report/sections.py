@@ -275,7 +275,7 @@ def _elements(difference: Difference) -> str:
     if difference.size < 2:
         return ""
     place = f"[{', '.join(map(str, difference.index))}]"
-    values = " and ".join(tally.pair(difference.one, difference.other))
+    values = " and ".join(tally.pair(difference.first, difference.second))
     beyond = f"{difference.count} of {counted(difference.size, 'element')}, " if difference.count else ""
     return f"{beyond}the worst {place}: {values}"
 
