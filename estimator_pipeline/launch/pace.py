@@ -5,7 +5,7 @@ Each worker reports how long it waits in a step after it has computed its gradie
 
     task                                the worker
     step, steps                         the global step, and the number of steps that the medians cover
-    step_ms, wait_ms, input_ms          see :class:`Pace`
+    step_ms, wait_ms, input_ms          see `Pace`
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. 
 | event | fields |
 | --- | --- |
 | start | task (its name in the cluster): a training begins, which ends with `result`, `end` or `raised`; rank (under |
-| | srun), process (the name from :func:`heartbeat_of`), max_steps (the global step of the end) |
+| | srun), process (the name from `heartbeat_of`), max_steps (the global step of the end) |
 | step | step (the global step), loss, steps_per_sec; steps (those of this task, if different) |
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
@@ -17,7 +17,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. 
 | result | status, global_step, metrics, exports [paths], steps (those of this task) |
 | heartbeat | none: the process is alive; mostly replaced by touching a file, see below. preempting (the sender of the |
 | | stop request) and seconds (the maximum time until it exits), when it stops training with a checkpoint |
-| pace | task, step, steps, step_ms, wait_ms, input_ms: see :mod:`~estimator_pipeline.launch.pace` |
+| pace | task, step, steps, step_ms, wait_ms, input_ms: see `estimator_pipeline.launch.pace` |
 | raised | the training has ended with an exception, which the program may catch: task, error (in one line), echo |
 | | (whether a different task's end is the cause, according to the error) |
 | end | status: "failed", "diverged" or "preempted"; caused_by (the task whose failure caused this one); |
@@ -27,9 +27,9 @@ ESTIMATOR_PIPELINE_PREEMPTED_FILE is for launchers that stop all tasks when one 
 --kill-on-bad-exit`: a preempted task creates this file and exits with 0 instead of 75.
 
 All fields except `time` and `event` are optional, and further ones may be added. Heartbeats would fill the file in
-weeks, so tasks of this package touch a file beside it instead (:func:`heartbeat_path`), every
+weeks, so tasks of this package touch a file beside it instead (`heartbeat_path`), every
 ESTIMATOR_PIPELINE_HEARTBEAT_SECS; without this variable there are no heartbeats. For programs that write no progress
-file, :mod:`~estimator_pipeline.progress.log_reader` creates the same events from the lines that `tf.estimator` logs.
+file, `estimator_pipeline.progress.log_reader` creates the same events from the lines that `tf.estimator` logs.
 
 If one command starts several tasks, such as `srun`, all of them share one progress file. Then each touches a separate
 file in the folder ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER, and deletes it when it exits.
@@ -296,7 +296,7 @@ class ProgressWriter:
         """Append one event.
 
         Args:
-            event: One of :data:`EVENTS`.
+            event: One of `EVENTS`.
             **fields: Its fields. NumPy values and paths are converted to plain values.
 
         Raises:

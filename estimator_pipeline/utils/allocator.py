@@ -5,7 +5,7 @@ when the top of an arena is free. The next step allocates the same memory, and t
 page fault for each 4 KiB. With several workers on a machine this takes a third of a step's time or more, since
 TensorFlow's threads allocate in separate arenas, and all of a step's memory is free when it waits for other workers.
 
-:func:`keep_memory` makes glibc keep its memory, by `mallopt` for this process and by the variables of `mallopt(3)` for
+`keep_memory` makes glibc keep its memory, by `mallopt` for this process and by the variables of `mallopt(3)` for
 its child processes. A process grows to the memory of its largest step, and does not shrink.
 
 It has no effect

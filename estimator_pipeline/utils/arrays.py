@@ -32,7 +32,7 @@ class Tolerance:
             largest value of a column, the error may be at most a hundred times as large.
         atol: Absolute error.
         reason: Why the values may differ.
-        atol_share: Limits atol to this share of the largest value of a series, see :meth:`of_series`: an error that is
+        atol_share: Limits atol to this share of the largest value of a series, see `of_series`: an error that is
             negligible for values of 1 is not negligible for values of 1e-9. None: atol is absolute.
 
     Raises:

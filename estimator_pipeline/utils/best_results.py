@@ -2,7 +2,7 @@
 
 The user's function `compare(best_eval_result=, current_eval_result=)` compares two results. Comparisons with NaN are
 false: if the best result so far is NaN, such a function rejects all later results. Here a NaN result is never the best.
-:func:`is_better` and :func:`is_number` find out by calls of the function whether it uses the NaN metric, so that a NaN
+`is_better` and `is_number` find out by calls of the function whether it uses the NaN metric, so that a NaN
 in other metrics has no effect.
 """
 

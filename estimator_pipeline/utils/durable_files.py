@@ -105,7 +105,7 @@ def sync_companions() -> None:
 
 
 def sync_tree(path: str | os.PathLike[str]) -> None:
-    """Apply :func:`sync` to a file, or to a folder and its content."""
+    """Apply `sync` to a file, or to a folder and its content."""
     if not os.path.isdir(path):
         sync([path])
         return

@@ -4,8 +4,8 @@ The import creates about 400,000 objects that live until the process exits. The 
 thousand times during the import, and once more at exit. This is a third of the CPU time of a process that only imports
 TensorFlow.
 
-* :func:`loading` disables the GC during imports.
-* In a process of the command line (:func:`own_process`) it also calls `gc.freeze`, so that later collections, and those
+* `loading` disables the GC during imports.
+* In a process of the command line (`own_process`) it also calls `gc.freeze`, so that later collections, and those
   at exit, skip the imported objects. In a program that imports this package as a library nothing is frozen.
 """
 

@@ -83,7 +83,7 @@ def canonical(names: Iterable[str], kept: Mapping[str, str | None] | None = None
     Args:
         names: The names of all variables of one side, weights and slots, with or without ":0".
         kept: Known names, without ":0" -> canonical name, or None for an omitted variable; see
-            :mod:`estimator_pipeline.parity.optimizer_slots`. It takes precedence over the rules.
+            `estimator_pipeline.parity.optimizer_slots`. It takes precedence over the rules.
 
     Returns:
         Canonical name -> the name in `names`, in the same order.

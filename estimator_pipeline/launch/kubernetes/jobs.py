@@ -1,7 +1,7 @@
 """Kubernetes jobs of this package: submit, status, list and cancel, by kubectl.
 
 All state is in the cluster: the objects have the job's name as a label, and the tasks and a digest of the manifests as
-annotations (:mod:`~estimator_pipeline.launch.kubernetes.manifests`).
+annotations (`estimator_pipeline.launch.kubernetes.manifests`).
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def checked(
     text: str | None = None,
     timeout: float = COMMAND_SECS,
 ) -> str:
-    """Call :func:`run` and return the standard output.
+    """Call `run` and return the standard output.
 
     Raises:
         TaskFailedError: kubectl failed, or the cluster rejected the request.

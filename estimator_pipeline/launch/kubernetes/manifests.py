@@ -1,6 +1,6 @@
 """Kubernetes objects of a job file: Indexed Jobs with a headless Service, a JobSet, or Kubeflow's TFJob.
 
-:func:`render` is a pure function from a job to manifests as plain values. `manifest_text` formats them as YAML, and
+`render` is a pure function from a job to manifests as plain values. `manifest_text` formats them as YAML, and
 `kubectl.py` applies them.
 
 **Restarts.** Synchronous training stops as a whole when a task dies, and restarts as a whole from the checkpoint:

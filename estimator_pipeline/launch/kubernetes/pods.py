@@ -123,7 +123,7 @@ def _labels(section: Kubernetes, name: str) -> dict[str, str]:
 
 
 def config_map(job: Job, name: str, text: str) -> dict[str, Any]:
-    """Build the ConfigMap with the job file, which is mounted at :data:`JOB_FOLDER`.
+    """Build the ConfigMap with the job file, which is mounted at `JOB_FOLDER`.
 
     Its name has a digest of the text, so that a changed job file has a different ConfigMap and different pods: running
     pods never see a changed job file.

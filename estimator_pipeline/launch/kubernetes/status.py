@@ -71,7 +71,7 @@ class PodState:
         state: The phase in Kubernetes, or "Terminating".
         text: The state as text.
         node: Its node.
-        restarts: The number of restarts of its container; in :class:`KubernetesStatus`, of its task.
+        restarts: The number of restarts of its container; in `KubernetesStatus`, of its task.
         exit_code: The exit code of its container, if that has ended.
         failed: The time of its last failure in the API's format; "" if it has not failed.
         failure: The failure as text, if it has failed.

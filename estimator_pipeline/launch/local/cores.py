@@ -57,7 +57,7 @@ def thread_environment(
     """Return the variables that size each task's thread pools to its CPUs, except those set in `environ`.
 
     Args:
-        cores: The result of :func:`share_cores`. A CPU shared by n tasks counts as 1/n for each.
+        cores: The result of `share_cores`. A CPU shared by n tasks counts as 1/n for each.
         environ: The environment that the tasks will inherit.
 
     Returns:

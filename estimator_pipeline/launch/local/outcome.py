@@ -36,7 +36,7 @@ class TaskEnd:
     log: Path
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document."""
+        """Return it as a JSON document."""
         return {**self.__dict__, "log": str(self.log)}
 
 
@@ -53,7 +53,7 @@ class Failure:
         description: The failure, where the exit code is not enough: "made no step for 60.1 s". In JSON: `what`.
         refusal: The input error that the task reported: code, what, found, hint.
         where: For a hung task, and those that made no step with it: the lines of user code that they were in, see
-            :func:`stacks.user_lines`.
+            `stacks.user_lines`.
         error: The exception in one line, as the task reported it or from the last traceback in its log.
     """
 
@@ -76,7 +76,7 @@ class Failure:
         return f"{self.task} {self.description or ended}" + (f": {why}" if why else "")
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document."""
+        """Return it as a JSON document."""
         document = {
             "task": self.task,
             "exit_code": self.exit_code,
@@ -113,7 +113,7 @@ class LaunchOutcome:
         seconds: The duration of the launch.
         tasks: The end of each task.
         failure: Set if `reason` is "failed", "hung", "diverged" or "preempted".
-        result: The job's result, see :func:`combined_result`; None if no task reported anything.
+        result: The job's result, see `combined_result`; None if no task reported anything.
         notes: The launcher's messages.
         signal: The signal that stopped the launcher, or that it forwarded, if any.
         attempts: The attempts under a supervisor; see `history.Attempt`.
@@ -139,7 +139,7 @@ class LaunchOutcome:
         return self.exit_code == 0
 
     def document(self) -> dict[str, Any]:
-        """As a JSON document."""
+        """Return it as a JSON document."""
         failure = None if self.failure is None else self.failure.document()
         return finite(
             {
@@ -211,7 +211,7 @@ def last_lines(log: Path, *, count: int = 20, offset: int = 0, limit: int = 64 *
 
 
 def end_of(log: Path, *, offset: int, limit: int) -> str:
-    """Return the end of a log as text, "" if it cannot be read; see :func:`last_lines`."""
+    """Return the end of a log as text, "" if it cannot be read; see `last_lines`."""
     try:
         with open(log, "rb") as source:
             end = source.seek(0, 2)

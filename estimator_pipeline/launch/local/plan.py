@@ -215,12 +215,12 @@ def plan_local(
         shape: The cluster.
         ports: Its ports, at least `shape.ports`.
         log_dir: The folder for logs and progress files.
-        run_id: See :func:`new_run_id`.
+        run_id: See `new_run_id`.
         environ: The environment that the tasks will inherit. Its settings of threads and of TensorFlow's log level are
             kept.
         foreign: Whether the command is a user program.
         hold_ports: Whether the launcher keeps the ports bound; the tasks' servers must know.
-        cores: "split": each task gets its share of the CPUs, and as many threads, see :func:`cores.share_cores`.
+        cores: "split": each task gets its share of the CPUs, and as many threads, see `cores.share_cores`.
             "share": all tasks run on all CPUs, and TensorFlow chooses the number of threads.
         available: The CPUs to split; None for those that this process may use.
         heartbeat: Seconds between two heartbeats of a task; None for none. User programs send none.

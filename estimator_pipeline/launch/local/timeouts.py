@@ -33,7 +33,7 @@ class TaskTimeouts:
 
     Attributes:
         step: Seconds without a step, an evaluation, a checkpoint or an export while a task trains.
-        start: Seconds from its start to its first step; None: see :attr:`first_step`; 0: no timeout.
+        start: Seconds from its start to its first step; None: see `first_step`; 0: no timeout.
         heartbeat: Seconds without a heartbeat, for any task that has sent one. A task of this package that has reported
             nothing has ten minutes for the first heartbeat.
     """

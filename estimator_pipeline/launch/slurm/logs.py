@@ -65,7 +65,7 @@ def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: floa
     """Format progress as text.
 
     Args:
-        progress: See :func:`progress_of`.
+        progress: See `progress_of`.
         ended: Whether the job has ended; then warnings and the age of the progress are left out.
         now: The time in seconds since 1970; None for the current time.
     """

@@ -1,14 +1,14 @@
 """Slurm batch script of a job file.
 
 The script starts all tasks by one `srun` under `estimator-pipeline supervise`. Each task derives its role from Slurm's
-variables (:mod:`~estimator_pipeline.cluster.environments.slurm`); the ranks are the chief, the workers, the parameter
+variables (`estimator_pipeline.cluster.environments.slurm`); the ranks are the chief, the workers, the parameter
 servers, the evaluator. Roles with different resources are components of a heterogeneous job
 (https://slurm.schedmd.com/heterogeneous_jobs.html) in the same order.
 
 `srun --kill-on-bad-exit=1` stops all tasks when one fails, since tasks that do not communicate with it would not
 notice. It would do the same for a task that exits with 75, such as a preempted evaluator before the checkpoint is
 written; and the tasks that it stops would exit with 75 too. So here a preempted task creates a file and exits with 0
-(:mod:`~estimator_pipeline.progress.progress_file`).
+(`estimator_pipeline.progress.progress_file`).
 """
 
 from __future__ import annotations

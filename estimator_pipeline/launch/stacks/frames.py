@@ -1,7 +1,7 @@
 """Search for the current lines of user code in Python stacks.
 
 The stacks are those of a hung process when it is stopped, or of a running one on request
-(:mod:`~estimator_pipeline.progress.stack_dumps`). Python's faulthandler writes the stacks of all threads, the main
+(`estimator_pipeline.progress.stack_dumps`). Python's faulthandler writes the stacks of all threads, the main
 thread last, each with the innermost call first. Most of the calls are TensorFlow's.
 """
 
@@ -28,7 +28,7 @@ _Frame = tuple[str, str, str]
 
 
 def user_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
-    """Apply :func:`user_lines_in` to the stacks at the end of a log.
+    """Apply `user_lines_in` to the stacks at the end of a log.
 
     Args:
         log: The log of a process that printed its stacks at its end.
@@ -65,10 +65,10 @@ def user_lines_in(stacks: str) -> tuple[str, ...]:
 def waiting_line(stacks: str) -> str:
     """Return the innermost call of the main thread, and the line of user code that it comes from.
 
-    This is for stacks in which :func:`user_lines_in` finds nothing. Without user code, the line is one of this package.
+    This is for stacks in which `user_lines_in` finds nothing. Without user code, the line is one of this package.
 
     Args:
-        stacks: See :func:`user_lines_in`.
+        stacks: See `user_lines_in`.
 
     Returns:
         Such as "run of session.py, line 9, called by /home/me/train.py, line 3, in main". "" without a main thread.

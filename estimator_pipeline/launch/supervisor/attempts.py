@@ -55,8 +55,8 @@ def supervise_local(
     """Run a program as every task of a local cluster, and restart the cluster after failures.
 
     Each attempt has new ports, a new run id, and its logs in `attempt-N` of `log_dir`. The other arguments are those
-    of :func:`~estimator_pipeline.launch.local.plan.plan_local` and
-    :func:`~estimator_pipeline.launch.local.run.run_local`.
+    of `estimator_pipeline.launch.local.plan.plan_local` and
+    `estimator_pipeline.launch.local.run.run_local`.
 
     Args:
         limits: The limits of the restarts.
@@ -161,7 +161,7 @@ def supervise_command(
         timeout: Seconds for all attempts together.
         timeouts: Timeouts after which the command counts as hung.
         watch_path: A file or folder whose changes count as progress.
-        metrics: A file for Prometheus, see :class:`~estimator_pipeline.launch.local.metrics.MetricsView`; None for
+        metrics: A file for Prometheus, see `estimator_pipeline.launch.local.metrics.MetricsView`; None for
             none.
 
     Returns:

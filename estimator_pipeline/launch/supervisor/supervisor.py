@@ -58,7 +58,7 @@ def supervise(
 
     Args:
         run: Runs one attempt.
-        run_id: The run id of the first attempt, see :func:`attempt_run_id`.
+        run_id: The run id of the first attempt, see `attempt_run_id`.
         log_dir: The folder of the history; attempt N has its logs in `attempt-N` there.
         limits: The limits of the restarts.
         timeout: Seconds for all attempts together; None for no timeout.
