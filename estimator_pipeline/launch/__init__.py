@@ -1,4 +1,4 @@
-"""Launchers: a local cluster of TF_CONFIG tasks, supervision with restarts, Slurm and Kubernetes. No TensorFlow."""
+"""Launchers: local clusters, restarts, Slurm and Kubernetes. No TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removal of files of old runs: logs of `launch`, Slurm submissions, and their attempts.
+"""Removal of old logs, Slurm submissions and attempts.
 
 They are searched below a folder that contains model directories:
 
@@ -110,7 +110,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _runs(logs: Path) -> bool:
-    """Return whether a process of a launch runs on this machine; each attempt has its own run id."""
+    """Return whether a process of a launch, in any attempt, runs on this machine."""
     attempts = len(list(logs.glob("attempt-*"))) or 1
     return any(guard.survivors(attempt_run_id(logs.name, number), []) for number in range(1, attempts + 1))
 

@@ -1,4 +1,7 @@
-"""Exit codes of a task that decide whether it is restarted; `estimator_pipeline.errors` assigns them to its errors."""
+"""Exit codes of a task that decide about restarts.
+
+`estimator_pipeline.errors` assigns them to its errors.
+"""
 
 from __future__ import annotations
 

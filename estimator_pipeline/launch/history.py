@@ -1,4 +1,4 @@
-"""History of a supervised job: `events.jsonl`, one JSON object per line, and `summary.json`.
+"""History of a supervised job: `events.jsonl` and `summary.json`.
 
 | event | fields beside `time` and `attempt` |
 | --- | --- |
@@ -70,7 +70,9 @@ class Attempt:
 
 
 class History:
-    """Writer of `events.jsonl`. It ignores errors of the file, which must not end the job.
+    """Writer of `events.jsonl`.
+
+    It ignores errors of the file, which must not end the job.
 
     Args:
         folder: The folder of the file. It may not exist yet. A line that a killed supervisor left incomplete is ended.

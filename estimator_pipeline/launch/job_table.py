@@ -35,7 +35,10 @@ class JobRow(NamedTuple):
 
 
 def job_table(jobs: Sequence[JobRow]) -> list[str]:
-    """Format the lines of the table, with a header. Unknown cells are blank; without any name the column is omitted."""
+    """Format the lines of the table, with a header.
+
+    Unknown cells are blank. The column NAME is omitted if no job has a name.
+    """
     rows = [_HEADER, *(_cells(job) for job in jobs)]
     if not any(job.name for job in jobs):
         rows = [(row[0], *row[2:]) for row in rows]

@@ -1,4 +1,4 @@
-"""Detection of stragglers: the worker for which the others wait in each synchronous step.
+"""Detection of stragglers: workers for which the others wait in each step.
 
 Each worker reports how long it waits in a step after it has computed its gradients; the straggler waits least. An event
 `pace` has medians over the steps of the last one or two seconds:
@@ -59,7 +59,7 @@ class Straggler:
     input_ms: float
 
     def document(self) -> dict[str, Any]:
-        """Return it as a JSON document, with `share`: the part of each step that the others wait."""
+        """Return it as a JSON document; `share` is the part of a step spent waiting."""
         numbers = {"wait_ms": self.wait_ms, "step_ms": self.step_ms, "input_ms": self.input_ms}
         numbers["share"] = self.wait_ms / self.step_ms
         return {"task": self.task, **{name: round(value, 3) for name, value in numbers.items()}}
@@ -72,7 +72,7 @@ class Straggler:
 
 
 def straggler(paces: Mapping[str, Pace]) -> Straggler | None:
-    """Return the worker for which the others wait; None if the wait is short or there is only one worker.
+    """Return the worker for which the others wait, if the wait is long enough.
 
     Args:
         paces: The reports of all workers for the same steps, by task name.

@@ -22,7 +22,7 @@ def seconds_left(step: int | None, max_steps: int | None, steps_per_sec: float |
 
 
 def step_text(step: int, max_steps: int | None) -> str:
-    """Format a step: "step 300 of 1200 (25 %)", or "step 300" if the last step is unknown or passed."""
+    """Format a step: "step 300 of 1200 (25 %)", or without the last step "step 300"."""
     share = percent(step, max_steps)
     return f"step {step}" if share is None or step >= (max_steps or 0) else f"step {step} of {max_steps} ({share} %)"
 

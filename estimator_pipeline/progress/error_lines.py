@@ -1,4 +1,4 @@
-"""One-line descriptions of errors, from an exception or from a traceback in a log."""
+"""One-line descriptions of errors, from exceptions or tracebacks in logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RAISED = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:: (.*)|:?)$")
 
 
 def error_line(error: BaseException) -> str:
-    """Describe an exception in one line; for errors of this package without the type, which adds nothing."""
+    """Describe an exception in one line; for this package's errors without the type."""
     if isinstance(error, PipelineError):
         return short(f"{error.what.rstrip('.')}: {error.found}" if error.found else error.what)
     return short(described(type(error).__name__, str(error)))
@@ -51,7 +51,7 @@ def described(kind: str, text: str) -> str:
 
 
 def error_in(lines: Sequence[str]) -> str:
-    """Describe the exception of the last complete traceback in the lines of a log; "" without a traceback."""
+    """Describe the exception of the last traceback in a log; "" without one."""
     begins = [number for number, line in enumerate(lines) if line.rstrip().endswith(_TRACEBACK)]
     for begin in reversed(begins):
         indent = len(lines[begin]) - len(lines[begin].lstrip())

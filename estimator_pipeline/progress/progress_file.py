@@ -1,4 +1,4 @@
-"""Progress file: events that a running task writes for the launcher, one JSON object per line.
+"""Progress file: events of a running task, one JSON object per line.
 
 The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. The task appends events:
 
@@ -93,7 +93,10 @@ def from_environ(environ: Mapping[str, str]) -> ProgressWriter:
 
 
 def code_of_preemption(environ: Mapping[str, str], code: int) -> int:
-    """Return the exit code of a preempted task: `code`, or 0 after creating the preempted file, if one is set."""
+    """Return the exit code of a preempted task.
+
+    It is `code`, or 0 after creating the preempted file, if one is set.
+    """
     path = environ.get(PREEMPTED_FILE_VARIABLE)
     if not path:
         return code
@@ -113,13 +116,13 @@ def forget_preemption(environ: Mapping[str, str]) -> None:
 
 
 def heartbeat_path(progress: str | os.PathLike[str]) -> Path:
-    """Return the heartbeat file of a task: "worker-0.heartbeat" beside "worker-0.progress.jsonl"."""
+    """Return a task's heartbeat file, beside its progress file."""
     path = Path(progress)
     return path.with_name(f"{path.name.removesuffix('.jsonl').removesuffix('.progress')}.heartbeat")
 
 
 class _Heart:
-    """Touches a file every `interval` seconds until the process exits or the heartbeat is stopped.
+    """Loop that touches a file every `interval` seconds until it is stopped.
 
     Each time it also retries to write events that are pending.
     """
@@ -156,7 +159,7 @@ _beating: dict[tuple[int, str], _Heart] = {}
 
 
 def start_heartbeat(environ: Mapping[str, str]) -> bool:
-    """Start a thread that sends heartbeats until the process exits, if the launcher requests them.
+    """Start a thread that sends heartbeats, if the launcher requests them.
 
     Heartbeats stop if the process is suspended, the machine is lost, or a call never releases the GIL. They continue
     if the training hangs. Calling this again has no effect.
@@ -190,13 +193,13 @@ def start_heartbeat(environ: Mapping[str, str]) -> bool:
 
 
 def stop_heartbeat() -> None:
-    """Stop the heartbeats before the process exits without shutting down the interpreter."""
+    """Stop the heartbeats before an exit that skips the interpreter's shutdown."""
     for heart in _beating.values():
         heart.stop()
 
 
 def heartbeat_of(folder: str | os.PathLike[str]) -> Path:
-    """Return the heartbeat file "HOST-PROCESS" of this process in a folder shared by several tasks."""
+    """Return this process's heartbeat file "HOST-PROCESS" in a shared folder."""
     return Path(folder) / f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -276,7 +279,9 @@ def _outbox_of(path: Path) -> _Outbox:
 
 
 class ProgressWriter:
-    """Writer of events to a progress file. It ignores errors of the file, which must not end the training.
+    """Writer of events to a progress file.
+
+    It ignores errors of the file, which must not end the training.
 
     On a full disk events are kept, and written with a later event or heartbeat.
 
@@ -469,7 +474,7 @@ class TaskState:
 
 
 def cause_of(event: Mapping[str, Any]) -> str:
-    """Return the task that an `end` event reports as the cause of its failure; "" for none.
+    """Return the task that an `end` event reports as the cause; "" for none.
 
     In older files the field is "because".
     """

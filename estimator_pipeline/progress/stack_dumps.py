@@ -43,7 +43,10 @@ class StackDumps:
         self._answered: tuple[int, int] | None = None
 
     def look(self) -> None:
-        """Write the stacks if they were requested since the last call. Raises nothing: heartbeats must continue."""
+        """Write the stacks if they were requested since the last call.
+
+        It raises nothing, since heartbeats must continue.
+        """
         with contextlib.suppress(Exception):
             asked = self._asked()
             if asked != self._answered:

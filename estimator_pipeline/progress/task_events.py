@@ -17,7 +17,9 @@ _RANK = "SLURM_PROCID"
 
 
 class TaskEvents:
-    """Writer of the events that name the task, since all tasks of an `srun` write to one file.
+    """Writer of the events that name the task.
+
+    All tasks of an `srun` write to one file.
 
     Args:
         environ: The environment of this process.

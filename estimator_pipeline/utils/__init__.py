@@ -1,1 +1,4 @@
-"""General helpers: files, text, plain values, lazy imports. Of this package they import only `errors`."""
+"""General helpers: files, text, plain values, lazy imports.
+
+Of this package they import only `errors`.
+"""

@@ -1,4 +1,4 @@
-"""glibc malloc settings that keep freed memory in the process, since every training step needs it again.
+"""Settings of glibc's malloc that keep freed memory in the process.
 
 By default glibc returns the pages of a freed tensor to the kernel at once: blocks from 128 KiB on by `munmap`, others
 when the top of an arena is free. The next step allocates the same memory, and the kernel provides zeroed pages, with a
@@ -37,7 +37,7 @@ _PARAMETERS = (
 
 
 def keep_memory(environ: MutableMapping[str, str] | None = None) -> bool:
-    """Make this process and its children keep freed memory; return whether glibc's settings were changed.
+    """Make glibc keep freed memory; return whether the settings were changed.
 
     Args:
         environ: The environment of child processes, to which the variables are added; by default `os.environ`.

@@ -1,4 +1,4 @@
-"""Comparison of two sets of named arrays: names, then shapes, then dtypes, then values. NumPy only.
+"""Comparison of two sets of named arrays: names, shapes, dtypes, values.
 
 The error of a value is reported in three ways: absolute, relative to the larger of the two, and in units in the last
 place (ULP): the number of values of the dtype between the two. A value is within a tolerance if it meets any of its
@@ -172,7 +172,7 @@ class Comparison:
 
     @property
     def largest_fault(self) -> Difference | None:
-        """The difference to report first: names and shapes before values, then the largest."""
+        """The difference to report first: names, then shapes, then the largest value."""
         return max(self.faults, key=lambda fault: (fault.kind != "value", fault.relative), default=None)
 
     @property
@@ -309,7 +309,7 @@ def _of_numbers(
 
 
 def ulps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the distances of two arrays' elements in units in the last place, as int64.
+    """Return the distances of two arrays' elements in ULP, as int64.
 
     The distance of adjacent floats is 1; that of -x and +x counts all floats between them. The distance of NaN and any
     other value is the largest int64.

@@ -43,7 +43,7 @@ def rename(
 
 
 def write(path: str | os.PathLike[str], content: bytes, *, to_disk: bool = True) -> None:
-    """Write a small local file atomically: readers see the old content or the new content.
+    """Write a small local file atomically: readers see the old or the new content.
 
     Args:
         path: The file, in an existing folder.
@@ -94,7 +94,7 @@ _companions: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def with_checkpoints(companion: Any) -> None:
-    """Register an object whose `sync()` is called before each checkpoint, such as the ledger of its steps."""
+    """Register an object whose `sync()` is called before each checkpoint."""
     _companions.add(companion)
 
 

@@ -1,4 +1,4 @@
-"""Errors of a failing disk or file server, reported with the file's name in one message.
+"""Errors of a failing disk or file server, in one message with the file's name.
 
 They do not depend on the input: the same command may succeed later, or on a different disk.
 """
@@ -32,7 +32,7 @@ def failed(error: BaseException) -> bool:
 
 
 def explained(error: BaseException) -> DiskError | None:
-    """Convert an operating system's or TensorFlow's error of a failing disk; None for any other error."""
+    """Convert the error of a failing disk; None for any other error."""
     text = str(getattr(error, "message", error))
     why = next((message for message in WORDS if message in text.lower()), None)
     if why is None or not (isinstance(error, OSError) or type(error).__module__.startswith("tensorflow.")):
@@ -42,14 +42,14 @@ def explained(error: BaseException) -> DiskError | None:
 
 
 def place_in(text: str, why: str) -> str | None:
-    """Return the file in a TensorFlow error, where it precedes the operating system's message."""
+    """Return the file that precedes the system's message in a TensorFlow error."""
     match = re.search(rf"(\S+); {re.escape(why)}", text, re.IGNORECASE)
     return match and match[1]
 
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the file's name to the error of a failing disk in the block, which reads this file.
+    """Add the file's name to errors of a failing disk in the block.
 
     Raises:
         DiskError: The file cannot be read. Other errors are unchanged.

@@ -11,7 +11,7 @@ __all__ = ["finite", "plain"]
 
 
 def finite(value: Any) -> Any:
-    """Replace NaN and infinities by the strings "NaN", "Infinity" and "-Infinity", since JSON has no such numbers.
+    """Replace NaN and infinities by the strings "NaN", "Infinity" and "-Infinity".
 
     `float()` converts them back.
     """
@@ -25,7 +25,7 @@ def finite(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Convert NumPy scalars and arrays to Python numbers, and paths and everything else to strings."""
+    """Convert NumPy values to Python numbers, and everything else to strings."""
     if hasattr(value, "tolist"):
         return finite(value.tolist())
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)

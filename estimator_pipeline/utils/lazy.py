@@ -11,7 +11,7 @@ __all__ = ["attach"]
 
 
 def attach(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package that imports its names on first use.
+    """Return `__getattr__` and `__dir__` of a package with lazy imports.
 
     Args:
         package: The package's `__name__`.

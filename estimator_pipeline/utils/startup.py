@@ -23,7 +23,7 @@ _is_command = False
 
 
 def own_process() -> None:
-    """Mark this process as one of the command line, so that imported objects are frozen."""
+    """Mark this process as one of the command line, to freeze imported objects."""
     global _is_command
     _is_command = True
 
@@ -34,7 +34,7 @@ def is_own_process() -> bool:
 
 
 def is_interactive() -> bool:
-    """Return whether this is an interactive interpreter or a notebook, which continues after an interrupt."""
+    """Return whether this is an interactive interpreter or a notebook."""
     return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
 
 

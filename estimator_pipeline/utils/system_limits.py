@@ -73,7 +73,10 @@ def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, ta
 
 
 def warn(environ: Mapping[str, str]) -> None:
-    """Log a warning if a limit is too low for a training; this process may not train, or need fewer threads."""
+    """Log a warning if a limit is too low for a training.
+
+    This process may not train, or need fewer threads.
+    """
     try:
         require(environ, trains=True)
     except ConfigError as error:
@@ -87,7 +90,7 @@ def in_words() -> str:
 
 
 def explained(error: BaseException) -> ConfigError | None:
-    """Convert the error of a TensorFlow that could not be loaded for lack of memory; None for any other error."""
+    """Convert the error of loading TensorFlow without enough memory; None for others."""
     if not isinstance(error, MemoryError) and not any(message in str(error).lower() for message in _UNMAPPED):
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -121,7 +124,7 @@ def _of_threads() -> dict[int, str]:
 
 
 def _startable(count: int) -> int:
-    """Return how many of `count` threads can be started at the same time, by starting them."""
+    """Return how many of `count` threads can be started at the same time."""
     over, threads = threading.Event(), []
     size = threading.stack_size(64 * 1024)
     try:

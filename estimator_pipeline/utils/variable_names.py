@@ -145,7 +145,10 @@ def _of(name: str, all_names: Mapping[str, str]) -> str | None:
 
 
 def _is_a_heads_setting(name: str, all_names: Mapping[str, str]) -> bool:
-    """Return whether it is a hyperparameter of a head's optimizer, and not a weight in a scope `training`."""
+    """Return whether it is a hyperparameter of a head's optimizer.
+
+    A layer in a scope `training` has weights there.
+    """
     scope = _OF_A_HEAD.match(name)
     if scope is None:
         return False
@@ -164,7 +167,7 @@ def _newer_slot(name: str, before: str, all_names: Mapping[str, str]) -> str | N
 
 
 def _in_a_scope(name: str, all_names: Mapping[str, str]) -> str | None:
-    """Return the canonical name of a slot that was created in a scope that its variable's name does not have."""
+    """Return the canonical name of a slot that was created in a separate scope."""
     *parts, last = name.split("/")
     for start in range(1, len(parts)):
         weight = "/".join(parts[start:])
@@ -180,7 +183,7 @@ def _v1_slot(weight: str, ending: str, all_names: Mapping[str, str]) -> str | No
 
 
 def _weights_like(head: str, all_names: Mapping[str, str]) -> set[str]:
-    """Return the names below `head` if it is a layer; hyperparameters have only other hyperparameters beside them."""
+    """Return the names below `head` if it is a layer, which has other variables too."""
     beside = {name for name in all_names if name.startswith(f"{head}/") and "/" not in name[len(head) + 1 :]}
     settings = {f"{head}/{setting}" for setting in (*_SETTINGS, *_OF_FTRL, "iter")}
     settings |= {name for name in beside if _FROM_THE_STEP.fullmatch(name.rpartition("/")[2])}

@@ -1,4 +1,4 @@
-"""Kubernetes: the manifests of a job file, and the submission, status and deletion of jobs by `kubectl`.
+"""Kubernetes: manifests of a job file, and jobs by `kubectl`.
 
 Manifests are pure functions of the job (`manifests.py`, `pods.py`); only `kubectl.py` and `logs.py` start kubectl. The
 command line is in `cli/submit`.

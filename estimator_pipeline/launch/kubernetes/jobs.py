@@ -236,7 +236,7 @@ def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
 
 
 def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tuple[JobName, KubernetesStatus]]:
-    """List all jobs of a namespace that were submitted by this package, the newest first.
+    """List this package's jobs in a namespace, the newest first.
 
     Kinds that the cluster does not know, or that this user may not see, are skipped.
 
@@ -308,7 +308,7 @@ def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:
 
 
 def _warning(job: JobName, environ: Mapping[str, str]) -> str:
-    """Return the last warning event of a job without pods, such as an exceeded quota or a rejected pod."""
+    """Return the last warning event of a job, such as an exceeded quota."""
     names = re.compile(rf"{re.escape(job.name)}(-[-a-z0-9]+)?")
     try:
         text = kubectl.checked(
@@ -339,7 +339,7 @@ def cancel(
     report: Callable[[str], None] = lambda text: None,
     poll: float = POLL_SECS,
 ) -> None:
-    """Delete a job that has not ended, wait until its pods are gone, and delete its other objects.
+    """Delete a running job, wait for the end of its pods, delete its other objects.
 
     Its pods get SIGTERM, and have kubernetes.termination_grace_seconds to stop with a checkpoint.
 

@@ -149,7 +149,7 @@ def checked(
 
 
 def create(text: str, *, job: JobName, environ: Mapping[str, str]) -> str | None:
-    """Create objects; return kubectl's output, or None if an object of this name exists.
+    """Create objects; return kubectl's output, or None if one exists already.
 
     Raises:
         TaskFailedError: kubectl failed, or the cluster rejected the request.
@@ -163,7 +163,7 @@ def create(text: str, *, job: JobName, environ: Mapping[str, str]) -> str | None
 
 
 def items(resources: str, *, job: JobName, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return all objects of some resources that belong to the job, in the API's format.
+    """Return the job's objects of some resources, in the API's format.
 
     Raises:
         KindUnavailableError: The cluster has no such resource, or this user may not see it.

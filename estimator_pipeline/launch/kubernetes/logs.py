@@ -38,7 +38,7 @@ def _log(pod: PodState, *arguments: str, job: JobName, environ: Mapping[str, str
 
 
 def failure_line(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> str:
-    """Return the log line with the error of a failed task; "" if its log is not available or has none."""
+    """Return the log line with a failed task's error; "" if there is no such line."""
     try:
         lines = failed_log(pod, lines=_LAST_LINES, job=job, environ=environ)
     except PipelineError:
@@ -50,14 +50,17 @@ def failure_line(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> 
 
 
 def failed_log(pod: PodState, *, lines: int, job: JobName, environ: Mapping[str, str]) -> list[str]:
-    """Return the last lines (0: all) of the container that failed, without TensorFlow's startup messages."""
+    """Return the last lines of the container that failed, 0 for all lines.
+
+    TensorFlow's startup messages are left out.
+    """
     arguments = [f"--tail={lines}"] if lines else []
     arguments += ["--previous"] if pod.previous else []
     return [line.rstrip() for line in _log(pod, *arguments, job=job, environ=environ) if not is_noise(line)]
 
 
 def progress_of(pods: Sequence[PodState], *, job: JobName, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return a job's progress from the last log lines of its first task and of its evaluator.
+    """Return a job's progress from the logs of its first task and its evaluator.
 
     The result is empty if the logs have no progress or are not available.
     """

@@ -1,4 +1,6 @@
-"""Kubernetes objects of a job file: Indexed Jobs with a headless Service, a JobSet, or Kubeflow's TFJob.
+"""Kubernetes objects of a job file.
+
+They are Indexed Jobs with a headless Service, a JobSet, or Kubeflow's TFJob.
 
 `render` is a pure function from a job to manifests as plain values. `manifest_text` formats them as YAML, and
 `kubectl.py` applies them.
@@ -135,7 +137,7 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
 
 
 def _annotate(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str], max_steps: int | None) -> None:
-    """Annotate the objects that run the pods with their tasks, the last step, and a digest of all objects.
+    """Annotate workloads with the tasks, the last step and a digest of all objects.
 
     So `status`, and the submission of a job of the same name, need only the cluster.
     """
@@ -150,7 +152,9 @@ def _annotate(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str], max_s
 
 
 def kubernetes_name(text: str) -> str:
-    """Convert a job's name to a valid name of a Service: lower-case letters, digits and dashes, a letter first.
+    """Convert a job's name to a valid name of a Service.
+
+    Such a name has lower-case letters, digits and dashes, and begins with a letter.
 
     Raises:
         ConfigError: The name has no valid character.
@@ -231,7 +235,10 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def _by_role(job: Job) -> bool:
-    """Return whether each role has a separate Job: its pods or commands differ, or TF_CONFIG is in the manifest."""
+    """Return whether each role has a separate Job.
+
+    This is so if the pods or commands of roles differ, or if TF_CONFIG is in the manifest.
+    """
     section, counts = job.kubernetes, role_counts(job)
     if len(counts) == 1:
         return section.tf_config == "written" and sum(counts.values()) > 1
@@ -259,7 +266,7 @@ def _indexed_jobs(job: Job, name: str, template: _Template) -> list[dict[str, An
 
 
 def _has_port(job: Job) -> bool:
-    """Return whether the tasks' port is fixed; with agreed ports, tasks bind any free port."""
+    """Return whether the port is fixed; tasks that agree on ports bind free ones."""
     return job.kubernetes.tf_config == "written" or job.cluster.ports != "agreed"
 
 

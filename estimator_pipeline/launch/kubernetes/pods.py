@@ -49,7 +49,10 @@ _DIGEST_DIGITS = 10
 
 @dataclass(frozen=True)
 class PodSettings:
-    """Resources and command of the pods of one role: `kubernetes.pods`, overridden by `kubernetes.roles.ROLE`."""
+    """Resources and command of the pods of one role.
+
+    They are those of `kubernetes.pods`, overridden by `kubernetes.roles.ROLE`.
+    """
 
     resources: Mapping[str, Any]
     node_selector: Mapping[str, str]
@@ -85,7 +88,7 @@ def pods_of(section: Kubernetes, role: str) -> PodSettings:
 
 
 def _command(section: Kubernetes, role: str) -> list[str]:
-    """Return the command of a container: the task, under a supervisor if there is a step timeout.
+    """Return a container's command, with a supervisor if there is a step timeout.
 
     The supervisor stops a hung task without restarting it: Kubernetes restarts the pods.
     """
@@ -220,7 +223,10 @@ def _container(
 
 
 def _pod_security(section: Kubernetes) -> dict[str, Any]:
-    """Return the pod's security context; with that of the container it satisfies the standard "restricted"."""
+    """Return the security context of a pod.
+
+    With the container's context it satisfies the Pod Security Standard "restricted".
+    """
     context: dict[str, Any] = {}
     if section.pod_security == "restricted":
         context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -269,7 +275,7 @@ def _source(volume: Volume) -> dict[str, Any]:
 
 
 def _index_variable() -> dict[str, Any]:
-    """Return a variable with the pod's completion index that other variables can reference.
+    """Return a variable with the completion index that others can reference.
 
     JOB_COMPLETION_INDEX is appended after all others, so that $(...) cannot reference it.
     """

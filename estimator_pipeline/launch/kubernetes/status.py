@@ -1,4 +1,4 @@
-"""Status of a job in Kubernetes, from the API's objects of its workloads and pods: pure functions.
+"""Status of a job in Kubernetes, derived from the API's objects.
 
 The fields are described in https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/,
 https://kubernetes.io/docs/concepts/workloads/controllers/job/, and the references of JobSet and TFJob.
@@ -125,7 +125,7 @@ class KubernetesStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether it is done, or has failed and no pod runs: with a Job for each role, one of them may fail first."""
+        """Whether it is done, or has failed and none of its pods runs."""
         alive = any(pod.state in ("Pending", "Running", "Terminating") for pod in self.pods)
         return self.state == "Complete" or (self.state == "Failed" and not alive)
 
@@ -181,7 +181,7 @@ def _times(number: int) -> str:
 
 
 def pod_states(pods: Iterable[Mapping[str, Any]], tasks: Mapping[str, str]) -> list[PodState]:
-    """Return the pods in the order of the tasks, those of a task in the order of their creation.
+    """Return the pods in the order of the tasks and of their creation.
 
     Args:
         pods: The pods in the API's format.
@@ -232,7 +232,10 @@ def _pod_state(pod: Mapping[str, Any], of_host: Mapping[str, str]) -> PodState:
 
 
 def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the API's status of the task's container; the state is that of a failing or waiting init container."""
+    """Return the API's status of the task's container.
+
+    The state is that of an init container while it waits or has failed.
+    """
     containers = [*status.get("containerStatuses", ())]
     main = next((item for item in containers if item.get("name") == CONTAINER), containers[0] if containers else {})
     if "running" in main.get("state", {}) or "terminated" in main.get("state", {}):
@@ -298,7 +301,7 @@ def _joined(text: str, message: str | None) -> str:
 
 
 def tasks_of_workloads(workloads: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the annotated tasks and their host names; empty if an earlier version submitted the job."""
+    """Return the annotated tasks and host names; older jobs have none."""
     for workload in workloads:
         text = (workload["metadata"].get("annotations") or {}).get(TASKS)
         if text:
@@ -307,7 +310,7 @@ def tasks_of_workloads(workloads: Iterable[Mapping[str, Any]]) -> dict[str, str]
 
 
 def max_steps_of(workloads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the annotated last step as a part of the progress; empty if it was not set."""
+    """Return the annotated last step as part of the progress, if it was set."""
     texts = [(workload["metadata"].get("annotations") or {}).get(MAX_STEPS, "") for workload in workloads]
     return {"max_steps": int(texts[0])} if texts and texts[0].isdigit() else {}
 
@@ -320,7 +323,7 @@ def manifests_of(workloads: Iterable[Mapping[str, Any]]) -> set[str]:
 def status_of(
     job_id: str, workloads: Sequence[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
 ) -> tuple[KubernetesStatus, list[PodState]]:
-    """Return the status of a job, without the information from logs, and all its pods.
+    """Return the status of a job without its logs, and all its pods.
 
     Args:
         job_id: "job/NAME".
@@ -338,7 +341,7 @@ def status_of(
 
 
 def _over_attempts(pods: Sequence[PodState]) -> PodState:
-    """Return the last of a task's pods, with the restarts and the last failure of all of them."""
+    """Return a task's last pod, with the restarts and last failure of all its pods."""
     failure = next((pod.failure for pod in reversed(pods) if pod.failure), "")
     restarts = len(pods) - 1 + sum(pod.restarts for pod in pods)
     return dataclasses.replace(pods[-1], restarts=restarts, failure=failure)

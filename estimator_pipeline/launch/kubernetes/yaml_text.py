@@ -1,4 +1,4 @@
-"""Manifests as YAML, with a comment for each task and for fields that need an explanation."""
+"""Manifests as YAML with comments."""
 
 from __future__ import annotations
 

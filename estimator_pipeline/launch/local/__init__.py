@@ -1,4 +1,4 @@
-"""A cluster on this machine: planned as data (`plan.py`), then run to its end (`run.py`), watched and shown.
+"""Local cluster of processes: the plan (`plan.py`) and the launcher (`run.py`).
 
 Restarts are decided in `launch/supervisor`.
 """

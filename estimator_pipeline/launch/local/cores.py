@@ -54,7 +54,9 @@ def share_cores(tasks: Sequence[Task], cores: Sequence[int]) -> dict[Task, tuple
 def thread_environment(
     cores: Mapping[Task, tuple[int, ...]], *, environ: Mapping[str, str]
 ) -> dict[Task, dict[str, str]]:
-    """Return the variables that size each task's thread pools to its CPUs, except those set in `environ`.
+    """Return the variables that size each task's thread pools to its CPUs.
+
+    Variables that are set in `environ` are left out.
 
     Args:
         cores: The result of `share_cores`. A CPU shared by n tasks counts as 1/n for each.

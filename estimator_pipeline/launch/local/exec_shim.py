@@ -1,4 +1,4 @@
-"""Script that starts a launched task's process and then becomes the task's program by `exec`.
+"""Script that prepares a task's process and then executes its program.
 
 It is started by its path with `python -I -S`, imports only the standard library and runs about ten milliseconds:
 
@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel send SIGKILL to this process when its parent dies; exit at once if it is dead.
+    """Have the kernel kill this process when its parent dies; exit if it is dead.
 
     Args:
         parent: The launcher's process id. If the launcher died before the request was in place, this process has a

@@ -17,7 +17,9 @@ _LINES = 400
 def build_failure(
     task: RunningTask, reason: str, tail: tuple[str, ...], *, caused_by: RunningTask | None = None
 ) -> Failure:
-    """Return the failure of a task that has ended; for a command with several tasks, that of the first failed task.
+    """Return the failure of a task that has ended.
+
+    For a command with several tasks it is the failure of the first failed task.
 
     Args:
         task: The task.

@@ -1,4 +1,4 @@
-"""Progress of a launch in Prometheus's text format, for the textfile collector of node_exporter.
+"""Metrics of a launch in Prometheus's text format, for node_exporter.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/: a metric family has HELP and TYPE lines and escaped
 labels. Samples have no timestamps, which the collector rejects. The label is `job_name`, the file name without its
@@ -232,7 +232,7 @@ def _runs(state: TaskState) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """Return a metric as a number; events have NaN and infinities as strings, since JSON has none."""
+    """Return a metric as a number; events have NaN and infinities as strings."""
     if isinstance(value, int | float):
         return value
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else None

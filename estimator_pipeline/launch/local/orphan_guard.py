@@ -1,4 +1,4 @@
-"""Cleanup of the processes that a launch left running; as a script, cleanup after a killed launcher.
+"""Cleanup of processes that a launch left running; also the guard script.
 
 The launcher starts one guard beside its tasks, by path with `python -I -S`:
 

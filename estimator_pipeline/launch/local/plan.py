@@ -1,4 +1,4 @@
-"""Plan of a local launch: the processes to start, as data that can be printed before anything runs."""
+"""Plan of a local launch: the processes to start, as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a launch, each with its process group, and the signals that the launcher receives."""
+"""Processes of a launch, and signals that the launcher receives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def end_name(exit_code: int) -> str:
 
 
 class Process:
-    """One task's program in a new session and process group, with its output in a log file.
+    """A task's program in a new session, with its output in a log file.
 
     The thread that starts it must outlive it: when that thread exits, the kernel kills the process too.
 
@@ -72,7 +72,10 @@ class Process:
         self.exit_code: int | None = None
 
     def look(self) -> bool:
-        """Return whether it has ended. It remains a zombie until `reap`, so that its group's number is not reused."""
+        """Return whether it has ended.
+
+        It remains a zombie until `reap`, so that the number of its group is not reused.
+        """
         if self.exit_code is None:
             self.exit_code = self._ended()
             if self.exit_code is not None:
@@ -88,14 +91,17 @@ class Process:
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def terminate(self) -> None:
-        """Send SIGTERM to the whole group, once, and SIGCONT, so that a suspended process receives it."""
+        """Send SIGTERM to the group, once, and SIGCONT for suspended processes."""
         if self.stopped_at is None:
             self.stopped_at = time.monotonic()
             guard_module.send_to_groups([self.pid], signal.SIGTERM)
             guard_module.send_to_groups([self.pid], signal.SIGCONT)
 
     def abort(self) -> None:
-        """Send SIGABRT to the process, once: under PYTHONFAULTHANDLER, Python prints all its stacks and exits."""
+        """Send SIGABRT to the process, once.
+
+        Under PYTHONFAULTHANDLER, Python prints its stacks and exits.
+        """
         if self.stopped_at is None:
             self.stopped_at = time.monotonic()
             guard_module.send([self.pid], signal.SIGABRT)
@@ -116,7 +122,7 @@ class Process:
 
 
 class Guard:
-    """The process that kills the tasks if this one is killed with SIGKILL. See `orphan_guard.py`.
+    """Process that kills the tasks if the launcher is killed, see `orphan_guard.py`.
 
     Args:
         run_id: The launch's value of ESTIMATOR_PIPELINE_RUN_ID.
@@ -175,7 +181,7 @@ _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Interruptions:
-    """Signals that stop the launcher, and signals to forward to its tasks, in the order of arrival."""
+    """Received signals that stop the launcher, and signals to forward to its tasks."""
 
     def __init__(self) -> None:
         self.received: list[int] = []

@@ -181,7 +181,7 @@ class _Job:
             time.sleep(_POLL)
 
     def _allowed(self, task: RunningTask) -> float:
-        """Return the seconds from SIGTERM to SIGKILL: more for a task that reports that it writes a checkpoint."""
+        """Return the seconds from SIGTERM to SIGKILL; more while it writes a checkpoint."""
         if self._reason in ("interrupted", "preempted") and task.state.preempting is not None:
             return self._grace + task.state.preempting
         return self._grace
@@ -250,7 +250,7 @@ class _Job:
                 self._failed.append(task)
 
     def _left_early(self, task: RunningTask) -> bool:
-        """Return whether it exited with code 0 before its end without having been stopped."""
+        """Return whether it exited with code 0 before its end without being stopped."""
         if not task.left_early or task.process.stopped_at is not None or self._signal is not None:
             return False
         error = self._write_probe.lacking(time.monotonic())
@@ -262,11 +262,11 @@ class _Job:
         return error is None
 
     def _is_optional(self, task: RunningTask) -> bool:
-        """Return whether the job continues without it: this package's evaluator, as the chief evaluates at the end."""
+        """Return whether it is this package's evaluator: the chief evaluates at the end."""
         return task.plan.task.type == "evaluator" and not self.plan.foreign and self._training()
 
     def _resolve_failure(self, now: float) -> None:
-        """Find the task that failed first, waiting for a task that a failed one reports as the cause."""
+        """Find the task that failed first, and wait for a task reported as the cause."""
         if not self._failed or self._failure is not None:
             return
         if self._first_failed is None:
@@ -310,7 +310,10 @@ class _Job:
         return any(task.alive and task.trains for task in self.running)
 
     def _discount_suspension(self, now: float) -> None:
-        """Extend the timeouts after the machine was suspended; not twice in a row, as the machine may only be slow."""
+        """Extend the timeouts after the machine was suspended.
+
+        Not twice in a row, since then the machine may only be slow.
+        """
         missed = now - self._looked - _POLL
         suspended = missed > _SUSPENDED_SECS
         if suspended and not self._suspended:
@@ -375,7 +378,10 @@ class _Job:
         )
 
     def _quiet(self, task: RunningTask, now: float) -> bool:
-        """Return whether a task's heartbeat is overdue. Among tasks that wait for each other, it is the hung one."""
+        """Return whether a task's heartbeat is overdue.
+
+        Among tasks that wait for each other, such a task is the hung one.
+        """
         quiet = task.monitor.quiet(now)
         return quiet is not None and quiet > _HEARTBEATS_MISSED * HEARTBEAT_SECS
 
@@ -418,7 +424,7 @@ class _Job:
             self.view.note(text)
 
     def clean_up(self) -> None:
-        """Kill what still runs: children that outlived their task, or all tasks after an error of the launcher."""
+        """Kill all processes that still run: children of tasks, or tasks after an error."""
         groups = [task.process.pid for task in self.running if task.started]
         left = guard_module.survivors(self.plan.run_id, groups)
         if left and not any(task.alive for task in self.running):

@@ -69,7 +69,7 @@ class ChangeDetector:
 
 
 class Heartbeats:
-    """Heartbeat files of the tasks that one command started, on this machine or others.
+    """Heartbeat files of the tasks that one command started, on any machine.
 
     Args:
         folder: The folder of these files. Files that exist already belong to earlier tasks.
@@ -104,7 +104,7 @@ class Heartbeats:
 
     @staticmethod
     def _is_dead(name: str) -> bool:
-        """Return whether it is a process of this host that has exited; the command's exit shows a relevant one."""
+        """Return whether it is a process of this host that has exited."""
         host, _, number = name.rpartition("-")
         return host == socket.gethostname() and number.isdecimal() and not psutil.pid_exists(int(number))
 
@@ -194,12 +194,14 @@ class RunningTask:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether it was killed while the kernel's count of out-of-memory kills rose (it does not name the process)."""
+        """Whether it was killed while the kernel's count of out-of-memory kills rose."""
         return self.state.exit_code == -signal.SIGKILL and memory_kills() > self._memory_kills
 
     @property
     def ended_as_asked(self) -> bool:
-        """Whether it ended as a preempted task should: it reported so, or got SIGTERM before its first event.
+        """Whether it ended as preempted.
+
+        That is, it reported so, or got SIGTERM before its first event.
 
         A task of this package handles signals from its first event on. Before that, during the imports, SIGTERM kills
         it.
@@ -209,7 +211,7 @@ class RunningTask:
 
     @property
     def left_early(self) -> str:
-        """How it exited with code 0 without reporting its end; "" where the exit code can be trusted.
+        """A description of an exit with code 0 before its end; "" for other exits.
 
         A task of this package reports its result. A user program may report nothing, and then its exit code counts; but
         it must report the end of a training whose start it reported.
@@ -256,14 +258,14 @@ class RunningTask:
             self.monitor.grew(now)
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Discount a time in which this process did not poll, such as a suspended machine."""
+        """Discount a time without polls, such as that of a suspended machine."""
         self.monitor.excuse(seconds, now)
         if self._heartbeats is not None:
             self._heartbeats.excuse(seconds, now)
 
 
 def memory_kills() -> int:
-    """Return how many processes the kernel has killed because the machine or a cgroup was out of memory."""
+    """Return how many processes the kernel has killed for lack of memory."""
     with contextlib.suppress(OSError, ValueError), open("/proc/vmstat") as counters:
         return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)
     return 0

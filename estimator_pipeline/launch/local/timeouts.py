@@ -63,7 +63,7 @@ class TaskTimeouts:
 
     @property
     def longest(self) -> float | None:
-        """The longest timeout of a step, for a program whose start and steps cannot be distinguished."""
+        """The longer of `step` and `start`, for programs that report no events."""
         return max((limit for limit in (self.start, self.step) if limit), default=None)
 
 
@@ -122,7 +122,7 @@ class TaskMonitor:
         self._unheard = self._beat_unheard = -math.inf
 
     def mute(self, now: float, allowed: TaskTimeouts) -> bool:
-        """Return whether it is a user program that has shown no progress for longer than a step may take."""
+        """Return whether it is a user program that shows no progress in time."""
         limit = allowed.longest
         late = limit is not None and now - self.started > limit
         return late and self.trains and self.foreign and not (self._has_events or self._grew)
@@ -146,11 +146,14 @@ class TaskMonitor:
         self._beat = now
 
     def beats(self, latest: Mapping[str, float]) -> None:
-        """Record the last heartbeat of each process of a command; the oldest of them counts."""
+        """Record the last heartbeat of each process of a command; the oldest counts."""
         self._process, self._beat = min(latest.items(), key=lambda item: item[1], default=("", None))
 
     def grew(self, now: float) -> None:
-        """Record a change of the log or the watched path. It counts for a program that reports no events."""
+        """Record a change of the log or the watched path.
+
+        It counts for a program that reports no events.
+        """
         self._grew = True
         if not self._has_events:
             self._last_event = now

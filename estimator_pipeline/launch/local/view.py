@@ -32,7 +32,7 @@ class View:
     """Base class of views: the callbacks of the launcher, which show nothing here."""
 
     def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
-        """Handle the start of all tasks. The launcher updates the states while the job runs."""
+        """Handle the start of all tasks; the launcher updates the states later."""
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
         """Handle an event of a task. Its state includes this event and maybe later ones."""
@@ -41,7 +41,7 @@ class View:
         """Handle the end of a task's process."""
 
     def failed(self, reason: str, failure: Failure) -> None:
-        """Handle a job that failed, hangs, diverged or was preempted; the running tasks are being stopped."""
+        """Handle a failed, hung, diverged or preempted job, whose tasks are stopping."""
 
     def note(self, text: str) -> None:
         """Show a message of the launcher."""
@@ -67,7 +67,9 @@ class SilentView(View):
 
 
 class LineView(View):
-    """Lines for a file, a pipe or a CI log: steps every few seconds, everything else at once.
+    """View that writes lines for a file, a pipe or a CI log.
+
+    Steps are shown every few seconds, everything else at once.
 
     Args:
         stream: The stream to write to.
@@ -132,7 +134,7 @@ class LineView(View):
 
 
 class LiveView(View):
-    """A table that is redrawn in place four times a second; notes are printed above it.
+    """View with a table that is redrawn in place; notes are printed above it.
 
     Args:
         stream: A terminal.

@@ -1,4 +1,4 @@
-"""Filters for logs that are shown: TensorFlow's startup messages and terminal control sequences.
+"""Filters for logs: TensorFlow's startup messages and terminal sequences.
 
 `progress/log_reader.py` reads events from logs.
 """

@@ -1,4 +1,4 @@
-"""Removal of terminal control sequences from untrusted text, such as logs, exceptions and names of jobs.
+"""Removal of terminal control sequences from untrusted text, such as logs.
 
 Such sequences can set the window title, write to the clipboard, create links, move the cursor over earlier output, or
 simulate keyboard input (ECMA-48 and xterm: https://invisible-island.net/xterm/ctlseqs/ctlseqs.html).

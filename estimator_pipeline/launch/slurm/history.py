@@ -1,4 +1,7 @@
-"""Failures and restarts of a Slurm job's tasks, read from `run-N/events.jsonl` and `output.log`."""
+"""Failures and restarts of a Slurm job's tasks, from its supervisor's files.
+
+These are `run-N/events.jsonl` and `output.log`.
+"""
 
 from __future__ import annotations
 
@@ -115,6 +118,6 @@ def _failure(event: dict[str, Any], run: Path, tasks: Sequence[str]) -> TaskFail
 
 
 def was_asked(folder: Path) -> bool:
-    """Return whether the script, and not only srun or a task, was asked to stop; its last line shows it."""
+    """Return whether the script was asked to stop, according to its last line."""
     lines = end_of(folder / OUTPUT, offset=0, limit=_LAST_LINE_BYTES).rstrip().splitlines()
     return bool(lines and _ASKED.search(lines[-1]))

@@ -1,4 +1,4 @@
-"""Slurm jobs of this package: submit, status, list and cancel, by Slurm's commands.
+"""Slurm jobs: submit, status, list and cancel, by Slurm's commands.
 
 A submission has a folder with the script, the job file, `submission.json` and logs:
 
@@ -182,7 +182,9 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
 
 
 def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[JobStatus]:
-    """Return the status of a job, or of each array element. If Slurm does not answer, it has the tasks' progress only.
+    """Return the status of a job, or of each array element.
+
+    If Slurm does not answer, it has only the tasks' progress.
 
     Raises:
         ConfigError: There is no scontrol.
@@ -195,7 +197,7 @@ def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[Jo
 
 
 def list_jobs(folder: Path, *, environ: Mapping[str, str]) -> list[tuple[Submission, list[JobStatus]]]:
-    """List this user's jobs that Slurm knows, and those submitted to a model directory below a folder.
+    """List this user's jobs in Slurm, and those submitted below a folder.
 
     Of the submissions to one model directory, only the newest is listed, and others that Slurm still knows. The newest
     jobs come first.
@@ -239,7 +241,7 @@ def _newest_records(folder: Path) -> Iterator[Path]:
 
 
 def _statuses(submission: Submission, records: list[dict[str, str]], environ: Mapping[str, str]) -> list[JobStatus]:
-    """Return the status of a job by Slurm's records; they are empty for a job that Slurm has forgotten."""
+    """Return the status of a job by Slurm's records, if Slurm still has them."""
     if not records:
         return [_forgotten(submission, i, environ) for i in range(submission.array or 1)]
     if submission.array is None:
@@ -305,7 +307,7 @@ def _program(name: str, environ: Mapping[str, str]) -> None:
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Remove the variables of this process's task, since a job inherits the environment of its submission."""
+    """Remove the variables of this process's task, which a job would inherit."""
     ours = {name for name in environ if name.startswith(("SLURM_", "SRUN_")) and name not in _CLIENT} | {"TF_CONFIG"}
     ours |= {RUN_ID_VARIABLE, EVALUATOR_VARIABLE, PROGRESS_VARIABLE}
     return {name: value for name, value in environ.items() if name not in ours}
@@ -360,7 +362,7 @@ def _show_job(job_id: str | None, environ: Mapping[str, str]) -> str:
 
 
 def _fields(text: str) -> list[dict[str, str]]:
-    """Parse lines of `scontrol show job --oneliner`: KEY=VALUE, where values may have blanks."""
+    """Parse `scontrol show job --oneliner`: KEY=VALUE, where values may have blanks."""
     key = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=")
     records = []
     for line in text.splitlines():
@@ -423,7 +425,7 @@ def _exit_code(text: str) -> int | None:
 
 
 def _forgotten(submission: Submission, element: int, environ: Mapping[str, str]) -> JobStatus:
-    """Return the status of a job that scontrol does not know, from accounting or from its logs."""
+    """Return the status of a job that scontrol has forgotten, by sacct or its logs."""
     job_id, folder = _id_of(submission, element), submission.log_folders[element]
     if shutil.which("sacct", path=environ.get("PATH")) is not None:
         command = ["sacct", "--allocations", "--parsable2", "--noheader", f"--jobs={job_id}"]
@@ -457,7 +459,7 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
 
 
 def _without_answer(submission: Submission, error: PipelineError) -> list[JobStatus]:
-    """Return the status of a job whose scheduler does not answer, from the tasks' progress."""
+    """Return the status without an answer of Slurm, from the tasks' progress."""
     statuses = []
     for element, folder in enumerate(submission.log_folders):
         history = history_of(folder, submission.tasks)

@@ -152,7 +152,7 @@ def plan_slurm(
 
 
 def _job_file(job: Job) -> str:
-    """Format the tasks' job file; the script's signals are added to an explicit list of signals."""
+    """Format the tasks' job file, with the script's signals in an explicit list."""
     explicit = job.run.preemption_signals
     if explicit is not None:
         listed = [*explicit, *(name for name in ("SIGTERM", "SIGUSR1") if name not in explicit)]
@@ -210,7 +210,7 @@ def _options(job: Job, component: Component) -> list[str]:
 
 
 def _user_option(text: str) -> str:
-    """Format an option of slurm.sbatch, which may be followed by further options: "--hold --nice=5"."""
+    """Format an option of slurm.sbatch, maybe with further ones: "--hold --nice=5"."""
     name, value = option_of(text) or (text, None)
     if value is None or value.startswith("--"):
         return text
@@ -242,7 +242,7 @@ def _counted(tasks: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote a value for an #SBATCH line: in double quotes if it has blanks or special characters."""
+    """Quote a value for an #SBATCH line if it has blanks or special characters."""
     plain = _one_line(text)
     if not plain or any(c.isspace() or c in "'\"#\\" for c in plain):
         return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""Status of a Slurm job, from Slurm's records and from the files of its supervisor and tasks."""
+"""Status of a Slurm job, from Slurm's records and the job's files."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def user_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
 
 
 def user_lines_in(stacks: str) -> tuple[str, ...]:
-    """Return the innermost lines of user code in each thread that may block the training.
+    """Return the innermost lines of user code in threads that may block training.
 
     These are the threads that TensorFlow called, for example for a generator of the input; without user code there,
     the function that TensorFlow called. If there are none, the main thread, unless it waits in TensorFlow. Other
@@ -63,7 +63,7 @@ def user_lines_in(stacks: str) -> tuple[str, ...]:
 
 
 def waiting_line(stacks: str) -> str:
-    """Return the innermost call of the main thread, and the line of user code that it comes from.
+    """Return the main thread's innermost call and the user code that it comes from.
 
     This is for stacks in which `user_lines_in` finds nothing. Without user code, the line is one of this package.
 

@@ -1,4 +1,4 @@
-"""Requests for the Python stacks of a running job's tasks. The tasks answer by `stack_dumps.py`."""
+"""Requests for the Python stacks of tasks, which answer by `stack_dumps.py`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Heart:
 
     @property
     def shared(self) -> bool:
-        """Whether it belongs to a task of a command with several tasks; such tasks delete the file when they exit."""
+        """Whether it is one of a command's tasks, which delete the file when they exit."""
         return self.path.parent.name == _HEARTS
 
     @property
@@ -92,13 +92,13 @@ def is_log_folder(folder: Path) -> bool:
 
 
 def attempt_of(folder: Path) -> Path:
-    """Return the folder of the newest attempt; the folder itself if it has no attempts."""
+    """Return the folder of the newest attempt; the folder itself without attempts."""
     attempts = [(int(match[1]), path) for path in folder.glob("attempt-*") if (match := _ATTEMPT.fullmatch(path.name))]
     return max(attempts)[1] if attempts else folder
 
 
 def newest_heartbeat(folder: Path) -> float:
-    """Return the time of the last heartbeat of an attempt's tasks, in seconds since 1970; 0 for none."""
+    """Return the time of the last heartbeat in seconds since 1970; 0 for none."""
     return max((heart.beat for heart in _hearts(folder)), default=0.0)
 
 
@@ -170,7 +170,7 @@ def _order(stacks: TaskStacks) -> tuple[str, int, str]:
 
 
 def _ask(folder: Path) -> float:
-    """Write the request; return its time by the clock of the file system, as for heartbeats and answers."""
+    """Write the request; return its time by the clock of the file system."""
     durable.write(folder / REQUEST, b"", to_disk=False)
     return (folder / REQUEST).stat().st_mtime
 
@@ -209,7 +209,7 @@ def _is_gone(heart: _Heart) -> bool:
 
 
 def _events(path: Path) -> list[dict]:
-    """Read the first and last events of trainings; the file may have many events of steps."""
+    """Read the first and last events of trainings, without the many steps."""
     events = []
     with contextlib.suppress(OSError), open(path, "rb") as lines:
         for line in lines:

@@ -52,7 +52,7 @@ def supervise_local(
     linger: float = 120.0,
     timeouts: TaskTimeouts | None = None,
 ) -> LaunchOutcome:
-    """Run a program as every task of a local cluster, and restart the cluster after failures.
+    """Run a program as every task of a local cluster, with restarts.
 
     Each attempt has new ports, a new run id, and its logs in `attempt-N` of `log_dir`. The other arguments are those
     of `estimator_pipeline.launch.local.plan.plan_local` and
@@ -101,7 +101,7 @@ def supervise_local(
 def plan_command(
     command: Sequence[str], *, log_dir: Path, run_id: str, number: int, environ: Mapping[str, str]
 ) -> LaunchPlan:
-    """Return a plan of one process that runs a command on all CPUs, without TF_CONFIG and ports.
+    """Return a plan of one process that runs a command, without TF_CONFIG and ports.
 
     ESTIMATOR_PIPELINE_RUN_ID is derived from the environment's: the tasks of a job on several machines must have the
     same one, each under a separate supervisor. If it is set, each attempt has a new one.
@@ -192,7 +192,7 @@ def supervise_command(
 
 
 def _with_command_code(outcome: LaunchOutcome) -> LaunchOutcome:
-    """Return the outcome with the command's exit code, if the command failed or handled a signal.
+    """Set the command's exit code, if the command failed or handled a signal.
 
     For a command that started several tasks, it is the code of the task that failed first: srun returns the highest of
     all codes, which may be the 143 of a task that srun itself terminated.

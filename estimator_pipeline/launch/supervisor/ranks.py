@@ -1,4 +1,4 @@
-"""Search for the task that failed first, for a command that starts several tasks, such as `srun`.
+"""Search for the first failure in a command with several tasks, such as `srun`.
 
 All tasks write events with their times to one progress file. The messages of srun about tasks that end are read from
 the command's output:

@@ -139,7 +139,7 @@ class Policy:
         return self._counted()
 
     def _shows_earlier_progress(self, end: AttemptEnd) -> bool:
-        """Return whether this attempt resumed from a later checkpoint than its predecessor had reported."""
+        """Return whether the attempt resumed from a checkpoint that was not reported."""
         known = self._checkpoint or 0
         if not end.from_step or end.from_step <= known:
             return False
@@ -147,7 +147,7 @@ class Policy:
         return True
 
     def _progress(self, end: AttemptEnd) -> bool:
-        """Return whether the next attempt will resume from a later step than this one, and record the step."""
+        """Return whether the next attempt will resume later than this one."""
         if end.checkpoint is not None:
             later = self._checkpoint is None or end.checkpoint > self._checkpoint
             self._checkpoint = max(end.checkpoint, self._checkpoint or 0)
@@ -168,7 +168,7 @@ class Policy:
         return Decision(True, "preempted; not counted as a failure", pause)
 
     def _diverges_again(self, step: int | None, progress: bool) -> str | None:
-        """Return why not to restart after a second divergence; None if it is the first, or there was progress."""
+        """Return why not to restart after a divergence; None to restart."""
         before, first = self._diverged_at, not self._diverged
         self._diverged, self._diverged_at = True, step
         later = step is not None and before is not None and step > before

@@ -1,4 +1,4 @@
-"""Supervisor that restarts a failed job, each attempt as a complete launch with new ports.
+"""Supervisor that restarts a failed job, each attempt with new ports.
 
     outcome = supervise(attempt, limits=RestartLimits(max_restarts=3), log_dir=..., run_id=..., view=...)
 
@@ -36,7 +36,7 @@ AttemptRunner = Callable[[int, str, Path, float | None, View, Mapping[str, str]]
 
 
 def attempt_run_id(run_id: str, number: int) -> str:
-    """Return the run id of an attempt: the launch's for the first, then "ID-r1", "ID-r2", ...
+    """Return the run id of an attempt: "ID", then "ID-r1", "ID-r2", ...
 
     It differs for each attempt, so that tasks do not use files of an earlier attempt.
     """
@@ -215,7 +215,7 @@ def _conclude(history: History, shown: View, outcome: LaunchOutcome, why: str) -
 
 
 class _Recorder(View):
-    """View of one attempt that writes the history and forwards everything to the job's view.
+    """View of one attempt that writes the history and forwards to the job's view.
 
     The end of an attempt is not forwarded, since the launch may continue.
     """
