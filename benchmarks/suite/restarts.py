@@ -76,7 +76,7 @@ def restart(
         os.kill(pid, fault)
         second = _until(lambda: _event(logs, "first_step", attempt=2), launch, timeout, folder)
     finally:
-        launch.ask_to_end()
+        launch.terminate()
         deadline = time.monotonic() + _END_SECS
         while not launch.look() and time.monotonic() < deadline:
             time.sleep(_POLL_SECS)

@@ -31,7 +31,7 @@ print(json.dumps([gc.isenabled(), gc.get_freeze_count(), before() is None, after
 
 @pytest.fixture
 def ours(monkeypatch):
-    return lambda own: monkeypatch.setattr(startup, "_own", own)
+    return lambda own: monkeypatch.setattr(startup, "_is_command", own)
 
 
 def test_nothing_is_collected_in_the_block(ours):

@@ -1,6 +1,4 @@
-"""Kubernetes objects of a job file.
-
-They are Indexed Jobs with a headless Service, a JobSet, or Kubeflow's TFJob.
+"""Kubernetes objects of a job file: Indexed Jobs, a JobSet, or Kubeflow's TFJob.
 
 `render` is a pure function from a job to manifests as plain values. `manifest_text` formats them as YAML, and
 `kubectl.py` applies them.
@@ -152,9 +150,7 @@ def _annotate(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str], max_s
 
 
 def kubernetes_name(text: str) -> str:
-    """Convert a job's name to a valid name of a Service.
-
-    Such a name has lower-case letters, digits and dashes, and begins with a letter.
+    """Convert a job's name to a valid name of a Kubernetes Service.
 
     Raises:
         ConfigError: The name has no valid character.
@@ -235,10 +231,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def _by_role(job: Job) -> bool:
-    """Return whether each role has a separate Job.
-
-    This is so if the pods or commands of roles differ, or if TF_CONFIG is in the manifest.
-    """
+    """Return whether each role has a separate Job, since pods or TF_CONFIG differ."""
     section, counts = job.kubernetes, role_counts(job)
     if len(counts) == 1:
         return section.tf_config == "written" and sum(counts.values()) > 1

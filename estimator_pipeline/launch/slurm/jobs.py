@@ -182,9 +182,7 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
 
 
 def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[JobStatus]:
-    """Return the status of a job, or of each array element.
-
-    If Slurm does not answer, it has only the tasks' progress.
+    """Return the status of a job, or of each array element, by Slurm if it answers.
 
     Raises:
         ConfigError: There is no scontrol.
