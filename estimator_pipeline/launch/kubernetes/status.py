@@ -367,10 +367,10 @@ def _state(workloads: Sequence[Mapping[str, Any]], pods: Sequence[PodState], *, 
 
 
 def _condition(workload: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any] | None:
-    conditions: Sequence[Mapping[str, Any]] = workload.get("status", {}).get("conditions") or ()
-    for condition in conditions:
+    for condition in workload.get("status", {}).get("conditions") or ():
         if condition.get("type") in names and condition.get("status") == "True":
-            return condition
+            matching: Mapping[str, Any] = condition
+            return matching
     return None
 
 
