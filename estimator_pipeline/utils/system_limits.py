@@ -17,7 +17,7 @@ from pathlib import Path
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["HINT", "SIZES_POOLS", "explained", "in_words", "require", "warn"]
+__all__ = ["HINT", "SIZES_POOLS", "describe_limits", "explained", "require", "warn"]
 
 # Variables that set the size of thread pools; the default is one thread per CPU.
 SIZES_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
@@ -67,7 +67,7 @@ def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, ta
             f"only {started} of {wanted} threads could be started here, and TensorFlow needs more {purpose}"
             + (f" {tasks} tasks" if tasks > 1 else f" with {_cpus(cpus)}"),
             code="system/limit",
-            found=in_words(),
+            found=describe_limits(),
             hint=HINT,
         )
 
@@ -84,7 +84,7 @@ def warn(environ: Mapping[str, str]) -> None:
         logger.warning("%s (%s). If that is too little, TensorFlow aborts the process (SIGABRT)", error.what, limits)
 
 
-def in_words() -> str:
+def describe_limits() -> str:
     """Describe the limits on the number of threads and processes."""
     return "the limits are " + " and ".join(_of_threads().values()) if _of_threads() else "no limit of this process"
 

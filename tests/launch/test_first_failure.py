@@ -133,7 +133,11 @@ TERMINATED = "srun: error: n{0}: task {0}: Terminated"
         ),
         # It had not come to its name; srun ends the other one.
         ([start(0)], [(5.0, KILLED), (5.2, TERMINATED.format(0))], RankFailure(5.0, "rank 1", -9)),
-        ([], [(5.0, "srun: error: n[1-2]: tasks 1-2: Out Of Memory")], RankFailure(5.0, "rank 1", -9, description=MEMORY)),
+        (
+            [],
+            [(5.0, "srun: error: n[1-2]: tasks 1-2: Out Of Memory")],
+            RankFailure(5.0, "rank 1", -9, description=MEMORY),
+        ),
         (
             [start(1)],
             [(4.0, "slurmstepd: error: Detected 1 oom_kill event in StepId=16.0."), (5.0, KILLED)],

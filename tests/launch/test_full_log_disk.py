@@ -231,18 +231,18 @@ def test_a_line_amid_which_training_is_interrupted_is_not_lost(tmp_path, monkeyp
 @pytest.mark.parametrize("how", ["nothing", "half"])
 def test_a_folder_without_room(tmp_path, monkeypatch, how):
     room, write = WriteProbe(tmp_path), os.write
-    assert room.lacking(0.0) is None
+    assert room.check(0.0) is None
     monkeypatch.setattr(os, "write", _full if how == "nothing" else lambda target, data: write(target, data[:9]))
-    assert room.lacking(0.5) is None, "once a second is enough"
-    found = room.lacking(1.5)
+    assert room.check(0.5) is None, "once a second is enough"
+    found = room.check(1.5)
     assert found is not None and found.errno == errno.ENOSPC
     monkeypatch.setattr(os, "write", write)
-    assert room.lacking(2.0) is found and room.lacking(2.5) is None
+    assert room.check(2.0) is found and room.check(2.5) is None
     assert list(tmp_path.iterdir()) == [], "nothing is left of the looks"
 
 
 def test_a_folder_that_is_gone(tmp_path):
-    found = WriteProbe(tmp_path / "gone").lacking(0.0)
+    found = WriteProbe(tmp_path / "gone").check(0.0)
     assert found is not None and found.errno == errno.ENOENT
 
 
@@ -267,7 +267,7 @@ def _monitor(*said, foreign=False):
 )
 def test_a_silence_counts_from_when_there_is_room_again(monitor, allowed, what):
     assert monitor.timed_out(5000.0, allowed).kind == what
-    monitor.unheard(5000.0, heartbeats=False)
+    monitor.unwritable(5000.0, heartbeats=False)
     assert monitor.timed_out(5000.0, allowed) is None and monitor.timed_out(5005.0, allowed.early) is None
     found = monitor.timed_out(9000.0, allowed)
     assert (found.kind, found.seconds) == (what, 4000.0)
@@ -276,9 +276,9 @@ def test_a_silence_counts_from_when_there_is_room_again(monitor, allowed, what):
 def test_heartbeats_take_no_room():
     """A full disk leaves them, and a stopped process is noticed. A folder that is gone does not."""
     monitor = _monitor((5.0, "step"), (5.0, "heartbeat"))
-    monitor.unheard(100.0, heartbeats=False)
+    monitor.unwritable(100.0, heartbeats=False)
     assert monitor.timed_out(101.0, _ALL).kind == "heartbeat"
-    monitor.unheard(100.0, heartbeats=True)
+    monitor.unwritable(100.0, heartbeats=True)
     assert monitor.timed_out(101.0, _ALL) is None
     monitor.event("result", 101.0)
     assert monitor.timed_out(160.0, _ALL) is None and monitor.timed_out(161.0, _ALL).kind == "end"

@@ -242,13 +242,13 @@ def test_one_that_stops_before_its_first_heartbeat_is_noticed(trains):
 def test_a_foreign_program_is_judged_by_what_it_tells():
     mute = _monitor(foreign=True)
     assert mute.timed_out(10000.0, _ALL) is None
-    assert mute.mute(10000.0, _ALL) and not mute.mute(99.0, _ALL)
+    assert mute.is_untracked(10000.0, _ALL) and not mute.is_untracked(99.0, _ALL)
     # Its log does not say whether it has begun: the longer deadline.
     logs = _monitor(foreign=True, said=[(5.0, "log")])
     assert logs.timed_out(105.0, _ALL) is None
     assert logs.timed_out(106.0, _ALL).kind == "step"
     assert logs.timed_out(16.0, TaskTimeouts(step=10.0)).kind == "step"
-    assert not logs.mute(10000.0, _ALL)
+    assert not logs.is_untracked(10000.0, _ALL)
     steps = _monitor(foreign=True, said=[(5.0, "log"), (6.0, "step")])
     assert steps.timed_out(17.0, _ALL).kind == "step"
 
@@ -261,12 +261,12 @@ def test_no_deadline_no_silence():
 def test_a_time_in_which_nobody_listened_is_no_silence():
     one = _monitor(said=[(5.0, "step"), (5.0, "heartbeat")])
     assert one.timed_out(30.0, _ALL)
-    one.excuse(20.0, now=30.0)
+    one.discount(20.0, now=30.0)
     assert one.timed_out(30.0, _ALL) is None and one.timed_out(36.5, _ALL)
     # What it has told since then is no older for it, and no younger.
     one.beat(40.0)
-    one.excuse(20.0, now=41.0)
-    assert one.quiet(45.0) == 4.0
+    one.discount(20.0, now=41.0)
+    assert one.since_heartbeat(45.0) == 4.0
 
 
 def test_an_event_that_was_cut_off_leaves_the_next_one_whole(tmp_path, monkeypatch):
@@ -342,7 +342,7 @@ def test_of_several_tasks_the_one_that_is_silent_longest_counts(tmp_path):
     assert (found.kind, found.seconds, found.process) == ("heartbeat", 30.0, "node-7-3")
     assert found.text() == "sent no heartbeat for 30.0 s: process 3 on node-7"
     # The whole machine stood still.
-    hearts.excuse(15.0, 50.0)
+    hearts.discount(15.0, 50.0)
     monitor.beats(hearts.look(50.0))
     assert monitor.timed_out(50.0, TaskTimeouts(heartbeat=25.0)) is None
     # It ended, and took its file away; what is left is heard.

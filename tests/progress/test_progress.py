@@ -242,9 +242,9 @@ def test_what_an_exit_code_of_0_is_worth(told, foreign, left):
     for event in told:
         one.state.apply({"event": event, **({"step": 3} if event == "step" else {})})
     one.state.exit_code = 0
-    assert one.left_early == (left and f"left with exit code 0 {left}")
+    assert one.early_exit == (left and f"left with exit code 0 {left}")
     one.state.exit_code = 1
-    assert one.left_early == ""
+    assert one.early_exit == ""
 
 
 def test_the_result_is_the_chiefs_with_the_steps_of_each_worker():

@@ -29,7 +29,7 @@ def build_failure(
             answering.
     """
     code, log = task.process.exit_code or 0, task.plan.log
-    description = _DESCRIPTIONS.get(reason, task.left_early)
+    description = _DESCRIPTIONS.get(reason, task.early_exit)
     if reason == "failed" and caused_by is not None and caused_by is not task and caused_by.alive:
         lines = last_lines(caused_by.plan.log, offset=caused_by.log_offset)
         return Failure(

@@ -171,7 +171,7 @@ def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         raise ConfigError(
             f"no further process can be started here: {error.strerror}",
             code="launch/cannot-start",
-            found=system_limits.in_words(),
+            found=system_limits.describe_limits(),
             hint=system_limits.HINT,
         ) from error
 

@@ -238,7 +238,7 @@ class _Job:
             code = process.exit_code or 0
             state.exit_code, state.seconds = code, process.seconds
             if code == 0:
-                state.state = "failed" if self._left_early(task) else "done"
+                state.state = "failed" if self._exited_early(task) else "done"
             elif process.stopped_at is not None:
                 state.state = "stopped" if self._ending else "released"
             else:
@@ -249,11 +249,11 @@ class _Job:
             elif state.state in ("failed", "preempted"):
                 self._failed.append(task)
 
-    def _left_early(self, task: RunningTask) -> bool:
+    def _exited_early(self, task: RunningTask) -> bool:
         """Return whether it exited with code 0 before its end without being stopped."""
-        if not task.left_early or task.process.stopped_at is not None or self._signal is not None:
+        if not task.early_exit or task.process.stopped_at is not None or self._signal is not None:
             return False
-        error = self._write_probe.lacking(time.monotonic())
+        error = self._write_probe.check(time.monotonic())
         if error is not None:
             self._note_once(
                 f"warning: {self.plan.log_dir} cannot be written to ({error.strerror or error}), so that {task.name} "
@@ -284,7 +284,7 @@ class _Job:
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
                 return
             self._failure = build_failure(task, reason, tail, caused_by=cause)
-            if task.left_early and self._failure.description == task.left_early:
+            if task.early_exit and self._failure.description == task.early_exit:
                 self._note_once(self._failure.head)
             if reason == "failed" and self._failure.exit_code == BAD_INPUT:
                 exit_code = BAD_INPUT
@@ -318,7 +318,7 @@ class _Job:
         suspended = missed > _SUSPENDED_SECS
         if suspended and not self._suspended:
             for task in self.running:
-                task.excuse(missed, now)
+                task.discount(missed, now)
                 if task.process.stopped_at is not None:
                     task.process.stopped_at = min(now, task.process.stopped_at + missed)
         self._looked, self._suspended = now, suspended
@@ -336,12 +336,12 @@ class _Job:
             timeout = task.monitor.timed_out(now, self._timeouts)
             if timeout is not None:
                 overdue.append((task, timeout))
-            if task.monitor.mute(now, self._timeouts):
+            if task.monitor.is_untracked(now, self._timeouts):
                 self._note_once(f"{task.name} reports no steps, and its log does not grow: no timeout for it")
         if not overdue:
             return
         task, timeout = max(overdue, key=lambda pair: (self._quiet(pair[0], now), pair[1].seconds))
-        quiet = task.monitor.quiet(now)
+        quiet = task.monitor.since_heartbeat(now)
         description = timeout.text()
         if timeout.kind != "heartbeat" and self._quiet(task, now):
             description += f" and sent no heartbeat for {quiet:.1f} s"
@@ -365,12 +365,12 @@ class _Job:
 
     def _probe_log_dir(self, now: float) -> None:
         """Reset the timeouts if tasks cannot write their events."""
-        error = self._write_probe.lacking(now)
+        error = self._write_probe.check(now)
         if error is None:
             return
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         for task in self.running:
-            task.monitor.unheard(now, heartbeats=not full)
+            task.monitor.unwritable(now, heartbeats=not full)
         missing = "steps" if full else "steps and heartbeats"
         self._note_once(
             f"warning: {self.plan.log_dir} cannot be written to ({error.strerror or error}), so that tasks cannot "
@@ -382,7 +382,7 @@ class _Job:
 
         Among tasks that wait for each other, such a task is the hung one.
         """
-        quiet = task.monitor.quiet(now)
+        quiet = task.monitor.since_heartbeat(now)
         return quiet is not None and quiet > _HEARTBEATS_MISSED * HEARTBEAT_SECS
 
     def _stop_servers(self, now: float) -> None:
@@ -455,7 +455,7 @@ class _Job:
             where = tuple(f"{name} is at {line}" for name, lines in positions for line in lines)
             self._failure = dataclasses.replace(self._failure, tail=tail, where=where)
         # A user program may report its preemption and exit with a different code.
-        codes = {PREEMPTED if task.ended_as_asked else task.state.exit_code for task in self.running}
+        codes = {PREEMPTED if task.ended_preempted else task.state.exit_code for task in self.running}
         if self._exit_code == 128 + signal.SIGTERM and codes <= {0, PREEMPTED} and PREEMPTED in codes:
             # After SIGTERM (not Ctrl-C), the exit code reports that the job can resume from its checkpoint.
             self._reason, self._exit_code = "preempted", PREEMPTED

@@ -90,7 +90,7 @@ class Heartbeats:
         self._seen = seen
         return {name: at for name, (_, at) in seen.items()}
 
-    def excuse(self, seconds: float, now: float) -> None:
+    def discount(self, seconds: float, now: float) -> None:
         """Discount a time in which this process did not poll."""
         self._seen = {name: (state, min(now, at + seconds)) for name, (state, at) in self._seen.items()}
 
@@ -121,7 +121,7 @@ class WriteProbe:
         self._looked = -math.inf
         self._error: OSError | None = None
 
-    def lacking(self, now: float) -> OSError | None:
+    def check(self, now: float) -> OSError | None:
         """Return the error of a write; None if it succeeds."""
         if now - self._looked >= _PROBE_SECS:
             self._looked, self._error = now, self._try()
@@ -198,7 +198,7 @@ class RunningTask:
         return self.state.exit_code == -signal.SIGKILL and memory_kills() > self._memory_kills
 
     @property
-    def ended_as_asked(self) -> bool:
+    def ended_preempted(self) -> bool:
         """Whether it ended as preempted.
 
         That is, it reported so, or got SIGTERM before its first event.
@@ -210,7 +210,7 @@ class RunningTask:
         return self.state.preempted or during_imports
 
     @property
-    def left_early(self) -> str:
+    def early_exit(self) -> str:
         """A description of an exit with code 0 before its end; "" for other exits.
 
         A task of this package reports its result. A user program may report nothing, and then its exit code counts; but
@@ -257,11 +257,11 @@ class RunningTask:
         if self._watched is not None and self._watched.look():
             self.monitor.grew(now)
 
-    def excuse(self, seconds: float, now: float) -> None:
+    def discount(self, seconds: float, now: float) -> None:
         """Discount a time without polls, such as that of a suspended machine."""
-        self.monitor.excuse(seconds, now)
+        self.monitor.discount(seconds, now)
         if self._heartbeats is not None:
-            self._heartbeats.excuse(seconds, now)
+            self._heartbeats.discount(seconds, now)
 
 
 def memory_kills() -> int:

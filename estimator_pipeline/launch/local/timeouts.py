@@ -119,9 +119,9 @@ class TaskMonitor:
         self._leaves = False
         self._grew = False
         # When events, and heartbeats, could last not be written.
-        self._unheard = self._beat_unheard = -math.inf
+        self._unwritable = self._beat_unwritable = -math.inf
 
-    def mute(self, now: float, allowed: TaskTimeouts) -> bool:
+    def is_untracked(self, now: float, allowed: TaskTimeouts) -> bool:
         """Return whether it is a user program that shows no progress in time."""
         limit = allowed.longest
         late = limit is not None and now - self.started > limit
@@ -158,18 +158,18 @@ class TaskMonitor:
         if not self._has_events:
             self._last_event = now
 
-    def unheard(self, now: float, *, heartbeats: bool) -> None:
+    def unwritable(self, now: float, *, heartbeats: bool) -> None:
         """Record that events cannot be written now, so that timeouts count from now.
 
         Args:
             now: The time.
             heartbeats: Whether heartbeats cannot be sent either. On a full disk they can: a touch needs no space.
         """
-        self._unheard = now
+        self._unwritable = now
         if heartbeats:
-            self._beat_unheard = now
+            self._beat_unwritable = now
 
-    def excuse(self, seconds: float, now: float) -> None:
+    def discount(self, seconds: float, now: float) -> None:
         """Discount a time in which nothing was polled, such as a suspended machine."""
         self.started = min(now, self.started + seconds)
         self._last_event = min(now, self._last_event + seconds)
@@ -180,13 +180,13 @@ class TaskMonitor:
         """Return the timeout that is exceeded, or None."""
         if self._leaves and not self.foreign and self._beat is not None and allowed.heartbeat is not None:
             # It sends heartbeats until the interpreter shuts down, which takes little time.
-            waited = now - max(self._beat, self._beat_unheard)
+            waited = now - max(self._beat, self._beat_unwritable)
             return self._too_long("end", waited, max(_END_SECS, allowed.heartbeat))
-        beat = self.quiet(now)
+        beat = self.since_heartbeat(now)
         if allowed.heartbeat is not None and beat is not None and beat > allowed.heartbeat:
             return TaskTimeout("heartbeat", beat, self._process)
         if allowed.heartbeat is not None and self._beat is None and not self.foreign and not self._has_events:
-            waited = now - max(self.started, self._unheard)
+            waited = now - max(self.started, self._unwritable)
             timeout = self._too_long("first heartbeat", waited, max(_FIRST_BEAT_SECS, allowed.heartbeat))
             if timeout is not None:
                 return timeout
@@ -194,20 +194,20 @@ class TaskMonitor:
             return None
         if self._grew and not self._has_events:
             # Only its log grows, which does not distinguish the start from the steps.
-            return self._too_long("step", now - max(self._last_event, self._unheard), allowed.longest)
+            return self._too_long("step", now - max(self._last_event, self._unwritable), allowed.longest)
         if self._stepped:
-            return self._too_long("step", now - max(self._last_event, self._unheard), allowed.step)
+            return self._too_long("step", now - max(self._last_event, self._unwritable), allowed.step)
         if self.foreign and not self._has_events:
             return None
-        timeout = self._too_long("first step", now - max(self.started, self._unheard), allowed.start)
+        timeout = self._too_long("first step", now - max(self.started, self._unwritable), allowed.start)
         # Without an explicit `start`, each event resets the timeout, such as the one before it waits for other tasks.
-        quiet = now - max(self.started, self._last_event, self._unheard)
+        quiet = now - max(self.started, self._last_event, self._unwritable)
         return timeout or self._too_long("first step", quiet, allowed.first_step)
 
     @staticmethod
     def _too_long(kind: str, waited: float, limit: float | None) -> TaskTimeout | None:
         return TaskTimeout(kind, waited) if limit and waited > limit else None
 
-    def quiet(self, now: float) -> float | None:
+    def since_heartbeat(self, now: float) -> float | None:
         """Return the seconds since its last heartbeat; None if no heartbeat is expected."""
-        return None if self._beat is None or self._leaves else now - max(self._beat, self._beat_unheard)
+        return None if self._beat is None or self._leaves else now - max(self._beat, self._beat_unwritable)
