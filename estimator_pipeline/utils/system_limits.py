@@ -57,7 +57,7 @@ def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, ta
         if limit < least:
             raise problem
         if trains:
-            logger.warning("%s. Where they run out, TensorFlow ends the process (SIGABRT)", problem.what)
+            logger.warning("%s. Where they run out, TensorFlow ends the process (SIGABRT)", problem.message)
     base, each = _THREADS[trains]
     wanted = tasks * (base + each * cpus)
     limits = _of_threads()
@@ -78,7 +78,7 @@ def warn(environ: Mapping[str, str]) -> None:
         require(environ, trains=True)
     except ConfigError as error:
         found = (error.found or "").removeprefix("the limits are ")
-        logger.warning("%s (%s). Where that is too little, TensorFlow ends the process (SIGABRT)", error.what, found)
+        logger.warning("%s (%s). Where that is too little, TensorFlow ends the process (SIGABRT)", error.message, found)
 
 
 def in_words() -> str:

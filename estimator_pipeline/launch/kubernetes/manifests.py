@@ -106,7 +106,7 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
     section = job.kubernetes
     if section.image is None:
         raise ConfigError(
-            "the job file does not say which image the pods run.",
+            "the job file does not name the image of the pods.",
             code="job/missing-field",
             found="no kubernetes.image",
             hint="build one from the Dockerfile, push it to a registry, and name it: --set kubernetes.image=IMAGE.",
@@ -168,7 +168,7 @@ def kubernetes_name(text: str) -> str:
 def _checked(name: str) -> str:
     if not re.fullmatch(_LABEL, name):
         raise ConfigError(
-            f"--name {name!r} is no name that Kubernetes takes for a Service.",
+            f"--name {name!r} is not a valid name of a Kubernetes Service.",
             code="kubernetes/bad-name",
             found=f"{name!r}; allowed: lower-case letters, digits and dashes, a letter first and no dash at the end",
             hint=f"write for example {kubernetes_name(name) if re.search('[a-z0-9]', name.lower()) else 'train-1'}.",

@@ -384,7 +384,7 @@ def test_mistakes_in_the_section(changes, says):
 
 
 def test_without_an_image():
-    with pytest.raises(ConfigError, match=r"(?s)does not say which image.*--set kubernetes\.image=IMAGE"):
+    with pytest.raises(ConfigError, match=r"(?s)does not name the image.*--set kubernetes\.image=IMAGE"):
         rendered("workers", "kubernetes.image=null")
 
 
@@ -422,7 +422,7 @@ def test_names_that_cannot_be():
     with pytest.raises(ConfigError, match="has no character that Kubernetes takes"):
         kubernetes_name("模型")
     for name in ("Digits", "1a", "a_b", "a-", ""):
-        with pytest.raises(ConfigError, match=r"--name '.*' is no name that Kubernetes takes for a Service"):
+        with pytest.raises(ConfigError, match=r"--name '.*' is not a valid name of a Kubernetes Service"):
             rendered("workers", as_name=name)
 
 

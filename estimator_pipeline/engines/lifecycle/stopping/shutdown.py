@@ -172,7 +172,7 @@ def _awaited(
     try:
         found = rendezvous.wait(what, look, timeout=timeout, watch=watch)
     except WaitError as error:
-        found = error.what
+        found = error.message
     if not isinstance(found, str):
         return found
     logger.warning("%s; the job ends without it", found)
