@@ -75,7 +75,7 @@ def in_code(path: Path) -> Iterator[Use]:
             yield from in_prose(path, token.string, token.start[0])
     names, parts = set(lists()["names"]), set(lists()["parts_of_names"])
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in lists()["stored"]:
             yield from in_prose(path, node.value, node.lineno)
         for name in _introduced(node):
             bare = name.strip("_")

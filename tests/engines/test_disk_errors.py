@@ -41,7 +41,7 @@ def test_a_checkpoint_that_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(DiskError) as caught, disk.explaining(str(tmp_path)):
         manager.save()
-    assert "ckpt-2." in caught.value.what and "stands at step 1 " in caught.value.found
+    assert "ckpt-2." in caught.value.what and "is at step 1 " in caught.value.found
 
 
 def test_other_errors_are_none_of_a_disk(tmp_path):

@@ -206,7 +206,7 @@ def test_a_state_that_cannot_be_read_is_no_guess_between_kinds(folder, kind):
     if kind in checkpoint_files.KINDS:
         assert rescued(folder) == f"{kind}-300", "the only ones that an engine calls so"
         return
-    with pytest.raises(TaskFailedError, match="cannot be read, and nobody can tell which") as failed:
+    with pytest.raises(TaskFailedError, match="cannot be read, and it is unknown which") as failed:
         checkpoints.rescue(str(folder))
     assert "best.ckpt-300, warm-900" in str(failed.value) or "warm-900, best.ckpt-300" in str(failed.value)
     assert on_disk(folder) == before
@@ -244,7 +244,7 @@ def test_a_newest_one_that_is_gone_is_not_named_on(folder, kind, logged):
     assert tf.train.latest_checkpoint(str(folder)) is None, "as TensorFlow has it"
     assert rescued(folder) == f"{kind}-200"
     assert named(folder) == [f"{kind}-100", f"{kind}-200"]
-    assert f"{kind}-300, which the state file calls the newest, is not there" in logged.text
+    assert f"{kind}-300, the newest according to the state file, does not exist" in logged.text
 
 
 def test_older_ones_that_are_gone_change_nothing(folder, kind):
@@ -414,7 +414,7 @@ def test_a_start_on_a_full_disk_is_one_clear_error(small_disk):
     with pytest.raises(TaskFailedError, match="no space left on device") as failed:
         run(small_disk / "model", max_steps=20)
     assert failed.value.exit_code == 1, "worth another start"
-    assert "stands at step 10" in str(failed.value) and "make room" in str(failed.value)
+    assert "is at step 10" in str(failed.value) and "free space" in str(failed.value)
     after = files_below(small_disk / "model")
     assert set(after) == set(before), "no temporary files"
     (small_disk / "ballast").unlink()

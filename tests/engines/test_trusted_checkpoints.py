@@ -204,7 +204,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(small_disk, tmp_path
 
     with pytest.raises(TaskFailedError, match="no space left on device") as failed:
         run(model_dir, max_steps=20, hooks=[Fill()])
-    assert "stands at step 5" in str(failed.value) and "make room" in str(failed.value)
+    assert "is at step 5" in str(failed.value) and "free space" in str(failed.value)
     (small_disk / "ballast").unlink()
     outcome = run(model_dir, max_steps=20)
     assert outcome.tasks["worker:0"].steps == 15, "from step 5"
