@@ -987,7 +987,7 @@ def test_the_job_is_held_against_the_run_whose_checkpoints_are_there(tmp_path):
     with pytest.raises(NotLookedAt, match="nobody wrote down"):
         list(storage.check_identity(context))
     made = job_identity.of_job_file(before)
-    (folder / "identity.json").write_text(json.dumps({"fixed": dict(made.fixed), "told": dict(made.told)}))
+    (folder / "identity.json").write_text(json.dumps({"fixed": dict(made.fixed), "told": dict(made.described)}))
 
     def found(**sections):
         return told(storage.check_identity, doctor.Context(job=job(tmp_path, **{"input": section, **sections})))

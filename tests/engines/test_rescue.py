@@ -586,7 +586,7 @@ def test_what_is_denied_elsewhere_is_no_disk_that_cannot_be_written(tmp_path):
 
 # -- what the run is made of ------------------------------------------------------------------------------------------
 
-ONE = RunIdentity(fixed={"seed": 1}, told={"rate": 0.1})
+ONE = RunIdentity(fixed={"seed": 1}, described={"rate": 0.1})
 
 
 def identity_path(folder):
@@ -601,7 +601,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path, monkeypatch):
     after = identity_path(tmp_path).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     with pytest.raises(OSError, match="No space left"):
-        check(str(tmp_path), RunIdentity(fixed={"seed": 1}, told={"rate": 0.2}), step=5, accept=False)
+        check(str(tmp_path), RunIdentity(fixed={"seed": 1}, described={"rate": 0.2}), step=5, accept=False)
     assert json.loads(identity_path(tmp_path).read_text())["told"] == {"rate": 0.1}
     assert os.listdir(tmp_path / "estimator_pipeline") == ["identity.json"]
 
@@ -656,7 +656,7 @@ def test_who_may_have_crashed_on_another_machine_is_waited_for(tmp_path, host, l
             pass
         monkeypatch.undo()
     assert least < clock.now < least + 30
-    assert ("chief:0, process 7 on gone, which is another machine" in logged.text) is (host is not None)
+    assert ("chief:0, process 7 on gone, on a different machine" in logged.text) is (host is not None)
 
 
 def test_a_lock_that_is_let_go_elsewhere_is_taken(tmp_path, monkeypatch):

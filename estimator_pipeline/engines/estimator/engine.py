@@ -325,7 +325,7 @@ class _EstimatorTask(TaskController):
     def _own_identity(self) -> RunIdentity:
         seed, made_by = self.estimator._config.tf_random_seed, self.estimator._model_fn
         seen = of_inputs(self.input_fn, seed=seed, num_pipelines=self.num_pipelines)
-        return dataclasses.replace(seen, told=of_model_fn(made_by, self.estimator.params))
+        return dataclasses.replace(seen, described=of_model_fn(made_by, self.estimator.params))
 
     def own_settings(self) -> dict[str, Any]:
         config = self.estimator._config

@@ -135,8 +135,8 @@ def _guessed(model_dir: str, state: CheckpointState) -> list[str]:
         f"the file {os.path.join(model_dir, files.STATE)} {problem}, and it is unknown which checkpoint is this run's",
         code="model-dir/damaged",
         found=", ".join(newest),
-        hint=f'name the checkpoint to resume from in that file (model_checkpoint_path: "{newest[-1]}"), or remove it to '
-        "train from the start",
+        hint=f'name the checkpoint to resume from in that file (model_checkpoint_path: "{newest[-1]}"), or remove it '
+        "to train from the start",
     )
 
 

@@ -162,7 +162,7 @@ def of_task(made_of: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
         shared: what else all tasks must have in common, from :func:`facts`.
     """
     fixed = {name: value for name, value in made_of.fixed.items() if name != CONTENT}
-    own = facts(fixed, content_by_kind(made_of.fixed), made_of.told)
+    own = facts(fixed, content_by_kind(made_of.fixed), made_of.described)
     # A job file has names of its own for these.
     twice = {"seed": "run.seed", "global_batch_size": "input.global_batch_size"}
     return {name: value for name, value in own.items() if twice.get(name) not in shared} | dict(shared)
