@@ -271,7 +271,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path, calls):
             return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step.assign_add(1))
 
     for steps in (1, 100):
-        with pytest.raises(DivergedError, match="after step 15 the variable weight is no finite number"):
+        with pytest.raises(DivergedError, match="after step 15 the variable weight is not finite"):
             train(tmp_path / str(steps), steps, model_fn=wild)
     assert calls.several == [9, 3]
 
