@@ -473,7 +473,7 @@ def test_checkpoints_that_are_gone_are_not_begun_anew(tmp_path, there):
     if there:
         model_dir.mkdir()
     gone = own_model_dir(model_dir, failures, known=str(model_dir / "model.ckpt-200"))
-    with pytest.raises(ConfigError, match=r"training had written model\.ckpt-200, and there is none"), gone:
+    with pytest.raises(ConfigError, match=r"training had written model\.ckpt-200, which is missing"), gone:
         pass
     assert len(failures) == 1
     # Another training of the same program begins at step 0.
@@ -506,7 +506,7 @@ def test_what_began_by_file_goes_on_by_file(tmp_path, logged):
     save(tmp_path / "begun", "model.ckpt", steps=(100,))
     assert going_on("not begun") == "by record" and "shard_policy" not in logged.text
     assert going_on("begun") == going_on("begun") == "file"
-    assert logged.text.count("goes on with shard_policy file, by which this run began") == 2
+    assert logged.text.count("resumes with shard_policy file, with which this run started") == 2
     with pytest.raises(ConfigError, match=r"input\.shard_policy was file and is by record"):
         going_on("begun", policy="data")
 

@@ -231,7 +231,7 @@ class Asks(tf.estimator.SessionRunHook):
 def test_asked_to_end_it_goes_on_bit_equal(tmp_path, calls):
     train(tmp_path / "one", 1, ledger=tmp_path / "ledger-1")
     for step in (5, 12):
-        with pytest.raises(PreemptedError, match="stands after step"):
+        with pytest.raises(PreemptedError, match="is saved after step"):
             train(tmp_path / "many", 6, hooks=[Asks(step)], ledger=tmp_path / "ledger-6")
     stood = sorted(int(path.stem.rpartition("-")[2]) for path in (tmp_path / "many").glob("model.ckpt-*.index"))
     # Calls end with the steps 1, 7, 11, and so on; a signal is heard of in the call that it comes in, or in the next.
