@@ -232,7 +232,7 @@ def test_a_state_that_cannot_be_read_does_not_hide_whose_checkpoints_they_are(tm
 def test_a_state_of_nothing_is_set_aside_and_said(tmp_path, content, logged):
     (tmp_path / "checkpoint").write_bytes(content)
     assert rescued(tmp_path) is None
-    assert "training begins at step 0" in logged.text
+    assert "training starts at step 0" in logged.text
     assert [path.read_bytes() for path in tmp_path.glob("damaged/*/checkpoint")] == [content]
 
 

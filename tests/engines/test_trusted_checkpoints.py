@@ -151,7 +151,7 @@ def test_where_no_checkpoint_is_whole_training_does_not_begin_at_0(model_dir):
 def test_without_a_state_file_training_begins_anew_and_says_so(model_dir, logged):
     (model_dir / "checkpoint").unlink()
     assert checkpoints.rescue(str(model_dir)) is None
-    assert "training begins at step 0" in logged.text
+    assert "training starts at step 0" in logged.text
 
 
 def test_values_that_are_not_finite_are_damage_after_a_run_that_diverged(model_dir):
@@ -471,7 +471,7 @@ def test_code_is_its_text_without_comments_and_blanks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", [pytest.param("[1]", marks=pytest.mark.nightly), '{"told": {}}'])
 def test_what_cannot_be_read_is_not_taken_for_nothing(model_dir, content, logged):
     (model_dir / "estimator_pipeline" / "identity.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"identity\.json cannot be read, so that nobody knows") as refused:
+    with pytest.raises(ConfigError, match=r"identity\.json cannot be read, so it is unknown") as refused:
         run(model_dir, max_steps=15)
     assert "--accept-changes" in str(refused.value)
     assert run(model_dir, max_steps=15, accept_changes=True).global_step == 15
