@@ -462,7 +462,7 @@ CHIEF_AND_EVALUATOR = {"cluster": {"chief": ["localhost:1"]}, "task": {"type": "
 
 def own_model_dir(model_dir, failures, made_of=lambda: RunIdentity(fixed={"seed": 1}), **options):
     rendezvous = Rendezvous(str(model_dir), tf_config=from_environ({}), environ={})
-    common = {"owner": "chief:0", "made_of": made_of, "accept_changes": False, "on_failure": failures.append}
+    common = {"owner": "chief:0", "build_identity": made_of, "accept_changes": False, "on_failure": failures.append}
     return beginning.own_model_dir(str(model_dir), rendezvous=rendezvous, **common, **options)
 
 

@@ -49,7 +49,7 @@ def own_model_dir(
     *,
     rendezvous: Rendezvous,
     owner: str,
-    made_of: Callable[[], RunIdentity],
+    build_identity: Callable[[], RunIdentity],
     accept_changes: bool,
     on_failure: Callable[[BaseException], None],
     known: str = "",
@@ -63,7 +63,7 @@ def own_model_dir(
         model_dir: The model directory.
         rendezvous: Rendezvous of this run.
         owner: This task's name.
-        made_of: Returns the run identity.
+        build_identity: Returns the run identity.
         accept_changes: Whether to resume from a run with a different identity.
         on_failure: Receives the error if the run cannot start, for the tasks that wait for it. If a different job
             trains there, the rendezvous publishes it instead.
@@ -93,7 +93,7 @@ def own_model_dir(
             if _follow(input_fn, identity.policy_of(model_dir) if step else None):
                 logger.info("Training resumes with shard_policy file, with which this run started (auto is now data)")
             # Reads the data, whose errors must not be explained as errors of the model directory.
-            run_identity = made_of()
+            run_identity = build_identity()
             with disk.explaining(model_dir):
                 identity.check(model_dir, run_identity, step=step, accept=accept_changes)
         except Exception as error:

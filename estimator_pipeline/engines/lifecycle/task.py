@@ -230,14 +230,14 @@ class TaskController(abc.ABC):
             rendezvous=self.rendezvous,
             owner=str(self.task),
             input_fn=self.input_fn,
-            made_of=lambda: self.made_of,
+            build_identity=lambda: self.run_identity,
             accept_changes=self.settings.accept_changes,
             on_failure=self._report_failed,
             known=self._environ.get(progress_protocol.CHECKPOINT_VARIABLE, ""),
         )
 
     @property
-    def made_of(self) -> identity.RunIdentity:
+    def run_identity(self) -> identity.RunIdentity:
         """The run identity. Only for training tasks: it reads the data."""
         return (self.settings.identity or self._own_identity)()
 
@@ -250,7 +250,7 @@ class TaskController(abc.ABC):
         if self.settings.shared is None and (self._is_asynchronous or self.tf_config.is_single_process):
             return None
         shared = self.own_settings() if self.settings.shared is None else self.settings.shared
-        return same_job.of_task(self.made_of, shared)
+        return same_job.of_task(self.run_identity, shared)
 
     def _own_identity(self) -> identity.RunIdentity:
         return identity.of_inputs(self.input_fn, seed=None, num_pipelines=self.num_pipelines)
