@@ -1,6 +1,6 @@
-"""Writes docs/reference/errors.md: the codes of errors, and the names of findings, as the source has them.
+"""Write docs/reference/errors.md, the reference of error codes and names of findings, from the source code.
 
-python tools/error_codes.py             writes it
+python tools/error_codes.py             writes the page
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH = 120
 HEAD = """\
 # Errors
 
-An error of estimator_pipeline ends with its code in brackets:
+Look up an error of estimator_pipeline by its code, which the first line of the error ends with:
 
 ```
 error: job.yaml, line 9, column 3: run.steps: unknown field. [job/unknown-field]
@@ -29,13 +29,23 @@ error: job.yaml, line 9, column 3: run.steps: unknown field. [job/unknown-field]
   hint: leave it out, or move it to the section that it belongs to.
 ```
 
-The words of a message may change with any version. Its code does not: search for it here, or let
-`estimator-pipeline explain job/unknown-field` print its entry. In Python it is `error.code`, beside `error.what`,
-`error.found` and `error.hint`; `launch --json` has it in `failure.refusal.code`, and `doctor --json` in `code` of a
-finding where the job itself would raise that error.
+`estimator-pipeline explain job/unknown-field` prints the entry of a code. The text of a message may change between
+versions, its code does not. The code is also available as:
 
-The exit code says what a new try is worth: 2, the input is bad, and the same command fails again; 1, the work failed
-while it ran; 3, training diverged; 75, the task was asked to end, and the same command goes on from its checkpoint.
+| where | field |
+| --- | --- |
+| Python | `error.code`, with `error.message`, `error.found` and `error.hint` |
+| `launch --json` | `failure.refusal.code` |
+| `doctor --json` | `code` of a finding, if the job would raise that error |
+
+The exit code shows whether a retry makes sense:
+
+| exit code | meaning |
+| --- | --- |
+| 1 | the work failed while it ran |
+| 2 | bad input; the same command fails again |
+| 3 | training diverged |
+| 75 | the task was asked to stop; the same command resumes from its checkpoint |
 
 <!-- tools/error_codes.py writes all of this page -->
 """
@@ -54,14 +64,14 @@ def table(rows: Iterator[tuple[str, str]]) -> str:
 
 
 def examples() -> dict[str, str]:
-    """From a code to a message that has it, as the tests hold them; a short one."""
-    found: dict[str, list[str]] = {}
+    """Return a short example message for each code that tests/messages has one for."""
+    messages: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests" / "messages" / "texts").glob("*.txt")):
         for message in re.split(r"^=== .+\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
             text = message.rstrip("\n").removeprefix("error: ")
             inner = re.findall(r" \[([a-z-]+/[a-z-]+)\]$", text, re.MULTILINE)
-            found.setdefault("job/several-mistakes" if " mistakes:\n" in text else inner[0], []).append(text)
-    return {code: min(texts, key=lambda text: max(map(len, text.splitlines()))) for code, texts in found.items()}
+            messages.setdefault("job/several-mistakes" if " mistakes:\n" in text else inner[0], []).append(text)
+    return {code: min(texts, key=lambda text: max(map(len, text.splitlines()))) for code, texts in messages.items()}
 
 
 def codes() -> Iterator[str]:
@@ -80,20 +90,20 @@ def codes() -> Iterator[str]:
 def doctor_checks() -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree(PACKAGE / "doctor" / "checks.py")):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "DoctorCheck":
-            name, what = (ast.literal_eval(one) for one in node.args[:2])
-            yield name, what
+            name, description = (ast.literal_eval(argument) for argument in node.args[:2])
+            yield name, description
 
 
 def compliance_checks(module: str) -> Iterator[tuple[str, str]]:
     for node in tree(PACKAGE / "testing" / module).body:
         if isinstance(node, ast.FunctionDef) and any(
-            getattr(getattr(one, "func", None), "id", "") == "define" for one in node.decorator_list
+            getattr(getattr(decorator, "func", None), "id", "") == "define" for decorator in node.decorator_list
         ):
             yield node.name, (ast.get_docstring(node) or "").splitlines()[0]
 
 
 def parity_names() -> Iterator[tuple[str, str]]:
-    """Yield the rows of the table in the docstring of the module that gives the names."""
+    """Yield the rows of the table in the docstring of the module that defines the names."""
     text = ast.get_docstring(tree(PACKAGE / "parity" / "diagnosis" / "diagnose.py")) or ""
     rule = next(line for line in text.splitlines() if re.fullmatch("=+ =+", line))
     at = rule.index(" ") + 1
@@ -112,12 +122,11 @@ def findings() -> Iterator[str]:
     from estimator_pipeline.inputs.ledger.report import KINDS
 
     yield (
-        "# Findings\n\nWhat a check of data, a ledger, a program or a job finds has the name of that check, "
-        "which does not change."
+        "# Findings\n\nEach finding of a check of data, a ledger, a program or a job has a name that does not change."
     )
-    yield "## doctor\n\n`check` of a finding, and what `--only` and `--skip` take.\n\n" + table(doctor_checks())
+    yield "## doctor\n\n`check` of a finding; also the values of `--only` and `--skip`.\n\n" + table(doctor_checks())
     yield (
-        "## check_input_fn and check_model_fn\n\nThe check's name, which `only=` and `skip=` take.\n\n"
+        "## check_input_fn and check_model_fn\n\nThe name of the check; also the values of `only=` and `skip=`.\n\n"
         + table(compliance_checks("input_checks.py"))
         + "\n\n"
         + table(compliance_checks("model_checks.py"))
@@ -125,11 +134,11 @@ def findings() -> Iterator[str]:
     yield "## inspect: the ledger\n\n`kind` of a finding.\n\n" + table(iter(KINDS.items()))
     yield "## parity\n\n`name` of a cause.\n\n" + table(parity_names())
     yield "## migrate scan\n\n" + filled(
-        "`name` of a finding is the name of the construct in TensorFlow, such as `tf.estimator.RunConfig`; the rule of "
-        "a SARIF report (`ruleId`) is the same, with hyphens for spaces."
+        "`name` of a finding is the TensorFlow name, such as `tf.estimator.RunConfig`. `ruleId` in a SARIF report is "
+        "the same name, with hyphens for spaces."
     )
     yield "## migrate config\n\n" + filled(
-        "`field` of a finding is the field of the configuration, and `state` is `taken`, `needs a decision` or "
+        "`field` of a finding is the field of the configuration. `state` is `taken`, `needs a decision` or "
         "`no longer needed`."
     )
 

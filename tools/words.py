@@ -75,7 +75,7 @@ def in_code(path: Path) -> Iterator[Use]:
             yield from in_prose(path, token.string, token.start[0])
     names, parts = set(lists()["names"]), set(lists()["parts_of_names"])
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in lists()["stored"]:
             yield from in_prose(path, node.value, node.lineno)
         for name in _introduced(node):
             bare = name.strip("_")
@@ -85,8 +85,10 @@ def in_code(path: Path) -> Iterator[Use]:
 
 def _introduced(node: ast.AST) -> Iterator[str]:
     """Yield the names that a node introduces."""
-    if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-        yield node.id if isinstance(node, ast.Name) else node.attr
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr != "found":
+        yield node.attr  # `found` as below
     elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield node.name
     elif isinstance(node, ast.arg) and node.arg != "found":  # an error's, as `PipelineError` calls it

@@ -38,7 +38,7 @@ def command(
     for place in places:
         if not place.is_dir():
             raise ConfigError(
-                f"{place} is no folder.", code="file/not-found", hint="name a model directory, or a folder of them."
+                f"{place} is not a folder.", code="file/not-found", hint="name a model directory, or a folder of them."
             )
     found = {}
     for place in places:

@@ -75,7 +75,7 @@ def command(
         return
     if job is None and settings:
         raise ConfigError(
-            f"--set {settings[0]} changes a job file, and there is none",
+            f"--set {settings[0]} requires a job file",
             code="argument/not-applicable",
             hint="name the job file",
         )

@@ -157,7 +157,7 @@ def command(
 
     if job is None and ledger:
         raise ConfigError(
-            "--ledger is for a job file, and there is none.",
+            "--ledger requires a job file.",
             code="argument/not-applicable",
             hint="Give it to the program: `launch -- estimator-pipeline exec --ledger DIR PROGRAM`.",
         )
@@ -282,7 +282,7 @@ def _check_usage(*, job: Path | None, program: list[str] | None, settings: list[
         )
     if job is None and settings:
         raise ConfigError(
-            f"--set {settings[0]} changes a job file, and there is none.",
+            f"--set {settings[0]} requires a job file.",
             code="argument/not-applicable",
             hint="Pass the command its own options, after the --.",
         )

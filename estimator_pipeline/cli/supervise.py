@@ -94,7 +94,7 @@ def command(
         raise ConfigError(
             f"--watch {watch} has no deadline.",
             code="argument/bad-value",
-            hint="Say how long it may stay as it is: --step-timeout SECONDS.",
+            hint="Set how long it may be unchanged: --step-timeout SECONDS.",
         )
     run_id = launch.new_run_id()
     folder = log_dir or Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))

@@ -129,7 +129,7 @@ def check_distinct(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
                 raise ClusterError(
                     f"{source}: {other} and {task} have the same address {address!r}.",
                     code="cluster/bad-address",
-                    found="two tasks at one port; allowed: an address of its own for each task",
+                    found="two tasks at one port; allowed: a different address for each task",
                     hint=f"give {task} another host or another port.",
                 )
 

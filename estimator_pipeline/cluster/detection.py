@@ -138,7 +138,7 @@ def lone_task(environ: Mapping[str, str], tasks: int, *, whole: bool = True) -> 
             hint=f"start each task with srun, mpirun or the like, all of them with estimator-pipeline launch, {alone}",
         )
     return ConfigError(
-        f"the cluster has {tasks} tasks, and this process is none that {around.launcher} has started",
+        f"the cluster has {tasks} tasks, and this process was not started by {around.launcher}",
         code="cluster/not-started",
         found=f"{around.sign} of a job script or a shell, and no TF_CONFIG",
         hint=f"start it with {around.launcher}, which starts all {tasks}, {alone}",

@@ -297,7 +297,7 @@ def _unnamed_task(given: Mapping[str, Any], cluster: ClusterSpec | None, *, sour
             f"{source}: the task has no type." if given else f"{source}: there is a cluster, but no task.",
             code="cluster/bad-tf-config",
             found=f"{known}, in a cluster of {listed(cluster.tasks)}",
-            hint='say which of them this process is: "task": {"type": "worker", "index": 0}.',
+            hint='set the task of this process: "task": {"type": "worker", "index": 0}.',
         )
     task = Task("worker") if cluster is None else cluster.chief
     _read_index(given.get("index"), task.type, count=1, source=source)

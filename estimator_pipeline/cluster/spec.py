@@ -190,7 +190,7 @@ def local_cluster(
     jobs = {name: tuple(next(left) for _ in range(count)) for name, count in counts.items() if count}
     if evaluator and dialect == "master":
         raise ClusterError(
-            f"{source}: the dialect 'master' has no evaluator task: the master evaluates by itself.",
+            f"{source}: the dialect 'master' has no evaluator task: the master runs the evaluation.",
             code="cluster/bad-tf-config",
             found="evaluator=True",
             hint="leave the evaluator out, or take the canonical dialect.",

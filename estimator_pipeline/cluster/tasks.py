@@ -332,7 +332,7 @@ class TFConfig:
             )
         if self.is_evaluator:
             raise ClusterError(
-                "the dialect 'master' has no evaluator task: the master evaluates by itself.",
+                "the dialect 'master' has no evaluator task: the master runs the evaluation.",
                 code="cluster/bad-tf-config",
                 found="the task evaluator:0",
                 hint="leave the evaluator out, or write the canonical dialect.",

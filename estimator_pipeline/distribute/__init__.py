@@ -1,4 +1,4 @@
-"""`RunConfig` and the distribution strategies, by name, for the task that this process is.
+"""`RunConfig` and distribution strategies by name, for the task of this process.
 
-TF_CONFIG is read in `cluster`; models are in `models`.
+`cluster` parses TF_CONFIG; `models` has the models.
 """

@@ -1,9 +1,10 @@
-"""What each replica has of its own is the mean of all replicas while a Keras 2 model is evaluated.
+"""Replica-local variables set to their mean while a Keras 2 model is evaluated.
 
-Under a strategy each replica moves statistics of its own (BatchNormalization's). A checkpoint, an export and an
-Estimator's evaluation have their mean; but `evaluate`, and the validation of `fit`, let each replica read its own, so
-that their metrics are those of a model that is saved nowhere, and depend on which replica reads which record. Within
-:func:`alike` all read the mean. Afterwards each has its own again, to the last bit: training is not touched by it.
+Under a strategy each replica updates its local BatchNormalization statistics. A checkpoint, an export and an
+Estimator's evaluation use the mean over replicas. Keras's `evaluate`, and the validation of `fit`, read the local
+values: their metrics depend on which replica reads which record, and belong to a model that is saved nowhere. Within
+:func:`alike` all replicas read the mean. Afterwards the local values are restored bit for bit, so training is
+unchanged.
 """
 
 from __future__ import annotations
@@ -16,40 +17,40 @@ from estimator_pipeline import compat
 
 __all__ = ["alike", "begin", "end"]
 
-# (a replica's variable, its own value) of each.
-Own = list[tuple[Any, Any]]
+# (variable of a replica, its local value) of each.
+LocalValues = list[tuple[Any, Any]]
 
 
 @contextlib.contextmanager
 def alike(model: Any) -> Iterator[None]:
-    """In the block all replicas of a Keras 2 model have the mean of what each has of its own.
+    """Set replica-local variables of a Keras 2 model to their mean within the block.
 
-    All workers must enter it: the mean is that of all of them.
+    All workers must enter the block: the mean is over the replicas of all workers.
     """
-    own = begin(model)
+    local_values = begin(model)
     try:
         yield
     finally:
-        end(own)
+        end(local_values)
 
 
-def begin(model: Any) -> Own:
-    """The same in two halves, for callbacks: gives what :func:`end` takes."""
+def begin(model: Any) -> LocalValues:
+    """Set the mean, for callbacks, and return the local values for :func:`end`."""
     tf = compat.tensorflow()
-    own: Own = []
+    local_values: LocalValues = []
     for variable in _of_replicas(tf, model):
         parts = variable.values
-        own += [(part, tf.identity(part)) for part in parts]
-        # Read outside of the replicas, it is the mean.
+        local_values += [(part, tf.identity(part)) for part in parts]
+        # Outside of a replica context, reading the variable returns the mean.
         mean = tf.identity(tf.convert_to_tensor(variable))
         for part in parts:
             part.assign(mean)
-    return own
+    return local_values
 
 
-def end(own: Own) -> None:
-    """Gives each replica its own again."""
-    for part, value in own:
+def end(local_values: LocalValues) -> None:
+    """Restore the local values of each replica."""
+    for part, value in local_values:
         part.assign(value)
 
 

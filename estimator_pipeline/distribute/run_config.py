@@ -1,4 +1,4 @@
-"""A `tf.estimator.RunConfig` from names, right for the task that this process is."""
+"""A `tf.estimator.RunConfig` for the task of this process, with strategies by name."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ def build_run_config(
     environ: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Any:
-    """Builds the `tf.estimator.RunConfig` of this task.
+    """Build the `tf.estimator.RunConfig` of this task.
 
-    Strategies are given by name (see :mod:`estimator_pipeline.distribute.strategies`) and made only where they belong:
-    the chief and the workers get the training strategy, the evaluator the evaluation strategy, a parameter server none.
-    So the same line runs on every task of the cluster, in every dialect of TF_CONFIG.
+    Strategies are selected by name (see :mod:`estimator_pipeline.distribute.strategies`) and created only in the tasks
+    that use them: chief and workers get the training strategy, the evaluator the evaluation strategy, a parameter
+    server none. The same call therefore works in every task of the cluster, in every dialect of TF_CONFIG.
 
     Args:
-        model_dir: where checkpoints, summaries, exports and the result go; shared by all tasks.
-        train_distribute: a name, or a strategy made by the caller.
-        eval_distribute: "none", "one_device" or "mirrored", or a strategy made by the caller.
-        devices: devices by name, for `mirrored` and `one_device`.
-        num_devices: number of devices of this task, where they are not named.
-        communication: a :class:`~estimator_pipeline.distribute.strategies.Communication`, or its fields.
-        intra_op_threads: threads inside one operation; None: TensorFlow decides from the cores it may use.
-        inter_op_threads: operations at a time.
-        seed: the graph's seed, and the one for Keras initializers; None: another model at each start.
-        session_config: a `tf.compat.v1.ConfigProto`, or its fields as a mapping.
-        environ: where TF_CONFIG is read; `os.environ` by default.
-        **fields: every other argument of `tf.estimator.RunConfig`, passed on.
+        model_dir: Directory for checkpoints, summaries, exports and the result; shared by all tasks.
+        train_distribute: Name of a strategy, or a strategy object.
+        eval_distribute: "none", "one_device" or "mirrored", or a strategy object.
+        devices: Device names, for `mirrored` and `one_device`.
+        num_devices: Number of devices of this task, if they are not named.
+        communication: A :class:`~estimator_pipeline.distribute.strategies.Communication`, or its fields.
+        intra_op_threads: Threads within one operation; None: TensorFlow decides from the available cores.
+        inter_op_threads: Operations that run in parallel.
+        seed: Seed of the graph and of Keras initializers; None: a different model at each start.
+        session_config: A `tf.compat.v1.ConfigProto`, or its fields as a mapping.
+        environ: Environment with TF_CONFIG; `os.environ` by default.
+        **fields: Other arguments of `tf.estimator.RunConfig`.
 
     Returns:
         The RunConfig.
 
     Raises:
-        ConfigError: a name, a field or a combination that cannot work.
-        ClusterError: a TF_CONFIG that cannot work.
+        ConfigError: A name, a field or a combination is invalid.
+        ClusterError: TF_CONFIG is invalid.
     """
     environ = os.environ if environ is None else environ
     cluster = from_environ(environ)
@@ -75,7 +75,7 @@ def build_run_config(
     if cluster.is_training_task:
         train = _strategy(train_distribute, communication=communication, **make)
     if not cluster.is_ps:
-        # A strategy of this one process: the chief that evaluates must not call the workers together for it.
+        # A strategy of only this process: a chief that evaluates must not wait for the workers.
         eval_ = _strategy(eval_distribute, communication=None, **make)
     names = [name for name in (train_distribute, eval_distribute) if isinstance(name, str)]
     cpus = strategies.logical_cpus(names, devices=devices, num_devices=num_devices)
@@ -117,12 +117,12 @@ def _check_saving(train_distribute: Any, fields: Mapping[str, Any]) -> None:
         type(train_distribute).__name__ in ("CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy")
     )
     if collective and not steps:
-        found = f"save_checkpoints_secs={secs}" if secs else "neither, and RunConfig's default is 600 seconds"
+        interval = f"save_checkpoints_secs={secs}" if secs else "neither, and RunConfig's default is 600 seconds"
         raise ConfigError(
             "with multi_worker_mirrored checkpoints must be saved by steps: workers whose clocks differ would save "
             "at different steps and wait for each other for ever",
             code="training/unsupported",
-            found=found,
+            found=interval,
             hint="give save_checkpoints_steps",
         )
 
@@ -131,39 +131,40 @@ def _strategy(wanted: Any, **make: Any) -> Any:
     return strategies.make(wanted, **make) if isinstance(wanted, str) else wanted
 
 
-def _session_config(tf: Any, given: Any, intra: int | None, inter: int | None, cpus: int) -> Any:
-    if given is None and intra is None and inter is None and cpus == 1:
+def _session_config(tf: Any, config: Any, intra: int | None, inter: int | None, cpus: int) -> Any:
+    if config is None and intra is None and inter is None and cpus == 1:
         return None
-    if isinstance(given, Mapping):
+    if isinstance(config, Mapping):
         from google.protobuf import json_format
 
         try:
-            given = json_format.ParseDict(dict(given), tf.compat.v1.ConfigProto())
+            config = json_format.ParseDict(dict(config), tf.compat.v1.ConfigProto())
         except json_format.ParseError as error:
             raise ConfigError(
                 f"session_config cannot be read: {error}",
                 code="argument/bad-value",
                 hint="use the fields of tf.compat.v1.ConfigProto, such as gpu_options: {allow_growth: true}",
             ) from error
-    session = tf.compat.v1.ConfigProto(allow_soft_placement=True) if given is None else given
+    session = tf.compat.v1.ConfigProto(allow_soft_placement=True) if config is None else config
     if intra is not None:
         session.intra_op_parallelism_threads = intra
     if inter is not None:
         session.inter_op_parallelism_threads = inter
     if cpus > 1 and "CPU" not in session.device_count:
-        # A session counts its devices anew; without this the replicas' logical CPUs do not exist in it.
+        # A session counts its own devices; without this it lacks the logical CPUs of the replicas.
         session.device_count["CPU"] = cpus
     return session
 
 
 @contextlib.contextmanager
 def tf_config_environ(config: TFConfig) -> Iterator[None]:
-    """For the time of the block, the process's TF_CONFIG reads as TensorFlow's own code understands it for this task.
+    """Set TF_CONFIG, within the block, to the form that TensorFlow's own code expects for this task.
 
-    A training task sees the canonical cluster (a `master` as `chief`, no evaluator). The evaluator and the
-    parameter servers see none: TensorFlow's code would count them in, or refuse a cluster without a `chief` job.
+    A training task gets the canonical cluster (a `master` as `chief`, no evaluator). The evaluator and the parameter
+    servers get an empty TF_CONFIG: TensorFlow's code would count them as workers, or reject a cluster without a
+    `chief` job.
     """
-    # RunConfig reads no other place.
+    # RunConfig reads only os.environ.
     before = os.environ.get("TF_CONFIG")
     if config.is_training_task and not config.is_single_process:
         os.environ["TF_CONFIG"] = config.to_json()

@@ -1,4 +1,4 @@
-"""Names of distribution strategies, and how each is made for the task that this process is.
+"""Distribution strategies by name, for the task of this process.
 
 ================================ =============================================================================
 `none`                           one device, no strategy
@@ -8,8 +8,8 @@
 `parameter_server`               `tf.compat.v1.distribute.experimental.ParameterServerStrategy`, asynchronous
 ================================ =============================================================================
 
-The strategy is always built from our own :class:`~estimator_pipeline.cluster.TFConfig`, never from the environment:
-so all dialects of TF_CONFIG work with all strategies, and an evaluator can never join the training cluster.
+Strategies are built from :class:`~estimator_pipeline.cluster.TFConfig`, never from the environment. All dialects of
+TF_CONFIG therefore work with all strategies, and an evaluator can never join the training cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.errors import ConfigError
 
 NAMES = ("none", "one_device", "mirrored", "multi_worker_mirrored", "parameter_server")
-# One process evaluates; a strategy that needs the whole cluster has no place there.
+# One process evaluates, so a strategy that needs the whole cluster cannot be used.
 EVAL_NAMES = ("none", "one_device", "mirrored")
 IMPLEMENTATIONS = ("auto", "ring", "nccl")
 
@@ -35,12 +35,12 @@ class Communication:
     """How the workers of `multi_worker_mirrored` exchange gradients.
 
     Attributes:
-        implementation: "auto", "ring" (gRPC between hosts) or "nccl" (GPUs alone).
-        bytes_per_pack: gradients are packed into all-reduces of about this many bytes; 0: chosen by TensorFlow.
-        timeout_secs: a collective that takes longer fails instead of waiting for ever; None: no limit.
+        implementation: "auto", "ring" (gRPC between hosts) or "nccl" (GPUs only).
+        bytes_per_pack: Size in bytes to which gradients are packed for an all-reduce; 0: chosen by TensorFlow.
+        timeout_secs: Seconds after which a collective fails; None: no limit.
 
     Raises:
-        ConfigError: a value that is not allowed.
+        ConfigError: A value is not allowed.
     """
 
     implementation: str = "auto"
@@ -69,7 +69,7 @@ class Communication:
             )
 
     def options(self) -> Any:
-        """The `tf.distribute.experimental.CommunicationOptions` for these values."""
+        """Return the `tf.distribute.experimental.CommunicationOptions` for these values."""
         tf = compat.tensorflow()
         kinds = tf.distribute.experimental.CommunicationImplementation
         return tf.distribute.experimental.CommunicationOptions(
@@ -88,19 +88,19 @@ def make(
     communication: Communication | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Any:
-    """The strategy `name` for this task, or None for "none".
+    """Return the strategy `name` for this task, or None for "none".
 
     Args:
-        name: one of :data:`NAMES`.
-        tf_config: which task this is; read from `environ` where it is not given.
-        devices: devices of `mirrored` (all of them) or `one_device` (the first), such as `["GPU:0", "GPU:1"]`.
-        num_devices: how many devices this task uses, where they are not named. On a machine without GPUs
-            `mirrored` splits the CPU into that many logical devices.
-        communication: options of `multi_worker_mirrored`.
-        environ: where TF_CONFIG is looked up; `os.environ` by default.
+        name: One of :data:`NAMES`.
+        tf_config: Cluster and task of this process; by default parsed from `environ`.
+        devices: Devices of `mirrored` (all of them) or `one_device` (the first), such as `["GPU:0", "GPU:1"]`.
+        num_devices: Number of devices of this task, if they are not named. On a machine without GPUs `mirrored` splits
+            the CPU into that many logical devices.
+        communication: Options of `multi_worker_mirrored`.
+        environ: Environment with TF_CONFIG; `os.environ` by default.
 
     Raises:
-        ConfigError: an unknown name, or a strategy that cannot work in this cluster.
+        ConfigError: The name is unknown, or the strategy cannot run in this cluster.
     """
     if name not in NAMES:
         raise ConfigError(
@@ -124,15 +124,15 @@ def make(
 
 
 def of_this_process(strategy: Any) -> Any:
-    """A strategy of one process for a session that knows this process alone.
+    """Return a strategy with local device names, for a session of only this process.
 
-    In a process that has joined a cluster (MultiWorkerMirroredStrategy) the devices of every strategy bear the names
-    that they have there, `/job:worker/task:0/...`, which only a session of the cluster knows. The strategy that this
-    gives is over the same devices by their names in the process; MultiWorkerMirroredStrategy becomes MirroredStrategy.
+    In a process that has joined a cluster (MultiWorkerMirroredStrategy), every strategy has cluster device names
+    (`/job:worker/task:0/...`), which only a session of the cluster knows. The returned strategy uses the same devices
+    by their local names; MultiWorkerMirroredStrategy becomes MirroredStrategy.
 
     Args:
-        strategy: such as is given for an evaluation. None, or one of another kind, is given back, and so is one whose
-            devices are named as those of a process by itself.
+        strategy: The evaluation strategy. None, a strategy of a different kind and one that already has local device
+            names are returned unchanged.
     """
     tf = compat.tensorflow()
     if strategy is None or not type(strategy).__name__.startswith(_OF_ONE_PROCESS):
@@ -140,27 +140,27 @@ def of_this_process(strategy: Any) -> Any:
     devices = [tf.DeviceSpec.from_string(device) for device in strategy.extended.worker_devices]
     if all(device.job in (None, "localhost") for device in devices):
         return strategy
-    own = [f"/device:{device.device_type}:{device.device_index}" for device in devices]
-    with tf.Graph().as_default():  # where a device is not looked up in the cluster
+    names = [f"/device:{device.device_type}:{device.device_index}" for device in devices]
+    with tf.Graph().as_default():  # in graph mode devices are not resolved in the cluster
         if type(strategy).__name__.startswith("OneDevice"):
-            return tf.distribute.OneDeviceStrategy(own[0])
-        made = tf.distribute.MirroredStrategy(own, cross_device_ops=tf.distribute.ReductionToOneDevice())
-    # A graph's strategy would leave out what one made in eager mode makes of the end of the data.
-    made.extended.experimental_enable_get_next_as_optional = True
-    return made
+            return tf.distribute.OneDeviceStrategy(names[0])
+        local = tf.distribute.MirroredStrategy(names, cross_device_ops=tf.distribute.ReductionToOneDevice())
+    # A strategy created in graph mode would not handle the last partial batch as one created in eager mode does.
+    local.extended.experimental_enable_get_next_as_optional = True
+    return local
 
 
-# Names of classes; those of TensorFlow 1's API have an ending more. (The third is MultiWorkerMirroredStrategy.)
+# Class names; those of TensorFlow 1's API have a suffix. (The third is MultiWorkerMirroredStrategy.)
 _OF_ONE_PROCESS = ("MirroredStrategy", "OneDeviceStrategy", "CollectiveAllReduceStrategy")
 
 
 def logical_cpus(names: Sequence[str], *, devices: Sequence[str] | None = None, num_devices: int | None = None) -> int:
-    """How many logical devices of this machine's CPU these strategies need, in the runtime and in each session.
+    """Return the number of logical CPU devices that these strategies need.
 
     Args:
-        names: of the strategies.
-        devices: see :func:`make`.
-        num_devices: the same.
+        names: Names of the strategies.
+        devices: See :func:`make`.
+        num_devices: See :func:`make`.
     """
     used = []
     if "mirrored" in names:
@@ -173,9 +173,9 @@ def logical_cpus(names: Sequence[str], *, devices: Sequence[str] | None = None, 
 
 
 def _cpu_number(device: str) -> int | None:
-    """1 of "CPU:1", "/cpu:1" or "/job:worker/task:0/device:CPU:1"; None of another device."""
-    found = re.search(r"(?:^|[/:])cpu:(\d+)$", device, re.IGNORECASE)
-    return int(found[1]) if found else None
+    """Return 1 for "CPU:1", "/cpu:1" or "/job:worker/task:0/device:CPU:1"; None for other devices."""
+    match = re.search(r"(?:^|[/:])cpu:(\d+)$", device, re.IGNORECASE)
+    return int(match[1]) if match else None
 
 
 def _default_device(tf: Any) -> str:
@@ -195,7 +195,7 @@ def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
     if gpus:
         if num_devices > len(gpus):
             raise ConfigError(
-                f"mirrored over {num_devices} devices was asked for",
+                f"mirrored over {num_devices} devices was requested",
                 code="strategy/not-possible",
                 found=f"{len(gpus)} GPUs on this machine",
                 hint=f"num_devices at most {len(gpus)}",
@@ -206,22 +206,22 @@ def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
 
 
 def _over_cpus(devices: Sequence[str]) -> Any:
-    # TensorFlow would choose ring collectives between the CPU's devices, as it does for eager code; run by an
-    # Estimator's session, they wait for each other for ever.
+    # TensorFlow would choose ring collectives between logical CPU devices, as for eager code. In an Estimator's
+    # session they deadlock.
     tf = compat.tensorflow()
     return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
 def split_cpu(num_devices: int) -> None:
-    """Makes `num_devices` logical devices of this machine's CPU. Must come before TensorFlow uses the CPU.
+    """Split this machine's CPU into `num_devices` logical devices, before TensorFlow uses the CPU.
 
-    More of them that are there already are left as they are.
+    If there are more already, they are unchanged.
 
     Raises:
-        ConfigError: TensorFlow has set its devices up already, with fewer.
+        ConfigError: TensorFlow has initialized fewer devices already.
     """
     if num_devices == 1:
-        return  # as it is by itself
+        return  # the default
     tf = compat.tensorflow()
     cpu = tf.config.list_physical_devices("CPU")[0]
     have = tf.config.get_logical_device_configuration(cpu)
@@ -230,20 +230,20 @@ def split_cpu(num_devices: int) -> None:
     try:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
     except RuntimeError as error:
-        found = len(tf.config.list_logical_devices("CPU"))
-        if found >= num_devices:
+        count = len(tf.config.list_logical_devices("CPU"))
+        if count >= num_devices:
             return
         raise ConfigError(
             f"the CPU cannot be split into {num_devices} logical devices any more",
             code="strategy/not-possible",
-            found=f"TensorFlow is running with {found} already",
+            found=f"TensorFlow is running with {count} already",
             hint="make the strategy before any other TensorFlow operation, once per process",
         ) from error
 
 
-# The strategy of a process in its cluster, by the task and the cluster, with its options. A second one would have
-# TensorFlow set its collectives up anew, at the port that the first one holds, and wait for ever.
-_made: dict[tuple[str, str], tuple[Any, Any]] = {}
+# The options and the strategy of this process, by task and cluster. A second strategy would make TensorFlow initialize
+# its collectives again, at the port that the first one holds, and hang.
+_strategies: dict[tuple[str, str], tuple[Any, Any]] = {}
 
 
 def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communication: Communication) -> Any:
@@ -255,14 +255,14 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
         )
     if config.cluster is None or not config.is_training_task:
         raise ConfigError(
-            f"multi_worker_mirrored was asked for on {config.task}",
+            f"multi_worker_mirrored was requested on {config.task}",
             code="strategy/not-possible",
-            found="only the chief and the workers take part in it; the strategy would wait for this task for ever",
-            hint="make the strategy through build_run_config or train_and_evaluate, which leave it out here",
+            found="only the chief and the workers take part in it; the strategy would wait for this task forever",
+            hint="create the strategy through build_run_config or train_and_evaluate, which leave it out here",
         )
     if config.cluster.num_ps:
         raise ConfigError(
-            "multi_worker_mirrored was asked for in a cluster with a `ps` job",
+            "multi_worker_mirrored was requested in a cluster with a `ps` job",
             code="strategy/not-possible",
             found=f"ps: {', '.join(config.cluster.jobs['ps'])}",
             hint="remove the ps job from TF_CONFIG, or use parameter_server",
@@ -270,17 +270,17 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
     gpus = len(tf.config.list_physical_devices("GPU")) if num_devices is None else num_devices
     place = (str(config.task), repr(config.cluster.as_dict()))
     options = (gpus, config.rpc_layer, communication)
-    if place in _made:
-        made, strategy = _made[place]
-        if made != options:
+    if place in _strategies:
+        before, strategy = _strategies[place]
+        if before != options:
             raise ConfigError(
-                f"multi_worker_mirrored was asked for again on {config.task}, with (devices, RPC layer, communication) "
+                f"multi_worker_mirrored was requested again on {config.task}, with (devices, RPC layer, communication) "
                 f"= {options}",
                 code="strategy/not-possible",
-                found=f"this process has it already, with {made}, and TensorFlow sets it up once in a process",
-                hint="the same options for every training of a process, or a process for each",
+                found=f"this process has it already, with {before}, and TensorFlow initializes it once per process",
+                hint="use the same options for every training in a process, or one process for each",
             )
-        _number_collectives_anew(strategy)
+        _renumber_collectives(strategy)
         return strategy
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(config.cluster.as_dict()),
@@ -292,21 +292,21 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         cluster_resolver=resolver, communication_options=communication.options()
     )
-    _made[place] = (options, strategy)
+    _strategies[place] = (options, strategy)
     return strategy
 
 
-def _number_collectives_anew(strategy: Any) -> None:
-    """Has the next training of a process use other numbers for its collectives than those before.
+def _renumber_collectives(strategy: Any) -> None:
+    """Give the collectives of the next training in this process different keys.
 
-    An Estimator trains with a copy of its strategy that is told its cluster anew, and then numbers its collectives from
-    the first one on, while the runtime remembers what shapes belonged to each number. Every worker comes here for the
-    same training.
+    An Estimator trains with a copy of its strategy that is configured for the cluster again and numbers its collectives
+    from the first key, while the runtime remembers the shapes of each key. Every worker calls this for the same
+    training.
     """
     strategy.extended._collective_key_base += _GROUPS_OF_A_TRAINING
 
 
-# More groups than a training makes, which are sets of devices.
+# More groups (sets of devices) than one training creates.
 _GROUPS_OF_A_TRAINING = 1000
 
 
@@ -314,7 +314,7 @@ def _parameter_server(config: TFConfig) -> Any:
     tf = compat.tensorflow()
     if config.cluster is None or not config.cluster.num_ps:
         raise ConfigError(
-            "parameter_server was asked for without parameter servers",
+            "parameter_server was requested without parameter servers",
             code="strategy/not-possible",
             found="no TF_CONFIG" if config.cluster is None else f"jobs: {', '.join(config.cluster.jobs)}",
             hint="add a `ps` job to the cluster (launch --ps N), or use multi_worker_mirrored",

@@ -45,7 +45,7 @@ CHECKS: tuple[DoctorCheck, ...] = (
     # From what needs nothing else to what rests on it: a person mends from above.
     DoctorCheck("packages", "Python, TensorFlow and what must fit it", packages.check_packages),
     DoctorCheck("variables", "environment variables that break a job", packages.check_variables),
-    DoctorCheck("environment", "which scheduler speaks, and what it says", clusters.check_environment),
+    DoctorCheck("environment", "the scheduler, and the values of its variables", clusters.check_environment),
     DoctorCheck("tf_config", "TF_CONFIG in any dialect", clusters.check_tf_config),
     DoctorCheck("strategy", "strategy, engine, batch and evaluator against the cluster", clusters.check_strategy),
     DoctorCheck("addresses", "every host name resolved", network.check_addresses),

@@ -82,8 +82,8 @@ def error(what: str, why: str, hint: str) -> DoctorFinding:
 
 def of_error(caught: PipelineError, why: str, *, severity: str = "error") -> DoctorFinding:
     """A finding of what the job itself would raise."""
-    found = f" ({caught.found})" if caught.found else ""
-    return DoctorFinding(severity, f"{caught.what.rstrip('.')}{found}", why, caught.hint or "", code=caught.code or "")
+    message = caught.message.rstrip(".") + (f" ({caught.found})" if caught.found else "")
+    return DoctorFinding(severity, message, why, caught.hint or "", code=caught.code or "")
 
 
 @dataclass

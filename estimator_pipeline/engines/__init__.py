@@ -1,6 +1,6 @@
-"""The engines that walk a job: train, evaluate, checkpoint, export.
+"""The engines that run a job: train, evaluate, checkpoint, export.
 
-`estimator.py` walks it with `tf.estimator`. What belongs to every engine lies beside it: the result of a job
-(`result.py`) and the rendezvous on which the tasks of a cluster tell each other how far they are
+`estimator`, `keras` and `keras3` are the engines. `lifecycle` has what all of them share, such as the result of a job
+(`result.py`) and the rendezvous through which the tasks of a cluster publish their progress
 (`rendezvous/rendezvous.py`).
 """

@@ -1,17 +1,19 @@
-"""The few kinds of error that a person meets, each a single message that can be acted upon.
+"""The exceptions that this package raises for users.
 
-Every message answers three questions: what was given, what was found, and what to change. The command
-line prints it without a traceback and leaves with :attr:`PipelineError.exit_code`; a caller in Python
-catches :class:`PipelineError` or one of its kinds.
+Every message states the value with the problem, what was found, and what to change. The command line prints it
+without a traceback and exits with :attr:`PipelineError.exit_code`. Python code catches :class:`PipelineError` or a
+subclass.
 
-Each error has a code, such as `job/unknown-field`, which stays the same when its words change: search for it,
-ignore it or test for it by the code. :mod:`estimator_pipeline.errors.codes` lists them, with what to do.
+Each error has a code, such as `job/unknown-field`, which does not change when the text changes: use it to search for
+an error or to test for it. :mod:`estimator_pipeline.errors.codes` lists all codes, with what to do.
 
-This package is on floor 0: it imports nothing of TensorFlow. Its neighbour `estimator_pipeline.utils` has what turns
-errors of the system into these.
+This package does not import TensorFlow. `estimator_pipeline.utils` converts system errors to these exceptions.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 __all__ = [
     "ClusterError",
@@ -30,29 +32,32 @@ __all__ = [
 
 
 class PipelineError(Exception):
-    """Base of every error that this package raises on purpose.
+    """Base class of the errors that this package raises for users.
 
     Args:
-        what: One sentence with the value that was given (or the place where it stands) and what is
-            wrong with it.
-        code: What stays the same when the words change: one of :data:`estimator_pipeline.errors.codes.CODES`. None:
-            the kind's own; an error that a user's program raises may have none.
-        found: What was found instead, or what is allowed. Optional where `what` says it already.
-        hint: What to change. Optional only where `what` leaves a single possible reading.
+        message: One sentence: the value (or its location) and what is wrong with it.
+        code: One of :data:`estimator_pipeline.errors.codes.CODES`. None: the code of the class; an error that a
+            user's program raises may have none.
+        found: What was found instead, or what is allowed. Optional if `message` includes it.
+        hint: What to change, as an imperative. Optional only if `message` leaves no doubt.
 
     Attributes:
-        exit_code: What the command line returns for this error. 2: the input was bad and a new try
-            with the same input will fail in the same way. 1: the work failed while it ran. 3: training
-            diverged. 75: the task was asked to end, and the same command goes on from its checkpoint.
+        message: See above.
+        code: See above.
+        found: See above.
+        hint: See above.
+        exit_code: Exit code of the command line for this error. 2: bad input, a retry with the same input fails
+            again. 1: the work failed while it ran. 3: training diverged. 75: the task was asked to stop, and the
+            same command resumes from its checkpoint.
     """
 
     exit_code = 2
     code: str | None = None
 
     def __init__(
-        self, what: str, *, code: str | None = None, found: str | None = None, hint: str | None = None
+        self, message: str, *, code: str | None = None, found: str | None = None, hint: str | None = None
     ) -> None:
-        self.what = what
+        self.message = message
         if code is not None:
             self.code = code
         self.found = found
@@ -69,50 +74,59 @@ class PipelineError(Exception):
 
     @property
     def headline(self) -> str:
-        """What is wrong, and the code in brackets."""
-        return f"{self.what} [{self.code}]" if self.code else self.what
+        """The message, with the code in brackets."""
+        return f"{self.message} [{self.code}]" if self.code else self.message
 
     def to_dict(self) -> dict[str, str | None]:
-        """`code`, `what`, `found` and `hint`, for JSON; ``ConfigError(**document)`` makes an error of it again."""
-        return {"code": self.code, "what": self.what, "found": self.found, "hint": self.hint}
+        """Return the message (as `what`), `code`, `found` and `hint`, for JSON."""
+        return {"code": self.code, "what": self.message, "found": self.found, "hint": self.hint}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, str | None]) -> PipelineError:
+        """Return the error that :meth:`to_dict` described."""
+        fields = {name: document.get(name) for name in ("code", "found", "hint")}
+        return cls(document.get("what") or "", **fields)
 
     def __reduce__(self):
-        # The default would call __init__ with the whole message as `what`, and say everything twice.
-        return (_rebuild, (type(self), self.to_dict()))
+        # The default would pass the formatted error to __init__ as `message`, and repeat `found` and `hint`.
+        return (self.from_dict, (self.to_dict(),))
 
+    if not TYPE_CHECKING:
 
-def _rebuild(kind: type[PipelineError], document: dict[str, str | None]) -> PipelineError:
-    what = document.pop("what") or ""
-    return kind(what, **document)
+        def __getattr__(self, name: str) -> str:
+            # The name of `message` in JSON documents, and in programs written before it was renamed.
+            if name == "what":
+                return self.message
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class ConfigError(PipelineError):
-    """A job file, an option or an argument that cannot work."""
+    """An invalid job file, option or argument."""
 
 
 class ClusterError(PipelineError):
-    """A TF_CONFIG, a cluster description or a task that cannot work."""
+    """An invalid TF_CONFIG, cluster description or task."""
 
 
 class PortError(ClusterError):
-    """A task's own port is taken.
+    """The port of this task is in use.
 
     Args:
-        restartable: whether the next start takes another one: then the exit code is 1, as where work failed.
+        restartable: Whether the next start uses a different port. The exit code is then 1, as for failed work.
     """
 
     code = "cluster/port-in-use"
 
     def __init__(
         self,
-        what: str,
+        message: str,
         *,
         code: str | None = None,
         found: str | None = None,
         hint: str | None = None,
         restartable: bool = False,
     ) -> None:
-        super().__init__(what, code=code, found=found, hint=hint)
+        super().__init__(message, code=code, found=found, hint=hint)
         if restartable:
             self.exit_code = TaskFailedError.exit_code
 
@@ -124,18 +138,18 @@ class OtherJobError(ConfigError):
 
 
 class InputError(PipelineError):
-    """Data that is not there, or that cannot be read, split or batched as asked."""
+    """Data that does not exist, or that cannot be read, sharded or batched as requested."""
 
 
 class CompatError(PipelineError):
-    """`tf.estimator` cannot be put back in this process, or a part of it cannot be had."""
+    """`tf.estimator` or a part of it cannot be restored in this process."""
 
 
 class TaskFailedError(PipelineError):
-    """A task of a running job failed. The input was not at fault, as far as is known.
+    """A task of a running job failed, as far as is known not because of its input.
 
     Attributes:
-        caused_by: The task ("worker:1") whose failure was the reason, where this one only ends because of it.
+        caused_by: The task ("worker:1") whose failure made this task stop, if any.
     """
 
     exit_code = 1
@@ -143,22 +157,22 @@ class TaskFailedError(PipelineError):
 
 
 class DiskError(TaskFailedError):
-    """A file could not be read or written, for the disk or the file server is full, read-only or fails."""
+    """A file could not be read or written: the disk or file server is full, read-only or failing."""
 
     code = "system/disk"
 
 
 class DivergedError(TaskFailedError):
-    """Training came to numbers that are none (NaN, infinite). The same training comes to them again."""
+    """The loss or a weight became NaN or infinite. A retry from the same state would diverge again."""
 
     exit_code = 3
     code = "training/diverged"
 
 
 class PreemptedError(TaskFailedError):
-    """The task was asked to end (SIGTERM, a scheduler's early signal), and training stands in a checkpoint.
+    """The task was asked to stop (SIGTERM, a scheduler's early signal), and training is saved in a checkpoint.
 
-    The same command goes on from there. The exit code is EX_TEMPFAIL of sysexits.h: "try again later".
+    The same command resumes from it. The exit code is EX_TEMPFAIL of sysexits.h: "try again later".
     """
 
     exit_code = 75
@@ -166,6 +180,6 @@ class PreemptedError(TaskFailedError):
 
 
 class WaitError(TaskFailedError):
-    """A wait that came to its deadline; the message says what was waited for, and how long."""
+    """A wait timed out. The message names the awaited event and the timeout."""
 
     code = "cluster/timeout"

@@ -1,7 +1,7 @@
-"""The code of each error: what it means, and what to do about it.
+"""The error codes, with the meaning of each and what to do.
 
-A code is given once and keeps its meaning; one that goes is not used again. `estimator-pipeline explain CODE` prints an
-entry, and docs/reference/errors.md is written from this table by `tools/error_codes.py`.
+A code never changes its meaning, and a removed code is never reused. `estimator-pipeline explain CODE` prints an entry;
+`tools/error_codes.py` writes docs/reference/errors.md from this table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["AREAS", "CODES", "Code"]
 
 
 class Code(NamedTuple):
-    """What an error of a code means, and what to do about it."""
+    """The meaning of an error code, and what to do."""
 
     meaning: str
     action: str
@@ -20,45 +20,45 @@ class Code(NamedTuple):
 
 AREAS = {
     "argument": "Options of the command line and arguments of functions",
-    "cluster": "TF_CONFIG, tasks and what they need of one another",
+    "cluster": "TF_CONFIG, tasks and communication between tasks",
     "data": "Data and input functions",
     "environment": "Environment variables",
-    "file": "Files and folders, but for those of data and checkpoints",
-    "job": "Job files, and what they name",
+    "file": "Files and folders, except data and checkpoints",
+    "job": "Job files, and the functions and files that they name",
     "jobs": "Submitted jobs",
     "kubernetes": "Kubernetes manifests",
     "launch": "Starting processes",
     "migrate": "Moving programs, checkpoints and exports to Keras",
     "model": "Models, optimizers and labels",
-    "model-dir": "Checkpoints and the folder of a run",
+    "model-dir": "Checkpoints and the model directory",
     "parity": "Comparing two runs",
-    "scheduler": "Slurm's commands and kubectl",
+    "scheduler": "Slurm commands and kubectl",
     "strategy": "Distribution strategies",
-    "system": "Disks and limits of the machine",
+    "system": "Disks and resource limits",
     "tensorflow": "TensorFlow, Keras and tensorflow-estimator",
-    "training": "Training while it runs",
+    "training": "Running training",
 }
-"""From the first part of a code to what its errors are about."""
+"""Description of each area, by the first part of a code."""
 
 CODES = {
     "argument/bad-value": Code(
-        "An option or argument has a value that it cannot have.",
-        "The message says which values are allowed; give one of them.",
+        "An option or argument has a value that is not allowed.",
+        "Use one of the allowed values, which the message lists.",
     ),
     "argument/conflict": Code(
-        "Two options or arguments were given that exclude each other.",
-        "Leave one of them out.",
+        "Two options or arguments exclude each other.",
+        "Remove one of them.",
     ),
     "argument/missing": Code(
-        "An option or argument that is needed was not given.",
-        "Give it; the message says what it may be.",
+        "A required option or argument is missing.",
+        "Add it; the message lists what it accepts.",
     ),
     "argument/not-applicable": Code(
-        "An option or argument was given that has no effect on what was asked, such as --set without a job file.",
-        "Leave it out, or give what it belongs to.",
+        "An option or argument does not apply to this command, such as --set without a job file.",
+        "Remove it, or add the option or file that it requires.",
     ),
     "argument/unknown-name": Code(
-        "A name was given that nothing has: of an option, a metric, a loss, an engine, a check.",
+        "The name of an option, metric, loss, engine or check is unknown.",
         "Check the spelling against the names in the message.",
     ),
     "cluster/bad-address": Code(
@@ -67,74 +67,74 @@ CODES = {
     ),
     "cluster/bad-tf-config": Code(
         "TF_CONFIG is not JSON, or does not describe a cluster and a task of it.",
-        "Correct the key that the message names; docs/reference/tf_config.md shows what may stand there.",
+        "Correct the key that the message names; docs/reference/tf_config.md lists the allowed values.",
     ),
     "cluster/contradiction": Code(
-        "What the scheduler's variables say contradicts itself: ranks twice, sizes that differ, more tasks than nodes.",
-        "Start each task once, by the scheduler's own command, and do not set its variables by hand.",
+        "The scheduler's variables contradict each other: duplicate ranks, different sizes, more tasks than nodes.",
+        "Start each task once, with the scheduler's launcher, and do not set its variables manually.",
     ),
     "cluster/different-jobs": Code(
-        "The tasks of one cluster were started with different jobs: another learning rate, seed, batch or model_dir.",
-        "Start all tasks with the same job file and the same options; the message says what differs.",
+        "The tasks of one cluster were started with different jobs, such as a different learning rate or model_dir.",
+        "Start all tasks with the same job file and the same options; the message lists the differences.",
     ),
     "cluster/folder-not-shared": Code(
-        "The tasks need one folder that all of them see, and each sees a different one.",
+        "The tasks need one shared folder, and each task sees a different one.",
         "Put run.model_dir on a file system that all machines share.",
     ),
     "cluster/no-ports": Code(
         "No free ports could be found for the tasks, or the tasks could not agree on them.",
-        "Name the ports in TF_CONFIG, or give the tasks a shared folder in which they can agree.",
+        "Set the ports in TF_CONFIG, or give the tasks a shared folder through which they can agree.",
     ),
     "cluster/not-started": Code(
         "The cluster has several tasks, and this process was not started as one of them.",
-        "Start the program by the scheduler (srun, mpirun, an Indexed Job) or by `estimator-pipeline launch`.",
+        "Start the program with the scheduler (srun, mpirun, an Indexed Job) or with `estimator-pipeline launch`.",
     ),
     "cluster/peer-failed": Code(
-        "Another task failed, and this one ended because of it.",
+        "A different task failed, and this task stopped because of it.",
         "Read the log of the task that the message names; this task is not the cause.",
     ),
     "cluster/peer-lost": Code(
-        "Another task is gone: its server answered before and does not answer now.",
-        "Read that task's log and its node's; start the job again to go on from the last checkpoint.",
+        "Connection to a different task was lost: its server no longer answers.",
+        "Read the logs of that task and its node. Start the job again to resume from the last checkpoint.",
     ),
     "cluster/port-in-use": Code(
-        "The port of this task is taken by another process.",
-        "Choose another port in TF_CONFIG, or end the process that has it.",
+        "The port of this task is in use by a different process.",
+        "Choose a different port in TF_CONFIG, or stop the process that uses it.",
     ),
     "cluster/timeout": Code(
-        "Something that another task or process should do did not happen in time.",
-        "The message says what was waited for and how long; see that task's log, and docs/guides/operating.md.",
+        "A wait for a different task or process timed out.",
+        "The message names the awaited event and the timeout. Read that task's log, and docs/guides/operating.md.",
     ),
     "cluster/unknown-task": Code(
-        "A task was named that the cluster does not have.",
-        "Correct the task's type or index; indices begin with 0.",
+        "The cluster has no task of this type and index.",
+        "Correct the task's type or index; indices start at 0.",
     ),
     "data/bad-feature": Code(
-        "A feature has another type, shape or length than it should have, or not the same in training and evaluation.",
-        "Make the data of one form; for TFRecord files correct the spec of the feature.",
+        "A feature has an unexpected type, shape or length, or differs between training and evaluation.",
+        "Make the data consistent; for TFRecord files correct the spec of the feature.",
     ),
     "data/bad-input-fn": Code(
-        "An input function cannot be called, or returns what cannot be trained on.",
-        "Return a tf.data.Dataset of (features, labels); take input_context where the job has several workers.",
+        "An input function cannot be called, or its return value cannot be trained on.",
+        "Return a tf.data.Dataset of (features, labels); add a parameter input_context if there are several workers.",
     ),
     "data/bad-record": Code(
-        "A record cannot be decoded: a line with a wrong number of cells, a text where a number should be.",
+        "A record cannot be decoded: a line with a wrong number of cells, or text instead of a number.",
         "Correct the record at the place that the message names, or the columns or spec that describe it.",
     ),
     "data/cannot-shard": Code(
-        "The records or files cannot be shared by the workers as asked.",
-        "Choose a batch that the replicas divide, more files, or another shard_policy.",
+        "The records or files cannot be sharded across the workers as configured.",
+        "Choose a batch size divisible by the number of replicas, more files, or a different shard_policy.",
     ),
     "data/empty": Code(
-        "The data hold no records, or no features.",
+        "The data has no records, or no features.",
         "Check the path, the split and the filter of the data.",
     ),
     "data/endless": Code(
-        "Data without an end were given where they are read to the end, as in an evaluation.",
+        "The dataset is infinite, but is read to its end, as in an evaluation.",
         "Set eval.steps, or do not repeat the dataset in evaluation.",
     ),
     "data/missing-feature": Code(
-        "The data have no feature, column or array of a name that is used.",
+        "The data has no feature, column or array of the configured name.",
         "Check the spelling against the names in the message.",
     ),
     "data/not-found": Code(
@@ -143,147 +143,147 @@ CODES = {
     ),
     "data/unreadable": Code(
         "A data file or its index is damaged, or changed while it was read.",
-        "Write the file again; delete an index (.idx) that is not its file's.",
+        "Write the file again; delete an index (.idx) that does not belong to its file.",
     ),
     "environment/bad-value": Code(
-        "An environment variable has a value that it cannot have.",
-        "Correct or unset the variable; the message says what it may be.",
+        "An environment variable has a value that is not allowed.",
+        "Correct or unset the variable; the message lists the allowed values.",
     ),
     "file/bad-format": Code(
-        "A file is not of the format that it should have.",
-        "Correct it at the place that the message names.",
+        "A file does not have the expected format.",
+        "Correct it at the location in the message.",
     ),
     "file/exists": Code(
-        "A file or folder that would be written is there already.",
-        "Choose another place, or remove what is there if nobody needs it.",
+        "The output file or folder exists already.",
+        "Choose a different path, or remove the existing one.",
     ),
     "file/not-found": Code(
         "A file or folder does not exist.",
-        "Check the path; relative paths begin at the current folder.",
+        "Check the path; relative paths start at the working directory.",
     ),
     "file/unreadable": Code(
-        "A file cannot be read: no permission, no text, too large, or its disk fails.",
+        "A file cannot be read: no permission, not text, too large, or a disk error.",
         "Correct the permission or the path.",
     ),
     "file/unwritable": Code(
         "A file or folder cannot be written.",
-        "Choose a place that can be written, or correct the permission.",
+        "Choose a writable path, or correct the permission.",
     ),
     "job/bad-function": Code(
         "A function that the job or an option names cannot be loaded, or raises.",
-        "Correct the reference (module:function or file.py:function) or the code at the place that the message names.",
+        "Correct the reference (module:function or file.py:function) or the code at the location in the message.",
     ),
     "job/bad-override": Code(
-        "A --set does not fit the job file.",
+        "A --set option does not match the job file.",
         "Write --set section.field=value, with the value in YAML.",
     ),
     "job/bad-value": Code(
-        "A field of the job file has a value that it cannot have.",
-        "The message says which values are allowed.",
+        "A field of the job file has a value that is not allowed.",
+        "Use one of the allowed values, which the message lists.",
     ),
     "job/conflict": Code(
-        "Fields of the job file do not go together, or the job cannot work with what is there.",
+        "Fields of the job file contradict each other, or the job cannot run with the existing files.",
         "Change one of the fields that the message names.",
     ),
     "job/missing-field": Code(
-        "The job file lacks a field or a section that it needs.",
-        "Add it; the message says where.",
+        "The job file lacks a required field or section.",
+        "Add it where the message indicates.",
     ),
     "job/not-yaml": Code(
         "The job file is not YAML, or not a mapping of sections.",
         "Correct the line that the message names; indent with spaces.",
     ),
     "job/several-mistakes": Code(
-        "The job file has several mistakes, which the message lists, each with a code of its own.",
-        "Correct them all.",
+        "The job file has several mistakes. The message lists them, each with its code.",
+        "Correct all of them.",
     ),
     "job/unknown-field": Code(
         "The job file has a field that does not exist.",
-        "Check the spelling against the names in the message, and the section that it stands in.",
+        "Check the spelling against the names in the message, and that the field is in the right section.",
     ),
     "job/wrong-type": Code(
-        "A field of the job file has a value of another type, such as a text for a number.",
-        "Write the value as the message says; numbers without quotes.",
+        "A field of the job file has a value of the wrong type, such as text instead of a number.",
+        "Write the value in the form that the message shows; numbers without quotes.",
     ),
     "jobs/exists": Code(
-        "A job of that name is there already, and nothing was submitted.",
-        "Delete the old job (the message has the command), or submit under another name.",
+        "A job of that name exists already. Nothing was submitted.",
+        "Delete the existing job (the message has the command), or submit under a different name.",
     ),
     "jobs/not-found": Code(
         "There is no submitted job, task or array element of that name, or none that failed.",
-        "Look at `estimator-pipeline status` for what there is.",
+        "List the submitted jobs with `estimator-pipeline status`.",
     ),
     "kubernetes/bad-name": Code(
-        "A name cannot be a name in Kubernetes: too long, or with other characters than a-z, 0-9 and -.",
-        "Give a different one with --name.",
+        "A name is not valid in Kubernetes: too long, or with characters other than a-z, 0-9 and -.",
+        "Choose a valid name with --name.",
     ),
     "kubernetes/no-volume": Code(
-        "run.model_dir is in no volume, so that checkpoints would be gone with their pod.",
+        "run.model_dir is not in a volume, so checkpoints would be lost with the pod.",
         "Mount a volume there (kubernetes.volumes), or use a model_dir in an object store.",
     ),
     "launch/cannot-start": Code(
-        "A process could not be started: the program does not exist or may not be run, or a limit is reached.",
+        "A process could not be started: the program does not exist, is not executable, or a limit is reached.",
         "Check the command; `ulimit -u` shows how many processes are allowed.",
     ),
     "migrate/bad-checkpoint": Code(
-        "The checkpoint to migrate cannot be read, or lacks a part of itself.",
-        "Name a whole checkpoint: a model directory, or a prefix such as model.ckpt-1000.",
+        "The checkpoint to migrate cannot be read, or is incomplete.",
+        "Name a complete checkpoint: a model directory, or a prefix such as model.ckpt-1000.",
     ),
     "migrate/bad-export": Code(
-        "The SavedModel to migrate cannot be read, or is not one that an Estimator has exported.",
+        "The SavedModel to migrate cannot be read, or was not exported by an Estimator.",
         "Name the folder that holds saved_model.pb.",
     ),
     "migrate/failed": Code(
-        "The migration did not come to its end, or what it wrote does not read back equal.",
-        "Read what the message found; nothing half-written is left.",
+        "The migration did not finish, or its output differs from its input when read back.",
+        "Read the details in the message. No partial output is left.",
     ),
     "migrate/mismatch": Code(
-        "The old and the new model do not belong together: variables, signatures or answers differ.",
-        "Give the mapping or the option that the message names, or correct the Keras model.",
+        "The old and the new model do not match: variables, signatures or outputs differ.",
+        "Use the mapping or the option that the message names, or correct the Keras model.",
     ),
     "migrate/unknown-format": Code(
-        "The configuration is of no format that is known, or of several.",
+        "The format of the configuration is unknown or ambiguous.",
         "Name the format with --format.",
     ),
     "model/bad-function": Code(
-        "A function that builds a model takes or returns something else than it should, or nothing can be trained.",
-        "Correct the function as the message says; docs/guides/model_fn.md shows one of each kind.",
+        "A function that builds a model has a wrong signature or return value, or nothing in the model is trainable.",
+        "Correct the function as the message describes; docs/guides/model_fn.md has an example of each kind.",
     ),
     "model/bad-keras-file": Code(
         "A .keras file cannot be read, written or loaded.",
-        "Give the classes that it needs, or write it with the Keras that reads it.",
+        "Pass the custom classes that it needs, or write it with the Keras version that reads it.",
     ),
     "model/bad-optimizer": Code(
-        "The optimizer cannot be made, or cannot train here.",
-        "Correct its name or options; the message says which there are.",
+        "The optimizer cannot be built, or cannot train here.",
+        "Correct its name or options; the message lists the allowed ones.",
     ),
     "model/features-mismatch": Code(
-        "The features of the data are not the inputs of the model.",
-        "Name the inputs as the features are named, or choose the features that the model takes.",
+        "The features of the data do not match the inputs of the model.",
+        "Rename the inputs to the features' names, or select the features that the model takes.",
     ),
     "model/labels-mismatch": Code(
-        "The labels or weights of records do not fit the model's output or loss.",
-        "Give as many units as classes, labels from 0 on, or a label_vocabulary.",
+        "The labels or example weights do not match the model's output or loss.",
+        "Use one unit per class, labels from 0, or a label_vocabulary.",
     ),
     "model-dir/damaged": Code(
-        "The model directory does not say where training stands: its checkpoints are gone or cannot be restored.",
-        "Put the files back; to start over, name an empty model directory.",
+        "The training state in the model directory is lost: checkpoints are missing or cannot be restored.",
+        "Restore the files; to start over, name an empty model directory.",
     ),
     "model-dir/in-use": Code(
-        "Another job trains in the same model directory, or has taken it meanwhile.",
-        "End one of the two jobs, or give it a model directory of its own.",
+        "A different job trains in the same model directory, or has taken it over.",
+        "Stop one of the two jobs, or give it a separate model directory.",
     ),
     "model-dir/nothing-to-train": Code(
         "Training has reached its last step already.",
-        "Raise train.max_steps or train.epochs, or name another model directory.",
+        "Increase train.max_steps or train.epochs, or name a different model directory.",
     ),
     "model-dir/other-model": Code(
-        "The checkpoint is of another model, optimizer or engine than the job's.",
-        "Give the model that it was trained with, or name another model directory.",
+        "The checkpoint belongs to a different model, optimizer or engine.",
+        "Use the model that it was trained with, or name a different model directory.",
     ),
     "model-dir/other-run": Code(
-        "The run in this model directory was a different one: other data, batch, seed or optimizer.",
-        "Put the values back, allow the change with --accept-changes, or name another model directory.",
+        "The data, batch size, seed or optimizer differ from those of the run in this model directory.",
+        "Restore the values, allow the change with --accept-changes, or name a different model directory.",
     ),
     "parity/bad-record": Code(
         "The recorded steps of a run cannot be read.",
@@ -294,7 +294,7 @@ CODES = {
         "Map the names with the option that the message names.",
     ),
     "parity/not-comparable": Code(
-        "The two runs cannot be compared step by step: asynchronous training, or an order that no seed fixes.",
+        "The two runs cannot be compared step by step: training is asynchronous, or no seed fixes the data order.",
         "Compare with the setting that the message names.",
     ),
     "parity/run-failed": Code(
@@ -302,64 +302,64 @@ CODES = {
         "Read its log, which the message names.",
     ),
     "scheduler/refused": Code(
-        "Slurm or Kubernetes refused what was asked.",
-        "The message has their answer; correct the option that it names.",
+        "Slurm or Kubernetes rejected the request.",
+        "Correct the option that their answer in the message names.",
     ),
     "scheduler/unavailable": Code(
-        "A command of Slurm, or kubectl, is not there or does not answer.",
-        "Run it on a machine that has it (a login node), or try again later.",
+        "A Slurm command or kubectl is not installed or does not answer.",
+        "Use a machine that has it (a login node), or try again later.",
     ),
     "strategy/not-possible": Code(
-        "A distribution strategy was asked for that cannot work in this cluster or on these devices.",
+        "The distribution strategy cannot run in this cluster or on these devices.",
         "Choose the strategy that the message names.",
     ),
     "system/disk": Code(
-        "A disk or file server is full, read-only or fails.",
-        "Make room or correct the mount; the same command goes on from the last checkpoint.",
+        "A disk or file server is full, read-only or failing.",
+        "Free space or correct the mount. The same command resumes from the last checkpoint.",
     ),
     "system/limit": Code(
-        "Memory, threads or addresses that the process may have are used up.",
+        "The process reached its limit of memory, threads or address space.",
         "Raise the limit that the message names (ulimit, the scheduler's memory), or use a smaller batch.",
     ),
     "tensorflow/not-installed": Code(
-        "A package that is needed is not installed in this Python.",
-        "Install it as the message says.",
+        "A required package is not installed in this Python.",
+        "Install it with the command in the message.",
     ),
     "tensorflow/removed-name": Code(
-        "A name of TensorFlow is used that newer versions no longer have, and nothing takes its place.",
+        "The program uses a name that newer versions of TensorFlow have removed, and that has no replacement.",
         "Write what the message advises; `estimator-pipeline migrate scan` finds all such names.",
     ),
     "tensorflow/unsupported-version": Code(
-        "This version of TensorFlow is not supported for what was asked.",
+        "This version of TensorFlow does not support the requested operation.",
         "Install TensorFlow 2.15 to 2.21.",
     ),
     "tensorflow/wrong-keras": Code(
-        "tf.estimator needs Keras 2 (tf-keras) and the engine keras3 Keras 3; the other one is loaded or installed.",
+        "The wrong Keras is loaded or installed: tf.estimator needs Keras 2 (tf-keras), keras3 needs Keras 3.",
         "Call compat.install() before TensorFlow is imported; install the tf-keras of TensorFlow's version.",
     ),
     "training/diverged": Code(
         "The loss or a weight is NaN or infinite.",
-        "Lower the learning rate, clip gradients, or look for bad records; the same training diverges again.",
+        "Lower the learning rate, clip gradients, or look for bad records. A retry without changes diverges again.",
     ),
     "training/ended-early": Code(
-        "The program ended its process before training had ended.",
+        "The program exited before training finished.",
         "Remove the call of sys.exit from the program's functions.",
     ),
     "training/evaluation-failed": Code(
-        "An evaluation could not be made.",
-        "Read what the message found; training itself stands in its checkpoint.",
+        "An evaluation failed.",
+        "Read the details in the message. Training is saved in its checkpoint.",
     ),
     "training/no-checkpoint": Code(
-        "Training ended without a checkpoint, so that nothing can be evaluated.",
+        "Training ended without a checkpoint, so there is no model to evaluate.",
         "Save checkpoints (train.save_checkpoints_steps), or train for more steps.",
     ),
     "training/preempted": Code(
-        "The task was asked to end (SIGTERM, Ctrl-C, the scheduler), and training stands in a checkpoint.",
-        "Give the same command again: training goes on from there.",
+        "The task was stopped (SIGTERM, Ctrl-C, the scheduler), and training is saved in a checkpoint.",
+        "Run the same command again: training resumes from that checkpoint.",
     ),
     "training/unsupported": Code(
-        "What was asked is not possible with this engine or in this place.",
+        "This engine or this environment does not support the request.",
         "Choose the engine or the setting that the message names.",
     ),
 }
-"""From each code to its entry, sorted."""
+"""Each code and its entry, sorted."""

@@ -175,7 +175,7 @@ def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
         keys = {name: about[name] for name in ("features", "features_key", "label_key")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{where} is no folder that inputs.partition wrote",
+            f"{where} was not written by inputs.partition",
             code="file/not-found",
             found=f"{_ABOUT}: {type(error).__name__}: {error}",
             hint="name the folder that was given to partition, or use from_tfrecord",

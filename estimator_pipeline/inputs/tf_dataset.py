@@ -211,7 +211,7 @@ def explained(error: BaseException) -> PipelineError | None:
     if isinstance(error, PipelineError):
         return None
     text = str(error)
-    return next((one for one in reversed(_raised) if one.what in text), None)
+    return next((one for one in reversed(_raised) if one.message in text), None)
 
 
 def _block_steps(source: Source, plan: TrainShards) -> int:

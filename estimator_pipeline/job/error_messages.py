@@ -44,7 +44,7 @@ class MistakesError(ConfigError):
     @property
     def headline(self) -> str:
         """Each mistake has a code of its own; that of the whole would stand behind the last of them."""
-        return self.what
+        return self.message
 
     @classmethod
     def of(cls, head: str, mistakes: Sequence[ConfigError]) -> MistakesError:

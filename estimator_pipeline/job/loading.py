@@ -168,7 +168,7 @@ def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
     what = str(error.problem or error.context).splitlines()[0].strip()
     twice = re.match(r"found duplicate key \"(.*?)\" with", what)
     if twice:
-        what = f"the key {twice[1]!r} stands twice in one mapping"
+        what = f"the key {twice[1]!r} appears twice in one mapping"
     return ConfigError(
         f"{place}: {what}." if twice else f"{place}: this is not YAML: {what}.",
         code="job/not-yaml",

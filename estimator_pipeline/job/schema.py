@@ -287,7 +287,7 @@ def _dialect(job: Job) -> Iterator[Problem]:
     if cluster.dialect == "master" and cluster.evaluator:
         yield Problem(
             ("cluster", "evaluator"),
-            "the dialect 'master' has no evaluator task: the master evaluates by itself.",
+            "the dialect 'master' has no evaluator task: the master runs the evaluation.",
             "dialect master with evaluator true",
             "set evaluator: false and eval.during_training: true, or dialect: canonical.",
         )

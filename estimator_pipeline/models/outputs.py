@@ -446,7 +446,7 @@ def _named_part(name: str, given: Any) -> _Part:
         return _part(given)
     except ConfigError as error:
         raise ConfigError(
-            f"the output {name!r}: {error.what}", code="argument/bad-value", found=error.found, hint=error.hint
+            f"the output {name!r}: {error.message}", code="argument/bad-value", found=error.found, hint=error.hint
         ) from error
 
 

@@ -269,7 +269,7 @@ def main(arguments: list[str]) -> int:
     try:
         _facts_of(job, base, engines.split(","), facts)
     except PipelineError as error:
-        facts["notes"].append(f"predictions were not compared: {error.what}")
+        facts["notes"].append(f"predictions were not compared: {error.message}")
     unfinished = base / "facts.unfinished"
     unfinished.write_text(json.dumps(facts), encoding="utf-8")
     os.replace(unfinished, base / "facts.json")

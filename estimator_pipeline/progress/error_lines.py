@@ -24,7 +24,7 @@ _RAISED = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:: (.*)|:?)$")
 def error_line(error: BaseException) -> str:
     """Describe an exception in one line; for this package's errors without the type."""
     if isinstance(error, PipelineError):
-        return short(f"{error.what.rstrip('.')}: {error.found}" if error.found else error.what)
+        return short(f"{error.message.rstrip('.')}: {error.found}" if error.found else error.message)
     return short(described(type(error).__name__, str(error)))
 
 

@@ -202,7 +202,7 @@ def _dropped(pipelines: Sequence[Stream]) -> int:
 
 @define(_TRAINING)
 def shards_do_not_overlap(subject: InputSubject) -> str | None:
-    """No record is read by two pipelines; or each reads all records, in an order of its own."""
+    """No record is read by two pipelines; or each reads all records, in its own order."""
     if not any(layout.pipelines > 1 for layout in subject.layouts):
         raise Skip("one pipeline alone has nothing to overlap with")
     _same_batches(subject)
@@ -228,7 +228,7 @@ def shards_do_not_overlap(subject: InputSubject) -> str | None:
 _WAYS = {
     "shards": "each reads records of its own",
     "one order": "they take turns in one order",
-    "everything": "each reads all records, in an order of its own",
+    "everything": "each reads all records, in its own order",
 }
 
 
@@ -272,7 +272,7 @@ def training_repeats(subject: InputSubject) -> str | None:
 
 @define(_EVALUATION)
 def evaluation_ends(subject: InputSubject) -> str | None:
-    """Evaluation and prediction data come to an end: EvalSpec(steps=None) would go on for ever."""
+    """Evaluation and prediction data come to an end: EvalSpec(steps=None) would never finish."""
     subject.ends()
     return None
 

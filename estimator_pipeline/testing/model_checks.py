@@ -273,7 +273,7 @@ def checkpoint_restores(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def learning_rate_follows_global_step(subject: ModelSubject) -> str | None:
-    """A learning rate that changes is computed from the global step, not from a counter of its own."""
+    """A learning rate that changes is computed from the global step, not from a separate counter."""
     tf = subject.tf
     _, graph = subject.train_spec()
     with graph.as_default():

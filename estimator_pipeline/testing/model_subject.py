@@ -293,7 +293,7 @@ class ModelSubject:
         """One training step from the values with which the first such run started."""
         if self.devices_error is not None:
             raise Skip(
-                f"two replicas need two logical CPUs: {self.devices_error.what}; call testing.prepare() in "
+                f"two replicas need two logical CPUs: {self.devices_error.message}; call testing.prepare() in "
                 "conftest.py, before anything uses TensorFlow"
             )
         strategy = runs.two_replicas() if replicas == 2 else None

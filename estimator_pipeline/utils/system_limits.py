@@ -57,7 +57,7 @@ def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, ta
         if limit < least:
             raise problem
         if trains:
-            logger.warning("%s. If that is too little, TensorFlow aborts the process (SIGABRT)", problem.what)
+            logger.warning("%s. If that is too little, TensorFlow aborts the process (SIGABRT)", problem.message)
     base, each = _THREADS[trains]
     wanted = tasks * (base + each * cpus)
     limits = _of_threads()
@@ -81,7 +81,7 @@ def warn(environ: Mapping[str, str]) -> None:
         require(environ, trains=True)
     except ConfigError as error:
         limits = (error.found or "").removeprefix("the limits are ")
-        logger.warning("%s (%s). If that is too little, TensorFlow aborts the process (SIGABRT)", error.what, limits)
+        logger.warning("%s (%s). If that is too little, TensorFlow aborts the process (SIGABRT)", error.message, limits)
 
 
 def describe_limits() -> str:

@@ -180,7 +180,7 @@ def test_sigterm_ends_a_worker(tasks):
         running.processes["worker1"].terminate()
         ended = running.wait(timeout=100)
         assert ended == {"worker0": 75, "worker1": 75}, running.tails()
-        stops = [re.findall(r"training stands after step (\d+)", running.log(name)) for name in running.processes]
+        stops = [re.findall(r"training is saved after step (\d+)", running.log(name)) for name in running.processes]
         assert stops[0] == stops[1] and len(stops[0]) == 1, running.tails()
 
 

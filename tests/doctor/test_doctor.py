@@ -363,9 +363,7 @@ def test_a_process_that_nobody_has_started(tmp_path):
     assert has(env({}), "ok", "one process")
     assert has(env({"SLURM_JOB_ID": "1"}), "ok", "variables of slurm are there, but not those of a task")
     found = env({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "3"}, job=three(tmp_path))
-    assert has(
-        found, "error", "the cluster has 3 tasks, and this process is none that srun has started", "SLURM_JOB_ID=1"
-    )
+    assert has(found, "error", "the cluster has 3 tasks, and this process was not started by srun", "SLURM_JOB_ID=1")
     assert has(env({"SLURM_JOB_ID": "1"}, job=three(tmp_path), environment="none"), "info", "2 training tasks")
 
 
@@ -989,7 +987,7 @@ def test_the_job_is_held_against_the_run_whose_checkpoints_are_there(tmp_path):
     with pytest.raises(NotLookedAt, match="nobody wrote down"):
         list(storage.check_identity(context))
     made = job_identity.of_job_file(before)
-    (folder / "identity.json").write_text(json.dumps({"fixed": dict(made.fixed), "told": dict(made.told)}))
+    (folder / "identity.json").write_text(json.dumps({"fixed": dict(made.fixed), "told": dict(made.described)}))
 
     def found(**sections):
         return told(storage.check_identity, doctor.Context(job=job(tmp_path, **{"input": section, **sections})))
@@ -1276,7 +1274,7 @@ def test_the_list_of_checks(run):
     ("arguments", "says"),
     [
         (["nothing.yaml"], "the job file 'nothing.yaml' cannot be read"),
-        (["--set", "train.max_steps=3"], "changes a job file, and there is none"),
+        (["--set", "train.max_steps=3"], "requires a job file"),
         (["--only", "port"], "did you mean 'ports'?"),
         (["--environment", "slrum", "--only", "threads"], "did you mean 'slurm'?"),
         (["--tf-config", "nothing.json"], "--tf-config nothing.json cannot be read"),

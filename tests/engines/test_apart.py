@@ -196,11 +196,11 @@ def test_an_evaluator_with_a_folder_of_its_own_leaves_it_to_the_chief(rendezvous
         results = []
         standing_by = threading.Thread(
             target=lambda: results.append(
-                ResultExchange(evaluator, told=True, timeout=60).stand_by(str(tmp_path / "e"))
+                ResultExchange(evaluator, explicit=True, timeout=60).stand_by(str(tmp_path / "e"))
             )
         )
         standing_by.start()
-        result_exchange = ResultExchange(chief, told=True, timeout=60)
+        result_exchange = ResultExchange(chief, explicit=True, timeout=60)
         wait_for(lambda: not result_exchange.is_evaluators())
         chief.publish_status("finished", global_step=3, checkpoint=None, result_by="chief:0")
         chief.publish(

@@ -347,6 +347,6 @@ def test_a_signal_ends_every_process(tmp_path, kind, code):
     finally:
         process.kill()
     assert process.returncode == code, "".join(seen) + rest
-    assert "training stands after step" in (tmp_path / "logs" / "worker-0.log").read_text()
+    assert "training is saved after step" in (tmp_path / "logs" / "worker-0.log").read_text()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive

@@ -21,7 +21,7 @@ def test_data_of_a_disk_that_fails(number, tmp_path):
     found = disk.explained(error, model_dir=str(tmp_path))
     assert isinstance(found, DiskError) and found.exit_code == 1
     assert found.what == f"data/a.tfrecord cannot be read or written: {os.strerror(number).lower()}"
-    assert "the start: there is none yet" in found.found
+    assert "does not exist yet" in found.found
 
 
 def test_what_tensorflow_says_of_a_file_that_cannot_be_read(tmp_path):
@@ -41,7 +41,7 @@ def test_a_checkpoint_that_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(DiskError) as caught, disk.explaining(str(tmp_path)):
         manager.save()
-    assert "ckpt-2." in caught.value.what and "stands at step 1 " in caught.value.found
+    assert "ckpt-2." in caught.value.what and "is at step 1 " in caught.value.found
 
 
 def test_other_errors_are_none_of_a_disk(tmp_path):

@@ -469,7 +469,7 @@ def test_what_replicas_cannot_share_is_refused(trained):
     estimator = keras_estimator(trained, **over(2))
     spec = tf.estimator.EvalSpec(of_one_size, steps=None, name="one_size")
     with EstimatorEvaluator(estimator, spec, progress=progress_protocol.from_environ({})) as evaluator:
-        with pytest.raises(InputError, match=r"could not deal out its batches[^$]*drop_remainder"):
+        with pytest.raises(InputError, match=r"could not distribute its batches[^$]*drop_remainder"):
             evaluator.metrics_of(checkpoints_of(estimator)[0])
         spec = tf.estimator.EvalSpec(lambda: of_one_size().take(2), steps=None, name="one_size")
     with EstimatorEvaluator(estimator, spec, progress=progress_protocol.from_environ({})) as evaluator:

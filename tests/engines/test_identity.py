@@ -45,7 +45,7 @@ def test_epochs_that_are_over_are_not_over_for_other_data(tmp_path):
     begin(10, accept=False)
     begin(10, seed=2)
     for accept in (True, False):
-        with pytest.raises(ConfigError, match="nothing would be trained on what is given now") as refused:
+        with pytest.raises(ConfigError, match="the new data would not be trained on") as refused:
             begin(10, accept, seed=2, **{"input.fingerprint": "b"})
         assert "input.fingerprint was a and is b" in str(refused.value) and "train.epochs 4 " in str(refused.value)
     begin(9, seed=2, **{"input.fingerprint": "b"})
@@ -69,7 +69,7 @@ def test_a_run_goes_on_under_the_policy_that_ties_it_to_its_workers(tmp_path):
         begun(tmp_path, step=5)
     with pytest.raises(ConfigError, match=r"input\.workers was 2 and is 3") as refused:
         begun(tmp_path, step=5, **{**by_file, "input.workers": 3})
-    assert "input.shard_policy: data beside it reads by record" in str(refused.value)
+    assert "with input.shard_policy: data in addition" in str(refused.value)
     begun(tmp_path, step=5, accept=True)
     assert identity.policy_of(str(tmp_path)) is None
     # One worker that read all files read them in the order of all records, and may be joined by others.

@@ -171,10 +171,10 @@ def test_summaries_of_a_resumed_run_go_by_the_global_step(run, tmp_path):
 
 def test_each_engine_refuses_the_others_checkpoints(run):
     run("run.engine=keras", "train.max_steps=2", folder="a")
-    with pytest.raises(ConfigError, match="cannot go on from a checkpoint of the Keras engine"):
+    with pytest.raises(ConfigError, match="cannot resume from a checkpoint of the Keras engine"):
         run(folder="a")
     run("train.max_steps=2", folder="b")
-    with pytest.raises(ConfigError, match="cannot go on from an Estimator's checkpoint"):
+    with pytest.raises(ConfigError, match="cannot resume from an Estimator's checkpoint"):
         run("run.engine=keras", folder="b")
 
 

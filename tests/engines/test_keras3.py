@@ -259,14 +259,14 @@ def test_each_engine_refuses_the_others_checkpoints(run, run_python, tmp_path):
         ("two",), ("three", "train.max_steps=2", "model.name=dnn"),
         ("three", "model.name=dnn", "model.params={hidden_units: [3, 3]}", "run.accept_changes=true"),
     )  # fmt: skip
-    assert two["error"].startswith("the Keras 3 engine cannot go on from a checkpoint of the Keras engine")
+    assert two["error"].startswith("the Keras 3 engine cannot resume from a checkpoint of the Keras engine")
     assert three["global_step"] == 2
     assert "keras3-2 is not this model's" in other["error"] and "another model_dir" in other["error"]
     own[4] = f"run.model_dir={tmp_path / 'three'}"
     for engine, name in (("keras", "Keras"), ("estimator", "Estimator")):
         done = run_python(["-m", "estimator_pipeline", "train", *own[:-1], engine])
         assert done.returncode == 2
-        assert f"error: the {name} engine cannot go on from a checkpoint of the Keras 3 engine" in done.stderr
+        assert f"error: the {name} engine cannot resume from a checkpoint of the Keras 3 engine" in done.stderr
 
 
 OWN = """

@@ -161,7 +161,7 @@ def test_k8_k9_d3_m3_a_worker_is_killed_and_the_job_started_again(tmp_path):
             running.start("worker", index)
         assert set(running.wait(timeout=150).values()) == {0}, running.tails()
         for name in running.processes:
-            assert "Training goes on from the backup of step 15" in running.log(name), running.tails()
+            assert "Training resumes from the backup of step 15" in running.log(name), running.tails()
         check_callbacks(parts, *(running.log(name) for name in running.processes))
     result = json.loads((parts / "estimator_pipeline" / "result.json").read_text())["result"]
     assert result["tasks"] == {f"worker:{index}": {"steps": 9, "records": 288} for index in range(2)}

@@ -34,7 +34,7 @@ def rendezvous_pair(tmp_path):
 
 
 def last_checkpoint(
-    chief, folder, *, waits, batches=2, stop_at=None, asked=lambda: False, stand_still=None, timeout=60.0
+    chief, folder, *, waits, batches=2, stop_at=None, asked=lambda: False, stop_others=None, timeout=60.0
 ):
     """The name of the checkpoint of a chief that trains two steps.
 
@@ -45,7 +45,7 @@ def last_checkpoint(
         batches: how many data the chief has.
         stop_at: its `max_steps`.
         asked: see `last_steps_hook`.
-        stand_still: likewise.
+        stop_others: likewise.
         timeout: likewise.
     """
     held = {}
@@ -58,7 +58,7 @@ def last_checkpoint(
         held["session"].run(held["others"], {held["count"]: count})
 
     hook = last_steps_hook(
-        chief, [Task("worker")], timeout=timeout, asked=asked, stand_still=stand_still, on_wait=lambda: waits(step_by)
+        chief, [Task("worker")], timeout=timeout, asked=asked, stop_others=stop_others, on_wait=lambda: waits(step_by)
     )
     with tf.Graph().as_default():
         step = v1.train.create_global_step()
@@ -126,6 +126,6 @@ def test_a_job_that_is_asked_to_end_is_not_waited_for(rendezvous_pair, tmp_path,
         tmp_path,
         waits=lambda step_by: asked.set(),
         asked=asked.is_set,
-        stand_still=lambda: still.append("still"),
+        stop_others=lambda: still.append("still"),
     )
     assert found[-1] == "2" and still == ["still"]

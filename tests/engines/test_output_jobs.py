@@ -71,7 +71,10 @@ def test_the_parity_of_both(job, run_python):
         (["model.loss=mse"], "model.loss: the model has several outputs, and each has its own"),
         (["input.label_key=kind"], "model.outputs.sign: there are no labels for this output"),
         (["input.label_key=[kind, kind]"], "input.label_key: a label is named twice"),
-        (["model.outputs.kind.class_weights={huge: 2.0}"], "model.outputs.kind.class_weights.huge: this is no class"),
+        (
+            ["model.outputs.kind.class_weights={huge: 2.0}"],
+            "model.outputs.kind.class_weights.huge: this is not a class",
+        ),
         (["model.outputs.kind.loss_weight=-1"], "model.outputs.kind.loss_weight"),
         (["model.outputs.kind.metric=[accuracy]"], "model.outputs.kind.metric"),
     ],

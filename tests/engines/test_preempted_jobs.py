@@ -80,7 +80,7 @@ def test_two_workers_stop_at_the_same_step_and_go_on_bit_equal(tmp_path, engine,
             tasks.processes[name].send_signal(signal.SIGTERM)
         codes = tasks.wait(timeout=90)
         assert set(codes.values()) == {PREEMPTED}, tasks.tails()
-        stops = {re.search(r"training stands after step (\d+)", tasks.log(name)) for name in tasks.processes}
+        stops = {re.search(r"training is saved after step (\d+)", tasks.log(name)) for name in tasks.processes}
         assert None not in stops, tasks.tails()
     stop, _ = saved(model_dir)
     assert {int(found[1]) for found in stops} == {stop}
@@ -151,7 +151,7 @@ def test_parameter_servers_lose_no_update(tmp_path):
     assert len(steps) == sum(task["task"].startswith(("chief", "worker")) for task in document["tasks"])
     assert sum(steps.values()) == step
     logs = [Path(task["log"]).read_text() for task in document["tasks"]]
-    assert not any("has not said that it stands still" in log for log in logs)
+    assert not any("has not reported that it has stopped" in log for log in logs)
     again = subprocess.run(
         launched(model_dir, step + 20), env=environment(), cwd=ROOT, text=True, capture_output=True, timeout=200
     )
@@ -179,7 +179,7 @@ def test_what_a_worker_that_does_not_answer_may_lose(tmp_path):
             worker.resume()
         codes = tasks.wait(timeout=120)
         assert set(codes.values()) == {PREEMPTED}, tasks.tails()
-        assert "has not said that it stands still" in tasks.log("chief0"), tasks.tails()
+        assert "has not reported that it has stopped" in tasks.log("chief0"), tasks.tails()
     step, _ = saved(model_dir)
     folder = model_dir / "estimator_pipeline" / "tasks"
     steps = {name: json.loads((folder / f"{name}-0.json").read_text())["steps"] for name in ("chief", "worker")}

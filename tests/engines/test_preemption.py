@@ -170,7 +170,7 @@ def test_where_there_is_nothing_to_save_the_task_ends_at_once():
     preemption = Preemption("evaluator:0", signals=[signal.SIGTERM])
     with preemption.listening():
         with (
-            pytest.raises(PreemptedError, match=r"evaluator:0 was asked to end \(SIGTERM\): all is well"),
+            pytest.raises(PreemptedError, match=r"evaluator:0 was asked to stop \(SIGTERM\): all is well"),
             preemption.interruptible("all is well"),
         ):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -272,13 +272,13 @@ def test_a_main_thread_that_never_comes_back_is_ended_in_time(joins):
     """A step that waits for a dead peer, inside TensorFlow: no handler of Python's runs there."""
     code, out, err = stuck("1.0", "500", *joins, signals=[signal.SIGTERM])
     assert (code, out) == (75, "last word\n")
-    assert "worker:1 was asked to end (SIGTERM): it did not come to its end within 1 s" in err
+    assert "worker:1 was asked to stop (SIGTERM): it did not stop within 1 s" in err
 
 
 def test_one_that_waits_for_the_others_to_join_has_nothing_to_save():
     code, out, err = stuck("500", "500", "joins", signals=[signal.SIGTERM])
     assert (code, out) == (75, "last word\n")
-    assert "worker:1 was asked to end (SIGTERM): it waited for the other tasks, and had not begun to train" in err
+    assert "worker:1 was asked to stop (SIGTERM): it waited for the other tasks, and had not started to train" in err
 
 
 @pytest.mark.parametrize(("seconds", "times"), [("0.3", 1), ("500", 2)])
@@ -325,7 +325,7 @@ def test_where_the_file_system_no_longer_answers_the_task_ends_all_the_same(tmp_
         timeout=120,
     )  # fmt: skip
     assert done.returncode == 75, done.stderr
-    assert "worker:1 was asked to end (worker:0): its files do not answer" in done.stderr
+    assert "worker:1 was asked to stop (worker:0): its files do not answer" in done.stderr
 
 
 # -- the agreement ----------------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ class Task(threading.Thread):
         self.preemption = Preemption(name, signals=[], seconds=600, on_asked=lambda by: self.stopping.ask())
         self.stopping = SynchronizedStop(
             self.preemption,
-            own=name,
+            task=name,
             chief="worker:0",
             addresses=addresses,
             channel=MemoryChannel(letters, rng),
@@ -488,7 +488,7 @@ def test_a_task_that_is_gone_ends_the_others_where_the_last_checkpoint_is(monkey
     preemption = Preemption("worker:0", signals=[])
     alone = SynchronizedStop(
         preemption,
-        own="worker:0",
+        task="worker:0",
         chief="worker:0",
         addresses={"worker:0": "localhost:1", "worker:1": gone},
         channel=Impatient(Letters(), random.Random(1)),
@@ -524,7 +524,7 @@ def test_who_starts_after_a_preemption_starts_to_go_on_from_there(tmp_path):
     chief, here = rendezvous(0), rendezvous(1)
     here.report("here")
     chief.publish_status("preempted", by="SIGTERM", global_step=7)
-    with pytest.raises(PreemptedError, match=r"training was asked to end \(SIGTERM\).*after step 7"):
+    with pytest.raises(PreemptedError, match=r"training was asked to stop \(SIGTERM\).*after step 7"):
         raise_if_over(here.training(), here.tf_config.task)
     late = rendezvous(1)
     late.report("here")
@@ -585,7 +585,7 @@ def test_an_estimator_goes_on_bit_equal(tmp_path):
     print(f"random.seed({seed}): SIGTERM in step {step}")
     with pytest.raises(PreemptedError) as error:
         run(tmp_path / "ours", hooks=[SendsSignal(step)])
-    found = re.search(r"training stands after step (\d+), in (\S+)", str(error.value))
+    found = re.search(r"training is saved after step (\d+), in (\S+)", str(error.value))
     assert step <= int(found[1]) <= step + 1 and found[2] == str(tmp_path / "ours" / f"model.ckpt-{found[1]}")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     outcome = run(tmp_path / "ours")
@@ -610,7 +610,7 @@ def test_what_fails_by_another_task_while_it_stops_ends_as_asked(tmp_path):
     """And says what is lost."""
     with pytest.raises(PreemptedError) as error:
         run(tmp_path, hooks=[LosesAPeer(25)])
-    place = f"training stands after step 15, in {tmp_path}/model.ckpt-15"
+    place = f"training is saved after step 15, in {tmp_path}/model.ckpt-15"
     assert f"worker:1 is gone, while it stopped; {place}; 10 later steps are lost" in str(error.value)
     assert run(tmp_path).global_step == 40
 
@@ -657,7 +657,7 @@ def test_a_legacy_program_ends_with_the_same_code(run_python, tmp_path):
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     done = run_python(["-m", "estimator_pipeline", "exec", tmp_path / "program.py", tmp_path / "model"])
     assert done.returncode == 75, done.stderr[-3000:]
-    assert "worker:0 was asked to end (SIGTERM): training stands after step " in done.stderr
+    assert "worker:0 was asked to stop (SIGTERM): training is saved after step " in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -692,8 +692,8 @@ def test_keras_goes_on_bit_equal(run_python, native, tmp_path, engine):
         process.kill()
         process.wait()
     assert process.returncode == 75, err[-3000:]
-    stop = int(re.search(r"training stands after step (\d+)", err)[1])
-    assert "asked to end (SIGUSR1)" in err
+    stop = int(re.search(r"training is saved after step (\d+)", err)[1])
+    assert "asked to stop (SIGUSR1)" in err
     for model_dir in ("ours", "undisturbed"):
         done = run_python(command(model_dir, stop + 20))
         assert done.returncode == 0, done.stderr[-3000:]

@@ -110,7 +110,7 @@ def test_step_by_step(job_of, tmp_path, settings, replicas):
     ("start", "says"),
     [
         ({"nothing/kernel": np.zeros(3)}, "does not have: nothing/kernel"),
-        ({"dense/bias": np.zeros(3)}, "for dense/bias that has another shape"),
+        ({"dense/bias": np.zeros(3)}, "for dense/bias has a different shape"),
     ],
     ids=["name", "shape"],
 )

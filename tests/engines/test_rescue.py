@@ -206,7 +206,7 @@ def test_a_state_that_cannot_be_read_is_no_guess_between_kinds(folder, kind):
     if kind in checkpoint_files.KINDS:
         assert rescued(folder) == f"{kind}-300", "the only ones that an engine calls so"
         return
-    with pytest.raises(TaskFailedError, match="cannot be read, and nobody can tell which") as failed:
+    with pytest.raises(TaskFailedError, match="cannot be read, and it is unknown which") as failed:
         checkpoints.rescue(str(folder))
     assert "best.ckpt-300, warm-900" in str(failed.value) or "warm-900, best.ckpt-300" in str(failed.value)
     assert on_disk(folder) == before
@@ -232,7 +232,7 @@ def test_a_state_that_cannot_be_read_does_not_hide_whose_checkpoints_they_are(tm
 def test_a_state_of_nothing_is_set_aside_and_said(tmp_path, content, logged):
     (tmp_path / "checkpoint").write_bytes(content)
     assert rescued(tmp_path) is None
-    assert "training begins at step 0" in logged.text
+    assert "training starts at step 0" in logged.text
     assert [path.read_bytes() for path in tmp_path.glob("damaged/*/checkpoint")] == [content]
 
 
@@ -244,7 +244,7 @@ def test_a_newest_one_that_is_gone_is_not_named_on(folder, kind, logged):
     assert tf.train.latest_checkpoint(str(folder)) is None, "as TensorFlow has it"
     assert rescued(folder) == f"{kind}-200"
     assert named(folder) == [f"{kind}-100", f"{kind}-200"]
-    assert f"{kind}-300, which the state file calls the newest, is not there" in logged.text
+    assert f"{kind}-300, the newest according to the state file, does not exist" in logged.text
 
 
 def test_older_ones_that_are_gone_change_nothing(folder, kind):
@@ -414,7 +414,7 @@ def test_a_start_on_a_full_disk_is_one_clear_error(small_disk):
     with pytest.raises(TaskFailedError, match="no space left on device") as failed:
         run(small_disk / "model", max_steps=20)
     assert failed.value.exit_code == 1, "worth another start"
-    assert "stands at step 10" in str(failed.value) and "make room" in str(failed.value)
+    assert "is at step 10" in str(failed.value) and "free space" in str(failed.value)
     after = files_below(small_disk / "model")
     assert set(after) == set(before), "no temporary files"
     (small_disk / "ballast").unlink()
@@ -462,7 +462,7 @@ CHIEF_AND_EVALUATOR = {"cluster": {"chief": ["localhost:1"]}, "task": {"type": "
 
 def own_model_dir(model_dir, failures, made_of=lambda: RunIdentity(fixed={"seed": 1}), **options):
     rendezvous = Rendezvous(str(model_dir), tf_config=from_environ({}), environ={})
-    common = {"owner": "chief:0", "made_of": made_of, "accept_changes": False, "on_failure": failures.append}
+    common = {"owner": "chief:0", "build_identity": made_of, "accept_changes": False, "on_failure": failures.append}
     return beginning.own_model_dir(str(model_dir), rendezvous=rendezvous, **common, **options)
 
 
@@ -473,7 +473,7 @@ def test_checkpoints_that_are_gone_are_not_begun_anew(tmp_path, there):
     if there:
         model_dir.mkdir()
     gone = own_model_dir(model_dir, failures, known=str(model_dir / "model.ckpt-200"))
-    with pytest.raises(ConfigError, match=r"training had written model\.ckpt-200, and there is none"), gone:
+    with pytest.raises(ConfigError, match=r"training had written model\.ckpt-200, which is missing"), gone:
         pass
     assert len(failures) == 1
     # Another training of the same program begins at step 0.
@@ -506,7 +506,7 @@ def test_what_began_by_file_goes_on_by_file(tmp_path, logged):
     save(tmp_path / "begun", "model.ckpt", steps=(100,))
     assert going_on("not begun") == "by record" and "shard_policy" not in logged.text
     assert going_on("begun") == going_on("begun") == "file"
-    assert logged.text.count("goes on with shard_policy file, by which this run began") == 2
+    assert logged.text.count("resumes with shard_policy file, with which this run started") == 2
     with pytest.raises(ConfigError, match=r"input\.shard_policy was file and is by record"):
         going_on("begun", policy="data")
 
@@ -586,7 +586,7 @@ def test_what_is_denied_elsewhere_is_no_disk_that_cannot_be_written(tmp_path):
 
 # -- what the run is made of ------------------------------------------------------------------------------------------
 
-ONE = RunIdentity(fixed={"seed": 1}, told={"rate": 0.1})
+ONE = RunIdentity(fixed={"seed": 1}, described={"rate": 0.1})
 
 
 def identity_path(folder):
@@ -601,7 +601,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path, monkeypatch):
     after = identity_path(tmp_path).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     with pytest.raises(OSError, match="No space left"):
-        check(str(tmp_path), RunIdentity(fixed={"seed": 1}, told={"rate": 0.2}), step=5, accept=False)
+        check(str(tmp_path), RunIdentity(fixed={"seed": 1}, described={"rate": 0.2}), step=5, accept=False)
     assert json.loads(identity_path(tmp_path).read_text())["told"] == {"rate": 0.1}
     assert os.listdir(tmp_path / "estimator_pipeline") == ["identity.json"]
 
@@ -656,7 +656,7 @@ def test_who_may_have_crashed_on_another_machine_is_waited_for(tmp_path, host, l
             pass
         monkeypatch.undo()
     assert least < clock.now < least + 30
-    assert ("chief:0, process 7 on gone, which is another machine" in logged.text) is (host is not None)
+    assert ("chief:0, process 7 on gone, on a different machine" in logged.text) is (host is not None)
 
 
 def test_a_lock_that_is_let_go_elsewhere_is_taken(tmp_path, monkeypatch):

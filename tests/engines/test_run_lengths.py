@@ -100,14 +100,14 @@ def fed(finder, *, per_call, per_step, count=40):
 def test_as_long_as_it_is_worth_it(per_call, per_step, tried, most):
     finder = CallLengthTuner()
     made = fed(finder, per_call=per_call, per_step=per_step)
-    assert finder.found and finder.most == most
+    assert finder.done and finder.most == most
     assert made[:12] == [1] * 12 and made[12] == tried and set(made[16:]) == {most}
 
 
 def test_calls_of_their_own_where_several_are_no_faster():
     finder = CallLengthTuner()
     made = fed(finder, per_call=0.0001, per_step=0.02, count=700)
-    assert finder.found and finder.most == 1
+    assert finder.done and finder.most == 1
     # Tried three times.
     assert [made.index(4), made.index(4, 50), made.index(4, 200)] == [12, 74, 586] and made.count(4) == 3 * 4
 
@@ -118,9 +118,9 @@ def test_a_machine_that_was_busy_while_it_was_tried():
         finder.call_ended(1, 0.002)
     for _ in range(4):
         finder.call_ended(finder.most, 0.1)
-    assert finder.most == 1 and not finder.found
+    assert finder.most == 1 and not finder.done
     made = fed(finder, per_call=0.001, per_step=0.001, count=80)
-    assert finder.found and finder.most == 64 and set(made[70:]) == {64}
+    assert finder.done and finder.most == 64 and set(made[70:]) == {64}
 
 
 def test_what_the_chief_measures_stands_for_all():
@@ -143,7 +143,7 @@ def test_borders_at_every_step_leave_nothing_to_try():
     finder = CallLengthTuner()
     for _ in range(16):
         finder.call_ended(1, 0.002)
-    assert finder.found and finder.most == 16
+    assert finder.done and finder.most == 16
 
 
 def test_choices_stay_in_bounds():

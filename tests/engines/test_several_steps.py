@@ -231,7 +231,7 @@ class Asks(tf.estimator.SessionRunHook):
 def test_asked_to_end_it_goes_on_bit_equal(tmp_path, calls):
     train(tmp_path / "one", 1, ledger=tmp_path / "ledger-1")
     for step in (5, 12):
-        with pytest.raises(PreemptedError, match="stands after step"):
+        with pytest.raises(PreemptedError, match="is saved after step"):
             train(tmp_path / "many", 6, hooks=[Asks(step)], ledger=tmp_path / "ledger-6")
     stood = sorted(int(path.stem.rpartition("-")[2]) for path in (tmp_path / "many").glob("model.ckpt-*.index"))
     # Calls end with the steps 1, 7, 11, and so on; a signal is heard of in the call that it comes in, or in the next.
@@ -271,7 +271,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path, calls):
             return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step.assign_add(1))
 
     for steps in (1, 100):
-        with pytest.raises(DivergedError, match="after step 15 the variable weight is no finite number"):
+        with pytest.raises(DivergedError, match="after step 15 the variable weight is not finite"):
             train(tmp_path / str(steps), steps, model_fn=wild)
     assert calls.several == [9, 3]
 

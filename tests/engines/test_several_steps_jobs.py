@@ -56,7 +56,7 @@ def test_two_workers_come_to_the_same_bits(tmp_path, steps):
         tasks.wait_for((model_dir / "model.ckpt-120.index").exists, "the second checkpoint")
         tasks.processes["worker1"].send_signal(signal.SIGTERM)
         assert set(tasks.wait(timeout=90).values()) == {75}, tasks.tails()
-        stops = {int(re.search(r"training stands after step (\d+)", tasks.log(name))[1]) for name in tasks.processes}
+        stops = {int(re.search(r"training is saved after step (\d+)", tasks.log(name))[1]) for name in tasks.processes}
         assert len(stops) == 1
     (stop,) = stops
     end = stop + 70

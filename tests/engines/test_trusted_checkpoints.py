@@ -151,7 +151,7 @@ def test_where_no_checkpoint_is_whole_training_does_not_begin_at_0(model_dir):
 def test_without_a_state_file_training_begins_anew_and_says_so(model_dir, logged):
     (model_dir / "checkpoint").unlink()
     assert checkpoints.rescue(str(model_dir)) is None
-    assert "training begins at step 0" in logged.text
+    assert "training starts at step 0" in logged.text
 
 
 def test_values_that_are_not_finite_are_damage_after_a_run_that_diverged(model_dir):
@@ -204,7 +204,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(small_disk, tmp_path
 
     with pytest.raises(TaskFailedError, match="no space left on device") as failed:
         run(model_dir, max_steps=20, hooks=[Fill()])
-    assert "stands at step 5" in str(failed.value) and "make room" in str(failed.value)
+    assert "is at step 5" in str(failed.value) and "free space" in str(failed.value)
     (small_disk / "ballast").unlink()
     outcome = run(model_dir, max_steps=20)
     assert outcome.tasks["worker:0"].steps == 15, "from step 5"
@@ -442,7 +442,7 @@ def test_another_model_of_a_programs_own_is_told(model_dir, logged):
     (said,) = go_on(plain, 12)  # the run before had another
     assert "model_fn was build_model_fn" in said
     assert go_on(plain, 14) == []
-    assert go_on(plain, 16, rate=0.2) == ["Training goes on at step 14 with a change: params.rate was 0.1 and is 0.2"]
+    assert go_on(plain, 16, rate=0.2) == ["Training resumes at step 14 with a change: params.rate was 0.1 and is 0.2"]
     assert go_on(plain, 17, rate=0.2, relu="1")[0].endswith("params.relu was not given and is 1")
     kept = json.loads((model_dir / "estimator_pipeline" / "identity.json").read_text())["told"]["params"]
     assert kept == {"rate": 0.2, "relu": "1"}, "an object has another address each time"
@@ -471,7 +471,7 @@ def test_code_is_its_text_without_comments_and_blanks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", [pytest.param("[1]", marks=pytest.mark.nightly), '{"told": {}}'])
 def test_what_cannot_be_read_is_not_taken_for_nothing(model_dir, content, logged):
     (model_dir / "estimator_pipeline" / "identity.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"identity\.json cannot be read, so that nobody knows") as refused:
+    with pytest.raises(ConfigError, match=r"identity\.json cannot be read, so it is unknown") as refused:
         run(model_dir, max_steps=15)
     assert "--accept-changes" in str(refused.value)
     assert run(model_dir, max_steps=15, accept_changes=True).global_step == 15
@@ -492,7 +492,7 @@ def test_what_was_cut_off_holds_up_nobody_and_is_said(model_dir, content, logged
     path = model_dir / "estimator_pipeline" / "identity.json"
     path.write_bytes(content)
     assert run(model_dir, max_steps=15).global_step == 15
-    assert "nobody knows whether this run is the one that trained so far" in logged.text
+    assert "it is unknown whether this is the run that has trained so far" in logged.text
     (change,) = json.loads(path.read_text())["changes"]
     assert change["step"] == 10 and change["changed"][0].startswith("not known: ")
     with pytest.raises(ConfigError, match="seed was 1 and is 2"):
@@ -574,10 +574,10 @@ def test_more_steps_and_epochs_are_no_other_run(model_dir):
 
 
 def test_what_is_meant_is_told_and_what_is_new_is_no_change(tmp_path, logged):
-    first = RunIdentity(fixed={"seed": 1}, told={"rate": 0.1})
+    first = RunIdentity(fixed={"seed": 1}, described={"rate": 0.1})
     check(str(tmp_path), first, step=0, accept=False)
-    check(str(tmp_path), RunIdentity(fixed={"seed": 1, "new": 3}, told={"rate": 0.01}), step=5, accept=False)
-    assert "Training goes on at step 5 with a change: rate was 0.1 and is 0.01" in logged.text
+    check(str(tmp_path), RunIdentity(fixed={"seed": 1, "new": 3}, described={"rate": 0.01}), step=5, accept=False)
+    assert "Training resumes at step 5 with a change: rate was 0.1 and is 0.01" in logged.text
     kept = json.loads((tmp_path / "estimator_pipeline" / "identity.json").read_text())
     assert kept["changes"][0]["changed"] == ["rate"] and kept["fixed"] == {"seed": 1, "new": 3}
     # A run from the start is nobody's heir.
@@ -593,4 +593,4 @@ def test_an_input_function_of_ones_own_says_what_it_cannot_promise(tmp_path):
         environ={},
     )
     kept = json.loads((tmp_path / "estimator_pipeline" / "identity.json").read_text())
-    assert "begin anew at each start" in kept["open"][0]
+    assert "starts over at each start" in kept["open"][0]

@@ -113,7 +113,7 @@ def test_an_error_keeps_its_code():
     assert str(error) == "no such thing [job/bad-value]\n  found: this\n  hint: that"
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.to_dict()) == (ConfigError, error.to_dict())
-    assert ConfigError(**error.to_dict()).to_dict() == error.to_dict()
+    assert ConfigError.from_dict(error.to_dict()).to_dict() == error.to_dict()
     assert PortError("taken").code == "cluster/port-in-use"
     # What a user's own program raises.
     assert str(ConfigError("mine")) == "mine" and ConfigError("mine").code is None

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from fault_jobs import BATCH, Job, events_of
 
 # Said by the chief of a worker whose updates it did not wait for.
-SLOW = "has not said that it stands still"
+SLOW = "has not reported that it has stopped"
 
 
 @dataclasses.dataclass

@@ -449,7 +449,7 @@ def test_steps_that_a_stop_loses():
 
     assert lost("preempted", 300, 300) == lost("interrupted", 300, 301) == lost("done", 600, 480) == ""
     assert "lost 60 steps, and said 0" in lost("preempted", 300, 240)
-    said = "worker:0: training stands after step 240, in model.ckpt-240; 60 later steps are lost"
+    said = "worker:0: training is saved after step 240, in model.ckpt-240; 60 later steps are lost"
     # Nothing stands in the way of a stop where no task was killed.
     assert "lost 60 steps" in lost("preempted", 300, 240, said)
     assert lost("preempted", 300, 240, said, killed=True) == lost("failed", 300, 240, killed=True) == ""

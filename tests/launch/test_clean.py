@@ -89,4 +89,4 @@ def test_the_command(model_dir, tmp_path):
     assert (model_dir / "estimator_pipeline" / "result.json").exists()
     assert call("clean", model_dir, env=environ).stdout == "0 folders, 0 bytes; nothing was removed\n"
     done = call("clean", tmp_path / "none", env=environ)
-    assert done.returncode == 2 and "is no folder" in done.stderr
+    assert done.returncode == 2 and "is not a folder" in done.stderr

@@ -188,7 +188,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], Any]]] = {
         "data/unreadable",
         lambda folder: inputs.from_tfrecord(_damaged(folder), features={"label": "float32"}, global_batch_size=1),
     ),
-    "a folder that is no partition": ("file/not-found", lambda folder: inputs.from_partition(folder / "parts")),
+    "a folder without a partition": ("file/not-found", lambda folder: inputs.from_partition(folder / "parts")),
     "a task that there is not": ("argument/bad-value", lambda _: build_tf_config(5, 2)),
     "an unknown way to communicate": ("argument/bad-value", lambda _: Communication(implementation="mpi")),
     "an optimizer that there is not": ("argument/unknown-name", lambda _: Optimizer(name="adm")),

@@ -192,7 +192,7 @@ def test_bad_input(tmp_path):
     assert "there is no such file or folder" in str(missing.value) and "hint: " in str(missing.value)
     with pytest.raises(ConfigError) as other:
         scan(tmp_path / "data.csv")
-    assert "is no Python file" in str(other.value) and "'.csv'" in str(other.value)
+    assert "is not a Python file" in str(other.value) and "'.csv'" in str(other.value)
     with pytest.raises(ConfigError) as empty:
         scan(tmp_path)
     assert "has no Python file that can be read" in str(empty.value)
@@ -363,7 +363,7 @@ def test_fail_on(tmp_path, capsys):
     ("arguments", "says"),
     [
         (["nowhere"], "nowhere: there is no such file or folder"),
-        ([".", "--fail-on", "never"], "--fail-on never is no treatment to fail on"),
+        ([".", "--fail-on", "never"], "--fail-on never is not a known treatment"),
         (["a.py", "--html", "a.py/x.html"], "--html a.py/x.html: the file cannot be written"),
         (["a.py", "--sarif", "."], "--sarif .: the file cannot be written"),
     ],

@@ -399,7 +399,7 @@ def test_a_step_that_does_not_tell_its_loss(compared):
             super().train_step(batch)
             return {"done": 1.0}
 
-    with pytest.raises(ConfigError, match=r"does not tell its loss .*\n  found: it tells: done"):
+    with pytest.raises(ConfigError, match=r"does not return its loss .*\n  found: it returns: done"):
         compared(model(Silent))
 
 

@@ -135,7 +135,7 @@ def test_the_tutorials_input_fn(tutorial):
 @pytest.mark.parametrize(
     ("input_fn", "says"),
     [(train_only, "each reads records of its own"), (one_order, "they take turns in one order"),
-     (everything_apart, "each reads all records, in an order of its own")],
+     (everything_apart, "each reads all records, in its own order")],
 )  # fmt: skip
 def test_the_way_of_sharing_is_told(input_fn, says):
     (outcome,) = testing.check_input_fn(input_fn, only=["shards_do_not_overlap"]).passed

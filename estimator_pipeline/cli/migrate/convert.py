@@ -63,7 +63,7 @@ def command(
 
     if output is None and not dry_run:
         raise ConfigError(
-            "there is no --output", code="argument/missing", hint="name a new folder for the program, or say --dry-run"
+            "there is no --output", code="argument/missing", hint="name a new folder for the program, or pass --dry-run"
         )
     if parity is not None:
         from estimator_pipeline.parity.models.conversion import check_proof

@@ -49,7 +49,7 @@ def command(
 
     if fail_on is not None and fail_on not in _FAIL_ON:
         raise ConfigError(
-            f"--fail-on {fail_on} is no treatment to fail on",
+            f"--fail-on {fail_on} is not a known treatment",
             code="argument/unknown-name",
             found="manual, automatic, unchanged",
             hint="name one of the three",

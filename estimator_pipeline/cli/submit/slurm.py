@@ -55,7 +55,7 @@ def command(
 
     if at_once is not None and array is None:
         raise ConfigError(
-            "--at-once is for an array, and there is none.",
+            "--at-once requires an array.",
             code="argument/not-applicable",
             hint="name a sweep: --array SWEEP.yaml.",
         )

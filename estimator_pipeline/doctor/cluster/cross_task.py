@@ -103,7 +103,7 @@ def _of_data(context: Context) -> str | None:
         found = files_of(context)
         return _digest([[os.path.basename(p), os.path.getsize(p)] for one in found for p in one.paths])
     except PipelineError as problem:
-        return f"cannot be read: {problem.what}"
+        return f"cannot be read: {problem.message}"
     except NotPrepared:
         return "not prepared"
     except NotLookedAt:

@@ -1,7 +1,7 @@
-"""A run that goes on with another optimizer: the slots that a checkpoint has are kept, and the others begin.
+"""Resuming with a different optimizer: slots in the checkpoint are restored, others are initialized.
 
-So it is with gradients that are added up from now on, and with averages of the weights, which begin with the weights.
-What a model itself is made of is never left to begin: a checkpoint without a layer's weights is another model's.
+The same applies when gradient accumulation or moving averages are turned on; averages start from the weights. The
+weights of the model are never initialized: a checkpoint without a layer's weights belongs to a different model.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from estimator_pipeline.models.model_fn import LEARNING_RATE, OF_OPTIMIZER, SETT
 from estimator_pipeline.models.optimizers.moving_averages import AVERAGE, BEGIN
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["hook", "keeps_momentum", "refused", "tell"]
+__all__ = ["hook", "keeps_momentum", "log_slots", "refused"]
 
 _SHOWN = 6
 _NUMBERED = re.compile(r"(.+)_\d+")
 
 
-def hook(model_dir: str, *, accept: bool, telling: bool) -> Any:
-    """A session hook that lets an Estimator's training go on from a checkpoint of another optimizer.
+def hook(model_dir: str, *, accept: bool, log: bool) -> Any:
+    """Return a session hook with which an Estimator can resume from a checkpoint of a different optimizer.
 
-    Models of :func:`estimator_pipeline.build_model_fn` say which variables are their optimizer's. Of others TensorFlow
-    tells that the checkpoint does not have them.
+    Models of :func:`estimator_pipeline.build_model_fn` mark the variables of their optimizer. For other models,
+    TensorFlow reports variables that are missing in the checkpoint.
 
     Args:
-        model_dir: whose latest checkpoint is restored.
-        accept: whether that is meant.
-        telling: whether to say in the log what becomes of the slots.
+        model_dir: The model directory with the checkpoint.
+        accept: Whether a different optimizer is accepted.
+        log: Whether to log which slots are restored, new or dropped.
     """
     tf: Any = compat.tensorflow()
 
     class OtherOptimizer(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
-            pass  # TensorFlow's says that it is deprecated
+            pass  # TensorFlow's __init__ logs a deprecation warning
 
         def begin(self) -> None:
-            own, settings = _names(tf, OF_OPTIMIZER), _names(tf, SETTINGS)
+            of_optimizer, settings = _names(tf, OF_OPTIMIZER), _names(tf, SETTINGS)
             savers = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVERS)
             path = tf.train.latest_checkpoint(model_dir)
-            ours = own or tf.compat.v1.get_collection(LEARNING_RATE)
+            ours = of_optimizer or tf.compat.v1.get_collection(LEARNING_RATE)
             if path is None or not ours or len(savers) != 1:
                 return
             shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
             there = set(shapes)
-            here = {one.name.partition(":")[0] for one in tf.compat.v1.global_variables()}
+            here = {variable.name.partition(":")[0] for variable in tf.compat.v1.global_variables()}
             missing = here - there
-            if not missing <= own:
+            if not missing <= of_optimizer:
                 return
             if missing and not accept:
                 raise refused(path, missing)
-            new = missing | _renumbered(here & own, there) if accept else missing
+            new = missing | _renumbered(here & of_optimizer, there) if accept else missing
             gone = {name for name in there - here if shapes[name]}
-            if accept and telling and (new - settings or gone):
-                tell(path, kept=own & here - new - settings, new=new - settings, gone=gone)
-            # What a Keras optimizer was made with, such as its learning rate, is the job's to say.
+            if accept and log and (new - settings or gone):
+                log_slots(path, kept=of_optimizer & here - new - settings, new=new - settings, gone=gone)
+            # Options of a Keras optimizer, such as its learning rate, come from the job, not from the checkpoint.
             new |= settings & here
             if new:
                 _restore_all_but(new, savers[0], path)
@@ -71,24 +71,24 @@ def _names(tf: Any, collection: str) -> set[str]:
 
 
 def _renumbered(here: Set[str], there: Set[str]) -> set[str]:
-    """Slots that TensorFlow tells apart by numbers ("RMSProp", "RMSProp_1"), of variables that had more or fewer."""
+    """Return numbered slots ("RMSProp", "RMSProp_1") of variables whose number of slots differs."""
 
     def counted(names: Set[str]) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
+        numbered: dict[str, set[str]] = {}
         for name in names:
             match = _NUMBERED.fullmatch(name)
             if match and match[1] in here & there:
-                found.setdefault(match[1], set()).add(name)
-        return found
+                numbered.setdefault(match[1], set()).add(name)
+        return numbered
 
     before, now = counted(there), counted(here)
     return {name for slot in now for name in now[slot] if now[slot] != before.get(slot)}
 
 
 def _restore_all_but(new: Set[str], saver: Any, path: str) -> None:
-    """Has the session's saver leave some variables of the current graph at their initial values.
+    """Make the session's saver skip some variables of the current graph, which keep their initial values.
 
-    It saves all of them, and restores other checkpoints whole.
+    It still saves all variables, and restores other checkpoints completely.
     """
     tf = compat.tensorflow()
     v1 = tf.compat.v1
@@ -96,56 +96,57 @@ def _restore_all_but(new: Set[str], saver: Any, path: str) -> None:
     for variable in v1.global_variables():
         variables[variable.name.partition(":")[0] in new].append(variable)
     rest = v1.train.Saver([*variables[False], *v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS)], sharded=True)
-    begin = [one.initializer for one in variables[True]]
+    begin = [variable.initializer for variable in variables[True]]
     averages = v1.get_collection(BEGIN) if any(name.endswith(f"/{AVERAGE}") for name in new) else []
     whole = saver.restore
 
-    def restore(session: Any, given: Any) -> None:
-        if tf.compat.as_text(given) != path:
-            whole(session, given)
+    def restore(session: Any, save_path: Any) -> None:
+        if tf.compat.as_text(save_path) != path:
+            whole(session, save_path)
             return
         session.run(begin)
-        rest.restore(session, given)
+        rest.restore(session, save_path)
         session.run(averages)
 
     saver.restore = restore
 
 
 def keeps_momentum(changed: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether a Keras slot "momentum" means what it meant: three optimizers call a sum of their own by that name.
+    """Return whether a Keras slot "momentum" has the same meaning: three optimizers use this name differently.
 
     Args:
-        changed: see :func:`estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
+        changed: See :func:`estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
     """
     before, now = changed.get("model.optimizer", ("", ""))
     # Gradients (v1), or steps with the learning rate in them, added (keras) or subtracted (rmsprop).
-    return len({"rmsprop" if "rmsprop" in one else one.partition(" ")[2] for one in (before, now)}) == 1
+    kinds = {"rmsprop" if "rmsprop" in optimizer else optimizer.partition(" ")[2] for optimizer in (before, now)}
+    return len(kinds) == 1
 
 
 def refused(path: str, missing: Iterable[str]) -> ConfigError:
-    """The error of a change that nobody has accepted.
+    """Return the error of a different optimizer that was not accepted.
 
     Args:
-        path: of the checkpoint.
-        missing: names of the optimizer's variables that it does not have.
+        path: Path of the checkpoint.
+        missing: Names of the optimizer's variables that it does not have.
     """
     return ConfigError(
         f"the checkpoint {path} was written with another optimizer",
         code="model-dir/other-model",
         found=f"it does not have {_shown(missing)}",
-        hint="give the optimizer that it was trained with, give a model_dir of its own, or go on with this one: "
+        hint="use the optimizer that it was trained with, use a separate model_dir, or resume with this one: "
         "--accept-changes (run.accept_changes)",
     )
 
 
-def tell(path: str, *, kept: Iterable[str], new: Iterable[str], gone: Iterable[str]) -> None:
-    """Says in the log what becomes of the variables of the optimizer before, and of this one.
+def log_slots(path: str, *, kept: Iterable[str], new: Iterable[str], gone: Iterable[str]) -> None:
+    """Log which optimizer variables are restored, new or dropped.
 
     Args:
-        path: of the checkpoint.
-        kept: names of this optimizer's variables that are restored.
-        new: of those that begin.
-        gone: of the other's that are left.
+        path: Path of the checkpoint.
+        kept: Names of this optimizer's variables that are restored.
+        new: Names of this optimizer's variables that are initialized.
+        gone: Names of the previous optimizer's variables that are dropped.
     """
     logger.warning(
         "%s was written with another optimizer. Kept: %s. New: %s. Left: %s",
@@ -154,6 +155,6 @@ def tell(path: str, *, kept: Iterable[str], new: Iterable[str], gone: Iterable[s
 
 
 def _shown(names: Iterable[str]) -> str:
-    found = sorted(names)
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"{', '.join(found[:_SHOWN]) or 'nothing'}{more}"
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return f"{', '.join(ordered[:_SHOWN]) or 'nothing'}{more}"

@@ -1,18 +1,18 @@
-"""The Estimator engine: `train_and_evaluate` that knows what each task of the cluster is for, and how it ends.
+"""The Estimator engine: `train_and_evaluate` with the role and shutdown of each task of the cluster.
 
 ================ ===============================================================================================
-task             its life
+task             what it does
 ================ ===============================================================================================
-chief            trains, writes checkpoints; evaluates the final one where there is no evaluator (and every one
-                 during training, where asked for); ends with the result
+chief            trains and writes checkpoints; without an evaluator, evaluates the final checkpoint (and, if
+                 requested, every checkpoint during training); publishes the result
 worker           trains; waits for the result
-parameter server holds variables until every training task has left training; waits for the result
-evaluator        makes no training strategy; evaluates each checkpoint and the final one last, exports; its result
-                 is everybody's
+parameter server serves variables until every training task has left training; waits for the result
+evaluator        creates no training strategy; evaluates each checkpoint and the final one last, exports; every
+                 task returns its result
 single process   trains and evaluates at each checkpoint
 ================ ===============================================================================================
 
-A `master` (TensorFlow 1) is a chief that evaluates during training, as it always did.
+A `master` (TensorFlow 1) is a chief that evaluates during training, as in TensorFlow 1.
 """
 
 from __future__ import annotations
@@ -77,56 +77,56 @@ def train_and_evaluate(
     steps_per_execution: int | str = 1,
     environ: Mapping[str, str] | None = None,
 ) -> TrainResult:
-    """Runs this process's task of the job, and returns the job's result, the same on every task.
+    """Run this process's task of the job.
 
-    Call it with the same arguments on every task; TF_CONFIG says which one this is. Training goes on from the latest
-    checkpoint in `model_dir`. Every checkpoint is evaluated, and the final one always, however training ended:
-    `max_steps` reached, data at an end, or a hook that stopped it. EvalSpec's own defaults for `throttle_secs` and
-    `start_delay_secs` are read as "not set"; other values are kept to, but never for the final checkpoint.
+    Call it with the same arguments on every task; TF_CONFIG selects the task. Training resumes from the latest
+    checkpoint in `model_dir`. Every checkpoint is evaluated. The final one is always evaluated, whether training ended
+    at `max_steps`, at the end of the data, or by a hook. EvalSpec's defaults of `throttle_secs` and `start_delay_secs`
+    count as "not set"; other values apply to all checkpoints except the final one.
 
     Args:
-        estimator: a `tf.estimator.Estimator` whose RunConfig came from :func:`~estimator_pipeline.build_run_config`.
-        train_spec: a `tf.estimator.TrainSpec`.
-        eval_spec: a `tf.estimator.EvalSpec`.
-        evaluator: whether the job has an evaluator task. None: it has one if the launcher or TF_CONFIG says so,
-            or, where neither says anything, if one has greeted by the time training ends.
-        evaluate_during_training: whether the chief stops at each checkpoint to evaluate it. None: a single process
+        estimator: A `tf.estimator.Estimator` with a RunConfig of :func:`~estimator_pipeline.build_run_config`.
+        train_spec: A `tf.estimator.TrainSpec`.
+        eval_spec: A `tf.estimator.EvalSpec`.
+        evaluator: Whether the job has an evaluator task. None: as set by the launcher or TF_CONFIG; if neither does, an
+            evaluator that has connected by the end of training is used.
+        evaluate_during_training: Whether the chief evaluates each checkpoint during training. None: a single process
             and a `master` do, a chief does not.
-        result_timeout: seconds that a task waits for the result once training has ended.
-        checkpoint_timeout: seconds without a new checkpoint after which the evaluator gives up.
-        startup_timeout: seconds that a task waits for the others to appear. None: what the environment variable
-            ESTIMATOR_PIPELINE_START_SECS says, or 1800.
-        keep_evaluation: whether evaluations share one graph and one session (docs/guides/evaluation.md).
-        literal_delays: whether EvalSpec's `throttle_secs=600` and `start_delay_secs=120` mean what they say. They are
-            its defaults, and read as "not set" otherwise.
-        needs_evaluation_data: whether an evaluation without a single batch is an error. Its metrics are 0.0 each, and a
-            loss of 0.0 the best there is. tf.estimator goes on with them; False: so does this, with a warning.
-        seed_keras: whether `RunConfig.tf_random_seed` seeds Keras, NumPy and Python as well, without which the seed
-            does not reach Keras initializers.
-        identity: what this run is made of, see :mod:`estimator_pipeline.engines.model_dir.run_identity`; None: its seed
-            and what its input function tells.
-        shared: what every task must have in common, as a job file says it, see
-            :mod:`estimator_pipeline.engines.lifecycle.rendezvous.same_job`. None: tasks may differ where the result can
-            still be right.
-        accept_changes: whether the run may go on from a checkpoint of a run that was made of other things.
-        preemption_signals: signals that stop this task with a checkpoint, by name (docs/guides/preemption.md).
-            None: what the environment variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.
-        ledger: a folder, the same for all tasks, in which each writes down the records that it consumes
+        result_timeout: Seconds that a task waits for the result after the end of training.
+        checkpoint_timeout: Seconds without a new checkpoint after which the evaluator gives up.
+        startup_timeout: Seconds that a task waits for the other tasks to start. None: the environment variable
+            ESTIMATOR_PIPELINE_START_SECS, or 1800.
+        keep_evaluation: Whether evaluations share one graph and one session (docs/guides/evaluation.md).
+        literal_delays: Whether EvalSpec's defaults `throttle_secs=600` and `start_delay_secs=120` apply literally.
+            Otherwise they count as "not set".
+        needs_evaluation_data: Whether an evaluation without any batch is an error. All its metrics are 0.0, and a loss
+            of 0.0 counts as the best. False: a warning, and training continues as in tf.estimator.
+        seed_keras: Whether `RunConfig.tf_random_seed` also seeds Keras, NumPy and Python. Without it the seed does not
+            apply to Keras initializers.
+        identity: Returns the run identity, see :mod:`estimator_pipeline.engines.model_dir.run_identity`; None: the seed
+            and the description of the input function.
+        shared: Settings that all tasks must share, from a job file, see
+            :mod:`estimator_pipeline.engines.lifecycle.rendezvous.same_job`. None: tasks may differ as far as the result
+            can still be right.
+        accept_changes: Whether the run may resume from a checkpoint of a run with a different identity.
+        preemption_signals: Names of signals that stop this task with a checkpoint (docs/guides/preemption.md). None:
+            the environment variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS, or SIGTERM.
+        ledger: A folder, the same for all tasks, to which each writes the records that it consumes
             (docs/guides/ledger.md).
-        steps_per_execution: train steps for each session call at most, or "auto": as many as are worth it. No result
-            changes by it (docs/guides/performance.md).
-        environ: where TF_CONFIG is read; `os.environ` by default.
+        steps_per_execution: Maximum train steps per session call, or "auto". Results do not depend on it
+            (docs/guides/performance.md).
+        environ: Environment with TF_CONFIG; `os.environ` by default.
 
     Returns:
-        The result: final step, metrics, exports, what each task did.
+        The job's result, the same on every task: final step, metrics, exports, a summary of each task.
 
     Raises:
-        ConfigError: arguments that cannot work together.
-        ClusterError: a TF_CONFIG that cannot work, or workers with different numbers of devices.
-        InputError: the evaluation had no data.
-        TaskFailedError: this task, or the training it belongs to, failed.
-        PreemptedError: it was asked to end, and stands in a checkpoint.
-        WaitError: something waited for did not come in time; the message says what.
+        ConfigError: Arguments contradict each other.
+        ClusterError: TF_CONFIG is invalid, or the workers have different numbers of devices.
+        InputError: The evaluation had no data.
+        TaskFailedError: This task, or the training that it belongs to, failed.
+        PreemptedError: The task was asked to stop; training is saved in a checkpoint.
+        WaitError: A wait timed out; the message names the awaited event.
     """
     tf = compat.tensorflow()
     environ = os.environ if environ is None else environ
@@ -177,16 +177,18 @@ def _check(tf: Any, estimator: Any, train_spec: Any, eval_spec: Any, tf_config: 
     if estimator._config.train_distribute is None and not _is_classic(estimator, tf_config):
         raise ConfigError(
             f"{tf_config.task} is one of {tf_config.num_training_tasks} training tasks, and the RunConfig has no "
-            "training strategy: each would train a model of its own in the same model_dir",
+            "training strategy: each would train a separate model in the same model_dir",
             code="strategy/not-possible",
             found="train_distribute: none",
-            hint="train_distribute='multi_worker_mirrored', or 'parameter_server' where the cluster has a ps job",
+            hint="set train_distribute='multi_worker_mirrored', or 'parameter_server' if the cluster has a ps job",
         )
 
 
 def _is_classic(estimator: Any, tf_config: TFConfig) -> bool:
-    """Whether this is a parameter-server cluster as Estimator knew it before strategies: each worker puts the
-    variables of its graph on the parameter servers, and RunConfig has taken all of the cluster from TF_CONFIG."""
+    """Return whether this is a parameter-server cluster without a strategy.
+
+    Each worker places the variables of its graph on the parameter servers, and RunConfig has the cluster of TF_CONFIG.
+    """
     config = estimator._config
     has_ps = tf_config.cluster is not None and tf_config.cluster.num_ps > 0
     return has_ps and config.train_distribute is None and bool(config.cluster_spec and config.cluster_spec.as_dict())
@@ -240,13 +242,13 @@ class _EstimatorTask(TaskController):
         self.reached = lambda: hook.global_step
         hooks = [hook, stop_hook(self._after_step, self.preemption.rearm), *self.train_spec.hooks]
         accept = self.settings.accept_changes
-        hooks.append(other_optimizer.hook(self.model_dir, accept=accept, telling=self.tf_config.is_chief))
+        hooks.append(other_optimizer.hook(self.model_dir, accept=accept, log=self.tf_config.is_chief))
         if together:
             hooks.append(same_graph.hook(self.tf_config, timeout=self.settings.startup_timeout))
-        telling = None
+        reporting = None
         if self.tf_config.is_chief and self.progress.enabled:
-            telling = checkpoint_hook(self._tell_checkpoint, model_dir=self.model_dir, every_steps=None)
-            hooks.append(telling)
+            reporting = checkpoint_hook(self._report_checkpoint, model_dir=self.model_dir, every_steps=None)
+            hooks.append(reporting)
         if self.tf_config.is_chief and self.evaluate_during_training:
             asynchronous = self.tf_config.cluster is not None and self.tf_config.cluster.num_ps > 0
             every = None if asynchronous else config.save_checkpoints_steps
@@ -258,14 +260,14 @@ class _EstimatorTask(TaskController):
                     [task for task in self._training_tasks() if task != self.task],
                     timeout=self.settings.result_timeout,
                     asked=lambda: self.preemption.asked,
-                    stand_still=lambda: self.stopping.after_step(0),
+                    stop_others=lambda: self.stopping.after_step(0),
                     on_wait=lambda: self.progress.emit("trained"),
                 )
             )
-        given = tuple(self.train_spec.saving_listeners)
-        listeners = given if self.tf_config.is_chief else ()
-        if given and self._saves_by_coordinator() and saving_listeners.are_refused(self.strategy):
-            hooks.append(saving_listeners.listeners_hook(given, is_chief=self.tf_config.is_chief))
+        of_spec = tuple(self.train_spec.saving_listeners)
+        listeners = of_spec if self.tf_config.is_chief else ()
+        if of_spec and self._saves_by_coordinator() and saving_listeners.are_refused(self.strategy):
+            hooks.append(saving_listeners.listeners_hook(of_spec, is_chief=self.tf_config.is_chief))
             listeners = ()
         if self._saves_by_coordinator():
             hooks.append(finite_hook(every_steps=config.save_checkpoints_steps))
@@ -276,7 +278,7 @@ class _EstimatorTask(TaskController):
             input_fn = self.ledger.input_fn(input_fn)
             hooks.insert(0, self.ledger.hook())
         if config.tf_random_seed is not None and self.seed_keras:
-            # The graph's seed does not reach Keras initializers; without this two runs differ from the first step.
+            # The graph's seed does not apply to Keras initializers; without this two runs differ from the first step.
             tf.keras.utils.set_random_seed(config.tf_random_seed)
 
         def run(local: Any) -> None:
@@ -308,8 +310,8 @@ class _EstimatorTask(TaskController):
                     task_id=self.task.index,
                     model_dir=self.model_dir,
                 )
-        if telling is not None:
-            telling.look()
+        if reporting is not None:
+            reporting.look()
         return TrainingOutcome(steps=hook.steps, data_ended=hook.data_ended)
 
     def _after_step(self, steps: int = 1, coming: int = 1) -> bool:
@@ -317,15 +319,17 @@ class _EstimatorTask(TaskController):
         return self.stopping.after_step(steps, coming)
 
     def _is_over(self) -> bool:
-        """Whether parameter servers are not to be trained any more. A worker that sees the chief's checkpoints is told
-        so by them."""
+        """Return whether asynchronous training has reached its last step, for a worker without the chief's model_dir.
+
+        A worker that sees the chief's checkpoints gets the step from them.
+        """
         apart = self.rendezvous.apart and self._is_asynchronous
         return apart and self.max_steps is not None and self.agree_on_start() >= self.max_steps
 
     def _own_identity(self) -> RunIdentity:
-        seed, made_by = self.estimator._config.tf_random_seed, self.estimator._model_fn
-        seen = of_inputs(self.input_fn, seed=seed, num_pipelines=self.num_pipelines)
-        return dataclasses.replace(seen, told=of_model_fn(made_by, self.estimator.params))
+        seed, function = self.estimator._config.tf_random_seed, self.estimator._model_fn
+        of_data = of_inputs(self.input_fn, seed=seed, num_pipelines=self.num_pipelines)
+        return dataclasses.replace(of_data, described=of_model_fn(function, self.estimator.params))
 
     def own_settings(self) -> dict[str, Any]:
         config = self.estimator._config
@@ -333,12 +337,12 @@ class _EstimatorTask(TaskController):
         return super().own_settings() | same_job.facts(every, {"save_checkpoints_secs": config.save_checkpoints_secs})
 
     def _saves_by_coordinator(self) -> bool:
-        """Whether checkpoints are written by a hook of the distribute coordinator's, which comes after all others."""
+        """Return whether a hook of the distribute coordinator, which runs last, writes checkpoints."""
         return not self.tf_config.is_single_process and not self.classic
 
     @contextlib.contextmanager
     def _diverging(self, hook: Any) -> Iterator[None]:
-        """In the block, a loss that is no number is told as what it is, with the step."""
+        """Convert the error of a NaN loss to a DivergedError with the step, within the block."""
         try:
             yield
         except compat.tensorflow().estimator.NanLossDuringTrainingError as error:
@@ -348,7 +352,7 @@ class _EstimatorTask(TaskController):
             self.progress.emit("step", step=hook.global_step, steps=hook.steps)
             raise
 
-    def _tell_checkpoint(self, checkpoint: str) -> None:
+    def _report_checkpoint(self, checkpoint: str) -> None:
         self.progress.emit("checkpoint", step=checkpoint_step(checkpoint), path=checkpoint)
 
     def make_evaluator(self) -> CheckpointEvaluator:

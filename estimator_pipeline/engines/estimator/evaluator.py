@@ -1,4 +1,4 @@
-"""The evaluation of an Estimator's checkpoints; what all engines share of it is in `engines/lifecycle/evaluator.py`."""
+"""Evaluation of an Estimator's checkpoints; `engines/lifecycle/evaluator.py` has the part shared by all engines."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["EstimatorEvaluator"]
 
 
 class EstimatorEvaluator(CheckpointEvaluator):
-    """Evaluates the checkpoints of an Estimator; evaluation runs in this process alone.
+    """Evaluates the checkpoints of an Estimator in this process.
 
     Args:
-        estimator: the program's Estimator.
-        eval_spec: see :class:`CheckpointEvaluator`, as for the other arguments.
-        keep: whether graph and session are kept from one evaluation to the next, where that can't be seen in the
-            results (docs/guides/evaluation.md). Then `input_fn` and `model_fn` are called once, not at each evaluation.
-        needs_data: whether an evaluation without a single batch is an error, and not a warning alone.
+        estimator: The program's Estimator.
+        eval_spec: See :class:`CheckpointEvaluator`, as for the other arguments.
+        keep: Whether to keep graph and session between evaluations, if that does not change results
+            (docs/guides/evaluation.md). `input_fn` and `model_fn` are then called once, not for each evaluation.
+        needs_data: Whether an evaluation without any batch is an error instead of a warning.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class EstimatorEvaluator(CheckpointEvaluator):
         needs_data: bool = True,
     ) -> None:
         self._needs_data = needs_data
-        own = of_this_process(estimator._config.eval_distribute)
-        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=own)
+        local = of_this_process(estimator._config.eval_distribute)
+        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=local)
         super().__init__(
             eval_spec,
             exported=self._estimator,
@@ -64,7 +64,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
             steps=spec.steps,
             hooks=spec.hooks,
             name=spec.name,
-            # The Python functions of our own inputs look records up by number: they have no state.
+            # The Python functions of this package's inputs read records by number: they are stateless.
             input_restarts=isinstance(spec.input_fn, InputFn),
         )
 
@@ -79,29 +79,29 @@ class EstimatorEvaluator(CheckpointEvaluator):
             if UNEVEN not in str(error):
                 raise
             raise InputError(
-                f"the evaluation of {checkpoint} could not deal out its batches to the replicas",
+                f"the evaluation of {checkpoint} could not distribute its batches to the replicas",
                 code="training/evaluation-failed",
-                found="data that end in the middle of a round, with batches of one size (drop_remainder=True), or with "
-                "fewer records than replicas",
-                hint="give a number of batches that the replicas can share, leave drop_remainder out, take larger "
+                found="a number of batches that the replicas cannot share, with batches of one size "
+                "(drop_remainder=True), or with fewer records than replicas",
+                hint="use a number of batches that the replicas can share, leave drop_remainder out, use larger "
                 "batches, or set eval_distribute to none",
             ) from error
         if not batches:
-            # Metrics of nothing are 0.0 each: a loss that no model ever has again.
-            what = f"the evaluation of {checkpoint} had not a single batch, and its metrics say nothing"
+            # Without data all metrics are 0.0: a loss that no model reaches again.
+            message = f"the evaluation of {checkpoint} had not a single batch, and its metrics are meaningless"
             if self._needs_data:
                 raise InputError(
-                    what,
+                    message,
                     code="training/evaluation-failed",
                     found="an input that ended at once",
                     hint="check what EvalSpec.input_fn reads: its files, a filter, drop_remainder with fewer records "
                     "than a batch, a generator that was used up before",
                 )
-            logger.warning("%s", what)
+            logger.warning("%s", message)
         return metrics
 
     def _metrics_of(self, checkpoint: str) -> tuple[Mapping[str, Any], int]:
-        """The metrics, and from how many batches."""
+        """Return the metrics and the number of batches."""
         if self._kept is not None:
             return self._kept.evaluate(checkpoint), self._kept.batches
         counter = batch_counter()

@@ -1,4 +1,4 @@
-"""SavedModels: what a served model takes in, and the exporters of a job file."""
+"""SavedModels: the inputs of a served model, and the exporters of a job file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from estimator_pipeline.errors import ConfigError
 def serving_receiver(
     features_spec: Mapping[str, Any], *, single: bool = False, examples: bool = False
 ) -> Callable[[], Any]:
-    """A `serving_input_receiver_fn` that takes the features as tensors, by their names, or as `tf.Example` records.
+    """Return a `serving_input_receiver_fn` that takes the features as tensors by name, or as `tf.Example` records.
 
     Args:
-        features_spec: feature name -> `tf.TensorSpec` of one record (no batch axis).
-        single: hand the one feature to the model as a tensor, not as a dictionary.
-        examples: take serialized `tf.Example` records, string [B], under the name `examples`. The signatures for
-            classification and regression exist for such input alone.
+        features_spec: Feature name -> `tf.TensorSpec` of one record (no batch axis).
+        single: Pass the only feature to the model as a tensor, not as a dictionary.
+        examples: Take serialized `tf.Example` records, string [B], under the name `examples`. The signatures for
+            classification and regression exist only for such input.
     """
 
     def receiver() -> Any:
@@ -42,7 +42,7 @@ def serving_receiver(
 
 
 def parsed_examples(records: Any, features_spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The features of serialized examples. An example holds float32, int64 and strings; other types are cast."""
+    """Return the features of serialized examples. An example has float32, int64 and strings; other types are cast."""
     tf = compat.tensorflow()
     stored = {}
     for name, spec in features_spec.items():
@@ -61,16 +61,16 @@ def parsed_examples(records: Any, features_spec: Mapping[str, Any]) -> dict[str,
 def make_exporter(
     section: Any, features_spec: Mapping[str, Any] | None, *, single: bool = False, examples: bool = False
 ) -> Any:
-    """The `tf.estimator` exporter that a job file's section describes.
+    """Build the `tf.estimator` exporter of a job file's section.
 
     Args:
-        section: an :class:`estimator_pipeline.job.ExporterSection`.
-        features_spec: see :func:`serving_receiver`.
-        single: see :func:`serving_receiver`.
-        examples: see :func:`serving_receiver`.
+        section: An :class:`estimator_pipeline.job.ExporterSection`.
+        features_spec: See :func:`serving_receiver`.
+        single: See :func:`serving_receiver`.
+        examples: See :func:`serving_receiver`.
 
     Raises:
-        ConfigError: what the model takes is not known (own input functions).
+        ConfigError: The features are unknown (user-defined input functions).
     """
     tf = compat.tensorflow()
     spec = require_features_spec(
@@ -92,14 +92,15 @@ def make_exporter(
 
 
 def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None, *, hint: str) -> Mapping[str, Any]:
-    """What the model takes, which an exporter must know.
+    """Return the features spec, which an exporter requires.
 
     Raises:
-        ConfigError: it is not known (own input functions).
+        ConfigError: It is unknown (user-defined input functions).
     """
     if features_spec is None:
         raise ConfigError(
-            f"eval.exporters: {section.folder} cannot be made, for what an own input function gives is not known",
+            f"eval.exporters: {section.folder} cannot be exported: the features of a user-defined input function are "
+            "unknown",
             code="training/unsupported",
             hint=hint,
         )
@@ -107,10 +108,10 @@ def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None,
 
 
 def better(metric: str, mode: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], bool]:
-    """Whether, of two results (best, current), the current one is better.
+    """Return a function that compares two results (best, current): whether the current one is better.
 
     Raises:
-        ConfigError: when it is called: one of them does not have the metric.
+        ConfigError: By the function, if a result does not have the metric.
     """
 
     def compare(best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]) -> bool:

@@ -15,19 +15,18 @@ from estimator_pipeline.progress.progress_file import ProgressWriter
 
 
 def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace: WorkerPace | None = None) -> Any:
-    """A hook that counts this task's own steps and tells the launcher how far it is.
+    """Return a hook that counts this task's steps and reports progress to the launcher.
 
-    The loss and the global step are fetched once in `interval_secs`, not at every step: a fetch costs a copy.
+    The loss and the global step are fetched once per `interval_secs`, not at every step, because a fetch costs a copy.
 
     Args:
-        progress: the launcher's file.
-        interval_secs: see above.
-        pace: told of the steps in which something is fetched; where several workers train together.
+        progress: The launcher's progress file.
+        interval_secs: See above.
+        pace: Receives the timing of the steps with a fetch, if several workers train together.
 
     Returns:
-        A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `global_step` (about
-        where it is: exact where no other task counts it on), `loss` (last one seen) and `data_ended` (whether the
-        input came to its end).
+        A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `global_step` (exact
+        unless other tasks increment it too), `loss` (of the last fetch) and `data_ended` (whether the input ended).
     """
     tf: Any = compat.tensorflow()
 
@@ -36,14 +35,14 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
             self.steps = 0
             self.loss: float | None = None
             self.data_ended = False
-            self._in_run = self._told_end = False
+            self._in_run = self._end_reported = False
             self._due = 0.0
             self._mark: tuple[float, int] | None = None
             self._start, self._read = (0, 0), 0
 
         @property
         def global_step(self) -> int:
-            # A step that is fetched beside the training may be the one before; of other tasks it knows all the same.
+            # A fetched step may be one behind this task's own count, but includes the steps of other tasks.
             step, steps = self._start
             return max(step + self.steps - steps, self._read)
 
@@ -88,11 +87,11 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
             self.steps += count
 
         def data_ends(self) -> None:
-            self._told_end = True
+            self._end_reported = True
 
         def end(self, session):
-            # A run that was begun and has no end ran out of data: the session swallows that error itself.
-            self.data_ended = self._in_run or self._told_end
+            # A run without an after_run ran out of data: the session handles that error.
+            self.data_ended = self._in_run or self._end_reported
             step = int(session.run(self._fetches["step"])) if not self._in_run else None
             if step is not None:
                 progress.emit("step", step=step, loss=self.loss, steps=self.steps)
@@ -101,11 +100,11 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
 
 
 def stop_hook(after_steps: Callable[[int, int], bool], on_session: Callable[[], None]) -> Any:
-    """A hook that stops training after the step for which `after_steps()` says so, with the final checkpoint.
+    """Return a hook that stops training after the step chosen by `after_steps()`, with the final checkpoint.
 
     Args:
-        after_steps: called after each call of steps with their number, and that of the next call's.
-        on_session: called when the session stands.
+        after_steps: Called after each session call with its number of steps and that of the next call.
+        on_session: Called when the session was created.
     """
     tf: Any = compat.tensorflow()
 
@@ -123,29 +122,29 @@ def stop_hook(after_steps: Callable[[int, int], bool], on_session: Callable[[], 
             self._coming = count
 
         def after_run(self, run_context, run_values):
-            made, self._passed = self._passed + 1, 0
-            if after_steps(made, self._coming):
+            steps, self._passed = self._passed + 1, 0
+            if after_steps(steps, self._coming):
                 run_context.request_stop()
 
     return StopHook()
 
 
 def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, every_steps: int | None) -> Any:
-    """A hook that calls `on_checkpoint(path)` after each new checkpoint of this process, training standing still.
+    """Return a hook that calls `on_checkpoint(path)` after each new checkpoint of this process, between two steps.
 
-    Works where a `CheckpointSaverListener` is refused (multi_worker_mirrored). The step-0 checkpoint of an untrained
-    model, and those that were there before, are passed over.
+    It works where a `CheckpointSaverListener` is rejected (multi_worker_mirrored). The checkpoint of step 0 and
+    existing ones are skipped.
 
     Args:
-        on_checkpoint: called between two steps.
-        model_dir: where checkpoints are looked for.
-        every_steps: how often there is one; None: looked for once a second.
+        on_checkpoint: Called between two steps.
+        model_dir: Folder of the checkpoints.
+        every_steps: Steps between two checkpoints; None: check once per second.
     """
     tf: Any = compat.tensorflow()
 
     class CheckpointHook(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
-            self._start: int | None = None  # none where there was nothing left to train
+            self._start: int | None = None  # None if there was nothing left to train
 
         def begin(self) -> None:
             self._global_step = tf.compat.v1.train.get_global_step()
@@ -169,7 +168,7 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
                 self.look()
 
         def look(self) -> None:
-            """Calls `on_checkpoint` if there is a new one; after training it finds the final one."""
+            """Call `on_checkpoint` if there is a new checkpoint; after training, the final one."""
             if self._start is None:
                 return
             latest = tf.train.latest_checkpoint(model_dir)
@@ -181,7 +180,7 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
 
         def _due(self) -> bool:
             if every_steps is not None:
-                # The checkpoint of step n is written at the end of that step, after this hook: seen one step late.
+                # The checkpoint of step n is written at the end of that step, after this hook: detected a step later.
                 return self._runs > 1 and (self._runs - 1) % every_steps == 0
             if time.monotonic() < self._next:
                 return False
@@ -192,14 +191,14 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
 
 
 def finite_hook(*, every_steps: int | None) -> Any:
-    """A hook that ends training before a checkpoint is written whose variables are no finite numbers.
+    """Return a hook that stops training before a checkpoint with NaN or infinite variables is written.
 
-    A step may have a finite loss and leave NaN behind: its gradient was the first that is no number. Here the trainable
-    variables are looked at when a checkpoint is due; which for a hook that comes before the one that saves is at the
-    end of the same step.
+    A step may have a finite loss and still produce NaN, if its gradient is the first that is not finite. The trainable
+    variables are checked when a checkpoint is due. Placed before the hook that saves, this is at the end of the same
+    step.
 
     Args:
-        every_steps: how often a checkpoint is due; None: only when training ends.
+        every_steps: Steps between two checkpoints; None: only at the end of training.
     """
     tf: Any = compat.tensorflow()
 
@@ -227,7 +226,7 @@ def finite_hook(*, every_steps: int | None) -> Any:
 
 
 def finite_listener() -> Any:
-    """The same as :func:`finite_hook` for a `CheckpointSaverHook`, where one takes listeners."""
+    """Return a listener with the check of :func:`finite_hook`, for a `CheckpointSaverHook` that accepts listeners."""
     tf: Any = compat.tensorflow()
 
     class FiniteListener(tf.compat.v1.train.CheckpointSaverListener):
@@ -241,14 +240,14 @@ def finite_listener() -> Any:
 
 
 class _FiniteCheck:
-    """Whether the trainable variables of a graph are finite, asked of a session."""
+    """Checks in a session that the trainable variables of a graph are finite."""
 
     def __init__(self, tf: Any) -> None:
-        found = [v for v in tf.compat.v1.trainable_variables() if v.dtype.is_floating]
-        self._names = [variable.op.name for variable in found]
-        self._finite = [tf.reduce_all(tf.math.is_finite(variable)) for variable in found]
+        variables = [v for v in tf.compat.v1.trainable_variables() if v.dtype.is_floating]
+        self._names = [variable.op.name for variable in variables]
+        self._finite = [tf.reduce_all(tf.math.is_finite(variable)) for variable in variables]
 
     def __call__(self, session: Any, step: int) -> None:
         for name, finite in zip(self._names, session.run(self._finite), strict=True):
             if not finite:
-                raise diverged(f"after step {step} the variable {name} is no finite number")
+                raise diverged(f"after step {step} the variable {name} is not finite")

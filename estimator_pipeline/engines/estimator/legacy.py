@@ -1,4 +1,4 @@
-"""What `tf.estimator.train_and_evaluate` leads to in a legacy program: the engine, with the old call's own manners."""
+"""`tf.estimator.train_and_evaluate` of a legacy program: runs the engine with the behavior of the original call."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ def train_and_evaluate(
     every_checkpoint: bool = True,
     keep_evaluation: bool = True,
 ) -> Any:
-    """Runs this task of a legacy program.
+    """Run this task of a legacy program.
 
     Args:
-        estimator: the program's Estimator.
-        train_spec: its `tf.estimator.TrainSpec`.
-        eval_spec: its `tf.estimator.EvalSpec`.
-        original: the function of the estimator package, for what the engine has no place for.
-        every_checkpoint: whether EvalSpec's default delays are read as "not set".
-        keep_evaluation: whether evaluations share a graph.
+        estimator: The program's Estimator.
+        train_spec: Its `tf.estimator.TrainSpec`.
+        eval_spec: Its `tf.estimator.EvalSpec`.
+        original: The original function of tensorflow-estimator, for programs that the engine does not support.
+        every_checkpoint: Whether EvalSpec's default delays count as "not set".
+        keep_evaluation: Whether evaluations share a graph.
 
     Returns:
-        The pair that the old call gives in a single process, here on every task: the metrics of the final evaluation
-        (NumPy scalars, `global_step` among them) and the list of what was exported.
+        The pair that the original call returns in a single process, here on every task: the metrics of the final
+        evaluation (NumPy scalars, including `global_step`) and the list of exports.
     """
     reason = _why_not(estimator, train_spec, eval_spec)
     if reason is not None:
-        logger.info("train_and_evaluate runs as tf.estimator's own: %s", reason)
+        logger.info("train_and_evaluate runs as in tf.estimator: %s", reason)
         return original(estimator, train_spec, eval_spec)
     result = engine.train_and_evaluate(
         estimator,
         train_spec,
         eval_spec,
         seed_keras=False,
-        # It may change what it likes between two runs, as ever; what has changed is said in the log.
+        # A legacy program may change anything between two runs, as before; changes are logged.
         accept_changes=True,
         literal_delays=not every_checkpoint,
         needs_evaluation_data=False,
@@ -66,14 +66,14 @@ def train_and_evaluate(
 
 
 def old_result(result: TrainResult, exporters: Sequence[str]) -> tuple[dict[str, Any], list[bytes | None]]:
-    """A result as the old call gives it.
+    """Return a result in the form of the original call.
 
     Args:
-        result: the engine's.
-        exporters: the names of EvalSpec's exporters, in order.
+        result: The engine's result.
+        exporters: The names of EvalSpec's exporters, in order.
 
     Returns:
-        The metrics, and for each exporter the last path that it gave, None for one that wrote none.
+        The metrics, and for each exporter the last path that it wrote, or None.
     """
     metrics: dict[str, Any] = {}
     for name, value in result.metrics.items():
@@ -83,20 +83,20 @@ def old_result(result: TrainResult, exporters: Sequence[str]) -> tuple[dict[str,
     return metrics, [os.fsencode(last[name]) if name in last else None for name in exporters]
 
 
-# Model directories whose checkpoints this process has examined: later ones are its own.
+# Model directories whose checkpoints this process has examined; it wrote all later ones.
 _examined: set[str] = set()
 
 
 @contextlib.contextmanager
 def own_model_dir(estimator: Any) -> Iterator[None]:
-    """In the block, nobody else trains in the Estimator's model directory, and its newest checkpoint is whole.
+    """Hold the lock on the Estimator's model directory within the block, with an undamaged newest checkpoint.
 
-    For `Estimator.train` where it is called by itself. Only the task that writes checkpoints looks, and only for a
-    directory that has locks (no object store). What the engine holds already is left to it.
+    For direct calls of `Estimator.train`. Only the task that writes checkpoints does this, and only in a directory that
+    supports locks (no object store). If the engine holds the lock already, nothing is done.
 
     Raises:
-        ConfigError: another process trains there.
-        TaskFailedError: there are checkpoints, and none of them is whole; the disk is full, or cannot be written.
+        ConfigError: A different process trains there.
+        TaskFailedError: No checkpoint is complete; or the disk is full or cannot be written.
     """
     config, model_dir = estimator.config, os.fspath(estimator.model_dir)
     saves = config.save_checkpoints_steps or config.save_checkpoints_secs
@@ -116,12 +116,12 @@ def _writes_checkpoints() -> bool:
     try:
         return from_environ(os.environ).is_chief
     except PipelineError:
-        # A document of another kind: whoever reads it knows what this task is.
+        # A different format of TF_CONFIG, which the program itself interprets.
         return False
 
 
 def _why_not(estimator: Any, train_spec: Any, eval_spec: Any) -> str | None:
-    """Why the engine cannot run this, or None."""
+    """Return why the engine cannot run this, or None."""
     tf = compat.tensorflow()
     v1 = tf.compat.v1.estimator
     if not isinstance(estimator, v1.Estimator) or isinstance(estimator, v1.tpu.TPUEstimator):
@@ -130,7 +130,7 @@ def _why_not(estimator: Any, train_spec: Any, eval_spec: Any) -> str | None:
         return "the specs are none of tf.estimator's"
     config = getattr(estimator, "_config", None)
     if config is None:
-        return "the estimator is a stand-in with the public attributes alone"
+        return "the estimator is a replacement with only the public attributes"
     if getattr(config, "_distribute_coordinator_mode", None) == "standalone_client":
         return "this is the client of a remote cluster"
     try:
@@ -145,13 +145,13 @@ def _other_cluster(config: Any, tf_config: TFConfig) -> str | None:
     if tf_config.is_single_process:
         return "RunConfig has a cluster, and TF_CONFIG has none" if jobs else None
     if threading.current_thread() is not threading.main_thread():
-        # Several tasks in one process share its environment: what TF_CONFIG says is one task's, or none's.
+        # Several tasks in one process share its environment: TF_CONFIG describes at most one of them.
         return "a task of a cluster is run on a thread, as one of several in this process may be"
     if tf_config.is_evaluator:
         return None
     assert tf_config.cluster is not None
     if not jobs and config.train_distribute is None:
-        return "TF_CONFIG has a cluster, and RunConfig knows nothing of it"
+        return "TF_CONFIG has a cluster, and RunConfig does not"
     if config.train_distribute is None and tf_config.num_training_tasks > 1 and tf_config.cluster.num_ps == 0:
         return "the cluster has several workers, no strategy and no parameter server"
     return None

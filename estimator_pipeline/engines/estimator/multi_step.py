@@ -1,10 +1,10 @@
-"""Several train steps for each session call of an Estimator: `steps_per_execution`.
+"""Multi-step execution in an Estimator: several train steps per session call (`steps_per_execution`).
 
-A session call costs about as much as the step of a small model. So the steps that nobody wants to see are made by a
-loop in the graph (:mod:`estimator_pipeline.compat.internals.graph_step_loop`), in one call ahead of the one that hooks
-are called for. Which steps somebody wants to see is arithmetic
-(:mod:`~estimator_pipeline.engines.lifecycle.step_schedule`), agreed upon between workers before the first step. The
-numbers are those of single steps, to the bit; where that is not certain it is one step a call, and the log says why.
+A session call costs about as much as a step of a small model. Steps that no hook needs to see therefore run in a loop
+in the graph (:mod:`estimator_pipeline.compat.internals.graph_step_loop`), in one call before the call with hooks. The
+steps that hooks see are computed (:mod:`~estimator_pipeline.engines.lifecycle.step_schedule`), and workers agree on
+them before the first step. Results are bit-identical to those of single steps. If that is not certain, each call runs
+one step, and the log has the reason.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from estimator_pipeline.utils.logger import logger
 
 __all__ = ["MultiStepExecution", "MultiStepProgress", "checked_steps"]
 
-# Tasks reach the first step within a session's creation of each other.
+# Tasks reach the first step within the time of a session's creation.
 _AGREE_SECS = 600.0
 _KEY = "steps_per_execution"
 _CALL = "session call"
 
 
 def checked_steps(value: Any) -> int | str:
-    """The value of `steps_per_execution`.
+    """Return the checked value of `steps_per_execution`.
 
     Raises:
-        ConfigError: it is neither "auto" nor a number from 1 on.
+        ConfigError: It is neither "auto" nor a number of 1 or more.
     """
     if not check_steps(value):
         raise ConfigError(
@@ -48,20 +48,20 @@ def checked_steps(value: Any) -> int | str:
 
 
 class MultiStepExecution:
-    """Several steps a call, for one training of one task.
+    """Multi-step execution of one training of one task.
 
     Args:
-        steps: at most, or "auto".
-        tf_config: which task this is.
+        steps: Maximum steps per call, or "auto".
+        tf_config: Cluster and task of this process.
 
     Attributes:
-        reason: why it is one step a call whatever the training, or "".
+        reason: Why every call has one step, regardless of the training, or "".
     """
 
     def __init__(self, steps: int | str, *, tf_config: TFConfig) -> None:
         self.steps = steps
         cluster = tf_config.cluster
-        self._own, self._chief = str(tf_config.task), str(cluster.chief if cluster else tf_config.task)
+        self._task, self._chief = str(tf_config.task), str(cluster.chief if cluster else tf_config.task)
         self._tasks = [str(task) for task in cluster.training_tasks] if cluster else []
         self.reason = ""
         if cluster is not None and cluster.num_ps > 0:
@@ -70,11 +70,11 @@ class MultiStepExecution:
             self.reason = "workers cannot agree on it without TensorFlow's coordination service"
 
     def attach(self, estimator: Any) -> list[Any]:
-        """The hooks that an Estimator, bound to this task, needs for it."""
+        """Return the hooks that an Estimator, bound to this task, needs for it."""
         if self.steps == 1:
             return []
         if self.reason:
-            _tell_single(self.reason, _CALL)
+            _log_single(self.reason, _CALL)
             return []
         session_hooks.see_hooks()
         hook = _multi_step_hook(self)
@@ -82,66 +82,66 @@ class MultiStepExecution:
         return [hook]
 
     def pace(self, ends: Iterable[StepInterval] = (), reason: str = "", *, call: str) -> MultiStepProgress:
-        """How long calls are; agreed upon with the other workers, so to be asked for by all of them.
+        """Agree with the other workers on the lengths of calls; must be called by all of them.
 
         Args:
-            ends: steps that must end their call.
-            reason: why it is one step in any case, or "".
-            call: what the log calls a call.
+            ends: Steps that must be the last of their call.
+            reason: Why every call has one step, or "".
+            call: The name of a call in log messages.
         """
         most = 1 if self.steps == AUTO else int(self.steps)
-        own = CallSchedule(tuple(ends), most, reason or self.reason)
-        schedule = CallSchedule.of_all(self._exchange("schedule", own.to_json()).values())
+        local = CallSchedule(tuple(ends), most, reason or self.reason)
+        schedule = CallSchedule.of_all(self._exchange("schedule", local.to_json()).values())
         return MultiStepProgress(schedule, CallLengthTuner(self.decided) if self.steps == AUTO else None, call=call)
 
-    def decided(self, name: str, own: int) -> int:
-        """What the chief has measured stands for all workers."""
-        return int(self._exchange(name, str(own))[self._chief])
+    def decided(self, name: str, value: int) -> int:
+        """Return the chief's value, which applies to all workers."""
+        return int(self._exchange(name, str(value))[self._chief])
 
     def _exchange(self, name: str, value: str) -> dict[str, str]:
         if len(self._tasks) <= 1:
             return {self._chief: value}
-        found = coordination.exchange(f"{_KEY}/{name}", value, own=self._own, tasks=self._tasks, timeout=_AGREE_SECS)
-        assert found is not None
-        return found
+        values = coordination.exchange(f"{_KEY}/{name}", value, own=self._task, tasks=self._tasks, timeout=_AGREE_SECS)
+        assert values is not None
+        return values
 
 
 class MultiStepProgress:
-    """How long the calls of a training are, and what the log hears of it.
+    """The lengths of the calls of a training, with log messages.
 
     Args:
-        schedule: all workers' own.
-        finder: finds the length by timing calls; None where it is given.
-        call: what the log calls a call.
+        schedule: The schedule that all workers agreed on.
+        tuner: Finds the length by timing calls; None if it is fixed.
+        call: The name of a call in log messages.
     """
 
-    def __init__(self, schedule: CallSchedule, finder: CallLengthTuner | None, *, call: str) -> None:
-        self._schedule, self._finder, self._call = schedule, finder, call
+    def __init__(self, schedule: CallSchedule, tuner: CallLengthTuner | None, *, call: str) -> None:
+        self._schedule, self._tuner, self._call = schedule, tuner, call
         if schedule.reason:
-            _tell_single(schedule.reason, call)
+            _log_single(schedule.reason, call)
 
     @property
     def single(self) -> bool:
-        """Whether each call is of one step, whatever was asked for."""
+        """Whether every call has one step, regardless of the requested number."""
         return bool(self._schedule.reason)
 
-    def call_ended(self, made: int, seconds: float, *, step: int) -> int:
-        """A call of so many steps took so long and ended with `step`: how many steps the next one makes."""
-        finder = self._finder
-        if finder is not None and not finder.found and not self.single:
-            finder.call_ended(made, seconds)
-            self._schedule = dataclasses.replace(self._schedule, most=finder.most)
-            if finder.found:
-                logger.info("Up to %d steps for each %s", finder.most, self._call)
+    def call_ended(self, steps: int, seconds: float, *, step: int) -> int:
+        """Add the timing of a call that ended with `step`, and return the number of steps of the next call."""
+        tuner = self._tuner
+        if tuner is not None and not tuner.done and not self.single:
+            tuner.call_ended(steps, seconds)
+            self._schedule = dataclasses.replace(self._schedule, most=tuner.most)
+            if tuner.done:
+                logger.info("Up to %d steps for each %s", tuner.most, self._call)
         return self._schedule.length(step)
 
     def becomes_single(self, reason: str) -> None:
-        """From now on it is one step a call."""
+        """Run one step per call from now on."""
         self._schedule = CallSchedule(reason=reason)
-        _tell_single(reason, self._call)
+        _log_single(reason, self._call)
 
 
-def _tell_single(reason: str, call: str) -> None:
+def _log_single(reason: str, call: str) -> None:
     logger.info("One step for each %s: %s", call, reason)
 
 
@@ -151,10 +151,10 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
     base: Any = v1.train.SessionRunHook
 
     class SeveralStepsHook(base):
-        """Comes before all other hooks: what it does before a call, the others do not see as a call.
+        """The first of all hooks: its session calls in before_run are not visible to the other hooks.
 
         Attributes:
-            step: the global step.
+            step: The global step.
         """
 
         def __init__(self) -> None:
@@ -165,7 +165,7 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
             self._loop: Any = None
             self._end: Any = None
             self._pace: Any = None
-            self._coming, self._made, self._checked = 1, 0, False
+            self._coming, self._steps_of_call, self._checked = 1, 0, False
             self._steps = self._calls = 0
 
         def takes(self, train_op: Any, loss: Any) -> None:
@@ -173,7 +173,7 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
 
         def sees_hooks(self, hooks: list[Any]) -> None:
             self._hooks = hooks
-            # The hook that sees data end on one of several workers.
+            # The hook that detects the end of data on one of several workers.
             self._end = next((hook for hook in hooks if hasattr(hook, "following")), None)
 
         def begin(self) -> None:
@@ -185,13 +185,13 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
 
         def after_create_session(self, session, coord):
             self.step = int(session.run(self._global_step))
-            self._coming, self._made, self._checked = 1, 0, False
+            self._coming, self._steps_of_call, self._checked = 1, 0, False
             ends, reason = self._ends()
             self._pace = multi_step.pace(ends, reason, call=_CALL)
-            self._tell_coming()
+            self._announce_steps()
 
         def _ends(self) -> tuple[list[StepInterval], str]:
-            """The steps that hooks want to see, or why they may be all."""
+            """Return the steps that hooks must see, or why these may be all steps."""
             ends: list[StepInterval] = []
             if self._why_not:
                 return ends, self._why_not
@@ -203,21 +203,21 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
             return ends, ""
 
         def before_run(self, run_context):
-            self._begun, self._made = time.perf_counter(), 1
+            self._begun, self._steps_of_call = time.perf_counter(), 1
             if self._coming > 1:
                 self._run_ahead(run_context.session, self._coming - 1)
 
         def _run_ahead(self, session: Any, count: int) -> None:
             before = self.step
             try:
-                made, is_nan, step = self._loop.run(session, count)
+                steps, is_nan, step = self._loop.run(session, count)
             except tf.errors.OutOfRangeError:
                 self._pass(int(session.run(self._global_step)) - before)
                 for hook in self._hooks:
-                    # It was in the middle of a step, as far as the hook knows.
+                    # For the hook, a step was in progress.
                     getattr(hook, "data_ends", lambda: None)()
                 raise
-            self._pass(made)
+            self._pass(steps)
             if is_nan:
                 v1.logging.error("Model diverged with loss = NaN.")
                 raise tf.estimator.NanLossDuringTrainingError
@@ -225,36 +225,36 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
 
         def _pass(self, count: int) -> None:
             self.step += count
-            self._made += count
+            self._steps_of_call += count
             for hook in self._hooks:
                 session_hooks.pass_steps(hook, count, self.step)
 
         def after_run(self, run_context, run_values):
             self.step += 1
-            self._steps, self._calls = self._steps + self._made, self._calls + 1 + (self._made > 1)
+            self._steps, self._calls = self._steps + self._steps_of_call, self._calls + 1 + (self._steps_of_call > 1)
             if self._end is not None and self._end.watching and not self._pace.single:
-                # The loop does not ask who has a batch. The same is seen on all workers.
+                # The loop does not check which workers have a batch. All workers take this branch.
                 self._pace.becomes_single("the data of one worker may end before the others'")
             if not self._checked and not self._pace.single:
                 self._checked = True
                 self._check_step(int(run_context.session.run(self._global_step)))
-            self._coming = self._pace.call_ended(self._made, time.perf_counter() - self._begun, step=self.step)
-            self._tell_coming()
+            self._coming = self._pace.call_ended(self._steps_of_call, time.perf_counter() - self._begun, step=self.step)
+            self._announce_steps()
 
         def end(self, session):
             if not self._pace.single:
                 logger.info("%d steps in %d session calls", self._steps, self._calls)
 
         def _check_step(self, step: int) -> None:
-            """The arithmetic holds where each step adds 1 to the global step; the same is seen on all workers."""
+            """Check that each step adds 1 to the global step, which the schedule assumes; the same on all workers."""
             if step != self.step and not self._pace.single:
                 self._pace.becomes_single(f"the global step is {step} after step {self.step}")
                 self.step = step
 
-        def _tell_coming(self) -> None:
+        def _announce_steps(self) -> None:
             for hook in self._hooks:
-                tell: Callable[[int], None] | None = getattr(hook, "steps_coming", None)
-                if tell is not None:
-                    tell(self._coming)
+                announce: Callable[[int], None] | None = getattr(hook, "steps_coming", None)
+                if announce is not None:
+                    announce(self._coming)
 
     return SeveralStepsHook()

@@ -1,4 +1,4 @@
-"""From a job file to an engine: `runner.py` chooses it, a file for each makes its model, data and options.
+"""From a job file to an engine: `runner.py` selects it, one module per engine builds its model, data and options.
 
-The sections of a job file are in `job`; the engines themselves in `engines/estimator`, `keras` and `keras3`.
+`job` has the sections of a job file; `engines/estimator`, `keras` and `keras3` have the engines.
 """

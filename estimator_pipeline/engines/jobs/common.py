@@ -1,4 +1,4 @@
-"""What the jobs of all engines have in common: a job file's data, model, exporters and options."""
+"""Data, model, exporters and options of a job file, for all engines."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
     "takes_examples",
 ]
 
-# A job file's `cache`: keep the records in memory whatever their size, never, or (null) below the inputs' own limit.
+# Memory limit for `cache: true`; null uses the default limit of `inputs`, false disables the cache.
 _ALWAYS_IN_MEMORY = 2**62
 
 
 def eval_spec_of(job: Job, data: Any) -> Any:
-    """The job's `tf.estimator.EvalSpec`, with its exporters."""
+    """Return the job's `tf.estimator.EvalSpec`, with its exporters."""
     evaluation = job.eval
     return compat.tensorflow().estimator.EvalSpec(
         data.eval_input_fn,
@@ -56,29 +56,29 @@ def eval_spec_of(job: Job, data: Any) -> Any:
 
 
 def exporters_of(job: Job, make: Callable[[Any], Any]) -> list[Any]:
-    """The job's exporters; but for the best ones, each exports a checkpoint once, whatever how often the job is run.
+    """Return the job's exporters; all but `best` export a checkpoint only once, even if the job is run again.
 
     Args:
-        job: the job.
-        make: from an exporter's section the exporter.
+        job: The job.
+        make: Builds an exporter from its section.
     """
-    found = []
+    exporters = []
     for section in job.eval.exporters:
         exporter = tidy(make(section))
         if section.kind != "best":
-            made_of = fingerprint(*(part.model_dump(mode="json") for part in (section, job.model, job.input)))
-            exporter = once(exporter, made_of, final=section.kind == "final")
-        found.append(exporter)
-    return found
+            digest = fingerprint(*(part.model_dump(mode="json") for part in (section, job.model, job.input)))
+            exporter = once(exporter, digest, final=section.kind == "final")
+        exporters.append(exporter)
+    return exporters
 
 
 def takes_examples(job: Job) -> bool:
-    """Whether the job's exports take serialized `tf.Example` records."""
+    """Return whether the job's exports take serialized `tf.Example` records."""
     return not {"classify", "regress"}.isdisjoint(job.model.export.signatures)
 
 
 def model_options(job: Job) -> dict[str, Any]:
-    """What a job says of its model, besides the layers: arguments of `build_model_fn`."""
+    """Return the job's model options other than the layers, as arguments of `build_model_fn`."""
     model = job.model
     options: dict[str, Any] = {
         "optimizer": model.optimizer.model_dump(),
@@ -92,34 +92,35 @@ def model_options(job: Job) -> dict[str, Any]:
     }
     if model.outputs:
         options["outputs"] = {
-            name: {**one.model_dump(), "metrics": one.metrics or None, "class_weights": one.weights_of_classes}
-            for name, one in model.outputs.items()
+            name: {**output.model_dump(), "metrics": output.metrics or None, "class_weights": output.weights_of_classes}
+            for name, output in model.outputs.items()
         }
-    given = {"loss": model.loss, "head": model.head, "metrics": model.metrics}
-    return options | {name: value for name, value in given.items() if value}
+    optional = {"loss": model.loss, "head": model.head, "metrics": model.metrics}
+    return options | {name: value for name, value in optional.items() if value}
 
 
 def model_params(job: Job, data: Any) -> dict[str, Any]:
-    """The parameters of a job's model of `model_fns/`: the job's, and from its data what it leaves open.
+    """Return the parameters of a model of `model_fns/`: the job's, completed from its data.
 
     Args:
-        job: the job.
-        data: its data, from :func:`job_inputs`.
+        job: The job.
+        data: Its data, from :func:`job_inputs`.
 
     Raises:
-        ConfigError: the job's do not fit the data.
+        ConfigError: The job's parameters do not match the data.
     """
     import model_fns
 
     model, spec = job.model, data.features_spec
     shapes = None
     if spec is not None:
-        known = {name: getattr(one, "shape", None) for name, one in spec.items()}  # a sparse feature has none
+        known = {name: getattr(feature, "shape", None) for name, feature in spec.items()}  # None: sparse
         shapes = {
             name: shape.as_list() if shape is not None and shape.rank is not None else None
             for name, shape in known.items()
         }
-    text = [name for name, one in (spec or {}).items() if getattr(getattr(one, "dtype", None), "name", "") == "string"]
+    dtypes = {name: getattr(getattr(feature, "dtype", None), "name", "") for name, feature in (spec or {}).items()}
+    text = [name for name, dtype in dtypes.items() if dtype == "string"]
     classes = len(model.label_vocabulary) or data.num_classes
     return model_fns.for_data(
         model.name or "", model.params, shapes=shapes, classes=classes, loss=model.loss, text=text
@@ -127,11 +128,11 @@ def model_params(job: Job, data: Any) -> dict[str, Any]:
 
 
 def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
-    """The job's `model_fn`: a model of `model_fns/` by name, an own layers function, or an own `model_fn`.
+    """Return the job's `model_fn`: a model of `model_fns/`, user-defined layers, or a user-defined `model_fn`.
 
     Args:
-        job: the job.
-        data: its data, from :func:`job_inputs`.
+        job: The job.
+        data: Its data, from :func:`job_inputs`.
     """
     model = job.model
     options = {**model_options(job), "signatures": model.export.signatures, "histograms": job.run.histograms}
@@ -139,56 +140,56 @@ def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
         import model_fns
 
         return model_fns.model_fn(model.name, params=model_params(job, data), **options)
-    own = load_function(model.function or "", field="model.function")
-    if is_model_fn(own):
+    function = load_function(model.function or "", field="model.function")
+    if is_model_fn(function):
         if job.run.histograms:
             raise ConfigError(
                 f"run.histograms is {job.run.histograms}, and model.function {model.function} is a model_fn",
                 code="argument/conflict",
-                found="a model_fn of one's own writes its own summaries",
+                found="a user-defined model_fn writes its own summaries",
                 hint="leave run.histograms out; in the model_fn, call tf.compat.v1.summary.histogram(name, values)",
             )
-        if model.params and "params" not in inspect.signature(own).parameters:
+        if model.params and "params" not in inspect.signature(function).parameters:
             raise ConfigError(
                 f"model.params are given, and model.function {model.function} has no parameter `params`",
                 code="model/bad-function",
-                found=f"{(model.function or '').rpartition(':')[2]}{inspect.signature(own)}",
+                found=f"{(model.function or '').rpartition(':')[2]}{inspect.signature(function)}",
                 hint="add the parameter to it, or leave model.params out",
             )
-        return own
+        return function
     require_loss(job)
-    return _telling_of_mismatches(own, options)
+    return _explaining_mismatches(function, options)
 
 
-def _telling_of_mismatches(layers: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    """The `model_fn` of own layers, which tells in our words of features that the model does not take."""
-    made: list[Any] = []
+def _explaining_mismatches(layers: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the `model_fn` of user-defined layers, with a clear error for features that the model does not take."""
+    models: list[Any] = []
     with_params = takes_params(layers)
 
-    def noted(params: Any) -> Any:
-        made[:] = [layers(params) if with_params else layers()]
-        return made[0]
+    def build(params: Any) -> Any:
+        models[:] = [layers(params) if with_params else layers()]
+        return models[0]
 
-    inner = build_model_fn(noted, **options)
+    inner = build_model_fn(build, **options)
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
         try:
             spec = inner(features, labels, mode, params, config)
-            refuse_text(made[0] if made else None, features)
+            refuse_text(models[0] if models else None, features)
             return spec
         except (ValueError, TypeError, KeyError) as error:
-            found = mismatch(made[0], features) if made else None
-            if found is None:
+            explained = mismatch(models[0], features) if models else None
+            if explained is None:
                 raise
-            raise found from error
+            raise explained from error
         finally:
-            made.clear()  # it belongs to this graph
+            models.clear()  # it belongs to this graph
 
     return model_fn
 
 
 def is_model_fn(function: Callable[..., Any]) -> bool:
-    """Whether an own function is a `model_fn(features, …)`; else it builds layers."""
+    """Return whether a user-defined function is a `model_fn(features, …)`; otherwise it builds layers."""
     return next(iter(inspect.signature(function).parameters), None) == "features"
 
 
@@ -198,7 +199,7 @@ def _has_own_model_fn(job: Job) -> bool:
 
 
 def require_loss(job: Job) -> None:
-    """Raises where the layers are a function of one's own, and there is no loss for them."""
+    """Raise a ConfigError if the job has user-defined layers and no loss."""
     if job.model.loss is None and not job.model.outputs:
         raise ConfigError(
             f"model.function {job.model.function} builds layers, and model.loss is not given",
@@ -208,7 +209,7 @@ def require_loss(job: Job) -> None:
 
 
 def job_inputs(job: Job) -> Any:
-    """The job's data: an object with `train_input_fn`, `eval_input_fn` and, where it is known, `features_spec`."""
+    """Return the job's data: an object with `train_input_fn`, `eval_input_fn` and, if known, `features_spec`."""
     from estimator_pipeline import inputs
 
     section = job.input
@@ -271,13 +272,13 @@ def job_inputs(job: Job) -> Any:
 
 
 def max_steps_of(job: Job, data: Any) -> int | None:
-    """The global step at which training ends, from `max_steps` or `epochs`; None: when the data end."""
+    """Return the global step at which training ends, from `max_steps` or `epochs`; None: at the end of the data."""
     epochs = job.train.epochs
     if epochs is None:
         return job.train.max_steps
     if data.num_train_records is None:
         raise ConfigError(
-            f"train.epochs is {epochs:g}, and how many records an own input function has is not known",
+            f"train.epochs is {epochs:g}, and the number of records of a user-defined input function is unknown",
             code="argument/missing",
             hint="give train.max_steps",
         )
@@ -319,5 +320,5 @@ def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
         label[weight_key] = arrays.pop(weight_key)
     elif isinstance(label_key, str):
         label = label[label_key]
-    # One array beside the label is the model's input itself, not a dictionary of one.
+    # A single array beside the label is the model's input itself, not a dictionary.
     return (next(iter(arrays.values())) if len(arrays) == 1 else arrays), label

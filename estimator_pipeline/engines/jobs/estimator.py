@@ -1,4 +1,4 @@
-"""A job by the Estimator engine: its model, data, run configuration and specs, then `train_and_evaluate`."""
+"""A job on the Estimator engine: model, data, run configuration and specs, then `train_and_evaluate`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def run(
     recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
-    """Runs this process's task of a job by tf.estimator; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
+    """Run this task of a job with tf.estimator; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
     tf = compat.tensorflow()
     keras_checkpoints.refuse_others(job.run.model_dir, engine="estimator")
     config = _run_config(job, environ)
     data = job_inputs(job)
-    # Of None Estimator makes an empty dictionary too. It then does not ask for a parameter to hand it to, which a
-    # function of a job may not have, and warns of one that a model's function has.
+    # With `params=None`, Estimator passes `{}` but does not require a `params` argument. User functions may not have
+    # one, so they get None. Built-in model functions do have one and would trigger a warning, so they get `{}`.
     params = dict(job.model.params) or ({} if job.model.name else None)
     estimator = tf.estimator.Estimator(model_fn=job_model_fn(job, data), config=config, params=params)
     task = from_environ(environ)
@@ -92,13 +92,13 @@ def _run_config(job: Job, environ: MutableMapping[str, str]) -> Any:
 
 def _session_config(job: Job) -> dict[str, Any]:
     session = copy.deepcopy(dict(job.run.session_config))
-    # An Estimator's own default has the graph optimizer pass once, a tf.function has it pass twice: the graphs that are
-    # run would be others, and their sums rounded otherwise. Both engines shall run the same kernels.
+    # By default the graph optimizer runs once in an Estimator's session and twice for a tf.function. The graphs would
+    # differ, and so would the rounding of sums. Both engines must run the same kernels.
     passes = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})
     passes.setdefault("meta_optimizer_iterations", "TWO")
     if job.model.mixed_precision and not compat.tensorflow().config.list_physical_devices("GPU"):
-        # On CPUs TensorFlow's graph optimizer fuses bfloat16 convolutions into an operation that exists for other
-        # types alone, and the session fails.
+        # On CPUs TensorFlow's graph optimizer fuses bfloat16 convolutions into an operation that exists only for other
+        # types, and the session fails.
         rewrite = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})
         rewrite.setdefault("remapping", "OFF")
     return session

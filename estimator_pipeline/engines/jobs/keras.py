@@ -1,4 +1,4 @@
-"""A job file on the Keras engine: the same model, data and cluster, through `Model.fit`."""
+"""A job on the Keras engine: the same model, data and cluster, trained with `Model.fit`."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def run(
     recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
-    """Runs this process's task of a job with Keras; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
+    """Run this process's task of a job with Keras; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
     tf_config = from_environ(environ)
-    tell_of_ignored(job)
+    warn_of_ignored(job)
     compat.install()
     prepare_runtime(job)
     strategy, eval_strategy = strategies_of(job, tf_config)
@@ -60,29 +60,29 @@ def run(
         job,
         validated=bool(evaluate_during_training) or tf_config.is_single_process or tf_config.dialect == "master",
     )
-    # What the section `keras` asks for is of this engine, and not of the plan that Keras 3 trains by as well.
+    # The section `keras` applies only to this engine, and not to the plan, which Keras 3 uses too.
     callbacks_of = functools.partial(job_callbacks, job, tf_config, recording=recording)
     plan = dataclasses.replace(plan, callbacks=callbacks_of, backup=_backup(job))
     if recording is not None:
-        told = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
-        plan = dataclasses.replace(plan, train_input_fn=told)
+        recorded = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
+        plan = dataclasses.replace(plan, train_input_fn=recorded)
     settings = settings_of(job, data, tf_config, evaluator=evaluator, evaluate_during_training=evaluate_during_training)
-    plan, telling = telling_of_mismatches(plan)
-    with telling:
+    plan, explaining = explaining_mismatches(plan)
+    with explaining:
         return keras.train_and_evaluate(plan, tf_config=tf_config, settings=settings, environ=environ)
 
 
 def settings_of(
     job: Job, data: Any, tf_config: TFConfig, *, evaluator: bool | None, evaluate_during_training: bool | None
 ) -> TrainOptions:
-    """What a job says of its run beside the plan, the same for Keras 2 and Keras 3.
+    """Return the job's training options outside the plan, for Keras 2 and Keras 3.
 
     Args:
-        job: the job.
-        data: its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
-        tf_config: which task this is.
-        evaluator: see :class:`TrainOptions`.
-        evaluate_during_training: the same.
+        job: The job.
+        data: Its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
+        tf_config: Cluster and task of this process.
+        evaluator: See :class:`TrainOptions`.
+        evaluate_during_training: See :class:`TrainOptions`.
     """
     max_steps = common.max_steps_of(job, data)
     return TrainOptions(
@@ -96,11 +96,11 @@ def settings_of(
     )
 
 
-def telling_of_mismatches(plan: keras.KerasPlan) -> tuple[keras.KerasPlan, contextlib.AbstractContextManager[None]]:
-    """The plan, and a block to train it in, which tells in our words of features that the model does not take.
+def explaining_mismatches(plan: keras.KerasPlan) -> tuple[keras.KerasPlan, contextlib.AbstractContextManager[None]]:
+    """Return the plan and a context in which features that the model does not take raise a clear error.
 
     Args:
-        plan: of the job.
+        plan: The job's plan.
     """
     models: list[Any] = []
     specs: list[Any] = []
@@ -118,16 +118,16 @@ def telling_of_mismatches(plan: keras.KerasPlan) -> tuple[keras.KerasPlan, conte
         return plan.weighted(dataset)
 
     @contextlib.contextmanager
-    def told() -> Iterator[None]:
+    def explaining() -> Iterator[None]:
         try:
             yield
         except (ValueError, TypeError, KeyError) as error:
-            found = [wrong for spec in specs if models and (wrong := mismatch(models[0], spec)) is not None]
-            if not found:
+            mismatches = [wrong for spec in specs if models and (wrong := mismatch(models[0], spec)) is not None]
+            if not mismatches:
                 raise
-            raise found[0] from error
+            raise mismatches[0] from error
 
-    return dataclasses.replace(plan, build_model=build_model, weighted=weighted), told()
+    return dataclasses.replace(plan, build_model=build_model, weighted=weighted), explaining()
 
 
 def plan_of(
@@ -136,29 +136,29 @@ def plan_of(
     *,
     strategy: Any = None,
     eval_strategy: Any = None,
-    made: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda build: build,
+    wrap: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda build: build,
     serving: type[KerasServing] = KerasServing,
     eval_spec: Any = None,
 ) -> keras.KerasPlan:
-    """What a job is for Keras.
+    """Return the job's plan for the Keras engines.
 
     Args:
-        job: the job.
-        data: its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
-        strategy: of training.
-        eval_strategy: of an evaluation in one process.
-        made: from the function that builds the compiled model, the one that tasks call.
-        serving: the class of what the exporters get.
-        eval_spec: the job's evaluation; None: a `tf.estimator.EvalSpec`.
+        job: The job.
+        data: Its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
+        strategy: Strategy of training.
+        eval_strategy: Strategy of an evaluation in one process.
+        wrap: Wraps the function that builds the compiled model.
+        serving: Class of the object that exporters get.
+        eval_spec: The job's evaluation; None: a `tf.estimator.EvalSpec`.
     """
     unit, interval = job.run.checkpoint_interval
     compiled = job_keras_model(job, data)
-    meant = meant_of(compiled)
-    build = made(compiled)
+    outputs = job_outputs(compiled)
+    build = wrap(compiled)
     served = serving(
         build,
         model_dir=job.run.model_dir,
-        outputs=meant,
+        outputs=outputs,
         features_spec=data.features_spec,
         single=data.single_feature is not None,
         signatures=tuple(job.model.export.signatures),
@@ -171,7 +171,7 @@ def plan_of(
         model_dir=job.run.model_dir,
         max_steps=common.max_steps_of(job, data),
         weighted=weighted_of(compiled),
-        completed=meant.completed,
+        completed=outputs.completed,
         strategy=strategy,
         eval_strategy=eval_strategy,
         epoch_steps=interval if unit == "steps" else None,
@@ -195,43 +195,43 @@ def _backup(job: Job) -> Backup | None:
 
 
 def job_callbacks(job: Job, tf_config: TFConfig, *, recording: StepRecorder | None = None) -> list[Any]:
-    """The callbacks that a job's section `keras` asks for, but for the backup.
+    """Return the callbacks of a job's section `keras`, except the backup.
 
     Args:
-        job: the job.
-        tf_config: which task this is.
-        recording: what each step did is written down as well.
+        job: The job.
+        tf_config: Cluster and task of this process.
+        recording: Records each step, if not None.
     """
     section = job.keras
-    found = [] if recording is None else [recording.callback(chief=tf_config.is_chief)]
+    chosen = [] if recording is None else [recording.callback(chief=tf_config.is_chief)]
     if section.learning_rate_by_epoch is not None:
-        found.append(callbacks.learning_rate_by_epoch(**section.learning_rate_by_epoch.model_dump()))
+        chosen.append(callbacks.learning_rate_by_epoch(**section.learning_rate_by_epoch.model_dump()))
     if section.print_learning_rate:
-        found.append(callbacks.print_learning_rate(write=logger.info, tf_config=tf_config))
+        chosen.append(callbacks.print_learning_rate(write=logger.info, tf_config=tf_config))
     if section.model_checkpoint is not None:
         options = section.model_checkpoint.model_dump()
-        given = options.pop("path")
-        if given is not None and tf_config.is_chief:
-            _tell_of_overwriting(given, save_best_only=section.model_checkpoint.save_best_only)
-        path = given or os.path.join(job.run.model_dir, "model_checkpoints", "ckpt_{epoch}")
-        found.append(callbacks.model_checkpoint(path, **options))
+        explicit = options.pop("path")
+        if explicit is not None and tf_config.is_chief:
+            _warn_of_overwriting(explicit, save_best_only=section.model_checkpoint.save_best_only)
+        path = explicit or os.path.join(job.run.model_dir, "model_checkpoints", "ckpt_{epoch}")
+        chosen.append(callbacks.model_checkpoint(path, **options))
     if section.chief_checkpoint is not None:
         options = section.chief_checkpoint.model_dump()
         path = options.pop("path") or os.path.join(job.run.model_dir, "chief_checkpoints", "ckpt_{step}")
-        found.append(callbacks.chief_checkpoint(path, tf_config=tf_config, **options))
+        chosen.append(callbacks.chief_checkpoint(path, tf_config=tf_config, **options))
     for reference in section.callbacks:
-        found += _own_callbacks(reference)
-    return found
+        chosen += _user_callbacks(reference)
+    return chosen
 
 
 def _check_model_checkpoint(job: Job, *, validated: bool) -> None:
-    """Refuses a `keras.model_checkpoint` that names a value which no epoch has: Keras asks for it at an epoch's end.
+    """Reject a `keras.model_checkpoint` with a value that no epoch logs; Keras would fail at the end of an epoch.
 
-    Callbacks of one's own may add values to an epoch; where there are any, what is monitored is looked at then.
+    User-defined callbacks may add values to the logs. If there are any, the monitored value is not checked here.
 
     Args:
-        job: the job.
-        validated: whether checkpoints are evaluated in `fit`.
+        job: The job.
+        validated: Whether checkpoints are evaluated in `fit`.
     """
     section = job.keras.model_checkpoint
     if section is None:
@@ -251,72 +251,72 @@ def _check_model_checkpoint(job: Job, *, validated: bool) -> None:
     if section.save_best_only and not job.keras.callbacks and section.monitor not in values:
         close = nearest(section.monitor, values)
         raise ConfigError(
-            f"keras.model_checkpoint.monitor is {section.monitor!r}, and no such value is there when it is saved",
+            f"keras.model_checkpoint.monitor is {section.monitor!r}, and no such value is logged when it is saved",
             code="argument/unknown-name",
             found=f"values: {', '.join(values)}",
             hint=(f"did you mean {close!r}? " if close else "name one of these; ")
-            + "val_ ones are there where checkpoints are evaluated during training",
+            + "val_ values exist only if checkpoints are evaluated during training",
         )
     if unknown := [name for name in path_fields(section.path or "") if name not in known]:
         raise ConfigError(
-            f"keras.model_checkpoint.path names {{{unknown[0]}}}, and no such value is there when it is saved",
+            f"keras.model_checkpoint.path names {{{unknown[0]}}}, and no such value is logged when it is saved",
             code="argument/unknown-name",
             found=f"path {section.path!r}; values: {', '.join(known)}",
-            hint="name some of these; val_ ones are there where checkpoints are evaluated during training",
+            hint="name some of these; val_ values exist only if checkpoints are evaluated during training",
         )
 
 
 def logged_names(options: Mapping[str, Any]) -> list[str]:
-    """The names of what `fit` tells of each epoch of a job's model.
+    """Return the names of the values that `fit` logs for each epoch of a job's model.
 
     Args:
-        options: what the job says of its model; see :func:`estimator_pipeline.engines.jobs.common.model_options`.
+        options: Model options, see :func:`estimator_pipeline.engines.jobs.common.model_options`.
     """
-    kept = ("outputs", "loss", "head", "metrics", "label_vocabulary")
-    meant = outputs_of(**{"outputs": None, "loss": None, **{k: v for k, v in options.items() if k in kept}})
-    found = ["loss"]
-    for name, part in meant.parts.items():
-        own = ["average_loss", *wanted_metrics(part.head.kind, part.metrics)]
-        found += own if meant.alone else [f"{name}_{one}" for one in ("loss", *own)]
-    return found
+    used = ("outputs", "loss", "head", "metrics", "label_vocabulary")
+    outputs = outputs_of(**{"outputs": None, "loss": None, **{k: v for k, v in options.items() if k in used}})
+    names = ["loss"]
+    for name, part in outputs.parts.items():
+        metrics = ["average_loss", *wanted_metrics(part.head.kind, part.metrics)]
+        names += metrics if outputs.alone else [f"{name}_{metric}" for metric in ("loss", *metrics)]
+    return names
 
 
-def _tell_of_overwriting(path: str, *, save_best_only: bool) -> None:
+def _warn_of_overwriting(path: str, *, save_best_only: bool) -> None:
     if not save_best_only and not path_fields(path):
         logger.warning(
-            "keras.model_checkpoint.path is %s, without {epoch}: each save replaces the one before, and the newest "
-            "alone is kept", path
+            "keras.model_checkpoint.path is %s, without {epoch}: each save overwrites the previous one, and only the "
+            "newest is kept", path
         )  # fmt: skip
 
 
-def _own_callbacks(reference: str) -> list[Any]:
+def _user_callbacks(reference: str) -> list[Any]:
     base = compat.tensorflow().keras.callbacks.Callback
     function = load_function(reference, field=_CALLBACKS)
-    made = call_function(function, reference=reference, field=_CALLBACKS)
-    made = list(made) if isinstance(made, list | tuple) else [made]
-    for callback in made:
+    result = call_function(function, reference=reference, field=_CALLBACKS)
+    user_callbacks = list(result) if isinstance(result, list | tuple) else [result]
+    for callback in user_callbacks:
         if not isinstance(callback, base):
             raise ConfigError(
                 f"keras.callbacks: {reference} did not return callbacks",
                 code="model/bad-function",
-                found=_told_type(callback),
+                found=_type_name(callback),
                 hint="return a tf.keras.callbacks.Callback, or a list of them",
             )
-    return made
+    return user_callbacks
 
 
-def _told_type(value: Any) -> str:
+def _type_name(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}, and not an object of it"
     return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}"
 
 
 def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
-    """A function that builds and compiles the job's model.
+    """Return a function that builds and compiles the job's model.
 
     Args:
-        job: the job.
-        data: its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
+        job: The job.
+        data: Its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
     """
     model = job.model
     options = common.model_options(job)
@@ -338,36 +338,37 @@ def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
     return functools.partial(build_keras_model, layers, params=params, **options)
 
 
-def meant_of(compiled: functools.partial[Any]) -> Outputs:
-    """What the model's outputs mean.
+def job_outputs(compiled: functools.partial[Any]) -> Outputs:
+    """Return the heads of the model's outputs.
 
     Args:
-        compiled: from :func:`job_keras_model`.
+        compiled: From :func:`job_keras_model`.
     """
     names = ("head", "label_vocabulary")
-    given = {name: value for name, value in compiled.keywords.items() if name in names}
-    return outputs_of(compiled.keywords.get("outputs"), loss=compiled.keywords.get("loss"), **given)
+    options = {name: value for name, value in compiled.keywords.items() if name in names}
+    return outputs_of(compiled.keywords.get("outputs"), loss=compiled.keywords.get("loss"), **options)
 
 
 def weighted_of(compiled: functools.partial[Any]) -> Callable[[Any], Any]:
-    """From a dataset of a job the one that Keras reads: labels in numbers, weights beside.
+    """Return a function that converts the job's datasets for Keras: labels as numbers, with example weights.
 
     Args:
-        compiled: from :func:`job_keras_model`.
+        compiled: From :func:`job_keras_model`.
     """
     names = ("loss", "outputs", "head", "label_vocabulary", "weight_column", "class_weights")
     return functools.partial(keras_batches, **{k: v for k, v in compiled.keywords.items() if k in names})
 
 
-def tell_of_ignored(job: Job) -> None:
-    given = [name for name in ("session_config", "protocol") if getattr(job.run, name)]
-    if given:
-        logger.warning("The engine %s has no session: %s of the job file have no meaning there", job.run.engine,
-                       ", ".join(given))  # fmt: skip
+def warn_of_ignored(job: Job) -> None:
+    """Warn of fields of the job file that an engine without sessions ignores."""
+    ignored = [name for name in ("session_config", "protocol") if getattr(job.run, name)]
+    if ignored:
+        logger.warning("The engine %s has no session and ignores these fields of the job file: %s", job.run.engine,
+                       ", ".join(ignored))  # fmt: skip
 
 
 def prepare_runtime(job: Job) -> None:
-    """Settings that TensorFlow takes before its runtime starts, and no later."""
+    """Apply the settings that TensorFlow accepts only before its runtime starts."""
     tf = compat.tensorflow()
     if job.model.mixed_precision and not tf.config.list_physical_devices("GPU"):
         # As in an Estimator's session: bfloat16 convolutions do not survive the graph optimizer's fusion on CPUs.

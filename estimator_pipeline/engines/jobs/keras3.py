@@ -1,4 +1,4 @@
-"""A job file on the Keras 3 engine: the same model, data and cluster."""
+"""A job on the Keras 3 engine: the same model, data and cluster."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def run(
     recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
-    """Runs this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
+    """Run this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
     tf_config = from_environ(environ)
     compat.use_keras_3()
-    keras_job.tell_of_ignored(job)
+    keras_job.warn_of_ignored(job)
     difference = keras3_optimizers.differences(optimizer_of(job.model.optimizer.model_dump()))
     if difference is not None and tf_config.is_chief:
-        logger.warning("The optimizer %s trains otherwise than under the engine keras: %s", job.model.optimizer.name,
+        logger.warning("The optimizer %s differs from that of the engine keras: %s", job.model.optimizer.name,
                        difference)  # fmt: skip
     keras_job.prepare_runtime(job)
     strategy, eval_strategy = keras_job.strategies_of(job, tf_config)
@@ -55,23 +55,23 @@ def run(
     settings = keras_job.settings_of(
         job, data, tf_config, evaluator=evaluator, evaluate_during_training=evaluate_during_training
     )
-    plan, telling = keras_job.telling_of_mismatches(plan)
-    with telling:
+    plan, explaining = keras_job.explaining_mismatches(plan)
+    with explaining:
         return keras3.train_and_evaluate(plan, tf_config=tf_config, settings=settings, environ=environ)
 
 
 def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:
-    """What a job is for Keras 3; see :func:`estimator_pipeline.engines.jobs.keras.plan_of`."""
+    """Return the job's plan for Keras 3; see :func:`estimator_pipeline.engines.jobs.keras.plan_of`."""
     evaluation = job.eval
     weighted = keras_job.weighted_of(keras_job.job_keras_model(job, data))
-    # Nothing of the job's section `keras` counts here. A backup would be of the weights alone: the data and the steps
-    # of this engine go by its checkpoints.
+    # The job's section `keras` does not apply here. A backup would contain only the weights, while this engine takes
+    # the position in the data and the step from its checkpoints.
     return keras_job.plan_of(
         job,
         data,
         strategy=strategy,
         eval_strategy=eval_strategy,
-        made=lambda build: _made(build, lambda: weighted(data.train_input_fn())),
+        wrap=lambda build: _built_as_in_a_new_process(build, lambda: weighted(data.train_input_fn())),
         serving=keras3.Keras3Serving,
         eval_spec=EvaluationSpec(
             input_fn=data.eval_input_fn,
@@ -84,7 +84,7 @@ def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = N
     )
 
 
-def _made(build: Callable[[], Any], input_fn: Callable[..., Any]) -> Callable[[], Any]:
+def _built_as_in_a_new_process(build: Callable[[], Any], input_fn: Callable[..., Any]) -> Callable[[], Any]:
     def build_model() -> Any:
         return built_as_in_a_new_process(build, input_fn)
 

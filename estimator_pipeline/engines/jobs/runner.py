@@ -1,4 +1,4 @@
-"""From a job file to a running task: the engine is chosen, and everything else is its own."""
+"""From a job file to a running task: selects the engine and prepares the process for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare_process", "run_job"]
 
-# Engine -> the module that runs a job by it.
+# Engine -> the module that runs a job on it.
 _ENGINES = {
     "estimator": "estimator_pipeline.engines.jobs.estimator",
     "keras": "estimator_pipeline.engines.jobs.keras",
@@ -32,19 +32,19 @@ _ENGINES = {
 def run_job(
     job: Job, *, recording: StepRecorder | None = None, environ: MutableMapping[str, str] | None = None
 ) -> TrainResult:
-    """Runs this process's task of a job.
+    """Run this process's task of a job.
 
     Args:
-        job: from :func:`estimator_pipeline.load_job`.
-        recording: what each training step did is written down, and what training starts from is given.
-        environ: where TF_CONFIG is read; `os.environ` by default.
+        job: From :func:`estimator_pipeline.load_job`.
+        recording: Records each training step, and may set the initial values of the variables.
+        environ: Environment with TF_CONFIG; `os.environ` by default.
 
     Returns:
         The job's result, the same on every task.
 
     Raises:
-        PipelineError: see :func:`~estimator_pipeline.engines.estimator.engine.train_and_evaluate`, and what building
-            the model, the data and the configuration raises.
+        PipelineError: See :func:`~estimator_pipeline.engines.estimator.engine.train_and_evaluate`; also errors of
+            building the model, the data and the configuration.
     """
     with missing_peers.told(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals):
         return _run_job(job, recording, os.environ if environ is None else environ)
@@ -54,9 +54,9 @@ def _run_job(job: Job, recording: StepRecorder | None, environ: MutableMapping[s
     has_evaluator = evaluator_of_job(job.cluster.evaluator, environ)
     during = True if job.eval.during_training and not has_evaluator else None
     _set_threads(job, prepare_process(job))
-    if job.run.engine != "keras" and (given := sorted(job.keras.model_fields_set)):
-        logger.warning("The engine %s reads nothing of the section keras: %s", job.run.engine, ", ".join(given))
-    # An engine is imported where it is asked for: each brings a Keras of its own.
+    if job.run.engine != "keras" and (ignored := sorted(job.keras.model_fields_set)):
+        logger.warning("The engine %s ignores the section keras: %s", job.run.engine, ", ".join(ignored))
+    # Only the selected engine is imported: engines need different versions of Keras.
     engine = importlib.import_module(_ENGINES[job.run.engine])
     result: TrainResult = engine.run(
         job, evaluator=has_evaluator, evaluate_during_training=during, recording=recording, environ=environ
@@ -65,12 +65,12 @@ def _run_job(job: Job, recording: StepRecorder | None, environ: MutableMapping[s
 
 
 def prepare_process(job: Job) -> ModuleType:
-    """TensorFlow with the Keras that the job's engine trains; the first call of a process decides.
+    """Return TensorFlow with the Keras version of the job's engine; the first call in a process decides.
 
-    Under `run.tf1` the job's own functions get TensorFlow 1's names.
+    With `run.tf1`, the job's functions can use TensorFlow 1 names.
 
     Raises:
-        CompatError: this TensorFlow has none such, or the process has the other one already.
+        CompatError: This TensorFlow has no such Keras, or the process has loaded the other one.
     """
     engine = job.run.engine
     if engine == "keras3":
@@ -80,7 +80,7 @@ def prepare_process(job: Job) -> ModuleType:
         raise CompatError(
             f"this process has Keras 3, and the engine {engine} is built on Keras 2",
             code="tensorflow/wrong-keras",
-            hint="run the job in a process of its own",
+            hint="run the job in a separate process",
         )
     if job.run.tf1:
         compat.install(tf1=True)
@@ -88,9 +88,9 @@ def prepare_process(job: Job) -> ModuleType:
 
 
 def _set_threads(job: Job, tf: ModuleType) -> None:
-    """Sizes of TensorFlow's thread pools, of which it makes one for the process with the first device.
+    """Set the sizes of TensorFlow's thread pools, which it creates with the first device of the process.
 
-    A session's `intra_op_parallelism_threads` comes too late for that one.
+    A session's `intra_op_parallelism_threads` would be too late.
     """
     threads = job.run.threads
     for name, count, settle in (

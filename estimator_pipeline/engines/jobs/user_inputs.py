@@ -1,4 +1,4 @@
-"""Input functions of one's own in a job file: called, and what they give looked at before a model gets it."""
+"""User-defined input functions of a job file, with checks of what they return."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["UserInputs"]
 
 
 class UserInputs:
-    """The training and evaluation data of a job with `source: function`. How many records they have is not known.
+    """Training and evaluation data of a job with `source: function`. The number of records is unknown.
 
     Args:
-        job: the job.
-        labelled: tells whether its model is trained on labels; asked when the data are.
+        job: The job.
+        labelled: Returns whether the model is trained on labels; called when an input function is.
 
     Raises:
-        ConfigError: a function that is not there, or cannot be called as it has to be.
+        ConfigError: A function does not exist, or cannot be called with the required arguments.
     """
 
     features_spec = None
@@ -60,21 +60,21 @@ class UserInputs:
                 hint="give input.params the names of its parameters, for training and evaluation alike",
             ) from error
 
-        # TensorFlow gives the context by the parameter's name, and to no function that hides it behind **kwargs.
+        # TensorFlow passes the context by the parameter's name, and not to a function that has only **kwargs.
         def input_fn(input_context: Any = None) -> Any:
             with own_code(f"{field}: {reference}", kind=_failure, code="data/bad-input-fn"):
-                found = function(input_context=input_context, **self._params)
-            self._check(found, f"{field}: {reference}", to_the_end=to_the_end)
-            return found
+                data = function(input_context=input_context, **self._params)
+            self._check(data, f"{field}: {reference}", to_the_end=to_the_end)
+            return data
 
         return input_fn
 
-    def _check(self, found: Any, who: str, *, to_the_end: bool) -> None:
+    def _check(self, data: Any, who: str, *, to_the_end: bool) -> None:
         tf = compat.tensorflow()
-        labelled, pair = self._labelled(), isinstance(found, tuple) and len(found) == 2
+        labelled, pair = self._labelled(), isinstance(data, tuple) and len(data) == 2
         hint = "return a tf.data.Dataset of (features, labels)"
-        if isinstance(found, tf.data.Dataset):
-            spec = found.element_spec
+        if isinstance(data, tf.data.Dataset):
+            spec = data.element_spec
             if labelled and not (isinstance(spec, tuple) and len(spec) == 2):
                 raise ConfigError(
                     f"{who} gives no labels" if not isinstance(spec, tuple) else f"{who} gives other than two things",
@@ -82,69 +82,69 @@ class UserInputs:
                     found=f"elements {_short(spec)}",
                     hint=f"{hint}; weights of records go into them, see input.weight_key",
                 )
-            if to_the_end and tf.executing_eagerly() and int(found.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            if to_the_end and tf.executing_eagerly() and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
                 raise ConfigError(
                     f"{who} gives data without an end, and an evaluation reads to the end",
                     code="data/endless",
-                    found="a dataset that is repeated for ever, and eval.steps null",
+                    found="a dataset that is repeated forever, and eval.steps null",
                     hint="leave repeat() out of it, or set eval.steps",
                 )
             return
         if self._engine != "estimator":
             raise ConfigError(
-                f"{who} returns {type_told(found)}, and the engine {self._engine} reads a tf.data.Dataset",
+                f"{who} returns {type_told(data)}, and the engine {self._engine} reads a tf.data.Dataset",
                 code="data/bad-input-fn",
-                found=_short(found),
+                found=_short(data),
                 hint=hint,
             )
-        if not (pair if labelled else pair or tf.is_tensor(found) or isinstance(found, Mapping)):
+        if not (pair if labelled else pair or tf.is_tensor(data) or isinstance(data, Mapping)):
             raise ConfigError(
-                f"{who} returns {type_told(found)}", code="data/bad-input-fn", found=_short(found), hint=hint
+                f"{who} returns {type_told(data)}", code="data/bad-input-fn", found=_short(data), hint=hint
             )
-        if to_the_end and _never_ends(found):
+        if to_the_end and _never_ends(data):
             raise ConfigError(
                 f"{who} gives the same tensors again and again, and an evaluation reads to the end",
                 code="data/endless",
-                found="tensors that nothing is read for, and eval.steps null",
+                found="constant tensors, and eval.steps null",
                 hint=f"{hint}, or set eval.steps",
             )
 
 
 def _failure(error: Exception) -> type[PipelineError]:
-    """What a task ends with: bad input, or something that may go well the next time, such as a lost file system."""
+    """Return ConfigError for bad input, TaskFailedError if a retry may succeed, such as after a lost file system."""
     tf = compat.tensorflow()
     lasting = (FileNotFoundError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError)
     passing = (OSError, MemoryError, tf.errors.OpError)
     return TaskFailedError if isinstance(error, passing) and not isinstance(error, lasting) else ConfigError
 
 
-def _never_ends(found: Any) -> bool:
-    """Whether tensors come from constants alone: nothing that could run out of records lies behind them."""
+def _never_ends(data: Any) -> bool:
+    """Return whether tensors depend only on constants, so that they never run out of records."""
     tf = compat.tensorflow()
-    tensors = [one for one in tf.nest.flatten(found, expand_composites=True) if tf.is_tensor(one)]
+    tensors = [tensor for tensor in tf.nest.flatten(data, expand_composites=True) if tf.is_tensor(tensor)]
     if tf.executing_eagerly():
         return True
-    seen, waiting = set(), [one.op for one in tensors]
+    seen, waiting = set(), [tensor.op for tensor in tensors]
     while waiting:
         operation = waiting.pop()
         if operation.op_def.is_stateful:
             return False
         if operation not in seen:
             seen.add(operation)
-            waiting += [one.op for one in operation.inputs]
+            waiting += [tensor.op for tensor in operation.inputs]
     return True
 
 
 def _short(value: Any) -> str:
-    """The value in a line, of tensors what they are like."""
+    """Return the value in one line; tensors as dtype and shape."""
     tf = compat.tensorflow()
-    with contextlib.suppress(TypeError, ValueError):  # what has no order, such as a dictionary of mixed keys
-        value = tf.nest.map_structure(lambda one: _Like(one) if tf.is_tensor(one) else one, value)
+    with contextlib.suppress(TypeError, ValueError):  # a structure without order, such as a dict of mixed keys
+        value = tf.nest.map_structure(lambda leaf: _TensorText(leaf) if tf.is_tensor(leaf) else leaf, value)
     text = " ".join(repr(value).split())
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-class _Like:
+class _TensorText:
     def __init__(self, tensor: Any) -> None:
         self._text = f"{tensor.dtype.name} {tensor.shape}"
 

@@ -1,4 +1,4 @@
 """The Keras 2 engine: `Model.fit` on the workers of TF_CONFIG, its callbacks and checkpoints.
 
-Models are built in `models/keras_model.py`; the Keras 3 engine is `engines/keras3`.
+`models/keras_model.py` builds the models; `engines/keras3` is the Keras 3 engine.
 """

@@ -1,9 +1,9 @@
-"""`BackupAndRestore` beside the engine's checkpoints: which of the two a run goes on from, and at which record.
+"""`BackupAndRestore` in addition to the engine's checkpoints, and which of the two a run resumes from.
 
-The engine's checkpoints are those that are kept, evaluated and exported, one at the end of each epoch. A backup is one
-that is written as often as wished, restored after an accident, and removed by Keras when training is done. A run goes
-on from whichever is newer. Where that is the backup, Keras restores the model, the optimizer, the epoch and the place
-in it; the data begin at the same step, since they are addressed by it.
+The engine writes a checkpoint at the end of each epoch; checkpoints are kept, evaluated and exported. A backup can be
+written more often. It is restored after a crash, and Keras deletes it when training finishes. A run resumes from the
+newer of the two. From a backup, Keras restores the model, the optimizer, the epoch and the position in it; the data
+starts at the same step, because it is addressed by step.
 """
 
 from __future__ import annotations
@@ -19,49 +19,48 @@ from estimator_pipeline import compat
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.utils.logger import logger
 
-# Where Keras keeps the backup that all workers restore from.
+# The folder in which Keras keeps the backup that all workers restore.
 _CHIEF = "chief"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backup:
-    """How often, and where.
+    """Folder and interval of the backups.
 
     Attributes:
-        folder: of the backup; every task must reach it.
-        every: "epoch", or the steps between two of them.
+        folder: Folder of the backup, shared by all tasks.
+        every: "epoch", or the number of steps between two backups.
     """
 
     folder: str
     every: str | int = "epoch"
 
     def callback(self) -> Any:
-        """The `tf.keras.callbacks.BackupAndRestore`; with the last backup it takes its folder away as well."""
+        """Return the `tf.keras.callbacks.BackupAndRestore`, which also removes its empty folder at the end."""
         base: Any = compat.tensorflow().keras.callbacks.BackupAndRestore
         folder = self.folder
 
         class Backups(base):
             def on_train_end(self, logs=None):
                 super().on_train_end(logs)
-                # Other workers, or a person, may have something there yet. (Where folders are but names, in object
-                # stores, an empty one is none.)
+                # The folder may still have files of other workers or of users. (Object stores have no empty folders.)
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
 
         return Backups(folder, save_freq=self.every)
 
     def step_after(self, checkpoint_step: int, *, max_steps: int | None, epoch_steps: int) -> int | None:
-        """The global step of a backup that training can go on from; None without one.
+        """Return the global step of a backup that training can resume from; None without one.
 
-        It cannot where a checkpoint is as new, where all steps are made (then the final checkpoint is missing, and is
-        made by training on from the one before), where an epoch is shorter now than the place of the backup in it, or
-        where training had diverged: Keras backs NaN up like anything else.
+        A backup is not used if a checkpoint is as new; if it is of the last step (the final checkpoint is then
+        missing, and is written by training from the previous one); if an epoch is now shorter than the backup's
+        position in it; or if training had diverged, because Keras backs up NaN too.
 
         Args:
-            checkpoint_step: of the latest checkpoint.
-            max_steps: where training ends.
-            epoch_steps: steps of an epoch.
+            checkpoint_step: Step of the latest checkpoint.
+            max_steps: Last step of training.
+            epoch_steps: Steps per epoch.
         """
         latest = compat.tensorflow().train.latest_checkpoint(os.path.join(self.folder, _CHIEF))
         if latest is None:
@@ -82,7 +81,7 @@ class Backup:
         return step if usable and _is_finite(reader) else None
 
     def remove(self) -> None:
-        """Takes an old backup away, which Keras would restore. For the chief, before the workers meet."""
+        """Remove an old backup, which Keras would restore; for the chief, before the workers start."""
         gfile = compat.tensorflow().io.gfile
         path = os.path.join(self.folder, _CHIEF)
         if gfile.exists(path):

@@ -1,4 +1,4 @@
-"""Callbacks of the Keras engine. Each counts by the optimizer's iterations, which are the job's global step."""
+"""Callbacks of the Keras engine. They count the optimizer's iterations, which are the job's global step."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from estimator_pipeline.utils.logger import logger
 
 
 def counting_callback() -> Any:
-    """The base of callbacks that count: it is called with the numbers of an execution's first and last step."""
+    """Return the base class of callbacks that count steps; Keras passes the first and last batch of an execution."""
     base: Any = compat.tensorflow().keras.callbacks.Callback
 
     class Counting(base):
-        # Logs come as tensors then, and cost nothing where they are not read.
+        # Logs are then tensors, which cost nothing unless they are read.
         _supports_tf_logs = True
         _first: int | None = None
 
         def on_train_batch_begin(self, batch, logs=None):
             self._first = batch
 
-        def made(self, batch: int) -> int:
-            """Steps of the execution that ends with a batch."""
-            # After a restored backup Keras counts in numbers of NumPy's.
+        def steps_done(self, batch: int) -> int:
+            """Return the number of steps of the execution that ends with a batch."""
+            # After a restored backup, Keras counts with NumPy integers.
             return 1 if self._first is None else int(batch) - int(self._first) + 1
 
     return Counting
@@ -42,38 +42,38 @@ def counting_callback() -> Any:
 def progress_callback(
     progress: ProgressWriter, *, start_step: int, log_every: int | None = None, interval_secs: float = 1.0
 ) -> Any:
-    """Counts this task's steps, tells the launcher how far it is, and logs it.
+    """Return a callback that counts this task's steps, reports progress to the launcher, and logs it.
 
-    The loss is read once in `interval_secs`: each reading waits for the step to be computed. It is Keras's running mean
+    The loss is read once per `interval_secs`, because reading waits for the step to finish. It is Keras's running mean
     over the epoch.
 
     Args:
-        progress: the launcher's file.
-        start_step: the global step at which training begins.
-        log_every: steps between two lines of the log; None: no lines, for all tasks but the chief.
-        interval_secs: seconds between two words to the launcher.
+        progress: The launcher's progress file.
+        start_step: The global step at which training starts.
+        log_every: Steps between two log lines; None: no lines, for all tasks except the chief.
+        interval_secs: Seconds between two progress events.
 
     Raises:
-        DivergedError: by the callback, when it reads a loss that is no finite number.
+        DivergedError: By the callback, if the loss is NaN or infinite.
 
     Returns:
         A `tf.keras.callbacks.Callback` with the attributes `finished` (steps run by this task), `step` (the global
-        step) and `ended` (whether training has left the last one).
+        step) and `ended` (whether training has ended).
     """
     base: Any = counting_callback()
 
     class Progress(base):
         def __init__(self) -> None:
             super().__init__()
-            # MultiWorkerMirroredStrategy is not made without all workers.
+            # MultiWorkerMirroredStrategy is created only when all workers have started.
             self.begun, self.finished, self.step, self.ended = True, 0, start_step, False
             self._due = time.monotonic() + interval_secs
             self._mark: tuple[float, int] | None = None
 
         def on_train_batch_end(self, batch, logs=None):
-            made = self.made(batch)
-            self.finished += made
-            self.step += made
+            steps = self.steps_done(batch)
+            self.finished += steps
+            self.step += steps
             now = time.monotonic()
             if now >= self._due:
                 self._due = now + interval_secs
@@ -83,8 +83,8 @@ def progress_callback(
 
         def on_epoch_end(self, epoch, logs=None):
             if log_every:
-                found = ", ".join(f"{name} = {float(value):.6g}" for name, value in (logs or {}).items())
-                logger.info("Epoch %d ends with step %d: %s", epoch + 1, self.step, found)
+                text = ", ".join(f"{name} = {float(value):.6g}" for name, value in (logs or {}).items())
+                logger.info("Epoch %d ends with step %d: %s", epoch + 1, self.step, text)
 
         def on_train_end(self, logs=None):
             self.ended = True
@@ -104,7 +104,7 @@ def progress_callback(
 
 
 def stop_callback(max_steps: int, *, start_step: int) -> Any:
-    """Ends training with the step `max_steps`, in the middle of an epoch as well; the same one on every worker."""
+    """Return a callback that ends training after the step `max_steps`, also within an epoch, on every worker."""
     base: Any = counting_callback()
 
     class StopAtStep(base):
@@ -113,7 +113,7 @@ def stop_callback(max_steps: int, *, start_step: int) -> Any:
             self.step = start_step
 
         def on_train_batch_end(self, batch, logs=None):
-            self.step += self.made(batch)
+            self.step += self.steps_done(batch)
             if self.step >= max_steps:
                 self.model.stop_training = True
 
@@ -128,15 +128,15 @@ def preemption_callback(
     asked: Callable[[], bool],
     coming: Callable[[], int] = lambda: 1,
 ) -> Any:
-    """Ends training after the step for which `after_step()` says so, on every worker, with its checkpoint written.
+    """Return a callback that ends training after the step chosen by `after_step()`, with a checkpoint, on every worker.
 
     Args:
-        after_step: called after each execution with the number of its steps, and that of the next one's.
-        save: writes the checkpoint, before Keras validates what it has trained so far.
-        on_begin: called when training begins.
-        asked: whether this process, being by itself, is asked to end. A validation may be long, and the epoch before
-            it has no checkpoint yet.
-        coming: how many steps the next execution makes.
+        after_step: Called after each execution with its number of steps and that of the next execution.
+        save: Writes the checkpoint, before Keras validates.
+        on_begin: Called when training starts.
+        asked: Whether a single-process job was asked to stop. A validation may be long, and the epoch before it has no
+            checkpoint yet.
+        coming: Returns the number of steps of the next execution.
     """
     base: Any = counting_callback()
 
@@ -145,7 +145,7 @@ def preemption_callback(
             on_begin()
 
         def on_train_batch_end(self, batch, logs=None):
-            if after_step(self.made(batch), coming()):
+            if after_step(self.steps_done(batch), coming()):
                 save()
                 self.model.stop_training = True
 
@@ -157,15 +157,15 @@ def preemption_callback(
 
 
 def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
-    """A TensorBoard callback that goes by the global step, where Keras's counts the steps of this call of `fit`.
+    """Return a TensorBoard callback that uses the global step; Keras's counts the steps of this call of `fit`.
 
-    It can be left in the middle of `Model.fit`; see :func:`left_whole`.
+    It can be closed in the middle of `Model.fit`; see :func:`closing_summaries`.
 
     Args:
-        folder: of the model.
-        every_steps: entries of batches are written at the steps that it divides.
-        start_step: the global step at which training begins.
-        shown: of :data:`~estimator_pipeline.models.histograms.HISTOGRAMS`.
+        folder: The model directory.
+        every_steps: Values of batches are written at multiples of this step.
+        start_step: The global step at which training starts.
+        shown: Some of :data:`~estimator_pipeline.models.histograms.HISTOGRAMS`.
     """
     tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.TensorBoard
@@ -173,7 +173,7 @@ def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, 
     class TensorBoard(base):
         def __init__(self) -> None:
             super().__init__(log_dir=folder, update_freq=every_steps, write_graph=False, profile_batch=0)
-            # What would end what has begun, the last begun last.
+            # Functions that close what is open, in the order of opening.
             self._open: list[Callable[[dict[str, Any]], None]] = []
             self._step, self._first = start_step, 0
 
@@ -181,7 +181,7 @@ def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, 
             return "weights" in shown or super()._implements_train_batch_hooks()
 
         def on_train_begin(self, logs=None):
-            # Every entry of a batch has this for its step; `fit` has set it to 0.
+            # The step of every value of a batch; `fit` has set it to 0.
             self.model._train_counter.assign(start_step)
             super().on_train_begin(logs)
             self._open.append(super().on_train_end)
@@ -202,7 +202,7 @@ def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, 
 
         def _leave(self, recording):
             recording.__exit__(None, None, None)
-            # What was traced writes with a writer that ends here: another `fit` makes its own.
+            # The traced function uses the writer that is closed here; another `fit` creates a new one.
             self.model.train_function = None
 
         def _record(self, variables, gradients):
@@ -221,7 +221,7 @@ def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, 
             super().on_test_end(logs)
             self._open.pop()
 
-        def end_where_it_stands(self) -> None:
+        def close_after_error(self) -> None:
             self._end({})
 
         def _end(self, logs):
@@ -232,37 +232,37 @@ def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, 
 
 
 @contextlib.contextmanager
-def left_whole(callbacks: Sequence[Any]) -> Iterator[None]:
-    """Around `Model.fit`: however it ends, its TensorBoard callbacks end too.
+def closing_summaries(callbacks: Sequence[Any]) -> Iterator[None]:
+    """Close the TensorBoard callbacks of `Model.fit` if it raises.
 
-    Keras tells callbacks nothing of an error. TensorBoard's then leaves its writer and its condition (`update_freq`) in
-    place for all that this thread writes afterwards, until the garbage collector comes by.
+    Keras does not notify callbacks of an error. The TensorBoard callback would leave its writer and its condition
+    (`update_freq`) active for everything that this thread writes later, until it is garbage-collected.
     """
     try:
         yield
     except BaseException:
         for callback in callbacks:
             # Not a name that a user's own callback would have.
-            if hasattr(callback, "end_where_it_stands"):
+            if hasattr(callback, "close_after_error"):
                 try:
-                    callback.end_where_it_stands()
+                    callback.close_after_error()
                 except Exception as error:
-                    # What ended training is what is told: this may be its echo, as on a full disk.
+                    # The first error is raised: this one may be a consequence, as on a full disk.
                     logger.warning("TensorBoard's files may lack their last entries: %s", error)
         raise
 
 
 def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
-    """Writes the loss and the learning rate of training for TensorBoard, for a loop that is not `Model.fit`.
+    """Return a callback that writes loss and learning rate for TensorBoard, for a loop other than `Model.fit`.
 
     Args:
-        folder: of the event files.
-        every_steps: entries are written at the global steps that it divides.
-        start_step: the global step at which training begins.
-        shown: of :data:`~estimator_pipeline.models.histograms.HISTOGRAMS`.
+        folder: Folder of the event files.
+        every_steps: Values are written at multiples of this global step.
+        start_step: The global step at which training starts.
+        shown: Some of :data:`~estimator_pipeline.models.histograms.HISTOGRAMS`.
 
     Returns:
-        The callback; its method `record(variables, gradients)` is for the compiled step, and writes gradients.
+        The callback. The compiled step calls its method `record(variables, gradients)`, which writes gradients.
     """
     tf: Any = compat.tensorflow()
     base: Any = counting_callback()
@@ -274,7 +274,7 @@ def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, show
             self._writer = tf.summary.create_file_writer(folder)
 
         def on_train_batch_end(self, batch, logs=None):
-            self._step += self.made(batch)
+            self._step += self.steps_done(batch)
             if self._step % every_steps == 0:
                 values = {"loss": float(logs["loss"]), "learning_rate": rate_of(self.model)}
                 event_files.write_scalars(self._writer, values, step=self._step)
@@ -293,10 +293,10 @@ def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, show
 
 
 def saved_values_callback() -> Any:
-    """Has `fit` validate what a checkpoint of the step holds.
+    """Return a callback that makes `fit` validate the values that a checkpoint of the step has.
 
-    That is: the moving averages of the weights, where the optimizer keeps them; and the mean of all replicas, of
-    what each has of its own.
+    These are the moving averages of the weights, if the optimizer has them, and the mean over replicas of
+    replica-local variables.
     """
     base: Any = compat.tensorflow().keras.callbacks.Callback
 
@@ -305,26 +305,26 @@ def saved_values_callback() -> Any:
 
         def on_test_begin(self, logs=None):
             moving_averages.exchange(self.model)
-            self._own = replica_means.begin(self.model)
+            self._local_values = replica_means.begin(self.model)
 
         def on_test_end(self, logs=None):
-            replica_means.end(self._own)
+            replica_means.end(self._local_values)
             moving_averages.exchange(self.model)
 
     return SavedValues()
 
 
 def check_finite(model: Any, step: int) -> None:
-    """Raises where a trainable variable of a model is no finite number; before a checkpoint is written.
+    """Check that all trainable variables are finite, before a checkpoint is written.
 
     Raises:
-        DivergedError: there is one.
+        DivergedError: A variable has NaN or infinite values.
     """
     tf: Any = compat.tensorflow()
     for variable in model.trainable_variables:
         if not bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(variable)))):
             name = getattr(variable, "path", variable.name)
-            raise diverged(f"after step {step} the variable {name} is no finite number")
+            raise diverged(f"after step {step} the variable {name} is not finite")
 
 
 def checkpoint_callback(
@@ -334,13 +334,13 @@ def checkpoint_callback(
     every_secs: float | None = None,
     at_once: bool = False,
 ) -> Any:
-    """Saves at the end of each epoch and of training; then says so, with what the validation gave.
+    """Return a callback that saves at the end of each epoch and of training.
 
     Args:
-        save: `save(global step)`. Called on every worker: gathering a replica's own variables needs all of them.
+        save: `save(global step)`. Called on every worker: gathering replica-local variables needs all of them.
         on_saved: `on_saved(global step, validation metrics)`.
-        every_secs: saves after so many seconds instead, between two steps; for a process by itself.
-        at_once: saves before the first step as well, what a backup has brought back.
+        every_secs: Save at this interval in seconds instead, between two steps; for a single-process job.
+        at_once: Save before the first step too, after a backup was restored.
     """
     base: Any = compat.tensorflow().keras.callbacks.Callback
 
@@ -354,7 +354,7 @@ def checkpoint_callback(
             self._next = float("inf") if every_secs is None else time.monotonic() + every_secs
 
         def on_epoch_begin(self, epoch, logs=None):
-            # Not when training begins, for then the backup may not have been restored yet.
+            # Not in on_train_begin: the backup may not have been restored yet.
             if self._at_once:
                 self._at_once = False
                 self._save({})
@@ -365,8 +365,8 @@ def checkpoint_callback(
                 self._save({})
 
         def on_epoch_end(self, epoch, logs=None):
-            found = {name: float(value) for name, value in (logs or {}).items()}
-            validation = {name.removeprefix("val_"): v for name, v in found.items() if name.startswith("val_")}
+            values = {name: float(value) for name, value in (logs or {}).items()}
+            validation = {name.removeprefix("val_"): v for name, v in values.items() if name.startswith("val_")}
             if every_secs is None or validation:
                 self._save(validation)
 
@@ -374,7 +374,7 @@ def checkpoint_callback(
             self._save({})
 
         def save_now(self) -> None:
-            """Saves between two steps; an epoch that ends there does not save again."""
+            """Save between two steps; an epoch that ends at this step does not save again."""
             self._save({})
 
         def _save(self, validation):

@@ -1,8 +1,8 @@
-"""The Keras engine: a job through `Model.fit`, with the life of tasks that the Estimator engine has.
+"""The Keras engine: runs a job with `Model.fit`, with the same task lifecycle as the Estimator engine.
 
-A Keras epoch is the stretch from one checkpoint to the next (`save_checkpoints_steps`; one pass over the data where
-checkpoints are not counted in steps), so that both engines write and evaluate checkpoints of the same steps. Data are
-addressed by step: a run that goes on from a checkpoint reads what an uninterrupted one would have read.
+A Keras epoch lasts from one checkpoint to the next (`save_checkpoints_steps`; one pass over the data if checkpoints are
+not saved by steps), so that both engines write and evaluate checkpoints of the same steps. Data is addressed by step: a
+resumed run reads the records that an uninterrupted run would have read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
 from estimator_pipeline.engines.keras.callbacks import (
     check_finite,
     checkpoint_callback,
-    left_whole,
+    closing_summaries,
     preemption_callback,
     progress_callback,
     saved_values_callback,
@@ -58,22 +58,22 @@ def train_and_evaluate(
     settings: TrainOptions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> TrainResult:
-    """Runs this process's task of a job with `Model.fit`, and returns the job's result, the same on every task.
+    """Run this process's task of a job with `Model.fit`.
 
     Args:
-        plan: what to do.
-        tf_config: which task this is.
-        settings: see :class:`~estimator_pipeline.engines.lifecycle.task.TrainOptions`.
-        environ: for the rendezvous and the launcher's progress file; `os.environ` by default.
+        plan: The job's plan.
+        tf_config: Cluster and task of this process.
+        settings: See :class:`~estimator_pipeline.engines.lifecycle.task.TrainOptions`.
+        environ: Environment for the rendezvous and the launcher's progress file; `os.environ` by default.
 
     Returns:
-        The result: final step, metrics, exports, what each task did.
+        The job's result, the same on every task: final step, metrics, exports, a summary of each task.
 
     Raises:
-        ConfigError: the model directory holds another model's checkpoints.
-        TaskFailedError: this task, or the training it belongs to, failed.
-        PreemptedError: it was asked to end, and stands in a checkpoint.
-        WaitError: something waited for did not come in time.
+        ConfigError: The model directory has checkpoints of a different model.
+        TaskFailedError: This task, or the training that it belongs to, failed.
+        PreemptedError: The task was asked to stop; training is saved in a checkpoint.
+        WaitError: A wait timed out.
     """
     return KerasTask(
         plan,
@@ -87,8 +87,8 @@ class KerasTask(TaskController):
     """One task of a job that Keras trains.
 
     Attributes:
-        engine: its name in a job file.
-        plan: what to do.
+        engine: The engine's name in a job file.
+        plan: The job's plan.
     """
 
     engine = "keras"
@@ -108,9 +108,9 @@ class KerasTask(TaskController):
             settings=settings,
         )
         self.plan, self._endless = plan, False
-        # Of several workers, whose data may end one before the other.
+        # For several workers whose data may end at different steps.
         self._together: StepsTogether | None = None
-        # The global step at which training begins.
+        # The global step at which training starts.
         self.start_step = 0
         self.ledger: TaskLedger | None = None
         if plan.ledger is not None and tf_config.is_training_task:
@@ -146,7 +146,7 @@ class KerasTask(TaskController):
         progress = progress_callback(self.progress, start_step=start, log_every=log_every)
         self.reached = lambda: progress.step
         with sessions.short_waits(), self._watching(progress):
-            input_fn = noting_endless(self._told_input_fn(), self._note_endless)
+            input_fn = noting_endless(self._recorded_input_fn(), self._note_endless)
             self._together = self._step_together()
             data = distributed(self.strategy, input_fn, self._read)
             self.fit(
@@ -166,35 +166,35 @@ class KerasTask(TaskController):
 
     def _step_together(self) -> StepsTogether | None:
         tasks = [str(task) for task in self._training_tasks()]
-        # Input functions of this package give every worker as many batches.
+        # Input functions of this package give every worker the same number of batches.
         if len(tasks) < 2 or getattr(self.input_fn, "as_many_for_all", False) or not coordination.available():
             return None
         timeout = self.settings.startup_timeout
         return StepsTogether(self.strategy, tasks=tasks, own=str(self.task), timeout=timeout)
 
     def _read(self, dataset: Any) -> Any:
-        found = self.plan.weighted(dataset)
-        return found if self._together is None else self._together.alike(found)
+        weighted = self.plan.weighted(dataset)
+        return weighted if self._together is None else self._together.alike(weighted)
 
     def tracing(self) -> contextlib.AbstractContextManager[None]:
-        """The block in which a step of training is traced."""
+        """Return the context in which a training step is traced."""
         return contextlib.nullcontext() if self._together is None else self._together.tracing()
 
     def _start_after(self, saved: int) -> int:
-        """The step to begin at, after the latest checkpoint's: the data begin there."""
+        """Return the step at which training and its data start: the latest checkpoint's or a newer backup's."""
         start, backup = saved, self.plan.backup
         if backup is not None and self.rendezvous.apart:
             raise ClusterError(
                 "keras.backup needs a folder that all tasks share: all workers restore from it",
                 code="job/conflict",
-                found=f"{self.task} and the chief have each a model_dir of their own",
-                hint="give a run.model_dir that all tasks share, or leave keras.backup out",
+                found=f"{self.task} and the chief have separate model directories",
+                hint="use a run.model_dir that all tasks share, or leave keras.backup out",
             )
         if backup is not None:
             newer = backup.step_after(saved, max_steps=self.max_steps, epoch_steps=self.plan.epoch_steps or 0)
             if newer is not None:
                 start = newer
-                logger.info("Training goes on from the backup of step %d in %s", newer, backup.folder)
+                logger.info("Training resumes from the backup of step %d in %s", newer, backup.folder)
             elif self.tf_config.is_chief:
                 backup.remove()
         if hasattr(self.input_fn, "start_step"):
@@ -202,33 +202,33 @@ class KerasTask(TaskController):
         return start
 
     def build(self) -> Any:
-        """The compiled model, made in the scope of the strategy."""
+        """Return the compiled model, built in the scope of the strategy."""
         return self.plan.build_model()
 
     def checkpoint_of(self, model: Any) -> Any:
-        """The `tf.train.Checkpoint` of the model and its optimizer."""
+        """Return the `tf.train.Checkpoint` of the model and its optimizer."""
         return keras_checkpoints.of(model)
 
     def restore(self, model: Any, checkpoint: Any, path: str, changed: Mapping[str, Sequence[Any]]) -> None:
-        """Restores what training goes on from.
+        """Restore the checkpoint that training resumes from.
 
         Args:
-            model: compiled.
-            checkpoint: its own.
-            path: of what was saved.
-            changed: of the optimizer since then, see
+            model: The compiled model.
+            checkpoint: Its `tf.train.Checkpoint`.
+            path: Path of the saved checkpoint.
+            changed: Changes of the optimizer since then, see
                 :func:`~estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
         """
         if not changed:
             keras_checkpoints.restore(checkpoint, path, whole=True)
             return
         momentum = other_optimizer.keeps_momentum(changed)
-        self.tell_slots(path, *keras_checkpoints.restore_changed(model, checkpoint, path, momentum=momentum))
+        self.log_slots(path, *keras_checkpoints.restore_changed(model, checkpoint, path, momentum=momentum))
 
-    def tell_slots(self, path: str, there: Set[str], here: Set[str], kept: Set[str]) -> None:
-        """Says in the chief's log what becomes of the slots in a checkpoint and of the model's."""
+    def log_slots(self, path: str, there: Set[str], here: Set[str], kept: Set[str]) -> None:
+        """Log, on the chief, which optimizer slots are restored, new or dropped."""
         if self.tf_config.is_chief and not there == here == kept:
-            other_optimizer.tell(path, kept=kept, new=here - kept, gone=there - kept)
+            other_optimizer.log_slots(path, kept=kept, new=here - kept, gone=there - kept)
 
     def fit(
         self,
@@ -240,11 +240,11 @@ class KerasTask(TaskController):
         steps_per_epoch: int | None,
         callbacks: list[Any],
     ) -> None:
-        """Trains; every callback is called as `Model.fit` calls it."""
+        """Train; every callback is called as `Model.fit` calls it."""
         if self.plan.seed is not None:
             self._draw_by_step(model, self.plan.seed)
         keras_steps.trace_in(model, self.tracing)
-        with left_whole(callbacks):
+        with closing_summaries(callbacks):
             model.fit(
                 data,
                 initial_epoch=initial_epoch,
@@ -256,31 +256,31 @@ class KerasTask(TaskController):
             )
 
     def _draw_by_step(self, model: Any, seed: int) -> None:
-        """Has the layers draw random numbers that go with the step and the replica, the same as an Estimator's."""
-        tf, theirs = compat.tensorflow(), model.train_step
+        """Make random numbers in layers depend on step and replica, the same as an Estimator's."""
+        tf, original = compat.tensorflow(), model.train_step
 
         def train_step(data: Any) -> Any:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             with step_random.drawn_by_step(tf, seed=seed, step=model.optimizer.iterations, replica=replica):
-                return theirs(data)
+                return original(data)
 
         model.train_step = train_step
 
     def before_save(self) -> None:
-        """Called on every worker just before a checkpoint is written."""
+        """Prepare a checkpoint; called on every worker just before it is written."""
 
     def saved(self, step: int, validation: dict[str, float]) -> None:
-        """Called on every worker when the checkpoint of a step has been written, with what `fit` validated."""
+        """Handle a written checkpoint and the validation metrics of `fit`; called on every worker."""
         if self.tf_config.is_chief and validation:
-            found = {**self.plan.completed(validation), "global_step": step}
-            self.own_evaluator().take(self.checkpoint_path(step), found)
+            metrics = {**self.plan.completed(validation), "global_step": step}
+            self.own_evaluator().take(self.checkpoint_path(step), metrics)
 
     def checkpoint_path(self, step: int) -> str:
-        """Where the chief writes the checkpoint of a step."""
+        """Return the path of the chief's checkpoint of a step."""
         return os.path.join(self.model_dir, f"{keras_checkpoints.PREFIXES[self.engine]}-{step}")
 
     def summaries(self) -> list[Any]:
-        """Callbacks that write the chief's TensorBoard summaries of training."""
+        """Return the callbacks that write the chief's TensorBoard summaries of training."""
         every = self.plan.summary_steps or 1
         return [
             tensorboard_callback(
@@ -289,13 +289,13 @@ class KerasTask(TaskController):
         ]
 
     def _epochs(self) -> int:
-        """The number of the last epoch, at least; the last step ends training."""
+        """Return an upper bound of the number of epochs; training ends at the last step."""
         if not self.plan.epoch_steps:
             return 1
         if self.max_steps is None:
-            # The data end it.
+            # Training ends with the data.
             return 10**9
-        # One more, for a run that went on with epochs of another length has other borders.
+        # One more, because a run that resumed with a different epoch length has different epoch boundaries.
         return -(-self.max_steps // self.plan.epoch_steps) + 1
 
     def _epoch_steps(self, start: int) -> int | None:
@@ -306,17 +306,17 @@ class KerasTask(TaskController):
         return steps_of(self.strategy, self.input_fn, hint="give train.max_steps, or save_checkpoints_steps")
 
     def _callbacks(self, model: Any, manager: Any, progress: Any, start: int, *, restored: bool) -> list[Any]:
-        own = list(self.plan.callbacks())
-        executions = self._executions(model, start, own)
-        found = [] if executions is None else [executions]
-        found += [] if self.ledger is None else [self.ledger.callback(start_step=start)]
-        found += [progress, *own]
+        of_plan = list(self.plan.callbacks())
+        executions = self._executions(model, start, of_plan)
+        callbacks = [] if executions is None else [executions]
+        callbacks += [] if self.ledger is None else [self.ledger.callback(start_step=start)]
+        callbacks += [progress, *of_plan]
         if self.evaluate_during_training:
-            found.append(saved_values_callback())
+            callbacks.append(saved_values_callback())
         if self.max_steps is not None:
-            found.append(stop_callback(self.max_steps, start_step=start))
+            callbacks.append(stop_callback(self.max_steps, start_step=start))
         if self.tf_config.is_chief and self.plan.summary_steps:
-            found += self.summaries()
+            callbacks += self.summaries()
 
         def save(step: int) -> None:
             check_finite(model, step)
@@ -325,11 +325,11 @@ class KerasTask(TaskController):
             if self.tf_config.is_chief:
                 self.progress.emit("checkpoint", step=step, path=path)
 
-        # A backup that was made at the end of an epoch: its run ended before the checkpoint.
+        # A backup of the end of an epoch: the previous run ended before it wrote the checkpoint.
         at_once = restored and start % (self.plan.epoch_steps or 1) == 0
         saving = checkpoint_callback(save, self.saved, every_secs=self.plan.save_checkpoints_secs, at_once=at_once)
-        found.append(saving)
-        found.append(
+        callbacks.append(saving)
+        callbacks.append(
             preemption_callback(
                 self.stopping.after_step,
                 saving.save_now,
@@ -339,52 +339,54 @@ class KerasTask(TaskController):
             )
         )
         if self.plan.backup is not None:
-            # The last one: it takes the backup away when the final checkpoint has been written.
-            found.append(self.plan.backup.callback())
-        return found
+            # The last one: it removes the backup after the final checkpoint was written.
+            callbacks.append(self.plan.backup.callback())
+        return callbacks
 
     def _note_endless(self, endless: bool) -> None:
         self._endless = endless
 
-    def _executions(self, model: Any, start: int, own: Sequence[Any]) -> Any:
-        """The callback that has several steps made at a time; None where nobody asked for it."""
+    def _executions(self, model: Any, start: int, callbacks: Sequence[Any]) -> Any:
+        """Return the callback for multi-step execution; None if it was not requested."""
         if self.plan.steps_per_execution == 1:
             return None
         multi_step = MultiStepExecution(self.plan.steps_per_execution, tf_config=self.tf_config)
         reason = "" if self._endless and self.max_steps is not None else "the data may end in the middle of several"
         if self.plan.backup is not None:
             reason = "a backup is kept"
-        ends, every = wanted_by(own, start)
+        ends, every = wanted_by(callbacks, start)
         reason = reason or every or self.why_single(model)
-        # Also those that the chief alone writes.
+        # On all workers, also for what only the chief writes.
         periods = (self.plan.log_steps, self.plan.epoch_steps)
         ends += [StepInterval(period, start + period) for period in periods if period]
         if self.plan.summary_steps:
             ends.append(StepInterval(self.plan.summary_steps, self.plan.summary_steps))
         if self.max_steps is not None:
             ends.append(StepInterval(0, self.max_steps))
-        made = executions_callback(multi_step, start_step=start, ends=ends, reason=reason, tell=self.set_steps)
-        if not made.single:
+        executions = executions_callback(
+            multi_step, start_step=start, ends=ends, reason=reason, set_steps=self.set_steps
+        )
+        if not executions.single:
             self.prepare_steps(model)
-        return made
+        return executions
 
     def why_single(self, model: Any) -> str:
-        """Why several steps at a time may not be the same as single ones, or ""."""
+        """Return why multi-step execution may differ from single steps, or ""."""
         return keras_steps.why_not(model, random_by_step=self.plan.seed is not None)
 
     def prepare_steps(self, model: Any) -> None:
-        """Before training that makes several steps at a time."""
+        """Prepare a model for multi-step execution."""
         keras_steps.prepare(model)
 
     def set_steps(self, model: Any, steps: int) -> None:
-        """The next execution makes so many."""
+        """Set the number of steps of the next execution."""
         keras_steps.set_steps(model, steps)
 
-    def _told_input_fn(self) -> Any:
+    def _recorded_input_fn(self) -> Any:
         return self.input_fn if self.ledger is None else self.ledger.input_fn(self.input_fn, strategy=self.strategy)
 
     def _validation(self) -> dict[str, Any]:
-        """The evaluation data for all workers together, where checkpoints are evaluated during training."""
+        """Return the evaluation data for all workers, if checkpoints are evaluated during training."""
         if not self.evaluate_during_training:
             return {}
         spec = self.plan.eval_spec

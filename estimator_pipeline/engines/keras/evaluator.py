@@ -1,4 +1,4 @@
-"""Evaluations of the Keras engine: of checkpoints, in a process that may be the chief's or an evaluator's."""
+"""Evaluation of checkpoints by the Keras engine, in the chief or in an evaluator."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["KERAS_FILE", "KerasEvaluator"]
 
-# The final checkpoint's model, with its layers and how it was compiled.
+# The final checkpoint's model, with its layers and its compile configuration.
 KERAS_FILE = "model.keras"
 
 
 class KerasEvaluator(CheckpointEvaluator):
-    """Evaluates checkpoints of the Keras engine in this process alone.
+    """Evaluates checkpoints of the Keras engine in this process.
 
     Args:
-        plan: the job's.
-        progress: told of each evaluation and export.
+        plan: The job's plan.
+        progress: Receives an event for each evaluation and export.
     """
 
     def __init__(self, plan: KerasPlan, *, progress: ProgressWriter) -> None:
@@ -54,34 +54,34 @@ class KerasEvaluator(CheckpointEvaluator):
             )
         keras_checkpoints.restore(self._checkpoint, checkpoint, whole=False)
         moving_averages.take(self._model)
-        found = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)
+        values = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)
         step = checkpoint_step(checkpoint)
-        metrics = {**self._plan.completed({name: float(v) for name, v in found.items()}), "global_step": step}
+        metrics = {**self._plan.completed({name: float(v) for name, v in values.items()}), "global_step": step}
         self._summarise(metrics, step)
         return metrics
 
     def build(self) -> Any:
-        """The compiled model, made in the scope of the strategy of evaluation."""
+        """Return the compiled model, built in the scope of the evaluation strategy."""
         return self._plan.build_model()
 
     def checkpoint_of(self, model: Any) -> Any:
-        """The `tf.train.Checkpoint` of what evaluation needs of the model."""
+        """Return the `tf.train.Checkpoint` of the state that evaluation needs."""
         if moving_averages.keeps(model):
             keras_optimizers.create_slots(model)
         return keras_checkpoints.of(model)
 
     def evaluate(self, checkpoint: str, *, final: bool) -> EvaluationResult:
-        found = super().evaluate(checkpoint, final=final)
+        result = super().evaluate(checkpoint, final=final)
         if final:
             self._save_keras_file(checkpoint)
-        return found
+        return result
 
     def _save_keras_file(self, checkpoint: str) -> None:
         path = os.path.join(self._plan.model_dir, KERAS_FILE)
         try:
             self._plan.serving.save_keras_file(checkpoint, path)
         except (NotImplementedError, TypeError, ValueError) as error:
-            # A model whose layers have no get_config; the checkpoint holds all that is needed to build it again.
+            # A layer without get_config. The checkpoint is sufficient to build the model again.
             logger.warning("%s was not written: %s", path, str(error).strip().splitlines()[0])
             return
         self.exports.append(path)

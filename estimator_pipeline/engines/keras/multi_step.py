@@ -1,7 +1,7 @@
-"""Several train steps for each call of a Keras engine's compiled function: `steps_per_execution`.
+"""Multi-step execution in the Keras engines: several train steps per call of the compiled function.
 
-Keras is told a fixed number, and callbacks see each step that is a multiple of it. Here a callback says before each
-execution how many steps it makes, so that every step that is logged, summarised or saved ends one
+Keras takes a fixed `steps_per_execution`, and callbacks see only multiples of it. Here a callback sets the number of
+steps before each execution, so that every step that is logged, summarized or saved is the last of an execution
 (:mod:`~estimator_pipeline.engines.lifecycle.step_schedule`), as with single steps.
 """
 
@@ -23,17 +23,17 @@ _OF_STEPS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train
 
 
 def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[StepInterval], str]:
-    """The steps that callbacks want to see.
+    """Return the steps at which callbacks must be called.
 
-    A callback that is called for batches says which in a method `wanted_steps(start)`, as a session hook does: pairs
-    (period, origin). One that has none may want them all.
+    A callback for batches can define them in a method `wanted_steps(start)`, as a session hook does: pairs (period,
+    origin). A callback without this method may need every step.
 
     Args:
-        callbacks: of Keras.
-        start: the global step at which training begins.
+        callbacks: Keras callbacks.
+        start: The global step at which training starts.
 
     Returns:
-        These steps, and why it is one step for each execution instead; "": it need not be.
+        These steps, and the reason why each execution must have a single step, or "".
     """
     base = compat.tensorflow().keras.callbacks.Callback
     ends: list[StepInterval] = []
@@ -48,13 +48,13 @@ def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[StepInterval],
 
 
 def noting_endless(input_fn: Callable[..., Any], note: Callable[[bool], None]) -> Callable[..., Any]:
-    """The input function; `note` is told whether its dataset has no end, so that no execution meets one."""
+    """Return the input function; it calls `note` with whether its dataset is infinite."""
     tf: Any = compat.tensorflow()
 
     def noted(*args: Any, **kwargs: Any) -> Any:
-        found = input_fn(*args, **kwargs)
-        note(tf.executing_eagerly() and int(found.cardinality()) == tf.data.INFINITE_CARDINALITY)
-        return found
+        dataset = input_fn(*args, **kwargs)
+        note(tf.executing_eagerly() and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY)
+        return dataset
 
     if hasattr(input_fn, "rebatched"):
         noted.rebatched = input_fn.rebatched  # type: ignore[attr-defined]
@@ -67,20 +67,20 @@ def executions_callback(
     start_step: int,
     ends: Sequence[StepInterval],
     reason: str,
-    tell: Callable[[Any, int], None],
+    set_steps: Callable[[Any, int], None],
 ) -> Any:
-    """Says how many steps each execution makes; to be the first callback.
+    """Return the callback that sets the number of steps of each execution; must be the first callback.
 
     Args:
-        multi_step: what was asked for, and how workers agree.
-        start_step: the global step at which training begins.
-        ends: steps that must end their execution.
-        reason: why it is one step in any case, or "".
-        tell: `tell(model, steps)`, before each execution.
+        multi_step: The requested number of steps, and how workers agree.
+        start_step: The global step at which training starts.
+        ends: Steps that must be the last of their execution.
+        reason: Why every execution has a single step, or "".
+        set_steps: `set_steps(model, steps)`, called before each execution.
 
     Returns:
-        A `tf.keras.callbacks.Callback` with the attributes `coming`, the steps of the next execution, and
-        `executions`, how many there were.
+        A `tf.keras.callbacks.Callback` with the attributes `coming`, the number of steps of the next execution, and
+        `executions`, the number of executions so far.
     """
     base: Any = counting_callback()
 
@@ -92,32 +92,32 @@ def executions_callback(
 
         @property
         def single(self) -> bool:
-            """Whether each execution is of one step, whatever was asked for."""
+            """Whether every execution has one step, regardless of the requested number."""
             return self._pace.single
 
         def on_epoch_begin(self, epoch, logs=None):
-            self._tell()
+            self._set_steps()
 
         def on_train_batch_begin(self, batch, logs=None):
             super().on_train_batch_begin(batch, logs)
             self._begun = time.perf_counter()
 
         def on_train_batch_end(self, batch, logs=None):
-            made = self.made(batch)
-            self.step, self.executions = self.step + made, self.executions + 1
-            self.coming = self._pace.call_ended(made, time.perf_counter() - self._begun, step=self.step)
-            self._tell()
+            steps = self.steps_done(batch)
+            self.step, self.executions = self.step + steps, self.executions + 1
+            self.coming = self._pace.call_ended(steps, time.perf_counter() - self._begun, step=self.step)
+            self._set_steps()
 
         def on_test_begin(self, logs=None):
-            # Its data have an end.
-            tell(self.model, 1)
+            # Evaluation data is finite.
+            set_steps(self.model, 1)
 
         def on_train_end(self, logs=None):
             if not self.single:
                 logger.info("%d steps in %d executions", self.step - start_step, self.executions)
 
-        def _tell(self) -> None:
+        def _set_steps(self) -> None:
             if not self.single:
-                tell(self.model, self.coming)
+                set_steps(self.model, self.coming)
 
     return Executions()

@@ -1,4 +1,4 @@
-"""What a job is for Keras."""
+"""The plan of a job for the Keras engines."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ __all__ = ["KerasPlan"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KerasPlan:
-    """What a job is for Keras.
+    """The plan of a job for the Keras engines.
 
     Attributes:
-        build_model: makes the compiled model; called in the scope of the strategy that trains or evaluates.
-        train_input_fn: `train_input_fn(input_context)` -> a `tf.data.Dataset` of one worker's batches, each of one
-            replica's size.
-        eval_spec: a `tf.estimator.EvalSpec`: input, steps, delays, exporters.
-        serving: what the exporters get.
-        model_dir: shared by all tasks.
-        max_steps: the global step to stop at; None: until the data end.
-        strategy: the training strategy of a training task.
-        eval_strategy: the strategy of an evaluation in this process alone.
-        epoch_steps: steps from one checkpoint to the next, which is Keras's epoch; None: one epoch for all.
-        save_checkpoints_secs: seconds from one checkpoint to the next instead, for a process by itself.
-        keep_checkpoint_max: how many checkpoints are kept; None or 0: all.
-        keep_checkpoint_every_n_hours: one in so many hours is kept besides.
-        summary_steps: steps between the chief's TensorBoard summaries; None: no summaries.
-        histograms: what they have beside the scalars, see :mod:`estimator_pipeline.models.histograms`.
-        log_steps: steps between two lines of the chief's log.
-        completed: from what Keras has evaluated the metrics that are reported.
-        weighted: from a dataset of (features, labels), of training or evaluation, the one that Keras reads: labels in
-            numbers, with weights, where there are any.
-        callbacks: makes further callbacks for `Model.fit`, for a task that trains.
-        backup: of a run that may be killed between two checkpoints; needs `epoch_steps`.
-        watched: whether these read the loss of every step, as that of all workers.
-        seed: of Keras, NumPy, Python and TensorFlow.
-        ledger: the folder in which each task writes down the records that it consumes.
-        steps_per_execution: train steps in a call of the compiled function at most, or "auto".
+        build_model: Builds the compiled model; called in the scope of the strategy that trains or evaluates.
+        train_input_fn: `train_input_fn(input_context)` -> a `tf.data.Dataset` of one worker's batches, each of the
+            batch size of one replica.
+        eval_spec: A `tf.estimator.EvalSpec`: input, steps, delays, exporters.
+        serving: The object that exporters get.
+        model_dir: The model directory, shared by all tasks.
+        max_steps: The global step to stop at; None: at the end of the data.
+        strategy: The training strategy of a training task.
+        eval_strategy: The strategy of an evaluation in this process.
+        epoch_steps: Steps between two checkpoints, which is Keras's epoch; None: a single epoch.
+        save_checkpoints_secs: Seconds between two checkpoints instead, for a single-process job.
+        keep_checkpoint_max: Number of checkpoints to keep; None or 0: all.
+        keep_checkpoint_every_n_hours: Additionally keep one checkpoint per this number of hours.
+        summary_steps: Steps between the chief's TensorBoard summaries; None: no summaries.
+        histograms: Histograms in the summaries, see :mod:`estimator_pipeline.models.histograms`.
+        log_steps: Steps between two lines of the chief's log.
+        completed: Converts Keras's evaluation results to the reported metrics.
+        weighted: Converts a dataset of (features, labels), of training or evaluation, to the one that Keras reads:
+            labels as numbers, with example weights if there are any.
+        callbacks: Builds further callbacks for `Model.fit`, for a training task.
+        backup: Backups between two checkpoints; needs `epoch_steps`.
+        watched: Whether the callbacks read the loss of every step over all workers.
+        seed: Seed of Keras, NumPy, Python and TensorFlow.
+        ledger: The folder to which each task writes the records that it consumes.
+        steps_per_execution: Maximum train steps per call of the compiled function, or "auto".
     """
 
     build_model: Callable[[], Any]

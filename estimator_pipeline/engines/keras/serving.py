@@ -19,18 +19,18 @@ from estimator_pipeline.utils import durable_files as durable
 
 
 class KerasServing:
-    """What the exporters get in the place of an Estimator: it writes a checkpoint's model as a SavedModel.
+    """Replaces the Estimator for exporters: writes a checkpoint's model as a SavedModel.
 
     Args:
-        build_model: makes the compiled model; its outputs are logits.
-        model_dir: the job's.
-        outputs: what the logits mean.
-        features_spec: feature name -> `tf.TensorSpec` of one record (no batch axis); None: not known.
-        single: whether the model takes the one feature as a tensor, not as a dictionary.
-        signatures: of "predict", "classify", "regress".
+        build_model: Builds the compiled model; its outputs are logits.
+        model_dir: The job's model directory.
+        outputs: The heads of the outputs.
+        features_spec: Feature name -> `tf.TensorSpec` of one record (no batch axis); None: unknown.
+        single: Whether the model takes its only feature as a tensor, not as a dictionary.
+        signatures: Some of "predict", "classify", "regress".
 
     Attributes:
-        model_dir: as given.
+        model_dir: See above.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class KerasServing:
         self._spec, self._single, self._signatures = features_spec, single, signatures
 
     def model_of(self, checkpoint_path: str) -> Any:
-        """The compiled model with the values of a checkpoint, as it was evaluated."""
+        """Return the compiled model with the values of a checkpoint, as it was evaluated."""
         model = self._build()
         keras_optimizers.create_slots(model)
         keras_checkpoints.restore(keras_checkpoints.of(model), checkpoint_path, whole=False)
@@ -57,9 +57,9 @@ class KerasServing:
     def export_saved_model(
         self, export_dir_base: str, serving_input_receiver_fn: Any = None, *, checkpoint_path: str, **ignored: Any
     ) -> str:
-        """Writes the SavedModel of a checkpoint to a new folder of `export_dir_base`, named by the time in seconds.
+        """Write the SavedModel of a checkpoint to a new folder in `export_dir_base`, named by the time in seconds.
 
-        Called by the exporters of `tf.estimator`, as `Estimator.export_saved_model` is.
+        The exporters of `tf.estimator` call it like `Estimator.export_saved_model`.
 
         Returns:
             The folder.
@@ -68,13 +68,13 @@ class KerasServing:
         tf = compat.tensorflow()
         if self._spec is None:
             raise ConfigError(
-                "the model cannot be exported, for what an own input function gives is not known",
+                "the model cannot be exported: the features of a user-defined input function are unknown",
                 code="training/unsupported",
                 hint="export from Python: tf.saved_model.save(model, path)",
             )
         model = self.model_of(checkpoint_path)
         module = tf.Module()
-        # The variables alone: with the model its optimizer would be saved, and Keras be needed to load it.
+        # Only the variables: saving the model would save its optimizer, and loading would require Keras.
         module.model_variables = model.variables
         gfile = tf.io.gfile
         stamp = int(time.time())
@@ -92,25 +92,26 @@ class KerasServing:
         kinds = {key: key.rpartition("/")[2] for key in outputs}
         examples = not {"classification", "regression"}.isdisjoint(kinds.values())
         tensors = {
-            name: tf.TensorSpec([None, *each.shape.as_list()], each.dtype, name=name) for name, each in spec.items()
+            name: tf.TensorSpec([None, *feature.shape.as_list()], feature.dtype, name=name)
+            for name, feature in spec.items()
         }
 
         def answer(key: str, features: Mapping[str, Any]) -> dict[str, Any]:
-            given = next(iter(features.values())) if self._single else dict(features)
-            return outputs[key](model(given, training=False))
+            inputs = next(iter(features.values())) if self._single else dict(features)
+            return outputs[key](model(inputs, training=False))
 
         def function(key: str) -> Any:
             if not examples:
                 return tf.function(lambda **features: answer(key, features)).get_concrete_function(**tensors)
-            # The names that an Estimator's signatures have.
+            # The names in an Estimator's signatures.
             name = "inputs" if kinds[key] in ("classification", "regression") else "examples"
             records = {name: tf.TensorSpec([None], tf.string, name=name)}
-            return tf.function(lambda **given: answer(key, parsed_examples(given[name], spec))).get_concrete_function(
-                **records
-            )
+            return tf.function(
+                lambda **examples: answer(key, parsed_examples(examples[name], spec))
+            ).get_concrete_function(**records)
 
         return {key: function(key) for key in outputs}
 
     def save_keras_file(self, checkpoint_path: str, path: str) -> None:
-        """Writes a checkpoint's compiled model as a `.keras` file."""
+        """Write a checkpoint's compiled model as a `.keras` file."""
         save_keras_model(self.model_of(checkpoint_path), path)

@@ -1,9 +1,9 @@
-"""The Keras 3 engine: the life of tasks and the checkpoints of the Keras engine, with a training loop of our own.
+"""The Keras 3 engine: task lifecycle and checkpoints of the Keras engine, with a custom training loop.
 
-Everything that is not Keras's is shared with :mod:`estimator_pipeline.engines.keras.engine`. What differs: the loop
-(:mod:`~estimator_pipeline.engines.keras3.loop`), what a checkpoint holds
-(:mod:`~estimator_pipeline.models.keras3_variables`), and that checkpoints are evaluated by one process, the evaluator
-or the chief, and not by all workers together.
+It shares :mod:`estimator_pipeline.engines.keras.engine`. The differences are the loop
+(:mod:`~estimator_pipeline.engines.keras3.loop`), the content of a checkpoint
+(:mod:`~estimator_pipeline.models.keras3_variables`), and evaluation: one process, the evaluator or the chief, evaluates
+checkpoints, instead of all workers.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def train_and_evaluate(
     settings: TrainOptions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> TrainResult:
-    """Runs this process's task of a job with Keras 3; see
-    :func:`estimator_pipeline.engines.keras.engine.train_and_evaluate`.
+    """Run this process's task of a job with Keras 3.
 
-    The process has Keras 3 (`compat.use_keras_3()`), and `plan.build_model` gives a built model.
+    See :func:`estimator_pipeline.engines.keras.engine.train_and_evaluate`. The process must have loaded Keras 3
+    (`compat.use_keras_3()`), and `plan.build_model` must return a built model.
     """
     return _Keras3Task(
         plan,
@@ -55,10 +55,10 @@ class _Keras3Task(KerasTask):
 
     engine = "keras3"
     _variables: ModelVariables
-    # What the next call of the compiled function makes.
+    # Steps of the next call of the compiled function.
     _steps = 1
 
-    # Told of the gradients of a step; the chief has one here that writes them.
+    # Receives the gradients of a step; the chief's writes them.
     _record: Callable[[Sequence[Any], Sequence[Any]], None] = staticmethod(lambda variables, gradients: None)
 
     def checkpoint_of(self, model: Any) -> Any:
@@ -78,7 +78,7 @@ class _Keras3Task(KerasTask):
             for variable, average in moving_averages.averages(model):
                 average.assign(variable)
         step = {"iter"}
-        self.tell_slots(path, there - step, here - step, kept - step)
+        self.log_slots(path, there - step, here - step, kept - step)
 
     def fit(
         self,
@@ -91,7 +91,7 @@ class _Keras3Task(KerasTask):
         callbacks: list[Any],
     ) -> None:
         self._variables.spread_seeds()
-        # Further callbacks are there to see each step; the others read the loss at these steps alone.
+        # Watching callbacks read the loss of every step; otherwise it is read only at these steps.
         periods = ((self.plan.log_steps, 0), (self.plan.summary_steps, self.start_step))
         every = [(1 if self.plan.watched else n, origin) for n, origin in periods if n]
         keras3_loop.fit(
@@ -103,14 +103,14 @@ class _Keras3Task(KerasTask):
             steps_per_epoch=steps_per_epoch,
             callbacks=callbacks,
             whole_loss=lambda step: any((step + origin) % n == 0 for n, origin in every),
-            own=list(self._variables.own.values()),
+            local_variables=list(self._variables.own.values()),
             steps=lambda: self._steps,
             record=self._record if "gradients" in self.plan.histograms and self.plan.summary_steps else None,
             tracing=self.tracing,
         )
 
     def why_single(self, model: Any) -> str:
-        # Random numbers come from variables.
+        # Random numbers come from seed variables, so multi-step execution is the same.
         return ""
 
     def prepare_steps(self, model: Any) -> None:
@@ -149,7 +149,7 @@ class _Keras3Task(KerasTask):
 
 
 class Keras3Evaluator(KerasEvaluator):
-    """Evaluates checkpoints of the Keras 3 engine in this process alone."""
+    """Evaluates checkpoints of the Keras 3 engine in this process."""
 
     def checkpoint_of(self, model: Any) -> Any:
         variables = ModelVariables(model)

@@ -1,4 +1,4 @@
-"""What evaluates and exports a job under Keras 3, where there is no `tf.estimator.EvalSpec` and none of its exporters.
+"""Evaluation spec and exporters for Keras 3, which cannot use those of `tf.estimator`.
 
 The exporters write to the same folders, `export/NAME/TIME`, and are called in the same way.
 """
@@ -24,7 +24,7 @@ __all__ = ["EvaluationSpec", "Keras3BestExporter", "Keras3FinalExporter", "Keras
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationSpec:
-    """What to evaluate on and when, as `tf.estimator.EvalSpec` says it."""
+    """Data, steps and schedule of an evaluation, like `tf.estimator.EvalSpec`."""
 
     input_fn: Callable[..., Any]
     steps: int | None = None
@@ -35,10 +35,10 @@ class EvaluationSpec:
 
 
 class Keras3FinalExporter:
-    """Exports once, when training has ended.
+    """Exports once, at the end of training.
 
     Args:
-        name: of the folder below `export/`.
+        name: Name of the folder in `export/`.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,14 +52,14 @@ class Keras3FinalExporter:
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """The folder that was written, None where this is not the time.
+        """Export a checkpoint, and return the written folder; None if this checkpoint is not exported.
 
         Args:
-            estimator: has `export_saved_model(folder, checkpoint_path=…)`.
-            export_path: this exporter's folder.
-            checkpoint_path: of the model.
-            eval_result: what its evaluation gave.
-            is_the_final_export: whether training has ended.
+            estimator: Has `export_saved_model(folder, checkpoint_path=…)`.
+            export_path: This exporter's folder.
+            checkpoint_path: Path of the checkpoint.
+            eval_result: Metrics of its evaluation.
+            is_the_final_export: Whether training has ended.
         """
         if not is_the_final_export:
             return None
@@ -68,11 +68,11 @@ class Keras3FinalExporter:
 
 
 class Keras3LatestExporter(Keras3FinalExporter):
-    """Exports each checkpoint that is evaluated.
+    """Exports each evaluated checkpoint.
 
     Args:
-        name: of the folder below `export/`.
-        exports_to_keep: how many of them; None: all.
+        name: Name of the folder in `export/`.
+        exports_to_keep: Number of exports to keep; None: all.
     """
 
     def __init__(self, name: str, *, exports_to_keep: int | None = None) -> None:
@@ -97,15 +97,15 @@ class Keras3LatestExporter(Keras3FinalExporter):
 
 
 class Keras3BestExporter(Keras3LatestExporter):
-    """Exports a checkpoint that is better than all before it, over restarts as well.
+    """Exports a checkpoint that is better than all previous ones, also across restarts.
 
-    The best result is in the file `export/NAME.best.json` beside the exports, written whole and after them.
+    `export/NAME.best.json` beside the exports has the best result. It is written atomically, after the export.
 
     Args:
-        name: of the folder below `export/`.
-        metric: what is compared.
+        name: Name of the folder in `export/`.
+        metric: The metric to compare.
         mode: "min" or "max": which is better.
-        exports_to_keep: how many of them; None: all.
+        exports_to_keep: Number of exports to keep; None: all.
     """
 
     def __init__(self, name: str, *, metric: str, mode: str, exports_to_keep: int | None = None) -> None:
@@ -124,7 +124,7 @@ class Keras3BestExporter(Keras3LatestExporter):
         record = f"{export_path.rstrip('/')}.best.json"
         best = _best_so_far(record, self._metric)
         current = {name: float(value) for name, value in eval_result.items()}
-        # A result against itself tells a metric that was not evaluated.
+        # Comparing a result with itself raises if the metric was not evaluated.
         better = self._better(best if best is not None else current, current)
         if not is_number(self._better, current):
             logger.warning("%s is not exported as the best model: its %s is NaN", checkpoint_path, self._metric)
@@ -140,14 +140,14 @@ class Keras3BestExporter(Keras3LatestExporter):
 
 
 def make_exporter(section: Any, features_spec: Mapping[str, Any] | None) -> Keras3FinalExporter:
-    """The exporter that a job file's section describes.
+    """Build the exporter of a job file's section.
 
     Args:
-        section: an :class:`estimator_pipeline.job.ExporterSection`.
-        features_spec: feature name -> `tf.TensorSpec` of one record; None: not known.
+        section: An :class:`estimator_pipeline.job.ExporterSection`.
+        features_spec: Feature name -> `tf.TensorSpec` of one record; None: unknown.
 
     Raises:
-        ConfigError: what the model takes is not known (own input functions).
+        ConfigError: The features are unknown (user-defined input functions).
     """
     require_features_spec(section, features_spec, hint="export from Python: load model.keras, and Model.export(path)")
     if section.kind == "final":
@@ -170,7 +170,7 @@ def _best_so_far(record: str, metric: str) -> Mapping[str, float] | None:
         return None
     try:
         with gfile.GFile(record) as file:
-            found: dict[str, float] = json.loads(file.read())["metrics"]
+            metrics: dict[str, float] = json.loads(file.read())["metrics"]
     except (ValueError, KeyError, TypeError):
         return None
-    return found if metric in found else None
+    return metrics if metric in metrics else None

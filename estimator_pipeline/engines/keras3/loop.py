@@ -1,15 +1,15 @@
-"""The training loop for Keras 3: what `Model.fit` does, under every synchronous strategy.
+"""The training loop for Keras 3, a replacement of `Model.fit` for every synchronous strategy.
 
-`Model.fit` of Keras 3 fails under MultiWorkerMirroredStrategy (keras-team/keras#20585). Here a step is a
-function of one replica in `strategy.run`, of Keras's public parts alone: the model's call, its `compute_loss`, and its
-optimizer's `apply`.
+`Model.fit` of Keras 3 fails under MultiWorkerMirroredStrategy (keras-team/keras#20585). Here a step is a replica
+function in `strategy.run` that uses only Keras's public API: the model's call, its `compute_loss`, and its optimizer's
+`apply`.
 
-* **Loss scaling.** `compute_loss` divides by the number of replicas, the regularisers as well; `apply` adds the
-  gradients of all replicas up. So R replicas of batch B make the step of one with batch R*B.
-* **Clipping** would come before that sum, on each replica's own gradient. Here it comes after: the gradients are
-  summed and clipped first, and `apply` is given an R-th of them on each replica.
-* **Rows.** A gradient of an embedding is made dense first, see :func:`prepared`.
-* **Data.** The same datasets, as the strategy distributes them.
+* Loss scaling: `compute_loss` divides the loss and the regularizers by the number of replicas; `apply` sums the
+  gradients of all replicas. R replicas with batch B therefore run the same step as one replica with batch R*B.
+* Clipping: Keras would clip each replica's local gradient before the sum. Here the gradients are summed and clipped
+  first, and `apply` gets 1/R of them on each replica.
+* Embeddings: sparse gradients are made dense first, see :func:`prepared`.
+* Data: the same datasets, distributed by the strategy.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ def fit(
     steps_per_epoch: int | None,
     callbacks: Sequence[Any],
     whole_loss: Callable[[int], bool],
-    own: Sequence[Any] = (),
+    local_variables: Sequence[Any] = (),
     steps: Callable[[], int] = lambda: 1,
     record: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     tracing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
-    """Trains a compiled, built model; callbacks are called as `Model.fit` calls them, and may set `stop_training`.
+    """Train a compiled, built model; callbacks are called as by `Model.fit`, and may set `stop_training`.
 
     Args:
-        model: made in the scope of `strategy`.
-        data: batches (features, labels) or (features, labels, weights), distributed by `strategy` if there is one.
-        strategy: None, or a synchronous one.
-        initial_epoch: the number of the first epoch, for callbacks.
-        epochs: the number of the last one, at most, counted from 1.
-        steps_per_epoch: None: until the data end.
+        model: Model built in the scope of `strategy`.
+        data: Batches (features, labels) or (features, labels, weights), distributed by `strategy` if there is one.
+        strategy: None, or a synchronous strategy.
+        initial_epoch: Index of the first epoch, for callbacks.
+        epochs: Maximum index of the last epoch, counted from 1.
+        steps_per_epoch: None: until the end of the data.
         callbacks: `logs["loss"]` is the loss before the step, which `float` reads.
-        whole_loss: whether the loss of a step, counted from 1, is that of all replicas. Else, and where the step is
-            not an epoch's last, it is that of this worker's, which costs no talk between workers. Must say the same
-            on all of them.
-        own: variables of each replica's own that layers update; a replica that gets no data leaves its own as they are.
-        steps: how many are made by the next call of the compiled function; never beyond the end of an epoch or of the
-            data, and the same on all workers.
-        record: `record(variables, gradients)`, called in the context of a replica while a step is traced, with the
-            gradients of the step, dense and summed over the replicas. None on all workers, or on none.
-        tracing: the block in which the compiled function is called, and so traced.
+        whole_loss: Returns whether the loss of a step, counted from 1, is computed over all replicas. If not, and if
+            the step is not the last of an epoch, it is the loss of this worker, which needs no communication. Must
+            return the same on all workers.
+        local_variables: Replica-local variables that layers update; they are unchanged on a replica that gets no data.
+        steps: Returns the number of steps of the next call of the compiled function; never beyond the end of an epoch
+            or of the data, and the same on all workers.
+        record: `record(variables, gradients)`, called in a replica context while a step is traced, with the gradients
+            of the step, dense and summed over the replicas. Must be None on all workers or on none.
+        tracing: Context in which the compiled function is called, and therefore traced.
     """
     tf = compat.tensorflow()
-    step, several = _step(model, strategy, own, record)
+    step, several = _step(model, strategy, local_variables, record)
     replicas = 1 if strategy is None else strategy.num_replicas_in_sync
     model.stop_training = False
     for callback in callbacks:
@@ -71,19 +71,19 @@ def fit(
         while in_epoch != steps_per_epoch and not model.stop_training:
             for callback in callbacks:
                 callback.on_train_batch_begin(in_epoch, {})
-            made = steps()
+            count = steps()
             try:
                 with tracing():
-                    shares = step(iterator) if made == 1 else several(iterator, tf.constant(made - 1))
+                    shares = step(iterator) if count == 1 else several(iterator, tf.constant(count - 1))
             except tf.errors.OutOfRangeError:
                 ended = True
                 break
-            done, in_epoch = done + made, in_epoch + made
+            done, in_epoch = done + count, in_epoch + count
             if replicas > 1 and (in_epoch == steps_per_epoch or whole_loss(done)):
                 shares = strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
                 logs = {"loss": shares}
             else:
-                logs = {"loss": _OwnLoss(strategy, shares, replicas)}
+                logs = {"loss": _LocalLoss(strategy, shares, replicas)}
             for callback in callbacks:
                 callback.on_train_batch_end(in_epoch - 1, logs)
         if in_epoch:
@@ -95,8 +95,8 @@ def fit(
         callback.on_train_end({})
 
 
-class _OwnLoss:
-    """The mean loss of this worker's replicas; reading it waits for the step."""
+class _LocalLoss:
+    """The mean loss of this worker's replicas; reading it waits for the step to finish."""
 
     def __init__(self, strategy: Any, shares: Any, replicas: int) -> None:
         self._strategy, self._shares, self._replicas = strategy, shares, replicas
@@ -107,20 +107,26 @@ class _OwnLoss:
 
 
 def _step(
-    model: Any, strategy: Any, own: Sequence[Any], record: Callable[[Sequence[Any], Sequence[Any]], None] | None
+    model: Any,
+    strategy: Any,
+    local_variables: Sequence[Any],
+    record: Callable[[Sequence[Any], Sequence[Any]], None] | None,
 ) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
-    """A compiled function of an iterator: makes one step, and gives each replica's share of the loss; and one of an
-    iterator and a number, which makes so many steps more before it."""
+    """Return two compiled functions: `single(iterator)` and `several(iterator, before)`.
+
+    `single` runs one step and returns each replica's share of the loss. `several` runs `before` steps first.
+    """
     tf = compat.tensorflow()
     keras, optimizer = tf.keras, model.optimizer
     replicas = 1 if strategy is None else strategy.num_replicas_in_sync
     variables = model.trainable_variables
 
     def of_replica(batch: Any) -> Any:
-        # Where the data have ended no part of a step is made: counting it does not need the batch, and would be done.
+        # At the end of the data, no part of a step must run; without this the step count, which does not depend on the
+        # batch, would be incremented.
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
             features, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
-            before = [(variable, tf.identity(variable)) for variable in own]
+            before = [(variable, tf.identity(variable)) for variable in local_variables]
             with tf.GradientTape() as tape:
                 outputs = model(features, training=True)
                 loss = _loss(model, features, labels, outputs, weights, replicas)
@@ -133,25 +139,25 @@ def _step(
             optimizer.apply(prepared(optimizer, gradients, replicas), variables)
         return loss
 
-    def one(iterator: Any) -> Any:
+    def single(iterator: Any) -> Any:
         batch = next(iterator)
         return of_replica(batch) if strategy is None else strategy.run(of_replica, args=(batch,))
 
     @tf.function
     def several(iterator: Any, before: Any) -> Any:
         for _ in tf.range(before):
-            one(iterator)
-        return one(iterator)
+            single(iterator)
+        return single(iterator)
 
-    return tf.function(one), several
+    return tf.function(single), several
 
 
 def _loss(model: Any, features: Any, labels: Any, outputs: Any, weights: Any, replicas: int) -> Any:
-    """This replica's share of the loss.
+    """Return this replica's share of the loss.
 
-    For several outputs `compute_loss` also keeps each one's mean, in variables that it would make within the compiled
-    function; several workers cannot do that, and would have to meet in every step to count. `build_keras_model` leaves
-    its weight with each loss, for Keras does not give it back.
+    For several outputs, `compute_loss` also tracks the mean loss of each output, in variables that it creates within
+    the compiled function. Several workers cannot do that, and it would need communication in every step.
+    `build_keras_model` stores the weight in each loss object, because Keras does not expose it.
     """
     if not isinstance(model.loss, Mapping):
         return model.compute_loss(x=features, y=labels, y_pred=outputs, sample_weight=weights, training=True)
@@ -160,58 +166,58 @@ def _loss(model: Any, features: Any, labels: Any, outputs: Any, weights: Any, re
         loss(labels[name], outputs[name], None if weights is None else weights[name]) * loss.loss_weight
         for name, loss in model.loss.items()
     ]
-    return tf.add_n([*shares, *(tf.reduce_sum(one) / replicas for one in model.losses)])
+    return tf.add_n([*shares, *(tf.reduce_sum(regularizer) / replicas for regularizer in model.losses)])
 
 
 def _whole(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
-    """The gradients of all replicas, dense and without the scale of the loss; None where there is none."""
+    """Return the gradients summed over all replicas, dense and unscaled; None for variables without a gradient."""
     tf = compat.tensorflow()
     there = [tf.convert_to_tensor(g) for g in gradients if g is not None]
     if replicas > 1:
         there = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, there)
     scale = optimizer.loss_scale_factor or 1.0
-    found = iter(there)
-    return [None if g is None else next(found) / scale for g in gradients]
+    sums = iter(there)
+    return [None if g is None else next(sums) / scale for g in gradients]
 
 
 def _without_data(tf: Any, features: Any, before: list[tuple[Any, Any]], gradients: list[Any]) -> list[Any]:
-    """Undoes what a batch of no records does, which a replica may get where the data end: its mean is no number.
+    """Undo the effect of an empty batch, which a replica may get at the end of the data; its mean is NaN.
 
     Args:
         tf: TensorFlow.
-        features: the batch.
-        before: variables, and what they were before it.
-        gradients: of the batch.
+        features: The batch.
+        before: Variables and their values before the batch.
+        gradients: Gradients of the batch.
 
     Returns:
-        The gradients, 0 where there was no record.
+        The gradients, 0 for an empty batch.
     """
-    one = tf.nest.flatten(features, expand_composites=True)[0]
-    if one.shape[:1].is_fully_defined():
+    first = tf.nest.flatten(features, expand_composites=True)[0]
+    if first.shape[:1].is_fully_defined():
         return gradients
-    there = tf.shape(one)[0] > 0
+    there = tf.shape(first)[0] > 0
     for variable, value in before:
         variable.assign(tf.where(there, variable, value))
     return [None if g is None else _mapped(tf, g, lambda v: tf.where(there, v, tf.zeros_like(v))) for g in gradients]
 
 
 def prepared(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
-    """What `apply` is given for one replica's gradients: rows made ready, and clipped as the optimizer would.
+    """Return one replica's gradients for `apply`: dense if necessary, and clipped as the optimizer would.
 
-    A gradient of rows, as an embedding has it, may name a row twice, and Keras 3 adds the squares of the parts up, not
-    their sum's; two replicas may name the same row as well. It is made dense for all optimizers but those that add
-    rows up by themselves. Where it is clipped, the sum over replicas comes first, and `apply` sums once more.
+    A sparse gradient of an embedding may have a row twice, and Keras 3 then sums the squares of the parts instead of
+    squaring their sum. Two replicas may have the same row too. It is made dense for all optimizers except those that
+    sum rows. Before clipping, gradients are summed over replicas; `apply` sums them again.
     """
     tf = compat.tensorflow()
     norm, value = optimizer.global_clipnorm, optimizer.clipvalue
     if accumulation.accumulates(optimizer):
-        # It makes them dense, adds them up, and clips their mean.
+        # Gradient accumulation makes them dense, sums them, and clips their mean.
         return gradients
     clipped = norm is not None or value is not None
     if clipped or not keras3_optimizers.takes_rows(optimizer):
         gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     if not clipped or replicas == 1:
-        # The optimizer clips by itself.
+        # The optimizer clips.
         return gradients
     scale = optimizer.loss_scale_factor or 1.0
     there = [g for g in gradients if g is not None]

@@ -1,4 +1,4 @@
-"""The error of a training whose loss or variables are no numbers any more; every engine raises it."""
+"""The error of a training with a NaN or infinite loss or variable, for every engine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from estimator_pipeline.errors import DivergedError
 __all__ = ["diverged"]
 
 
-def diverged(what: str) -> DivergedError:
-    """The error of a training whose loss or variables are no numbers any more.
+def diverged(reason: str) -> DivergedError:
+    """Return the error of a training that has diverged.
 
     Args:
-        what: what was found, and at which step.
+        reason: The value that is not finite, and its step.
     """
     return DivergedError(
-        f"training has diverged: {what}",
-        hint="lower the learning rate, clip gradients, or look at the records of that step; the checkpoints from "
-        "before are kept",
+        f"training has diverged: {reason}",
+        hint="lower the learning rate, clip gradients, or look at the records of that step; earlier checkpoints are "
+        "kept",
     )

@@ -1,4 +1,4 @@
-"""Evaluating checkpoints: one of them with its exports, and the evaluator's whole life."""
+"""Evaluation of checkpoints with their exports, and the main loop of the evaluator."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from estimator_pipeline.errors import TaskFailedError, WaitError
 from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 
-# The defaults of tf.estimator.EvalSpec. A person who wants every checkpoint evaluated writes neither of them, so
-# these two values are read as "not set"; any other value is kept to.
+# The defaults of tf.estimator.EvalSpec. Users who want every checkpoint evaluated set neither of them, so these two
+# values count as "not set"; any other value applies.
 DEFAULT_START_DELAY_SECS = 120
 DEFAULT_THROTTLE_SECS = 600
 
 
 class CheckpointEvaluator(abc.ABC):
-    """Evaluates checkpoints one by one and lets the exporters see each, the last one as the last.
+    """Evaluates checkpoints one by one and calls the exporters for each, and for the final one.
 
     Close it at the end, or use it in a `with` statement: it may hold a graph and a session.
 
     Args:
-        eval_spec: a `tf.estimator.EvalSpec`.
-        exported: what the exporters get as their `estimator`: it has `model_dir` and `export_saved_model`.
-        checkpoint_steps: how many steps there are from one checkpoint to the next; None: they are written by time.
-        progress: told of each evaluation and export.
-        literal_delays: whether EvalSpec's own defaults for its two delays mean what they say, and an evaluation that
-            had to wait takes the newest checkpoint alone, as in tf.estimator.
+        eval_spec: A `tf.estimator.EvalSpec`.
+        exported: The `estimator` argument of exporters; has `model_dir` and `export_saved_model`.
+        checkpoint_steps: Steps between two checkpoints; None: they are written by time.
+        progress: Receives an event for each evaluation and export.
+        literal_delays: Whether EvalSpec's defaults of its two delays apply literally, and an evaluation that had to
+            wait uses only the newest checkpoint, as in tf.estimator.
 
     Attributes:
-        evaluations: what was evaluated, in order.
-        exports: paths of what the exporters wrote.
-        exporters: exporter's name -> the last path that it gave.
-        checkpoint_steps: as given.
-        literal_delays: as given.
+        evaluations: The evaluations, in order.
+        exports: Paths that the exporters wrote.
+        exporters: Name of an exporter -> the last path that it wrote.
+        checkpoint_steps: See above.
+        literal_delays: See above.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class CheckpointEvaluator(abc.ABC):
 
     @abc.abstractmethod
     def metrics_of(self, checkpoint: str) -> Mapping[str, Any] | None:
-        """Evaluates one checkpoint: name -> value, `loss` and `global_step` among them.
+        """Evaluate one checkpoint and return name -> value, including `loss` and `global_step`.
 
-        None where a program's own `evaluate` gives nothing.
+        None if a user-defined `evaluate` returns nothing.
         """
 
     def close(self) -> None:  # noqa: B027 - an engine that keeps nothing has nothing to close
-        """Lets go of what is kept between evaluations. An evaluation after it makes it anew."""
+        """Release what is kept between evaluations. A later evaluation creates it again."""
 
     def __enter__(self) -> CheckpointEvaluator:
         return self
@@ -84,7 +84,7 @@ class CheckpointEvaluator(abc.ABC):
 
     @property
     def last_step(self) -> int:
-        """The step that was evaluated last; -1 before the first."""
+        """The last evaluated step; -1 before the first evaluation."""
         return self.evaluations[-1].global_step if self.evaluations else -1
 
     @property
@@ -102,15 +102,15 @@ class CheckpointEvaluator(abc.ABC):
 
     @property
     def newest_only(self) -> bool:
-        """Whether, of several new checkpoints, all but the newest are passed over."""
+        """Whether only the newest of several new checkpoints is evaluated."""
         return self.literal_delays or self.throttle_secs > 0
 
     def seconds_to_wait(self) -> float:
-        """How long EvalSpec.throttle_secs asks to wait before the next evaluation may start."""
+        """Return the seconds until EvalSpec.throttle_secs allows the next evaluation."""
         return max(0.0, self._last_start + self.throttle_secs - time.monotonic())
 
     def evaluate(self, checkpoint: str, *, final: bool) -> EvaluationResult:
-        """Evaluates one checkpoint, unless it was the last one evaluated, and lets the exporters see it."""
+        """Evaluate one checkpoint, unless it was evaluated last, and call the exporters."""
         step = checkpoint_step(checkpoint)
         if step != self.last_step:
             self._last_start = time.monotonic()
@@ -119,7 +119,7 @@ class CheckpointEvaluator(abc.ABC):
         return self.evaluations[-1]
 
     def take(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
-        """Takes over what the evaluation of a checkpoint gave elsewhere, and lets the exporters see it."""
+        """Add the metrics of a checkpoint that was evaluated elsewhere, and call the exporters."""
         step = checkpoint_step(checkpoint)
         self._note(checkpoint, step, metrics)
         self._export(checkpoint, step, final=False)
@@ -137,7 +137,7 @@ class CheckpointEvaluator(abc.ABC):
         base = os.path.join(self._subject.model_dir, "export")
         for exporter in self._spec.exporters or ():
             if (exporter.name, step) in self._exported:
-                # It exported this very checkpoint before the end of training was known.
+                # It has exported this checkpoint before the end of training was known.
                 continue
             path = exporter.export(
                 estimator=self._subject,
@@ -155,7 +155,7 @@ class CheckpointEvaluator(abc.ABC):
 
 
 def checkpoints(model_dir: str) -> list[str]:
-    """Paths of the trained checkpoints in a model directory, oldest first; that of step 0 is left out."""
+    """Return the paths of the checkpoints in a model directory, oldest first, without that of step 0."""
     tf = compat.tensorflow()
     state = tf.train.get_checkpoint_state(model_dir)
     paths = [seen_here(path, model_dir) for path in state.all_model_checkpoint_paths] if state is not None else []
@@ -163,29 +163,31 @@ def checkpoints(model_dir: str) -> list[str]:
 
 
 def seen_here(checkpoint: str, model_dir: str) -> str:
-    """A checkpoint's path as this task sees it. What is written down is the path of the task that wrote it, where the
-    model directory may be mounted elsewhere, or may have been then."""
+    """Return a checkpoint's path in this task's model directory.
+
+    The stored path is that of the task that wrote it, where the model directory may be mounted at a different path.
+    """
     return os.path.join(model_dir, os.path.basename(checkpoint))
 
 
 def conclude(evaluator: CheckpointEvaluator, training: Mapping[str, Any], *, model_dir: str, task: str) -> TrainResult:
-    """Evaluates the final checkpoint; the result lacks only what the training tasks say of themselves.
+    """Evaluate the final checkpoint, and return the result without the reports of the training tasks.
 
     Args:
-        evaluator: evaluates it.
-        training: the chief's word of the end of training.
-        model_dir: this task's.
-        task: this task's name.
+        evaluator: The evaluator.
+        training: The chief's status at the end of training.
+        model_dir: This task's model directory.
+        task: This task's name.
 
     Raises:
-        TaskFailedError: there is no checkpoint.
+        TaskFailedError: There is no checkpoint.
     """
     if training["checkpoint"] is None:
         raise TaskFailedError(
             "training ended without a checkpoint, so there is nothing to evaluate",
             code="training/no-checkpoint",
             found=f"no checkpoint in {model_dir}",
-            hint="see whether the input has any records, and whether save_checkpoints_steps is set",
+            hint="check that the input has records, and that save_checkpoints_steps is set",
         )
     checkpoint = seen_here(training["checkpoint"], model_dir)
     final = evaluator.evaluate(checkpoint, final=True)
@@ -210,20 +212,21 @@ def follow_training(
     model_dir: str,
     checkpoint_timeout: float,
 ) -> Mapping[str, Any] | None:
-    """The evaluator's life: evaluates each checkpoint as it appears and the final one last, then returns.
+    """Evaluate each checkpoint when it appears, until training has ended.
 
     Args:
-        evaluator: what evaluates, and knows EvalSpec's delays.
-        rendezvous: says when training has ended, and how.
-        model_dir: where the checkpoints are.
-        checkpoint_timeout: seconds without any new checkpoint or word from the chief after which it gives up.
+        evaluator: The evaluator, with EvalSpec's delays.
+        rendezvous: Has the status of training.
+        model_dir: Folder of the checkpoints.
+        checkpoint_timeout: Seconds without a new checkpoint or status of the chief after which to give up.
 
     Returns:
-        The chief's last word: state, global step, final checkpoint. None: its model directory is another one.
+        The chief's last status: state, global step, final checkpoint. None: the chief has a different model directory.
 
     Raises:
-        TaskFailedError: training failed.
-        WaitError: nothing new for `checkpoint_timeout` seconds, or the chief's server went away, or never came.
+        TaskFailedError: Training failed.
+        WaitError: Nothing new for `checkpoint_timeout` seconds; or the connection to the chief's server was lost, or
+            it never started.
     """
     watch = calls = None
     cluster = rendezvous.tf_config.cluster
@@ -235,12 +238,12 @@ def follow_training(
     news = time.monotonic()
     queue = _Queue(evaluator, rendezvous, model_dir)
     while True:
-        # Read before the checkpoints: what is finished then has written all of them.
-        said = rendezvous.training()
+        # Read before the checkpoints: if training is finished, all of them are written.
+        status = rendezvous.training()
         if rendezvous.apart:
             return None
-        rendezvous.raise_if_other_job(said)
-        training = in_state(said, "finished")
+        rendezvous.raise_if_other_job(status)
+        training = in_state(status, "finished")
         pending = queue.pending()
         if training is not None:
             while pending and not evaluator.newest_only:
@@ -249,14 +252,14 @@ def follow_training(
                     _evaluate_if_there(evaluator, path)
                 pending = queue.pending()
             return training
-        raise_if_over(said, rendezvous.tf_config.task)
+        raise_if_over(status, rendezvous.tf_config.task)
         if pending and time.monotonic() >= not_before and evaluator.seconds_to_wait() == 0:
             _evaluate_if_there(evaluator, queue.take())
             news = time.monotonic()
             continue
         if watch is not None:
             watch.check("the next checkpoint")
-            # A chief that trains alone has no server, and says something.
+            # A chief that trains without workers has no server, but publishes its status.
             silent = not (rendezvous.answered or watch.seen)
             if silent and calls is not None and calls.due and (line := calls.look_for_missing()):
                 logger.warning("%s", line)
@@ -265,7 +268,7 @@ def follow_training(
             raise WaitError(
                 f"{rendezvous.tf_config.task} saw no new checkpoint for {checkpoint_timeout:.0f} s",
                 found=f"none in {model_dir}" if not last else f"latest in {model_dir}: step {last}",
-                hint="see the chief's log; where checkpoints are farther apart, raise checkpoint_timeout",
+                hint="read the chief's log; if checkpoints are farther apart, increase checkpoint_timeout",
             )
         time.sleep(POLL_SECS)
 
@@ -273,7 +276,7 @@ def follow_training(
 class _Queue:
     """The checkpoints of a run in progress that wait for their evaluation, oldest first.
 
-    Says so where checkpoints were deleted (RunConfig's keep_checkpoint_max) before their turn came.
+    It warns of checkpoints that were deleted (RunConfig's keep_checkpoint_max) before their evaluation.
     """
 
     def __init__(self, evaluator: CheckpointEvaluator, rendezvous: Rendezvous, model_dir: str) -> None:
@@ -286,48 +289,48 @@ class _Queue:
         self.last_step: int | None = None
 
     def _begin(self) -> None:
-        said = self._rendezvous.training() or {}
+        status = self._rendezvous.training() or {}
         steps = [checkpoint_step(path) for path in checkpoints(self._model_dir)]
-        # Of what an earlier run left, only its last checkpoint is worth an evaluation. Without the chief's word
-        # this run has not written any yet.
-        first: int | None = said.get("from_step", steps[-1] if steps else None)
+        # Only the last checkpoint of an earlier run is worth an evaluation. Without a status of the chief, this run
+        # has not written any checkpoint yet.
+        first: int | None = status.get("from_step", steps[-1] if steps else None)
         self._seen = {step for step in steps if first is not None and step < first}
-        self.last_step = said.get("from_step", max(self._seen, default=None))
+        self.last_step = status.get("from_step", max(self._seen, default=None))
         self._begun = True
 
     def pending(self) -> list[str]:
-        """The paths that wait now."""
+        """Return the paths that wait for evaluation."""
         if not self._begun:
             if self._rendezvous.is_unanswered():
-                # Only the chief's word tells an earlier run's checkpoints from those that it has written by now.
+                # Only the chief's status distinguishes an earlier run's checkpoints from those of this run.
                 return []
             self._begin()
         known = {checkpoint_step(path) for path in self._pending}
-        found = {checkpoint_step(path): path for path in checkpoints(self._model_dir)}
-        self._pending = [path for step, path in found.items() if step not in self._seen]
+        existing = {checkpoint_step(path): path for path in checkpoints(self._model_dir)}
+        self._pending = [path for step, path in existing.items() if step not in self._seen]
         if not self._evaluator.newest_only:
-            self._tell_of_lost(sorted(known - set(found)))
+            self._warn_of_lost(sorted(known - set(existing)))
         return self._pending
 
     def take(self) -> str:
-        """The path whose turn it is."""
+        """Remove and return the path to evaluate next."""
         path = self._pending[-1 if self._evaluator.newest_only else 0]
         step = checkpoint_step(path)
         if not self._evaluator.newest_only:
-            self._tell_of_gap(step)
+            self._warn_of_gap(step)
         self._seen.update(checkpoint_step(p) for p in self._pending if checkpoint_step(p) <= step)
         self.last_step = step
         self._pending = [p for p in self._pending if checkpoint_step(p) > step]
         return path
 
-    def _tell_of_lost(self, steps: list[int]) -> None:
+    def _warn_of_lost(self, steps: list[int]) -> None:
         if steps:
             self._seen.update(steps)
             self.last_step = steps[-1]
             logger.warning("The checkpoints of steps %s were deleted before their evaluation; %s", steps, _HINT)
 
-    def _tell_of_gap(self, step: int) -> None:
-        """Of checkpoints that came and went during one evaluation, only the steps without one tell."""
+    def _warn_of_gap(self, step: int) -> None:
+        """Warn of checkpoints that were written and deleted during one evaluation, detected by missing steps."""
         every = self._evaluator.checkpoint_steps
         if every and self.last_step is not None and step - self.last_step >= 2 * every:
             logger.warning(
@@ -338,13 +341,13 @@ class _Queue:
 
 
 _HINT = (
-    "evaluation is slower than training. Raise keep_checkpoint_max to keep them until then, or write fewer "
+    "evaluation is slower than training. Increase keep_checkpoint_max to keep them until then, or write fewer "
     "(save_checkpoints_steps)"
 )
 
 
 def _evaluate_if_there(evaluator: CheckpointEvaluator, path: str) -> None:
-    """Evaluates a checkpoint that the chief may be deleting at this moment (keep_checkpoint_max)."""
+    """Evaluate a checkpoint that the chief may be deleting at this moment (keep_checkpoint_max)."""
     tf = compat.tensorflow()
     try:
         evaluator.evaluate(path, final=False)

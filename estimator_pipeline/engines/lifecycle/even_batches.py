@@ -1,4 +1,4 @@
-"""Input functions of an evaluation on several replicas of one process, whose batches can be dealt out."""
+"""Evaluation input functions with an equal number of batches for each replica of one process."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ __all__ = ["UNEVEN", "in_even_batches"]
 
 
 def in_even_batches(input_fn: Callable[..., Any], replicas: int) -> Callable[..., Any]:
-    """An input function whose dataset has whole rounds; what gives no dataset stays as it is.
+    """Return an input function whose dataset has an equal number of batches per replica.
 
     Args:
-        input_fn: of an evaluation in one process. Those of this package have whole rounds.
-        replicas: of this process.
+        input_fn: Input function of an evaluation in one process. Those of this package are unchanged, and so are those
+            that return no dataset.
+        replicas: Number of replicas of this process.
     """
     if replicas < 2 or isinstance(input_fn, InputFn):
         return input_fn
 
     def outer(*args: Any, **kwargs: Any) -> Any:
-        found = input_fn(*args, **kwargs)
+        data = input_fn(*args, **kwargs)
         tf: Any = compat.tensorflow()
-        return (
-            even_batches(found, replicas) if isinstance(found, tf.data.Dataset | tf.compat.v1.data.Dataset) else found
-        )
+        return even_batches(data, replicas) if isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset) else data
 
-    # TensorFlow looks at the names of its parameters.
+    # TensorFlow inspects the names of its parameters.
     outer.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
     outer.__name__ = getattr(input_fn, "__name__", "input_fn")
     return outer

@@ -18,38 +18,38 @@ _STOPPING_POLL_SECS = 0.1
 
 
 def serve(rendezvous: Rendezvous, *, startup: float, leaving: float) -> Mapping[str, Any]:
-    """Until training has ended; gives the chief's word of it. The server runs by itself.
+    """Wait for the end of training, and return the chief's status. The server runs in its own threads.
 
     Args:
-        rendezvous: of the run.
-        startup: seconds for the chief to appear.
-        leaving: after training failed or was asked to end, seconds for the others to leave it.
+        rendezvous: Rendezvous of the run.
+        startup: Seconds for the chief to start.
+        leaving: Seconds for the other tasks to leave training after it failed or was stopped.
 
     Raises:
-        TaskFailedError, WaitError, OtherJobError: see :meth:`Rendezvous.wait`.
+        TaskFailedError, WaitError, OtherJobError: See :meth:`Rendezvous.wait`.
     """
     cluster = rendezvous.tf_config.cluster
     assert cluster is not None
     watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=startup)
     try:
-        found: Mapping[str, Any] = rendezvous.wait(
+        status: Mapping[str, Any] = rendezvous.wait(
             "the end of training", end_of_training, timeout=float("inf"), watch=watch, poll=_POLL_SECS
         )
     except TaskFailedError:
-        # A chief that is told by another task may be making its session: without its variables it would wait there.
+        # A chief may still be creating its session: without the variables of this server it would hang.
         deadline = time.monotonic() + leaving
         while answers(cluster.address(cluster.chief)) and time.monotonic() < deadline:
             time.sleep(_STOPPING_POLL_SECS)
         raise
     deadline = time.monotonic() + leaving
-    while found["state"] == "preempted" and time.monotonic() < deadline:
+    while status["state"] == "preempted" and time.monotonic() < deadline:
         reports = [rendezvous.task_report(task) for task in cluster.training_tasks]
         if not any(report is not None and report["state"] == "here" for report in reports):
             break
         time.sleep(_STOPPING_POLL_SECS)
-    return found
+    return status
 
 
-def end_of_training(said: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The chief's word, where it says that training has ended."""
-    return in_state(said, "preempted", "finished")
+def end_of_training(status: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the chief's status if training has ended, else None."""
+    return in_state(status, "preempted", "finished")

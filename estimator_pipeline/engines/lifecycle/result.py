@@ -1,4 +1,4 @@
-"""What a finished job gives back, the same on every task of the cluster."""
+"""The result of a finished job, the same on every task of the cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 # Why training ended.
 REACHED = "max_steps reached"
 DATA_ENDED = "data ended"
-STOPPED = "stopped"  # a hook asked for it: early stopping, a time limit
+STOPPED = "stopped"  # by a hook: early stopping, a time limit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """One checkpoint's evaluation. `metrics` holds plain floats (and lists, for metrics that are arrays)."""
+    """One checkpoint's evaluation. `metrics` has plain floats (and lists, for metrics that are arrays)."""
 
     global_step: int
     metrics: Mapping[str, Any]
@@ -26,11 +26,11 @@ class EvaluationResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """What one training task did.
+    """The report of one training task.
 
     Attributes:
-        steps: training steps that this task itself ran in this run.
-        records: records that it read for them; None where the input's batch size is not known.
+        steps: Training steps that this task ran in this run.
+        records: Records that it read for them; None if the batch size of the input is unknown.
     """
 
     steps: int
@@ -39,20 +39,20 @@ class TaskReport:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """The result of a job. Equal on every task: `task` is left out of the comparison.
+    """The result of a job. Equal on every task: comparison ignores `task`.
 
     Attributes:
-        global_step: the step of the final checkpoint.
-        metrics: the final checkpoint's evaluation: name -> value, `loss` and `global_step` among them.
-        checkpoint: path of the final checkpoint.
-        exports: paths of the SavedModels that the exporters wrote, in order.
-        exporters: exporter's name -> the last of these paths that is its own.
-        ended: why training ended: "max_steps reached", "data ended" or "stopped".
-        evaluations: every evaluation of this run, in order of the step.
-        tasks: training task ("worker:1") -> what it did.
-        evaluated_by: the task that evaluated ("evaluator:0", "chief:0", …).
-        model_dir: where all of it lies.
-        task: the task that this object was given to.
+        global_step: The step of the final checkpoint.
+        metrics: The final checkpoint's evaluation: name -> value, including `loss` and `global_step`.
+        checkpoint: Path of the final checkpoint.
+        exports: Paths of the SavedModels that the exporters wrote, in order.
+        exporters: Name of an exporter -> the last of its paths.
+        ended: Why training ended: "max_steps reached", "data ended" or "stopped".
+        evaluations: Every evaluation of this run, in order of the step.
+        tasks: Training task ("worker:1") -> its report.
+        evaluated_by: The task that evaluated ("evaluator:0", "chief:0", …).
+        model_dir: The model directory.
+        task: The task that returned this object.
     """
 
     global_step: int
@@ -68,15 +68,15 @@ class TrainResult:
     task: str = dataclasses.field(default="", compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for `json.dumps`. `task` is left out: the rest is every task's."""
+        """Return plain values for `json.dumps`, without `task`: the rest is the same on every task."""
         plain = dataclasses.asdict(self)
         del plain["task"]
         plain["exports"] = list(self.exports)
         plain["evaluations"] = [dataclasses.asdict(e) for e in self.evaluations]
         return plain
 
-    def told(self) -> dict[str, Any]:
-        """What the launcher is told of it: the fields of the event `result`."""
+    def event_fields(self) -> dict[str, Any]:
+        """Return the fields of the launcher's event `result`."""
         return {
             "status": self.ended,
             "global_step": self.global_step,
@@ -107,7 +107,7 @@ class TrainResult:
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as JSON can hold them without loss: numpy scalars as Python numbers, arrays as lists, bytes as text."""
+    """Return metrics as JSON values without loss: NumPy scalars as Python numbers, arrays as lists, bytes as text."""
     return {name: _plain(value) for name, value in metrics.items()}
 
 
@@ -122,16 +122,16 @@ def _plain(value: Any) -> Any:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """JSON text, keys in order. NaN and infinities are written as Python's json does and read back by it."""
+    """Return JSON text with sorted keys. NaN and infinities are written, and read back, as by Python's json."""
     return json.dumps(document, indent=1, sort_keys=True)
 
 
 def records_of(input_fn: Any, strategy: Any, steps: int) -> int | None:
-    """The records that this task has read for its steps; None: its input function does not say how large a batch is."""
+    """Return the number of records that this task read for its steps; None if the batch size is unknown."""
     batch = getattr(input_fn, "global_batch_size", None)
     if batch is None:
         return None
     if strategy is None or strategy.num_replicas_in_sync <= 1:
         return int(steps * batch)
-    own = len(strategy.extended.worker_devices)
-    return int(steps * batch * own // strategy.num_replicas_in_sync)
+    local = len(strategy.extended.worker_devices)
+    return int(steps * batch * local // strategy.num_replicas_in_sync)

@@ -1,4 +1,4 @@
-"""What every engine lets its caller say, and what its training gives back."""
+"""Options common to all engines, and the outcome of a training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["TrainOptions", "TrainingOutcome"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOutcome:
-    """What this task's training came to: steps that it ran, and whether its data came to their end."""
+    """The outcome of this task's training: the steps that it ran, and whether its data ended."""
 
     steps: int
     data_ended: bool
@@ -22,25 +22,23 @@ class TrainingOutcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What every engine lets its caller say.
+    """Options common to all engines.
 
     Attributes:
-        evaluator: whether the job has an evaluator task. None: it has one if the launcher or TF_CONFIG says so,
-            or, where neither says anything, if one has greeted by the time training ends.
-        evaluate_during_training: whether the chief evaluates each checkpoint. None: a single process and a `master`
-            do, a chief does not.
-        result_timeout: seconds that a task waits for the result once training has ended.
-        checkpoint_timeout: seconds without a new checkpoint after which the evaluator gives up.
-        startup_timeout: seconds that a task waits for the others to appear; by default what the environment variable
-            ESTIMATOR_PIPELINE_START_SECS says, or 1800.
-        identity: what this run is made of; None: what its seed and its input function tell.
-        shared: what every task of a job file must have in common
-            (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`), as far as it is known without a look at
-            the data;
-            None: this is a program's, whose tasks may differ.
-        accept_changes: whether a run may go on from the checkpoint of a run that was made of other things.
-        preemption_signals: names of the signals that ask a task to end with a checkpoint. None: what the environment
-            variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.
+        evaluator: Whether the job has an evaluator task. None: as set by the launcher or TF_CONFIG; if neither does, an
+            evaluator that has connected by the end of training is used.
+        evaluate_during_training: Whether the chief evaluates each checkpoint during training. None: a single process
+            and a `master` do, a chief does not.
+        result_timeout: Seconds that a task waits for the result after the end of training.
+        checkpoint_timeout: Seconds without a new checkpoint after which the evaluator gives up.
+        startup_timeout: Seconds that a task waits for the other tasks to start; by default the environment variable
+            ESTIMATOR_PIPELINE_START_SECS, or 1800.
+        identity: Returns the run identity; None: the seed and the description of the input function.
+        shared: Settings of a job file that all tasks must share, without reading the data
+            (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`). None: a program, whose tasks may differ.
+        accept_changes: Whether the run may resume from a checkpoint of a run with a different identity.
+        preemption_signals: Names of the signals that stop a task with a checkpoint. None: the environment variable
+            ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS, or SIGTERM.
     """
 
     evaluator: bool | None = None

@@ -1,4 +1,4 @@
-"""Before the first step: the model directory is this run's own, and all workers go on from the same checkpoint."""
+"""Before the first step: lock the model directory, and resume all workers from the same checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 # How long a shared file system may take to show every task the same checkpoints.
 AGREE_SECS = 60.0
-# How often a task looks for the chief's first word, which the others wait for as well.
+# How often a task looks for the chief's first status.
 _MEET_SECS = 0.05
 
 
@@ -49,37 +49,37 @@ def own_model_dir(
     *,
     rendezvous: Rendezvous,
     owner: str,
-    made_of: Callable[[], RunIdentity],
+    build_identity: Callable[[], RunIdentity],
     accept_changes: bool,
     on_failure: Callable[[BaseException], None],
     known: str = "",
     input_fn: Any = None,
 ) -> Iterator[int]:
-    """In the block, the model directory is this run's; gives the step of its latest checkpoint, which is whole.
+    """Hold the lock on the model directory within the block; yields the step of its latest undamaged checkpoint.
 
     For the task that writes the checkpoints.
 
     Args:
-        model_dir: the model directory.
-        rendezvous: of this run.
-        owner: this task's name.
-        made_of: what this run is made of.
-        accept_changes: whether it may go on from a run that was made of other things.
-        on_failure: told why the run cannot begin, for the tasks that wait for it. Where another job trains there, the
-            rendezvous is.
-        known: the path of a checkpoint that an attempt before this one has told; "" for none.
-        input_fn: of training, which goes on under the shard policy that the run began under.
+        model_dir: The model directory.
+        rendezvous: Rendezvous of this run.
+        owner: This task's name.
+        build_identity: Returns the run identity.
+        accept_changes: Whether to resume from a run with a different identity.
+        on_failure: Receives the error if the run cannot start, for the tasks that wait for it. If a different job
+            trains there, the rendezvous publishes it instead.
+        known: Path of a checkpoint that an earlier attempt reported; "" for none.
+        input_fn: Training input function, which resumes with the shard policy of the run.
 
     Raises:
-        ConfigError: another job trains there, or this run is another one than the checkpoint's; or there is no
-            checkpoint, and there was one for an attempt before.
-        TaskFailedError: there are checkpoints, and none of them is whole; the disk is full, or cannot be written.
+        ConfigError: A different job trains there; or the run identity differs from the checkpoint's; or the checkpoints
+            of an earlier attempt are missing.
+        TaskFailedError: No checkpoint is complete; or the disk is full or cannot be written.
     """
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(lock.hold(model_dir, owner=owner, run_id=rendezvous.run_id))
         except PipelineError as error:
-            # Not as a failure of training: that word is the other job's, whose tasks would read it.
+            # Not as a failure of training: the tasks of the other job would read that status.
             with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
                 rendezvous.publish_refusal(str(error)[:2000])
             raise
@@ -89,13 +89,13 @@ def own_model_dir(
                 latest = checkpoints.rescue(model_dir, finite=diverged)
             step = max(0, checkpoint_step(latest)) if latest else 0
             if latest is None and known:
-                _refuse_to_begin_anew(model_dir, known)
+                _refuse_to_start_over(model_dir, known)
             if _follow(input_fn, identity.policy_of(model_dir) if step else None):
-                logger.info("Training goes on with shard_policy file, by which this run began (auto is data today)")
-            # Reads the data: what is wrong with those is not the model directory's fault.
-            made = made_of()
+                logger.info("Training resumes with shard_policy file, with which this run started (auto is now data)")
+            # Reads the data, whose errors must not be explained as errors of the model directory.
+            run_identity = build_identity()
             with disk.explaining(model_dir):
-                identity.check(model_dir, made, step=step, accept=accept_changes)
+                identity.check(model_dir, run_identity, step=step, accept=accept_changes)
         except Exception as error:
             on_failure(error)
             raise
@@ -103,88 +103,89 @@ def own_model_dir(
 
 
 def _follow(input_fn: Any, policy: str | None) -> bool:
-    """Lets the policy "auto" be the one that the run began under; whether it is."""
+    """Set the policy "auto" to that of the run, and return whether it changed."""
     follow = getattr(input_fn, "follow", None)
     return follow is not None and follow(policy)
 
 
-def _refuse_to_begin_anew(model_dir: str, known: str) -> None:
-    """Nobody who is started again by itself may train from step 0 what has been trained."""
+def _refuse_to_start_over(model_dir: str, known: str) -> None:
+    """Raise a ConfigError: an automatic restart must not train again from step 0."""
     if os.path.dirname(os.path.abspath(known)) != os.path.abspath(model_dir):
-        return  # of another training of the same program
+        return  # it belongs to a different training of the same program
     raise ConfigError(
-        f"the checkpoints of {model_dir} are gone: training had written {os.path.basename(known)}, and there is none",
+        f"the checkpoints of {model_dir} are gone: training had written {os.path.basename(known)}, which is missing",
         code="model-dir/damaged",
         found="an empty folder, or one that is not mounted" if os.path.isdir(model_dir) else "no such folder",
-        hint="bring the folder back (a file system that is not mounted, a folder that was moved) and start the job "
-        "again; where it is to begin at step 0, start it again as it is",
+        hint="restore the folder (mount the file system, or move the folder back) and start the job again; to start "
+        "from step 0, start it again without changes",
     )
 
 
 def meet(
     rendezvous: Rendezvous, model_dir: str, input_fn: Any = None, *, asked: Callable[[], bool], timeout: float
 ) -> str:
-    """Until the chief has answered this task, by files or at its server. For a worker.
+    """Wait until the chief has answered this task, by files or by its server. For a worker.
 
     Args:
-        rendezvous: of this run, which this task attends.
-        model_dir: this task's.
-        input_fn: of training, which goes on under the shard policy that the run began under.
-        asked: whether this task is asked to end; then it waits no longer.
-        timeout: seconds for the chief's server to appear.
+        rendezvous: Rendezvous of this run.
+        model_dir: This task's model directory.
+        input_fn: Training input function, which resumes with the shard policy of the run.
+        asked: Returns whether this task was asked to stop; the wait then ends.
+        timeout: Seconds for the chief's server to start.
 
     Returns:
-        Where this task trains: `model_dir`; where that is not the chief's, a folder in it that is removed in the end.
+        The directory in which this task trains: `model_dir`, or a temporary folder in it if the chief's is a different
+        one.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: see :meth:`Rendezvous.wait`.
+        TaskFailedError, PreemptedError, WaitError: See :meth:`Rendezvous.wait`.
     """
     cluster = rendezvous.tf_config.cluster
     assert cluster is not None
     watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=timeout)
 
-    def look(said: Mapping[str, Any] | None) -> Any:
-        return in_state(said, "running", "finished") or asked() or None
+    def look(status: Mapping[str, Any] | None) -> Any:
+        return in_state(status, "running", "finished") or asked() or None
 
-    rendezvous.wait("the chief's first word", look, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
+    rendezvous.wait("the chief's first status", look, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
     _follow(input_fn, (rendezvous.training() or {}).get("policy"))
     if not rendezvous.apart:
         return model_dir
     logger.warning(
-        "%s: %s is not the model_dir of %s. Training goes on from the chief's checkpoint, and what the tasks tell each "
-        "other goes through the chief's TensorFlow server",
+        "%s: %s is not the model_dir of %s. Training resumes from the chief's checkpoint, and the tasks communicate "
+        "through the chief's TensorFlow server",
         *(rendezvous.tf_config.task, model_dir, cluster.chief),
     )
     return write_dir(model_dir, rendezvous.tf_config)
 
 
 def files_of_start(model_dir: str) -> dict[str, int]:
-    """The files of the checkpoint that training goes on from: name -> bytes; empty without one. For the chief."""
+    """Return the files of the checkpoint to resume from: name -> size in bytes; empty without one. For the chief."""
     tf = compat.tensorflow()
     latest = tf.train.latest_checkpoint(model_dir)
-    found = [] if latest is None else checkpoint_files.files_of(latest)
-    return {os.path.basename(p): tf.io.gfile.stat(p).length for p in found if not p.endswith(".meta")}
+    files = [] if latest is None else checkpoint_files.files_of(latest)
+    return {os.path.basename(p): tf.io.gfile.stat(p).length for p in files if not p.endswith(".meta")}
 
 
 def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
-    """Copies the checkpoint that training goes on from into a folder, for a task that does not see the chief's.
+    """Copy the checkpoint to resume from, for a task that does not see the chief's model directory.
 
     Args:
-        rendezvous: of this run.
-        to: the folder; what is in it goes.
-        timeout: seconds for the chief to say which one it is.
+        rendezvous: Rendezvous of this run.
+        to: The target folder; its content is removed.
+        timeout: Seconds to wait for the chief's status.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: see :meth:`Rendezvous.wait`.
+        TaskFailedError, PreemptedError, WaitError: See :meth:`Rendezvous.wait`.
     """
     tf = compat.tensorflow()
     if tf.io.gfile.exists(to):
         tf.io.gfile.rmtree(to)
     tf.io.gfile.makedirs(to)
-    said = rendezvous.wait(
-        "the chief's checkpoint", lambda said: in_state(said, "running", "finished"), timeout=timeout
+    status = rendezvous.wait(
+        "the chief's checkpoint", lambda status: in_state(status, "running", "finished"), timeout=timeout
     )
-    files = said.get("start", {})
+    files = status.get("start", {})
     rendezvous.files.fetch(files, to=to)
     for name in files:
         if name.endswith(".index"):
@@ -192,98 +193,100 @@ def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
 
 
 def latest_step(model_dir: str) -> int:
-    """The step of the newest checkpoint, 0 without one."""
+    """Return the step of the newest checkpoint, 0 without one."""
     latest = compat.tensorflow().train.latest_checkpoint(model_dir)
     return checkpoint_step(latest) if latest else 0
 
 
 def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> int:
-    """The step of the checkpoint that all workers go on from: the chief's, who has seen that it is whole.
+    """Return the step of the checkpoint that all workers resume from: the chief's, which the chief has verified.
 
-    Where there is no coordination service (a single process, the chief of parameter servers) it is the latest that is
-    seen here.
+    Without a coordination service (a single process, the chief of parameter servers) it is the latest one seen here.
 
     Raises:
-        ClusterError: this task sees another one than the chief.
-        WaitError: a task did not say what it sees in time.
+        ClusterError: This task sees a different checkpoint than the chief.
+        WaitError: A task did not report its checkpoint in time.
     """
-    own = latest_step(model_dir)
+    local = latest_step(model_dir)
     cluster = tf_config.cluster
     if cluster is None:
-        return own
+        return local
     tasks = [str(task) for task in cluster.training_tasks]
-    told = coordination.exchange("latest checkpoint", str(own), own=str(tf_config.task), tasks=tasks, timeout=timeout)
-    if told is None:
-        return own
-    step = int(told[str(cluster.chief)])
-    # A network file system may show what the chief has just tidied up a moment later.
+    steps = coordination.exchange(
+        "latest checkpoint", str(local), own=str(tf_config.task), tasks=tasks, timeout=timeout
+    )
+    if steps is None:
+        return local
+    step = int(steps[str(cluster.chief)])
+    # A network file system may show recent changes by the chief with a delay.
     deadline = time.monotonic() + AGREE_SECS
-    while (own := latest_step(model_dir)) != step and time.monotonic() < deadline:
+    while (local := latest_step(model_dir)) != step and time.monotonic() < deadline:
         time.sleep(POLL_SECS)
-    if own != step:
+    if local != step:
         raise ClusterError(
             f"{tf_config.task} and {cluster.chief} do not see the same checkpoints in {model_dir}",
             code="cluster/folder-not-shared",
-            found=f"the latest here: step {own}; there: step {step}",
-            hint="give a model_dir that all tasks share, by the same path; clear copies that a task has of its own",
+            found=f"the latest here: step {local}; there: step {step}",
+            hint="use a model_dir that all tasks share, by the same path; remove separate copies of a task",
         )
     return step
 
 
 def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout: float) -> dict[str, list[Any]]:
-    """:func:`identity.optimizer_changes`, as the chief sees them; for all workers of synchronous training.
+    """Return the chief's :func:`identity.optimizer_changes`, on all workers of synchronous training.
 
     Raises:
-        WaitError: a task did not say what it sees in time.
+        WaitError: A task did not report its changes in time.
     """
-    own, cluster = identity.optimizer_changes(model_dir, step=step), tf_config.cluster
+    local, cluster = identity.optimizer_changes(model_dir, step=step), tf_config.cluster
     if cluster is None:
-        return own
+        return local
     tasks = [str(task) for task in cluster.training_tasks]
-    told = coordination.exchange(
-        "changes of the optimizer", json.dumps(own), own=str(tf_config.task), tasks=tasks, timeout=timeout
+    changes = coordination.exchange(
+        "changes of the optimizer", json.dumps(local), own=str(tf_config.task), tasks=tasks, timeout=timeout
     )
-    return own if told is None else json.loads(told[str(cluster.chief)])
+    return local if changes is None else json.loads(changes[str(cluster.chief)])
 
 
 def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:
-    """The step at which a worker of a parameter-server job goes on: that of the chief's checkpoint, or a later one.
+    """Return the step at which a worker of a parameter-server job resumes: the chief's checkpoint, or a later one.
 
-    Before the chief has looked, the newest checkpoint may be a damaged one that it is about to set aside, and where the
-    state file is torn there seems to be none.
+    Before the chief has checked them, the newest checkpoint may be a damaged one that it is about to set aside, or
+    there may seem to be none if the state file is truncated.
 
     Args:
-        rendezvous: of this run.
-        model_dir: the model directory.
-        asked: whether this task is asked to end; then the chief is not waited for.
-        timeout: seconds for the chief to say where it goes on.
+        rendezvous: Rendezvous of this run.
+        model_dir: The model directory.
+        asked: Returns whether this task was asked to stop; the wait then ends.
+        timeout: Seconds to wait for the chief's status.
 
     Raises:
-        TaskFailedError: the chief cannot begin; PreemptedError: it is asked to end.
-        WaitError: it has not said so in time.
+        TaskFailedError: The chief cannot start.
+        PreemptedError: Training was asked to stop.
+        WaitError: The chief has not published its status in time.
     """
 
-    def look(said: Mapping[str, Any] | None) -> int | None:
-        running = in_state(said, "running", "finished")
+    def look(status: Mapping[str, Any] | None) -> int | None:
+        running = in_state(status, "running", "finished")
         if running is None:
             return 0 if asked() else None
         return int(running["from_step"])
 
-    step: int = rendezvous.wait("the chief's word on where training goes on", look, timeout=timeout)
+    step: int = rendezvous.wait("the step at which the chief resumes training", look, timeout=timeout)
     return max(step, latest_step(model_dir))
 
 
 def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None:
-    """All workers must have the same number of devices: a collective with another count never completes.
+    """Check that all workers have the same number of devices: otherwise a collective never completes.
 
     Raises:
-        ClusterError: they have not.
-        WaitError: a task did not say how many it has in time.
+        ClusterError: The numbers differ.
+        WaitError: A task did not report its number in time.
     """
     assert tf_config.cluster is not None
-    own = len(strategy.extended.worker_devices)
+    local = len(strategy.extended.worker_devices)
     tasks = [str(task) for task in tf_config.cluster.training_tasks]
-    counts = coordination.exchange("device count", str(own), own=str(tf_config.task), tasks=tasks, timeout=timeout)
+    counts = coordination.exchange("device count", str(local), own=str(tf_config.task), tasks=tasks, timeout=timeout)
     if counts is not None and len(set(counts.values())) > 1:
         raise ClusterError(
             "the workers have different numbers of devices; synchronous training would never finish a step",

@@ -1,7 +1,7 @@
-"""How many train steps one session call makes: arithmetic alone, so that every worker comes to the same numbers.
+"""The number of train steps per session call, computed without communication: the same on every worker.
 
-A call of `r` steps is seen by hooks once, at its last step. So a call ends with each step that somebody wants to see:
-a step that is logged, summarised, saved, the last one. Between them it is as long as `most` allows.
+Hooks see a call of several steps once, at its last step. A call therefore ends with each step that must be visible: a
+step that is logged, summarized or saved, and the last one. Otherwise it is as long as `most` allows.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from collections.abc import Callable, Iterable
 __all__ = ["AUTO", "MOST", "CallLengthTuner", "CallSchedule", "StepInterval"]
 
 AUTO = "auto"
-# No call of `auto` is longer.
+# Maximum steps of a call with `auto`.
 MOST = 256
-# What a call of `auto` should take: a signal waits for the end of the call, and what a call costs besides its steps
-# (about a millisecond) is small beside it.
+# Target duration of a call with `auto`: a signal waits for the end of the call, and the overhead of a call (about a
+# millisecond) is small in comparison.
 CALL_SECS = 0.05
-# Single calls that are timed, after the first ones, which start threads and fill buffers.
+# Single-step calls to skip (they start threads and fill buffers), and to time.
 _WARM, _SINGLE = 4, 8
-# Calls of several steps that are timed; the first one builds its executor. Borders may cut all of them to one step.
+# Multi-step calls to time; the first one builds its executor. Visible steps may limit all of them to one step.
 _TRIALS, _TRIAL_STEPS = 4, 16
-# By how much steps in one call must be faster than in calls of their own.
+# Maximum ratio of the time per step in a multi-step call to that in single-step calls.
 _WORTH = 0.95
-# Single calls before it is tried again where several steps were no faster: what else the machine did in those tenths of
-# a second need not decide for hours.
+# Single-step calls before the next trial if multi-step calls were not faster: a short load of the machine must not
+# decide for hours.
 _PAUSES = (50, 500)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class StepInterval:
-    """The steps `origin`, `origin + period`, and so on that somebody wants to see; period 0: `origin` alone."""
+    """The visible steps `origin`, `origin + period`, and so on; period 0: only `origin`."""
 
     period: int
     origin: int
 
     def after(self, step: int) -> float:
-        """The first of them after a step; infinity: there is none."""
+        """Return the first visible step after a step; infinity without one."""
         if step < self.origin:
             return self.origin
         if not self.period:
@@ -49,12 +49,12 @@ class StepInterval:
 
 @dataclasses.dataclass(frozen=True)
 class CallSchedule:
-    """Where calls end.
+    """The lengths of calls.
 
     Attributes:
-        ends: the steps with which a call ends in any case.
-        most: steps of a call at most.
-        reason: why it is one step a call, if it is so whatever `most` was asked for; else "".
+        ends: Steps that must be the last of a call.
+        most: Maximum steps of a call.
+        reason: Why every call has one step regardless of `most`, or "".
     """
 
     ends: tuple[StepInterval, ...] = ()
@@ -62,20 +62,20 @@ class CallSchedule:
     reason: str = ""
 
     def length(self, step: int) -> int:
-        """Steps of the call that begins after the global step `step`."""
+        """Return the number of steps of the call that starts after the global step `step`."""
         if self.reason or self.most == 1:
             return 1
         border = min((every.after(step) for every in self.ends), default=math.inf)
         return int(min(self.most, border - step))
 
     def to_json(self) -> str:
-        """As text, for the other workers."""
+        """Return the schedule as text, for the other workers."""
         return json.dumps({"ends": [[e.period, e.origin] for e in self.ends], "most": self.most, "reason": self.reason})
 
     @classmethod
-    def of_all(cls, told: Iterable[str]) -> CallSchedule:
-        """What suits all workers, from each one's :meth:`to_json`: every border of any, one step a call if one says."""
-        documents = [json.loads(text) for text in told]
+    def of_all(cls, schedules: Iterable[str]) -> CallSchedule:
+        """Return the common schedule from each worker's :meth:`to_json`: all ends, and the smallest maximum."""
+        documents = [json.loads(text) for text in schedules]
         ends = sorted({StepInterval(*pair) for document in documents for pair in document["ends"]})
         reasons = [document["reason"] for document in documents if document["reason"]]
         most = min(document["most"] for document in documents)
@@ -83,33 +83,33 @@ class CallSchedule:
 
 
 class CallLengthTuner:
-    """Finds how long calls should be, from what the first ones take.
+    """Finds the length of calls by timing the first ones.
 
-    Single calls are timed, then calls of some steps; then the length is chosen with which a call takes about
-    `CALL_SECS`, or 1 where several steps in a call are no faster, which is tried again two times. Decisions fall after
-    the same calls on every worker.
+    Single-step calls are timed, then multi-step calls. The chosen length is the one with which a call takes about
+    `CALL_SECS`, or 1 if multi-step calls are not faster, which is tried again two times. Decisions are taken after the
+    same calls on every worker.
 
     Args:
-        decide: called with (name of the decision, what this task would choose); gives what all of them take.
+        decide: Called with (name of the decision, choice of this task); returns the choice of all tasks.
     """
 
-    def __init__(self, decide: Callable[[str, int], int] = lambda name, own: own) -> None:
+    def __init__(self, decide: Callable[[str, int], int] = lambda name, value: value) -> None:
         self._decide = decide
         self._calls: list[tuple[int, float]] = []
         self._idle = _WARM
         self._single = 0.0
         self._tries = 0
-        self._found: int | None = None
+        self._final: int | None = None
         self.most = 1
 
     @property
-    def found(self) -> bool:
-        """Whether `most` is what it stays."""
-        return self._found is not None
+    def done(self) -> bool:
+        """Whether `most` is final."""
+        return self._final is not None
 
     def call_ended(self, steps: int, seconds: float) -> None:
-        """A call of so many steps took so long."""
-        if self.found:
+        """Add the timing of a call."""
+        if self.done:
             return
         if self._idle:
             self._idle -= 1
@@ -119,39 +119,39 @@ class CallLengthTuner:
             self._single = statistics.median(seconds for _, seconds in self._calls)
             self.most = self._agreed("trial", trial_steps(self._single))
             if self.most == 1:
-                self._found = 1
+                self._final = 1
         elif len(self._calls) == _SINGLE + _TRIALS:
             trials = [seconds / steps for steps, seconds in self._calls[-_TRIALS:] if steps > 1]
             self.most = self._agreed("most", most_steps(self._single, trials, self.most))
             if self.most > 1 or self._tries == len(_PAUSES):
-                self._found = self.most
+                self._final = self.most
             else:
                 self._idle, self._calls = _PAUSES[self._tries], []
                 self._tries += 1
 
-    def _agreed(self, name: str, own: int) -> int:
-        return self._decide(f"{name}-{self._tries + 1}" if self._tries else name, own)
+    def _agreed(self, name: str, value: int) -> int:
+        return self._decide(f"{name}-{self._tries + 1}" if self._tries else name, value)
 
 
 def trial_steps(single: float) -> int:
-    """Steps of the calls that are tried.
+    """Return the number of steps of trial calls.
 
     Args:
-        single: seconds of a call of one step.
+        single: Seconds of a single-step call.
     """
     return max(1, min(_TRIAL_STEPS, int(2 * CALL_SECS / max(single, 1e-6))))
 
 
 def most_steps(single: float, trials: list[float], tried: int) -> int:
-    """Steps of a call, by what was measured.
+    """Return the number of steps of a call from the measurements.
 
     Args:
-        single: seconds of a call of one step.
-        trials: seconds of a step in each of the calls that were tried, those of several steps.
-        tried: how many steps these were allowed.
+        single: Seconds of a single-step call.
+        trials: Seconds per step of each multi-step trial call.
+        tried: Maximum steps of the trial calls.
     """
     if not trials:
-        # Every step is wanted by somebody; should that end, calls may be as long as those that were to be tried.
+        # Every step was visible. If that changes, calls may be as long as the trial calls would have been.
         return tried
     step = min(trials)
     if step > _WORTH * single:

@@ -1,4 +1,4 @@
-"""The model directory: its lock, what a run is made of, checkpoints and their recovery, errors of the disk.
+"""The model directory: lock, run identity, checkpoints and their recovery, disk errors.
 
-What tasks tell each other by its files is in `engines/lifecycle/rendezvous`.
+`engines/lifecycle/rendezvous` has the files through which tasks communicate.
 """

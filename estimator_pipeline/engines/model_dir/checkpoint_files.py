@@ -1,9 +1,9 @@
 """The files of checkpoints, and the state file `checkpoint` that names them.
 
-TensorFlow writes a checkpoint as a few files, `PATH.index` and `PATH.data-*`, and then names PATH in the state file.
-What PATH is called is the program's choice: an engine has a name of its own, a `Saver` or a `CheckpointSaverHook` has
-any. So the state file decides what counts. Other files with an index may be a model to warm-start from, or somebody
-else's.
+TensorFlow writes a checkpoint as several files, `PATH.index` and `PATH.data-*`, and then names PATH in the state file.
+The program chooses the name: each engine has a fixed one, a `Saver` or a `CheckpointSaverHook` may have any. The state
+file therefore decides which files are checkpoints of the run. Other files with an index may be a model to warm-start
+from, or unrelated.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ __all__ = [
 ]
 
 STATE = "checkpoint"
-# How the engines' own checkpoints are called before "-STEP".
+# Names of the engines' checkpoints, without "-STEP".
 KINDS = frozenset(PREFIXES.values())
-# Where damaged checkpoints are moved to, below the model directory.
+# Folder in the model directory for damaged checkpoints.
 SET_ASIDE = "damaged"
-# A checkpoint of TensorFlow 1's first format is a file without a suffix, or several with "-00000-of-00001" alone.
+# A checkpoint of TensorFlow 1's first format is a file without a suffix, or several with only "-00000-of-00001".
 _SUFFIX = r"(?:\.index|\.meta|(?:\.data)?-\d{5}-of-\d{5})?"
 _INDEX = re.compile(r"^(.+)-(\d+)\.index$")
-# What a write of the state file leaves that was cut off: of disk.write_whole, and of TensorFlow's.
+# Temporary files of an interrupted write of the state file, by disk.write_whole and by TensorFlow.
 _STATE_LEFTOVER = re.compile(rf"^{STATE}\.(?:\d+\.tmp|tmp[0-9a-f]{{32}})$")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointState:
-    """What the state file of a directory says.
+    """The content of a directory's state file.
 
     Attributes:
-        is_there: whether there is such a file.
-        latest: the path that it calls the newest, as TensorFlow reads it; None where it cannot be read.
-        newest: the same where its files are found: a directory that was moved may name them by its old place.
-        paths: all that it names, likewise, oldest first; `newest` is one of them.
-        stamps: path -> seconds since 1970 when it was written, of those that have it.
-        preserved: likewise, of the last one that is kept for ever (`keep_checkpoint_every_n_hours`).
+        is_there: Whether the file exists.
+        latest: The path of the newest checkpoint, as TensorFlow reads it; None if the file cannot be read.
+        newest: The same, with the current directory if the directory was moved.
+        paths: All named checkpoints, likewise, oldest first; includes `newest`.
+        stamps: Path -> time of writing in seconds since 1970, if known.
+        preserved: Time of the last checkpoint kept permanently (`keep_checkpoint_every_n_hours`).
     """
 
     is_there: bool = False
@@ -68,48 +68,48 @@ class CheckpointState:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """How its checkpoints are called before "-STEP"."""
+        """The names of its checkpoints, without "-STEP"."""
         return frozenset(kind for path in self.paths if (kind := kind_of(path)) is not None)
 
 
 def kind_of(path: str) -> str | None:
-    """ "model_dir/model.ckpt-200" -> "model.ckpt"; None for a checkpoint without a step in its name."""
-    found = re.match(r"(.+)-\d+$", os.path.basename(path))
-    return found[1] if found else None
+    """Return "model.ckpt" for "model_dir/model.ckpt-200"; None for a checkpoint without a step in its name."""
+    match = re.match(r"(.+)-\d+$", os.path.basename(path))
+    return match[1] if match else None
 
 
 def files_of(path: str) -> list[str]:
-    """The files of a checkpoint that are there, of whatever name.
+    """Return the existing files of a checkpoint, in any format.
 
     Args:
-        path: as TensorFlow names it: "model_dir/model.ckpt-200".
+        path: As TensorFlow names it: "model_dir/model.ckpt-200".
     """
     folder, base = os.path.split(path)
     gfile = compat.tensorflow().io.gfile
     if not base or not gfile.isdir(folder or "."):
         return []
     of_it = re.compile(re.escape(base) + _SUFFIX)
-    found = [os.path.join(folder, name) for name in gfile.listdir(folder or ".") if of_it.fullmatch(name)]
-    return [each for each in found if each != path or not gfile.isdir(each)]
+    files = [os.path.join(folder, name) for name in gfile.listdir(folder or ".") if of_it.fullmatch(name)]
+    return [file for file in files if file != path or not gfile.isdir(file)]
 
 
 def is_there(path: str) -> bool:
-    """Whether any file of a checkpoint is there."""
-    # A directory may hold thousands: it is listed where it must be.
+    """Return whether any file of a checkpoint exists."""
+    # A directory may have thousands of files: it is listed only if necessary.
     return compat.tensorflow().io.gfile.exists(path + ".index") or bool(files_of(path))
 
 
 def kinds_on_disk(model_dir: str) -> dict[str, list[str]]:
-    """The checkpoints whose index lies in the directory, by how they are called before "-STEP"; each oldest first."""
-    found = [match for name in compat.tensorflow().io.gfile.listdir(model_dir) if (match := _INDEX.match(name))]
+    """Return the checkpoints with an index in the directory, by their name without "-STEP"; each oldest first."""
+    matches = [match for name in compat.tensorflow().io.gfile.listdir(model_dir) if (match := _INDEX.match(name))]
     kinds: dict[str, list[str]] = {}
-    for one in sorted(found, key=lambda one: int(one[2])):
-        kinds.setdefault(one[1], []).append(os.path.join(model_dir, one[0].removesuffix(".index")))
+    for match in sorted(matches, key=lambda match: int(match[2])):
+        kinds.setdefault(match[1], []).append(os.path.join(model_dir, match[0].removesuffix(".index")))
     return kinds
 
 
 def read_state(model_dir: str) -> CheckpointState:
-    """What the directory's state file says; a file that is torn says nothing."""
+    """Read the directory's state file; a truncated file names no checkpoint."""
     tf = compat.tensorflow()
     path = os.path.join(model_dir, STATE)
     if not tf.io.gfile.exists(path):
@@ -124,39 +124,39 @@ def read_state(model_dir: str) -> CheckpointState:
         return CheckpointState(is_there=True)
     latest = state.model_checkpoint_path
     named = list(dict.fromkeys([*state.all_model_checkpoint_paths, latest]))
-    found = {one: _where(model_dir, one) for one in named}
+    actual = {path: _where(model_dir, path) for path in named}
     stamps = zip(state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps, strict=False)
     return CheckpointState(
         is_there=True,
         latest=latest,
-        newest=found[latest],
-        paths=tuple(dict.fromkeys(found.values())),
-        stamps={found[one]: stamp for one, stamp in stamps},
+        newest=actual[latest],
+        paths=tuple(dict.fromkeys(actual.values())),
+        stamps={actual[path]: stamp for path, stamp in stamps},
         preserved=state.last_preserved_timestamp,
     )
 
 
 def _where(model_dir: str, path: str) -> str:
-    """Where the files of a checkpoint are: at its path, or in a directory that was moved since."""
+    """Return the path of a checkpoint's files, which differs from `path` if the directory was moved."""
     here = os.path.join(model_dir, os.path.basename(path))
     return here if here != path and not is_there(path) and is_there(here) else path
 
 
 def write_state(model_dir: str, *, newest: str, paths: Iterable[str], before: CheckpointState) -> None:
-    """Names `newest` as the latest checkpoint of a directory.
+    """Write a state file with `newest` as the latest checkpoint.
 
     Args:
-        model_dir: the model directory.
-        newest: the path of that checkpoint.
-        paths: of all that are named, oldest first.
-        before: what the state file said.
+        model_dir: The model directory.
+        newest: Path of the latest checkpoint.
+        paths: Paths of all checkpoints, oldest first.
+        before: The previous state.
     """
     paths = list(paths)
-    # By "/" all names stay as they are given.
+    # With "/" as the directory, TensorFlow leaves the names unchanged.
     state = compat.tensorflow().compat.v1.train.generate_checkpoint_state_proto(
         "/", _name(model_dir, newest), last_preserved_timestamp=before.preserved or None
     )
-    # A name may follow the newest one; see checkpoints.rescue().
+    # Other names may follow the newest one; see checkpoint_recovery.rescue().
     del state.all_model_checkpoint_paths[:]
     state.all_model_checkpoint_paths.extend(_name(model_dir, path) for path in paths)
     stamps = [before.stamps.get(path, 0.0) for path in paths]
@@ -166,17 +166,17 @@ def write_state(model_dir: str, *, newest: str, paths: Iterable[str], before: Ch
 
 
 def _name(model_dir: str, path: str) -> str:
-    """As the engines' own savers name it: from the directory on, so that it may be moved."""
+    """Return the path relative to the directory, as the engines' savers write it, so that it can be moved."""
     start = os.path.join(model_dir, "")
     return path.removeprefix(start)
 
 
 def set_aside(model_dir: str, bad: Iterable[tuple[str, str]]) -> None:
-    """Moves the files of damaged checkpoints out of the way, for somebody who wants to look at them.
+    """Move the files of damaged checkpoints to a separate folder, for inspection.
 
     Args:
-        model_dir: the model directory. Files that lie in another one stay there: they may be another run's.
-        bad: path and what is wrong with it.
+        model_dir: The model directory. Files in other directories are not moved: they may belong to another run.
+        bad: Path and damage of each checkpoint.
     """
     gfile = compat.tensorflow().io.gfile
     folder = _folder_aside(model_dir)
@@ -190,7 +190,7 @@ def set_aside(model_dir: str, bad: Iterable[tuple[str, str]]) -> None:
 
 
 def set_state_aside(model_dir: str) -> str:
-    """Moves the state file out of the way, and says where to."""
+    """Move the state file to a separate folder, and return its new path."""
     to = os.path.join(_folder_aside(model_dir), STATE)
     compat.tensorflow().io.gfile.rename(os.path.join(model_dir, STATE), to, overwrite=True)
     return to
@@ -203,17 +203,17 @@ def _folder_aside(model_dir: str) -> str:
 
 
 def remove_leftovers(model_dir: str, kinds: Iterable[str]) -> None:
-    """Removes what TensorFlow leaves of a write that was cut off.
+    """Remove TensorFlow's temporary files of an interrupted write.
 
     Args:
-        model_dir: the model directory.
-        kinds: how its checkpoints are called before "-STEP"; those of others stay.
+        model_dir: The model directory.
+        kinds: Names of its checkpoints, without "-STEP"; files of other names are not removed.
     """
     gfile = compat.tensorflow().io.gfile
     # "model.ckpt-300_temp", "model.ckpt-300.index.tempstate123".
     names = "|".join(re.escape(kind) for kind in sorted(kinds))
     leftover = re.compile(rf"^(?:{names})-\d+(?:_temp.*|.*\.tempstate\d+)$")
-    for name in (each.rstrip("/") for each in gfile.listdir(model_dir)):
+    for name in (entry.rstrip("/") for entry in gfile.listdir(model_dir)):
         if leftover.match(name) or _STATE_LEFTOVER.match(name):
             path = os.path.join(model_dir, name)
             (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)

@@ -1,10 +1,9 @@
-"""Checkpoints that can be trusted: which one a run goes on from, when some are damaged or cut off.
+"""Recovery from damaged or incomplete checkpoints: selects the checkpoint that a run resumes from.
 
-TensorFlow writes a checkpoint as a few files and then names it in the state file `checkpoint`. A process that is
-killed at any moment of that, a disk that is full or loses power, leave files that are torn or missing. Before a run
-trains, the task that writes the checkpoints reads the newest one whole (every tensor has a checksum in the file); one
-that is damaged is set aside, and the one before it is taken. What cannot be restored is never silently trained on from
-step 0.
+TensorFlow writes a checkpoint as several files and then names it in the state file `checkpoint`. A process killed in
+between, a full disk or a power loss leaves files that are truncated or missing. Before a run trains, the task that
+writes the checkpoints reads the newest one completely (the file has a checksum for every tensor). A damaged checkpoint
+is set aside, and the previous one is used. If none can be restored, training never silently starts at step 0.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ __all__ = ["damage", "rescue"]
 
 
 def damage(path: str, *, finite: bool = False) -> str | None:
-    """What is wrong with a checkpoint; None where every tensor in it can be read and has its checksum.
+    """Return the damage of a checkpoint; None if every tensor can be read and matches its checksum.
 
     Args:
-        path: as TensorFlow names it: "model_dir/model.ckpt-200".
-        finite: whether NaN and infinities in a floating-point tensor count as damage.
+        path: As TensorFlow names it: "model_dir/model.ckpt-200".
+        finite: Whether NaN and infinities in a floating-point tensor count as damage.
 
     Returns:
         One line, or None.
@@ -42,45 +41,44 @@ def damage(path: str, *, finite: bool = False) -> str | None:
             if finite and np.issubdtype(np.asarray(value).dtype, np.floating) and not np.isfinite(value).all():
                 return f"{name} holds values that are not finite"
     except Exception as error:
-        # An OpError, a ValueError, an IndexError and others: it depends on what is torn, and on the version.
+        # OpError, ValueError, IndexError or others, depending on the damage and the TensorFlow version.
         text = str(getattr(error, "message", error)).strip()
         return text.splitlines()[0][:300] if text else type(error).__name__
     return None
 
 
 def rescue(model_dir: str, *, finite: bool = False) -> str | None:
-    """Leaves the newest good checkpoint as the latest one of the directory; for the task that writes them.
+    """Make the newest undamaged checkpoint the latest one of the directory; for the task that writes checkpoints.
 
-    The one that the state file calls the newest counts as that, also where somebody has made it an older one. A kill at
-    any moment of this leaves a directory of which the next call makes the same.
+    The checkpoint that the state file names as the newest has priority, even if a user set it to an older one. If this
+    is killed at any point, the next call has the same result.
 
     Args:
-        model_dir: the model directory.
-        finite: see :func:`damage`; for a run that goes on after one that diverged.
+        model_dir: The model directory.
+        finite: See :func:`damage`; for a run that resumes after one that diverged.
 
     Returns:
-        The path of the latest checkpoint, verified; None where the directory has none.
+        The path of the latest checkpoint, verified; None if the directory has none.
 
     Raises:
-        TaskFailedError: there are checkpoints, and none of them can be restored; or nobody can tell which of them the
-            state file named.
-        OSError: a file cannot be written or moved; or the error of `tf.io.gfile`.
+        TaskFailedError: No checkpoint can be restored; or it is unknown which ones belong to this run.
+        OSError: A file cannot be written or moved; or the error of `tf.io.gfile`.
     """
     if not compat.tensorflow().io.gfile.isdir(model_dir):
         return None
     state = files.read_state(model_dir)
     files.remove_leftovers(model_dir, files.KINDS | state.kinds)
     if not state.is_there:
-        _tell_of_unnamed(model_dir)
+        _warn_of_unnamed(model_dir)
         return None
     candidates = _candidates(model_dir, state)
-    # What the state file is to name, oldest first. Files that keep_checkpoint_max has deleted are no damage.
+    # The checkpoints for the new state file, oldest first. Files deleted by keep_checkpoint_max are not damage.
     pool = [path for path in state.paths if is_there(path)] if candidates else []
     if not candidates:
         pool = _guessed(model_dir, state)
         candidates = pool[::-1]
     if not candidates:
-        _begin_anew(model_dir)
+        _start_from_scratch(model_dir)
         return None
     good, bad = _first_good(candidates, finite=finite)
     if good is None:
@@ -88,29 +86,29 @@ def rescue(model_dir: str, *, finite: bool = False) -> str | None:
             f"no checkpoint in {model_dir} can be restored",
             code="model-dir/damaged",
             found="; ".join(f"{os.path.basename(path)}: {reason}" for path, reason in bad),
-            hint="put a copy of a good one back, or give another model_dir to train from the start",
+            hint="restore a copy of an undamaged one, or use a different model_dir to train from the start",
         )
     later = _later(state) if good == state.newest else ()
     bad += [(path, why) for path in later if is_there(path) and (why := damage(path, finite=finite)) is not None]
-    spoilt = [path for path, _ in bad]
-    kept = [path for path in pool if path not in spoilt]
+    damaged = [path for path, _ in bad]
+    kept = [path for path in pool if path not in damaged]
     kept = kept if good in kept else [*kept, good]
     _leave(model_dir, good, kept, bad, state)
     return good
 
 
 def _candidates(model_dir: str, state: CheckpointState) -> list[str]:
-    """The checkpoints that a run may go on from, the first choice first: those that are named, then others like them.
+    """Return the checkpoints that a run may resume from, best first: named ones, then others of the same name.
 
-    Of those that are named the newest is the first, and then the one before it: one of a later step is there only
-    where somebody went back behind it.
+    Of the named ones, the newest is first, then the previous one. A named checkpoint of a later step exists only if
+    a user went back to an earlier one.
     """
     if state.newest is None:
         return []
     there = [path for path in reversed(state.paths) if is_there(path)]
     step = checkpoint_step(state.newest)
     there.sort(key=lambda path: (path != state.newest, checkpoint_step(path) > step))
-    # The state file may name less than there is: a state that was put back from a copy.
+    # The state file may name only some of them, if it was restored from a copy.
     kind = files.kind_of(state.newest)
     like_it = files.kinds_on_disk(model_dir).get(kind, []) if kind else []
     known = {os.path.basename(path) for path in there}
@@ -118,32 +116,32 @@ def _candidates(model_dir: str, state: CheckpointState) -> list[str]:
 
 
 def _guessed(model_dir: str, state: CheckpointState) -> list[str]:
-    """The checkpoints of a directory, oldest first, where the state file names none that is there.
+    """Return the checkpoints of a directory, oldest first, if the state file names no existing one.
 
     Raises:
-        TaskFailedError: which ones they are cannot be told.
+        TaskFailedError: It is unknown which checkpoints belong to the run.
     """
     kinds = files.kinds_on_disk(model_dir)
     known = [kind for kind in kinds if kind in files.KINDS]
     if len(known) == 1:
         return kinds[known[0]]
-    # Where the names can be read, files of another name are none of this run's.
+    # If the state file can be read, files of other names do not belong to this run.
     unsure = known if state.newest else list(kinds)
     if not unsure:
         return []
     newest = [os.path.basename(kinds[kind][-1]) for kind in unsure]
-    says = f"names {state.latest}, which is not there" if state.latest else "cannot be read"
+    problem = f"names {state.latest}, which does not exist" if state.latest else "cannot be read"
     raise TaskFailedError(
-        f"the file {os.path.join(model_dir, files.STATE)} {says}, and nobody can tell which checkpoint is this run's",
+        f"the file {os.path.join(model_dir, files.STATE)} {problem}, and it is unknown which checkpoint is this run's",
         code="model-dir/damaged",
         found=", ".join(newest),
-        hint=f'let that file name the one to go on from (model_checkpoint_path: "{newest[-1]}"), or remove it to train '
-        "from the start",
+        hint=f'name the checkpoint to resume from in that file (model_checkpoint_path: "{newest[-1]}"), or remove it '
+        "to train from the start",
     )
 
 
 def _first_good(paths: Iterable[str], *, finite: bool) -> tuple[str | None, list[tuple[str, str]]]:
-    """The first one that is whole, if any, and what is wrong with those before it."""
+    """Return the first undamaged checkpoint, if any, and the damage of those before it."""
     bad: list[tuple[str, str]] = []
     for path in paths:
         reason = damage(path, finite=finite)
@@ -154,19 +152,21 @@ def _first_good(paths: Iterable[str], *, finite: bool) -> tuple[str | None, list
 
 
 def _later(state: CheckpointState) -> tuple[str, ...]:
-    """What the state file names after the newest one: what a killed rescue() was about to set aside, or what somebody
-    went back behind."""
+    """Return the checkpoints that the state file names after the newest one.
+
+    A killed rescue() was about to set them aside, or a user went back to an earlier checkpoint.
+    """
     return state.paths[state.paths.index(state.newest) + 1 :] if state.newest is not None else ()
 
 
 def _leave(model_dir: str, good: str, kept: list[str], bad: list[tuple[str, str]], state: CheckpointState) -> None:
-    """Names `good` as the latest one, and sets the damaged ones aside.
+    """Name `good` as the latest checkpoint, and set the damaged ones aside.
 
-    The state file goes first: whoever is killed after a move and before its new state would leave a state that names
-    what is no longer there. It names the damaged ones last until they are away, for the next rescue() to find.
+    The state file is written first: otherwise a kill after a move would leave a state file that names missing files.
+    It lists the damaged ones last until they are moved, so that the next rescue() finds them.
     """
     if state.newest is not None and not is_there(state.newest):
-        logger.warning("The checkpoint %s, which the state file calls the newest, is not there", state.latest)
+        logger.warning("The checkpoint %s, the newest according to the state file, does not exist", state.latest)
     if bad:
         files.write_state(model_dir, newest=good, paths=[*kept, *(path for path, _ in bad)], before=state)
         files.set_aside(model_dir, bad)
@@ -174,23 +174,23 @@ def _leave(model_dir: str, good: str, kept: list[str], bad: list[tuple[str, str]
     if bad or moved or any(path not in kept for path in _later(state)):
         files.write_state(model_dir, newest=good, paths=kept, before=state)
     if bad or moved:
-        logger.warning("Training goes on from %s", good)
+        logger.warning("Training resumes from %s", good)
 
 
-def _begin_anew(model_dir: str) -> None:
+def _start_from_scratch(model_dir: str) -> None:
     to = files.set_state_aside(model_dir)
     logger.warning(
-        "The file %r of %s names no checkpoint that is there: training begins at step 0. The file lies in %s now",
+        "The file %r of %s names no existing checkpoint: training starts at step 0. The file was moved to %s",
         *(files.STATE, model_dir, to),
     )
 
 
-def _tell_of_unnamed(model_dir: str) -> None:
+def _warn_of_unnamed(model_dir: str) -> None:
     kinds = files.kinds_on_disk(model_dir)
-    found = sorted((path for kind in files.KINDS for path in kinds.get(kind, [])), key=checkpoint_step)
-    if found:
+    unnamed = sorted((path for kind in files.KINDS for path in kinds.get(kind, [])), key=checkpoint_step)
+    if unnamed:
         logger.warning(
-            "%s has checkpoints (the newest is %s) and no file named %r that says so: training begins at step 0, as "
-            "it does with TensorFlow",
-            *(model_dir, os.path.basename(found[-1]), files.STATE),
+            "%s has checkpoints (the newest is %s) but no file %r that names them: training starts at step 0, as with "
+            "TensorFlow",
+            *(model_dir, os.path.basename(unnamed[-1]), files.STATE),
         )

@@ -1,7 +1,7 @@
-"""Files that are written whole, and the one clear error of a disk that is full, cannot be written or fails.
+"""Atomic file writes, and the error of a disk that is full, read-only or failing.
 
-At every moment of a run some file may be the one that finds no room: a checkpoint, a summary, a task's word to the
-others. TensorFlow and Python each have errors of their own for it; a person gets one message.
+Any file of a run may hit a full disk: a checkpoint, a summary, a task's status file. TensorFlow and Python raise
+different errors for it, which are converted to one message here.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from estimator_pipeline.utils import io_errors
 
 __all__ = ["explained", "explaining", "has_no_room", "is_below", "write_whole"]
 
-# Said by the operating system, in whatever error TensorFlow wraps it.
+# Messages of the operating system, in whatever error TensorFlow wraps them.
 _NO_ROOM = ("no space left on device", "disk quota exceeded", "file too large")
 _READ_ONLY = ("read-only file system",)
-# Said of a file that cannot be read as well.
+# These also occur for a file that cannot be read.
 _DENIED = ("permission denied", "operation not permitted")
 
 
 def has_no_room(text: str) -> bool:
-    """Whether an error's text says that a disk is full."""
+    """Return whether an error's text reports a full disk."""
     return any(words in text.lower() for words in _NO_ROOM)
 
 
 def explained(error: BaseException, *, model_dir: str) -> DiskError | None:
-    """The error of a file that the disk does not write, or does not read, as one message; None for any other.
+    """Return a DiskError for a file that could not be written or read because of the disk; None for other errors.
 
-    A file elsewhere that is denied is another error: it may be one of the data, which are read.
+    "Permission denied" outside the model directory is not converted: it may concern a data file.
 
     Args:
-        error: what training raised.
-        model_dir: where its files go.
+        error: The error that training raised.
+        model_dir: The model directory.
     """
     text = str(getattr(error, "message", error))
     lowered = text.lower()
@@ -52,29 +52,29 @@ def explained(error: BaseException, *, model_dir: str) -> DiskError | None:
     latest = None
     with contextlib.suppress(Exception):
         latest = compat.tensorflow().train.latest_checkpoint(model_dir)
-    stands = f"step {checkpoint_step(latest)} ({latest})" if latest else "the start: there is none yet"
+    saved = f"is at step {checkpoint_step(latest)} ({latest})" if latest else "does not exist yet"
     if why in io_errors.WORDS:
         return DiskError(
             f"{place or f'a file of {model_dir}'} cannot be read or written: {why}",
-            found=f"the last checkpoint that is whole stands at {stands}",
+            found=f"the last complete checkpoint {saved}",
             hint=io_errors.HINT,
         )
     return DiskError(
         f"training cannot write to {place if elsewhere else model_dir}: {why}",
-        found=f"{f'{place}; ' if place else ''}the last checkpoint that is whole stands at {stands}",
-        hint="make room, or let the directory be written; the same command then goes on from that checkpoint",
+        found=f"{f'{place}; ' if place else ''}the last complete checkpoint {saved}",
+        hint="free space, or make the directory writable; the same command then resumes from that checkpoint",
     )
 
 
 @contextlib.contextmanager
 def explaining(model_dir: str) -> Iterator[None]:
-    """In the block, the error of a file that cannot be written is one message.
+    """Convert errors of files that cannot be written, within the block.
 
     Args:
-        model_dir: see :func:`explained`.
+        model_dir: See :func:`explained`.
 
     Raises:
-        DiskError: a file could not be read or written. Any other error stays as it is.
+        DiskError: A file could not be read or written. Other errors are unchanged.
     """
     try:
         yield
@@ -86,15 +86,15 @@ def explaining(model_dir: str) -> Iterator[None]:
 
 
 def write_whole(path: str, text: str) -> None:
-    """Writes a file so that it holds the old text or the new one, whatever happens: a kill, a full disk, a power loss.
+    """Write a file atomically: after a kill, a full disk or a power loss it has the old or the new text.
 
     Args:
-        path: local or anything that `tf.io.gfile` can write. Its directory is there.
-        text: all of it.
+        path: Any path that `tf.io.gfile` can write. Its directory must exist.
+        text: The complete new text.
 
     Raises:
-        OSError: it cannot be written; or the error of `tf.io.gfile`, for a path that is no local one. What was there
-            is there still, and nothing besides.
+        OSError: The file cannot be written; or the error of `tf.io.gfile`, for a path that is not local. The old file
+            is unchanged, and no temporary file is left.
     """
     gfile = compat.tensorflow().io.gfile
     temporary = f"{path}.{os.getpid()}.tmp"
@@ -114,15 +114,15 @@ def write_whole(path: str, text: str) -> None:
 
 
 def is_below(path: str, model_dir: str) -> bool:
-    """Whether a path is one in a directory."""
+    """Return whether a path is in a directory."""
     if path.startswith(os.path.join(model_dir, "")):
         return True
     return "://" not in path and os.path.realpath(path).startswith(os.path.join(os.path.realpath(model_dir), ""))
 
 
 def _place(text: str, why: str) -> str | None:
-    """The file that an error of TensorFlow or Python names, if any."""
-    if told := io_errors.place_in(text, why):
-        return told
-    found = re.search(r"(?:^|[\s;:'])(/[^\s']+?|\w+://[^\s']+?)(?:[;']|:?\s|$)", text)
-    return found[1] if found else None
+    """Return the file that an error of TensorFlow or Python names, if any."""
+    if place := io_errors.place_in(text, why):
+        return place
+    match = re.search(r"(?:^|[\s;:'])(/[^\s']+?|\w+://[^\s']+?)(?:[;']|:?\s|$)", text)
+    return match[1] if match else None

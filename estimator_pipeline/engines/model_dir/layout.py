@@ -1,4 +1,4 @@
-"""What lies in a model directory, and under which names."""
+"""Names of files and folders in a model directory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 __all__ = ["DIRECTORY", "PREFIXES", "checkpoint_step"]
 
 DIRECTORY = "estimator_pipeline"
-"""The folder in it that is this package's: the rendezvous of the tasks, the run's identity, the lock."""
+"""The folder of this package: rendezvous of the tasks, run identity, lock."""
 PREFIXES = {"estimator": "model.ckpt", "keras": "ckpt", "keras3": "keras3"}
-"""From an engine to what its checkpoints are called, before a dash and the step."""
+"""Names of the checkpoints of each engine, without "-STEP"."""
 
 
 def checkpoint_step(path: str) -> int:
-    """`model.ckpt-200` -> 200. -1 for a path without a step, which Estimator never writes."""
+    """Return 200 for `model.ckpt-200`; -1 for a path without a step, which Estimator never writes."""
     match = re.search(r"-(\d+)$", path)
     return int(match[1]) if match else -1

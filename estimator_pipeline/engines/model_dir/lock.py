@@ -1,11 +1,11 @@
-"""One job at a time in a model directory: who trains there holds a lock, which a dead owner does not hold for ever.
+"""The lock on a model directory: only one job at a time trains in it, and a dead owner does not block it.
 
-On a file system that knows locks (local disks, NFS from version 4 on) the kernel holds it: `flock` on a file that stays
-open as long as the job trains, and that the kernel gives back when the process ends, however it ends. Elsewhere
-(object stores) it is a lease: a small file that its owner writes anew every :data:`RENEW_SECS`, and that another may
-take once it has not been renewed for :data:`LEASE_SECS` by the other's own clock. An owner that finds it taken stops.
+On a file system with locks (local disks, NFS 4 and later) this is `flock` on a file that is open while the job trains;
+the kernel releases it when the process exits. Elsewhere (object stores) it is a lease: a small file that the owner
+rewrites every :data:`RENEW_SECS`. A different job may take it if it was not renewed for :data:`LEASE_SECS`, measured by
+that job's clock. An owner that lost its lease stops.
 
-Only the task that writes the checkpoints holds it; the other tasks belong to it.
+Only the task that writes the checkpoints holds the lock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["hold", "holder", "is_held"]
 
 # A predecessor that was killed may still be closing its files, on this machine or on the server's side.
 WAIT_SECS = 15.0
-# A machine that crashed lets go of nothing: an NFS server holds its locks until its lease is over, 90 s mostly.
+# A crashed machine does not release its locks: an NFS server holds them until its lease expires, usually 90 s.
 ELSEWHERE_SECS = 120.0
 RENEW_SECS = 20.0
 LEASE_SECS = 90.0
@@ -42,33 +42,33 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 
 @contextlib.contextmanager
 def hold(model_dir: str, *, owner: str, run_id: str, wait: float | None = None) -> Iterator[None]:
-    """In the block, nobody else trains in `model_dir`.
+    """Hold the lock on `model_dir` within the block.
 
     Args:
-        model_dir: local or anything that `tf.io.gfile` can write.
-        owner: this task's name, for the others' message.
-        run_id: of this run, for the same.
-        wait: seconds that a predecessor has to let go. None: WAIT_SECS, and ELSEWHERE_SECS for one on another machine.
+        model_dir: Any path that `tf.io.gfile` can write.
+        owner: Name of this task, for the error message of other jobs.
+        run_id: ID of this run, for the same message.
+        wait: Seconds to wait for the previous owner. None: WAIT_SECS, or ELSEWHERE_SECS for one on a different machine.
 
     Raises:
-        ConfigError: another job holds it, or the directory cannot be written.
-        TaskFailedError: there is no room for the lock's file.
+        ConfigError: A different job holds the lock, or the directory cannot be written.
+        TaskFailedError: The disk has no room for the lock file.
     """
     folder = os.path.join(model_dir, DIRECTORY)
-    told = {"task": owner, "host": socket.gethostname(), "pid": os.getpid(), "run_id": run_id, "since": time.time()}
+    document = {"task": owner, "host": socket.gethostname(), "pid": os.getpid(), "run_id": run_id, "since": time.time()}
     path = os.path.join(folder, "lock")
     with contextlib.ExitStack() as held:
         try:
             if "://" in path:
                 raise _NoLocks
-            held.enter_context(_kernel_lock(path, told, model_dir, wait))
+            held.enter_context(_kernel_lock(path, document, model_dir, wait))
         except _NoLocks:
-            held.enter_context(_lease(path, told, model_dir, WAIT_SECS if wait is None else wait))
+            held.enter_context(_lease(path, document, model_dir, WAIT_SECS if wait is None else wait))
         with _known(model_dir):
             yield
 
 
-# The directories that this process holds now.
+# The directories whose lock this process holds.
 _held: list[str] = []
 
 
@@ -83,7 +83,7 @@ def _known(model_dir: str) -> Iterator[None]:
 
 
 def is_held(model_dir: str) -> bool:
-    """Whether this process holds the directory: what it calls then must not ask for it again."""
+    """Return whether this process holds the lock; nested calls must not acquire it again."""
     return _identity(model_dir) in _held
 
 
@@ -92,9 +92,9 @@ def _identity(model_dir: str) -> str:
 
 
 def holder(model_dir: str) -> str | None:
-    """Who trains in a directory of this machine right now, for a person; None: nobody, as far as locks tell.
+    """Describe the owner of the lock on a local directory; None if it is not locked.
 
-    Nothing is written, and nobody is kept from taking the lock for longer than this looks.
+    Nothing is written, and the lock is blocked only for the moment of this check.
     """
     path = os.path.join(model_dir, DIRECTORY, "lock")
     lease = path + ".lease"
@@ -124,7 +124,7 @@ class _NoLocks(Exception):
 
 
 @contextlib.contextmanager
-def _kernel_lock(path: str, told: dict[str, Any], model_dir: str, wait: float | None) -> Iterator[None]:
+def _kernel_lock(path: str, document: dict[str, Any], model_dir: str, wait: float | None) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:
@@ -142,7 +142,7 @@ def _kernel_lock(path: str, told: dict[str, Any], model_dir: str, wait: float | 
                 break
             except BlockingIOError:
                 if patience is None:
-                    patience = _patience(path, told, model_dir) if wait is None else wait
+                    patience = _patience(path, document, model_dir) if wait is None else wait
                 if time.monotonic() - begun > patience:
                     raise _in_use(model_dir, _read(path), "") from None
                 time.sleep(0.2)
@@ -151,29 +151,29 @@ def _kernel_lock(path: str, told: dict[str, Any], model_dir: str, wait: float | 
                     raise _NoLocks from None
                 raise _not_writable(model_dir, str(error)) from error
         with contextlib.suppress(OSError):
-            # For people only: what counts is the lock, even where a full disk has no room for this.
+            # Only for messages: the lock is valid even if a full disk has no room for this.
             os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps(told).encode(), 0)
+            os.pwrite(file, json.dumps(document).encode(), 0)
         _locked[file] = os.fstat(file)
         yield
     finally:
         _locked.pop(file, None)
         with contextlib.suppress(OSError):
-            # Not by closing alone: a child that was forked a moment ago may still have its copy.
+            # Closing is not enough: a child that was forked a moment ago may still have a copy.
             fcntl.flock(file, fcntl.LOCK_UN)
         with contextlib.suppress(OSError):
             os.close(file)
 
 
-def _patience(path: str, told: dict[str, Any], model_dir: str) -> float:
-    """How many seconds the owner of a lock has to let go; one on another machine may be gone with it."""
-    found = _read(path)
-    if found.get("host", told["host"]) == told["host"]:
+def _patience(path: str, document: dict[str, Any], model_dir: str) -> float:
+    """Return the seconds to wait for the owner of a lock; longer if its machine may have crashed."""
+    holder = _read(path)
+    if holder.get("host", document["host"]) == document["host"]:
         return WAIT_SECS
     logger.warning(
-        "The lock on %s is held by %s, which is another machine. If that has crashed, its file server holds the lock "
-        "for it a while longer: waiting up to %.0f s",
-        *(model_dir, _owner(found), ELSEWHERE_SECS),
+        "The lock on %s is held by %s, on a different machine. If that machine has crashed, the file server holds the "
+        "lock a while longer: waiting up to %.0f s",
+        *(model_dir, _owner(holder), ELSEWHERE_SECS),
     )
     return ELSEWHERE_SECS
 
@@ -182,7 +182,7 @@ _locked: dict[int, os.stat_result] = {}
 
 
 def _close_locked() -> None:
-    """A forked child would hold the locks on after its parent's end."""
+    """Close the lock files in a forked child, which would hold the locks after its parent's exit."""
     for file, before in _locked.items():
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(file), before):
@@ -195,13 +195,13 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iterator[None]:
+def _lease(path: str, document: dict[str, Any], model_dir: str, wait: float) -> Iterator[None]:
     path += ".lease"
-    # Process numbers come again, in containers all the time: a lease is known by what nobody else writes.
-    told = {**told, "nonce": secrets.token_hex(8)}
-    _take_lease(path, told, model_dir, wait)
+    # Process IDs are reused, in containers all the time: a random nonce identifies the lease.
+    document = {**document, "nonce": secrets.token_hex(8)}
+    _take_lease(path, document, model_dir, wait)
     stop = threading.Event()
-    taken: list[dict[str, Any]] = []  # by whom
+    taken: list[dict[str, Any]] = []  # documents of the new owner
     training = threading.get_ident()
 
     def renew() -> None:
@@ -209,20 +209,20 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
         while not stop.wait(RENEW_SECS):
             count += 1
             try:
-                found = _read_lease(path)
-                if not found and not stop.wait(_LOOK_SECS):
-                    # Nobody else writes here but who takes it, and it may be amid that.
-                    found = _read_lease(path)
+                current = _read_lease(path)
+                if not current and not stop.wait(_LOOK_SECS):
+                    # Only a job that takes the lease writes here, and it may be writing now.
+                    current = _read_lease(path)
                 if stop.is_set():
                     return
-                if taken or (found and found.get("nonce") != told["nonce"]):
-                    # This machine stood still for longer than a lease. To write it anew would take it from who has it.
-                    # Each time anew: what a destructor is told is lost.
-                    taken.append(found or {})
+                if taken or (current and current.get("nonce") != document["nonce"]):
+                    # This machine was suspended for longer than a lease. Renewing it would take it from the new owner.
+                    # Raised at each renewal: an exception raised inside a destructor is lost.
+                    taken.append(current or {})
                     _raise_in(training, _LeaseLost)
                 else:
-                    # Whoever took it since the look finds this, and stops in turn: one of the two goes on.
-                    _write_lease(path, {**told, "renewed": count})
+                    # A job that took the lease since the read sees this and stops, so only one of the two continues.
+                    _write_lease(path, {**document, "renewed": count})
             except compat.tensorflow().errors.OpError as error:
                 logger.warning("The lock on %s could not be renewed: %s", model_dir, error.message)
 
@@ -245,54 +245,54 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
             f"the lock on {model_dir} was not renewed for {LEASE_SECS:.0f} s, and another job has taken it",
             code="model-dir/in-use",
             found=_owner(taken[0]),
-            hint="this job has stopped, and the other goes on; where machines stand still for so long, give each job a "
-            "model_dir of its own",
+            hint="this job has stopped, and the other continues; if machines are suspended for so long, give each job "
+            "a separate model_dir",
         )
 
 
 class _LeaseLost(BaseException):
-    """What ends a training whose lease another has. No error, so that nothing on its way handles it as one."""
+    """Stops a training that lost its lease. Not an Exception, so that no handler on the way catches it."""
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Have a thread raise `kind` as soon as it is back in Python; None takes back what it has not raised yet.
+    """Raise `kind` in a thread as soon as it runs Python code; None cancels an exception not raised yet.
 
-    A signal would not do: a job that a script has put into the background ignores SIGINT.
+    A signal would not work: a job that a script started in the background ignores SIGINT.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind and ctypes.py_object(kind))
 
 
-def _take_lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> None:
-    """Takes the lease once its last owner has given it back, or has not renewed it for LEASE_SECS."""
+def _take_lease(path: str, document: dict[str, Any], model_dir: str, wait: float) -> None:
+    """Take the lease once its last owner has released it, or has not renewed it for LEASE_SECS."""
     tf = compat.tensorflow()
     try:
         tf.io.gfile.makedirs(os.path.dirname(path))
     except tf.errors.OpError as error:
         raise _not_writable(model_dir, error.message) from error
     seen, since = _read_lease(path), time.monotonic()
-    asked, renewed = since, False
+    start, renewed = since, False
     while seen is not None:
         before = time.monotonic()
         time.sleep(_LOOK_SECS)
-        # Before it is read: what is found unchanged was so until then.
+        # The time before the read: an unchanged lease was unchanged until then.
         looked = time.monotonic()
-        found = _read_lease(path)
-        if found != seen:
-            seen, since, renewed = found, time.monotonic(), True
+        current = _read_lease(path)
+        if current != seen:
+            seen, since, renewed = current, time.monotonic(), True
         else:
-            # Where this machine stood still, the owner's may have done so too: that is no time without a renewal.
+            # If this machine was suspended, the owner's may have been too: do not count that as time without renewal.
             since += max(0.0, looked - before - 2 * _LOOK_SECS)
             if looked - since > LEASE_SECS:
-                logger.warning("The lock on %s was left behind by %s; taken over", model_dir, _owner(seen))
+                logger.warning("The lock on %s was abandoned by %s; taken over", model_dir, _owner(seen))
                 break
-        if seen is not None and renewed and looked - asked > max(wait, 2 * RENEW_SECS):
+        if seen is not None and renewed and looked - start > max(wait, 2 * RENEW_SECS):
             raise _in_use(model_dir, seen, f"; it is renewed every {RENEW_SECS:.0f} s")
-    _write_lease(path, {**told, "renewed": 0})
-    # Two that found it free at the same time: the later writer has it, and the other sees that.
+    _write_lease(path, {**document, "renewed": 0})
+    # If two jobs take a free lease at the same time, the later writer gets it, and the other detects that here.
     time.sleep(1.0)
-    found = _read_lease(path)
-    if found is None or found.get("nonce") != told["nonce"]:
-        raise _in_use(model_dir, found or {}, "")
+    current = _read_lease(path)
+    if current is None or current.get("nonce") != document["nonce"]:
+        raise _in_use(model_dir, current or {}, "")
 
 
 def _write_lease(path: str, document: dict[str, Any]) -> None:
@@ -304,45 +304,45 @@ def _read_lease(path: str) -> dict[str, Any] | None:
     tf = compat.tensorflow()
     try:
         with tf.io.gfile.GFile(path, "r") as file:
-            found = json.loads(file.read())
+            document = json.loads(file.read())
     except tf.errors.NotFoundError:
         return None
     except (ValueError, tf.errors.OpError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            document = json.load(file)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def _owner(told: dict[str, Any]) -> str:
-    if not told:
+def _owner(document: dict[str, Any]) -> str:
+    if not document:
         return "an unknown owner"
-    since = told.get("since")
+    since = document.get("since")
     when = "" if since is None else time.strftime(", since %Y-%m-%d %H:%M:%S", time.localtime(since))
-    return f"{told.get('task', 'a task')}, process {told.get('pid', '?')} on {told.get('host', '?')}{when}"
+    return f"{document.get('task', 'a task')}, process {document.get('pid', '?')} on {document.get('host', '?')}{when}"
 
 
-def _in_use(model_dir: str, told: dict[str, Any], more: str) -> ConfigError:
+def _in_use(model_dir: str, document: dict[str, Any], more: str) -> ConfigError:
     return ConfigError(
-        f"another job trains in {model_dir}, and two would spoil each other's checkpoints",
+        f"another job trains in {model_dir}, and two would overwrite each other's checkpoints",
         code="model-dir/in-use",
-        found=_owner(told) + more,
-        hint="wait for its end or end it, or give this job a model_dir of its own",
+        found=_owner(document) + more,
+        hint="wait for it to finish, stop it, or give this job a separate model_dir",
     )
 
 
 def _not_writable(model_dir: str, why: str) -> PipelineError:
-    # With room the same start succeeds: that is no bad input, which a supervisor would not start again.
+    # With free space the same start succeeds: not bad input, which a supervisor would not restart.
     kind = TaskFailedError if disk.has_no_room(why) else ConfigError
     return kind(
         f"the model directory {model_dir} cannot be written",
         found=why,
-        hint="give a model_dir that every task can write, and that has room for the checkpoints",
+        hint="use a model_dir that every task can write, with space for the checkpoints",
     )

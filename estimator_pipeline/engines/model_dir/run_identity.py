@@ -1,8 +1,8 @@
-"""What a run must have in common with the run whose checkpoint it goes on from, and what it cannot promise.
+"""The run identity: the settings that must match when a run resumes from a checkpoint.
 
-Resuming is exact because the order of records is arithmetic: with another seed, other data or another global batch the
-same step would read other records, and nobody would see it. So the task that writes the checkpoints writes down what
-the run is made of, and the next run on the same model directory is held against it.
+A resumed run is exact because the order of records is a function of seed, data and global batch size. With different
+values the same step would silently read different records. The task that writes the checkpoints therefore stores the
+run identity in the model directory, and the next run there is compared with it.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ __all__ = [
 ]
 
 _FILE = "identity.json"
-# Which kind of input function it is, and what is promised of it; the names that earlier versions did not write.
+# The kind of input function; earlier versions did not write this name.
 _KIND = "input"
-_ADDRESSED, _OWN = "records addressed by step", "a function of one's own"
+_ADDRESSED, _USER_FUNCTION = "records addressed by step", "a function of one's own"
 _BY_RECORD = "by record"
 _POLICY = "input.shard_policy"
 _OPTIMIZER = "model.optimizer"
-# The digests of the files, by name; and how many files of other content are named one by one.
+# Digests of the data files, by name; and the maximum number of changed files that a message names.
 CONTENT = "input.content"
 _MOST = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """What a run is made of.
+    """The settings that identify a run.
 
     Attributes:
-        fixed: name -> plain value. A change of one of these between two runs is refused.
-        told: name -> plain value. A change is meant (a smaller learning rate, say), and said in the log.
-        open: what a resumed run cannot promise, in words.
-        files: the files of the data: the names that `fixed` has for them -> their paths.
-        epochs: how often the data are read in all, where that says when training ends.
-        max_steps: the global step at which it ends then.
+        fixed: Name -> plain value. A change between two runs is rejected.
+        described: Name -> plain value. A change is intended (such as a smaller learning rate), and logged.
+        open: What a resumed run cannot guarantee, as sentences.
+        files: The data files: their names in `fixed` -> their paths.
+        epochs: Number of epochs, if it defines the end of training.
+        max_steps: The global step at which training then ends.
     """
 
     fixed: Mapping[str, Any]
-    told: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     open: tuple[str, ...] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     epochs: float | None = None
@@ -79,49 +79,50 @@ class RunIdentity:
 
 
 def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> RunIdentity:
-    """The identity of a run as far as its seed and its training data tell it.
+    """Return the part of the run identity that the seed and the training data define.
 
     Args:
-        input_fn: the training input function. Those of :mod:`estimator_pipeline.inputs` say what they read.
-        seed: of the variables and the graph.
-        num_pipelines: input pipelines of the job.
+        input_fn: The training input function. Those of :mod:`estimator_pipeline.inputs` describe their data.
+        seed: Seed of the variables and the graph.
+        num_pipelines: Number of input pipelines of the job.
     """
-    tell = getattr(input_fn, "identity", None)
-    if tell is None:
+    describe = getattr(input_fn, "identity", None)
+    if describe is None:
         return RunIdentity(
-            fixed={"seed": seed, _KIND: _OWN},
-            open=("an input function of one's own cannot be addressed by step: its data begin anew at each start",),
+            fixed={"seed": seed, _KIND: _USER_FUNCTION},
+            open=("a user-defined input function cannot be addressed by step: its data starts over at each start",),
         )
-    data, open_ = tell(num_pipelines)
-    # A policy by which a record's reader depends on nothing but the step is as good as any other such.
+    data, open_ = describe(num_pipelines)
+    # Policies by which the reader of a record depends only on the step are interchangeable.
     fixed = {"seed": seed, _KIND: _ADDRESSED, _POLICY: _BY_RECORD, **data}
     return RunIdentity(fixed=fixed, open=open_, files=getattr(input_fn, "files", {}))
 
 
 def of_model_fn(function: Any, params: Any) -> dict[str, Any]:
-    """What is told of a model that a program brings: its function's name and code, and the plain ones of its params.
+    """Describe a program's model: name and code of its function, and the plain values of its params.
 
     Args:
-        function: the `model_fn`.
-        params: as the Estimator has them: a mapping, a named tuple, an object with attributes such as HParams, or None.
+        function: The `model_fn`.
+        params: The Estimator's params: a mapping, a named tuple, an object with attributes such as HParams, or None.
     """
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    told: dict[str, Any] = {"params": {name: brief(one) for name, one in _by_name(params).items() if _is_plain(one)}}
+    plain = {name: value for name, value in _by_name(params).items() if _is_plain(value)}
+    described: dict[str, Any] = {"params": {name: brief(value) for name, value in plain.items()}}
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    told["model_fn"] = name
-    # What packages bring changes with their versions.
+    described["model_fn"] = name
+    # The code of packages changes with their versions.
     package = (getattr(function, "__module__", None) or "").partition(".")[0]
     if package not in ("estimator_pipeline", "tensorflow_estimator"):
-        # Without a file it was typed in, or made by a program.
+        # Without a source file, the function was typed interactively or generated.
         with contextlib.suppress(OSError, TypeError, SyntaxError):
-            told["the code of model_fn"] = _code(textwrap.dedent(inspect.getsource(function)))
-    return told
+            described["the code of model_fn"] = _code(textwrap.dedent(inspect.getsource(function)))
+    return described
 
 
 def _by_name(params: Any) -> Mapping[str, Any]:
-    """An Estimator takes any object for its params, and hands it to the model_fn unseen."""
+    """Return params by name; an Estimator accepts any object and passes it to the model_fn unchanged."""
     if params is None or isinstance(params, Mapping):
         return params or {}
     if hasattr(params, "_asdict"):
@@ -133,7 +134,11 @@ def _by_name(params: Any) -> Mapping[str, Any]:
 
 
 def code_of_reference(reference: str) -> str | None:
-    """The code behind "package.module:function" or "path/to/file.py:function", which is not run; None: not found."""
+    """Return the fingerprint of the code of "module:function" or "file.py:function", without running it.
+
+    Returns:
+        None if the code does not exist.
+    """
     where, _, name = reference.rpartition(":")
     try:
         path = where
@@ -147,19 +152,19 @@ def code_of_reference(reference: str) -> str | None:
 
 
 def _code(source: str, name: str | None = None) -> str | None:
-    """A fingerprint of code: neither comments nor blanks change it."""
+    """Return a fingerprint of code; comments and whitespace do not change it."""
     tree: ast.AST = ast.parse(source)
     if name is not None:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        found = [node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == name]
-        if not found:
+        matches = [node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == name]
+        if not matches:
             return None
-        tree = found[-1]
+        tree = matches[-1]
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
 
 
 def brief(value: Any) -> Any:
-    """The value, or the fingerprint of one that is long: a vocabulary may be a parameter."""
+    """Return the value, or the fingerprint of a long one, such as a vocabulary."""
     text = json.dumps(value, sort_keys=True)
     return value if len(text) <= 500 else f"sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -173,37 +178,37 @@ def _is_plain(value: Any) -> bool:
 
 
 def check(model_dir: str, identity: RunIdentity, *, step: int, accept: bool) -> None:
-    """Refuses a run that is another one than the checkpoint's, and writes down what this one is made of.
+    """Compare this run with the checkpoint's run, and store its identity.
 
     Args:
-        model_dir: the model directory.
-        identity: of this run.
-        step: of the checkpoint that training goes on from; 0 without one.
-        accept: whether changes are meant.
+        model_dir: The model directory.
+        identity: Identity of this run.
+        step: Step of the checkpoint that training resumes from; 0 without one.
+        accept: Whether changes are accepted.
 
     Raises:
-        ConfigError: something that must stay has changed; what the run before was made of is no such document.
-        OSError: the file cannot be written; or the error of `tf.io.gfile`.
+        ConfigError: A fixed value has changed; or the file of the previous run is invalid.
+        OSError: The file cannot be written; or the error of `tf.io.gfile`.
     """
     tf = compat.tensorflow()
     path = _path(model_dir)
     before, lost = _read(tf, path, accept=accept) if step > 0 else (None, None)
-    fixed, told = as_json(identity.fixed), as_json(identity.told)
+    fixed, described = as_json(identity.fixed), as_json(identity.described)
     changes: list[dict[str, Any]] = list((before or {}).get("changes", []))
     if lost is not None:
         changes.append({"step": step, "time": time.time(), "changed": [f"not known: {lost}"]})
     if before is not None:
         meant = changes_meant(before, identity, step=step, model_dir=model_dir, accept=accept)
         if meant:
-            logger.warning("Training goes on at step %d with a change: %s", step, words(meant, identity.files))
+            logger.warning("Training resumes at step %d with a change: %s", step, words(meant, identity.files))
             of_optimizer = {name: [old, new] for name, old, new in meant if name.startswith(_OPTIMIZER)}
-            names = [one[0] for one in meant]
+            names = [name for name, _, _ in meant]
             changes.append({"step": step, "time": time.time(), "changed": names, "optimizer": of_optimizer})
     for promise in identity.open:
-        logger.info("Not promised when this run is resumed: %s", promise)
-    document = {"fixed": fixed, "told": told, "open": list(identity.open), "changes": changes}
+        logger.info("Not guaranteed when this run is resumed: %s", promise)
+    document = {"fixed": fixed, "told": described, "open": list(identity.open), "changes": changes}
     if document == before:
-        # A restart after the disk was full must not fail for want of room for what is there already.
+        # A restart on a full disk must not fail while writing what is stored already.
         return
     tf.io.gfile.makedirs(os.path.dirname(path))
     write_whole(path, json.dumps(document, indent=1, sort_keys=True))
@@ -212,60 +217,60 @@ def check(model_dir: str, identity: RunIdentity, *, step: int, accept: bool) -> 
 def changes_meant(
     before: Mapping[str, Any], identity: RunIdentity, *, step: int, model_dir: str, accept: bool
 ) -> list[tuple[str, Any, Any]]:
-    """What a run that goes on does otherwise than the one before it: names with what each was and is.
+    """Return the differences between a resumed run and the previous one: (name, old value, new value).
 
     Args:
-        before: what the run before was made of, from :func:`check` or :func:`read_local`.
-        identity: of this run.
-        step: of the checkpoint that training goes on from.
-        model_dir: the model directory.
-        accept: whether changes of what is fixed are meant.
+        before: Identity document of the previous run, from :func:`check` or :func:`read_local`.
+        identity: Identity of this run.
+        step: Step of the checkpoint that training resumes from.
+        model_dir: The model directory.
+        accept: Whether changes of fixed values are accepted.
 
     Raises:
-        ConfigError: something that must stay has changed.
+        ConfigError: A fixed value has changed.
     """
     fixed = as_json(identity.fixed)
     changed = differences(_completed(before.get("fixed", {}), fixed), fixed)
     _refuse_to_train_nothing(identity, changed, step=step, model_dir=model_dir)
     if changed and not accept:
-        # Who leaves the policy "file" is free of its number of workers.
-        free = " (input.shard_policy: data beside it reads by record, with any number of workers)"
+        # Changing away from the policy "file" allows any number of workers.
+        free = " (with input.shard_policy: data in addition, any number of workers is possible)"
         raise ConfigError(
             f"this run is not the one that trained to step {step} in {model_dir}: {words(changed, identity.files)}",
             code="model-dir/other-run",
-            hint="give what it was, give a model_dir of its own, or accept the change with --accept-changes "
-            f"(run.accept_changes): training then goes on at step {step} with what is given now"
+            hint="restore the old value, use a different model_dir, or accept the change with --accept-changes "
+            f"(run.accept_changes): training then resumes at step {step} with the new value"
             + (free if any(name == "input.workers" for name, _, _ in changed) else ""),
         )
-    return changed + differences(before.get("told", {}), as_json(identity.told))
+    return changed + differences(before.get("told", {}), as_json(identity.described))
 
 
 def read_local(model_dir: str) -> dict[str, Any] | None:
-    """What the last run in a folder of this machine was made of; None where nobody has written it, or it is torn."""
+    """Return the identity document of the last run in a local folder; None if it is missing or truncated."""
     with contextlib.suppress(OSError, ValueError):
         with open(os.path.join(model_dir, DIRECTORY, _FILE), encoding="utf-8") as file:
-            found = json.load(file)
-        if isinstance(found, dict) and isinstance(found.get("fixed"), dict):
-            return found
+            document = json.load(file)
+        if isinstance(document, dict) and isinstance(document.get("fixed"), dict):
+            return document
     return None
 
 
 def policy_of(model_dir: str) -> str | None:
-    """The shard policy by which the run of a model directory ties records to workers; None: it has none such.
+    """Return "file" if the run of a model directory assigns records to workers by file, else None.
 
-    Earlier versions chose "file" by themselves, and what began by it goes on by it.
+    Earlier versions selected "file" automatically, and such a run must resume with it.
     """
     tf = compat.tensorflow()
     try:
         with tf.io.gfile.GFile(_path(model_dir), "r") as file:
             fixed = json.loads(file.read())["fixed"]
-        return "file" if fixed.get(_POLICY) == "file" and not _is_alone(fixed) else None
+        return "file" if fixed.get(_POLICY) == "file" and not _has_one_worker(fixed) else None
     except (tf.errors.OpError, ValueError, LookupError, TypeError, AttributeError):
-        return None  # :func:`check` tells what is wrong with it.
+        return None  # :func:`check` reports the problem.
 
 
-def _is_alone(fixed: Mapping[str, Any]) -> bool:
-    """Whether one worker reads all files: in the order that is the same by record."""
+def _has_one_worker(fixed: Mapping[str, Any]) -> bool:
+    """Return whether one worker reads all files, in the same order as with sharding by record."""
     return bool(fixed.get("input.workers") == 1)
 
 
@@ -274,105 +279,107 @@ def _path(model_dir: str) -> str:
 
 
 def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
-    """How the optimizer of training from a step on differs from that of the checkpoint: name -> what it was and is.
+    """Return the changes of the optimizer relative to the checkpoint: name -> old and new value.
 
     Args:
-        model_dir: the model directory, which :func:`check` has seen.
-        step: of the checkpoint.
+        model_dir: The model directory, after :func:`check`.
+        step: Step of the checkpoint.
     """
     document, _ = _read(compat.tensorflow(), _path(model_dir), accept=True)
-    found: dict[str, list[Any]] = {}
-    # A run may have ended before it wrote a checkpoint of its own.
+    changed: dict[str, list[Any]] = {}
+    # Several runs may have resumed from this checkpoint without writing a new one.
     for change in (document or {}).get("changes", []):
         for name, (old, new) in change.get("optimizer", {}).items() if change["step"] == step else ():
-            found[name] = [found.get(name, [old])[0], new]
-    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+            changed[name] = [changed.get(name, [old])[0], new]
+    return {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
 
 
 def _refuse_to_train_nothing(
     identity: RunIdentity, changed: list[tuple[str, Any, Any]], *, step: int, model_dir: str
 ) -> None:
-    """New data are given to be trained on, and epochs are counted from the first step, not from theirs."""
+    """Reject new data for a finished run: epochs are counted from the first step, so nothing would be trained."""
     epochs, end = identity.epochs, identity.max_steps
-    ours = [one for one in changed if one[0].startswith(("input.", "global_batch_size"))]
+    ours = [change for change in changed if change[0].startswith(("input.", "global_batch_size"))]
     if epochs is None or end is None or step < end or not ours:
         return
     raise ConfigError(
-        f"train.epochs {epochs:g} ends at step {end}, and training stands at step {step} in {model_dir}: nothing would "
-        f"be trained on what is given now",
+        f"train.epochs {epochs:g} ends at step {end}, and training in {model_dir} is at step {step}: the new data "
+        "would not be trained on",
         code="model-dir/nothing-to-train",
         found=words(ours, identity.files),
-        hint=f"for {epochs:g} more give train.epochs {epochs * (step + end) / end:g} and --accept-changes, or give a "
-        "model_dir of its own",
+        hint=f"for {epochs:g} more epochs set train.epochs {epochs * (step + end) / end:g} and --accept-changes, or "
+        "use a different model_dir",
     )
 
 
 def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, str | None]:
-    """The document of the run before, None where there is none, as of a training by something else; and why it is lost.
+    """Return the document of the previous run (None without one), and why it cannot be read.
 
-    One that was cut off, as earlier versions could leave it after a power loss, holds up nobody: whoever starts a job
-    again by itself could not mend it, and what is trained is whole.
+    A truncated document, which earlier versions could leave after a power loss, does not stop training: a supervisor
+    that restarts the job could not repair it, and the checkpoints are undamaged.
 
     Raises:
-        ConfigError: it is another document, or the disk does not give it, and changes are not accepted.
+        ConfigError: It is a different document, or cannot be read, and changes are not accepted.
     """
-    torn = False
+    truncated = False
     try:
         with tf.io.gfile.GFile(path, "r") as file:
-            found = json.loads(file.read())
-        if isinstance(found, dict) and isinstance(found.get("fixed"), dict):
-            return found, None
-        told = f"it holds a {type(found).__name__}" + (" without `fixed`" if isinstance(found, dict) else "")
+            document = json.loads(file.read())
+        if isinstance(document, dict) and isinstance(document.get("fixed"), dict):
+            return document, None
+        reason = f"it holds a {type(document).__name__}" + (" without `fixed`" if isinstance(document, dict) else "")
     except tf.errors.NotFoundError:
         return None, None
     except (tf.errors.OpError, ValueError) as error:
-        torn = isinstance(error, ValueError)
-        told = str(error).strip().splitlines()[0]
-        if not accept and any(words in told.lower() for words in io_errors.WORDS):
-            raise  # nothing is wrong with the file, as far as is known
-    if torn or accept:
+        truncated = isinstance(error, ValueError)
+        reason = str(error).strip().splitlines()[0]
+        if not accept and any(words in reason.lower() for words in io_errors.WORDS):
+            raise  # a disk error, which does not mean that the file is damaged
+    if truncated or accept:
         logger.warning(
-            "%s cannot be read (%s), so that nobody knows whether this run is the one that trained so far: training "
-            "goes on with what is given now",
-            *(path, told),
+            "%s cannot be read (%s), so it is unknown whether this is the run that has trained so far: training "
+            "resumes with the current settings",
+            *(path, reason),
         )
-        return None, told
+        return None, reason
     raise ConfigError(
-        f"{path} cannot be read, so that nobody knows whether this run is the one that is to go on",
+        f"{path} cannot be read, so it is unknown whether this is the run that has trained so far",
         code="model-dir/damaged",
-        found=told,
-        hint="restore the file, or go on with what is given now: --accept-changes (run.accept_changes)",
+        found=reason,
+        hint="restore the file, or resume with the current settings: --accept-changes (run.accept_changes)",
     )
 
 
 def _completed(fixed: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """With what earlier versions left out, or said otherwise, where it follows from what they wrote."""
+    """Return the document of an earlier version, completed with what that version left out."""
     if "input.records" not in fixed:
         return dict(fixed)
-    found = {_KIND: _ADDRESSED, _POLICY: _BY_RECORD, **fixed}
-    if found[_POLICY] == "file" and _is_alone(found) and now.get(_POLICY) == _BY_RECORD:
-        found[_POLICY] = _BY_RECORD
-    return found
+    completed = {_KIND: _ADDRESSED, _POLICY: _BY_RECORD, **fixed}
+    if completed[_POLICY] == "file" and _has_one_worker(completed) and now.get(_POLICY) == _BY_RECORD:
+        completed[_POLICY] = _BY_RECORD
+    return completed
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON gives them back, so that what was written and what is can be compared."""
+    """Return values as JSON would return them, for comparison with stored values."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str, sort_keys=True))
     return plain
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """What both say and say differently. What only one of them knows is no change: another version wrote it, or the
-    name is one that another kind of input has, which is said by itself.
+    """Return the names that both documents have with different values: (name, old value, new value).
+
+    A name in only one of them is not a change: a different version wrote it, or it belongs to a different kind of
+    input, which is compared itself.
     """
-    found: list[tuple[str, Any, Any]] = []
+    changed: list[tuple[str, Any, Any]] = []
     for name in sorted(now):
         if name not in before or before[name] == now[name]:
             continue
         old, new = before[name], now[name]
         if name.startswith(CONTENT) and isinstance(old, dict) and isinstance(new, dict):
-            # Which files there are, the fingerprint tells. Digests of two kinds say nothing of each other.
-            found += [
+            # The fingerprint covers the list of files. Digests of different kinds are not comparable.
+            changed += [
                 (f"{name} {file}", digest, new[file])
                 for file, digest in old.items()
                 if digest != new.get(file, digest) and _kind(digest) == _kind(new[file])
@@ -380,10 +387,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple
         elif isinstance(old, dict) and isinstance(new, dict):
             nothing = "not given"
             pairs = ((key, old.get(key, nothing), new.get(key, nothing)) for key in sorted({*old, *new}))
-            found += [(f"{name}.{key}", one, other) for key, one, other in pairs if one != other]
+            changed += [(f"{name}.{key}", was, now_is) for key, was, now_is in pairs if was != now_is]
         else:
-            found.append((name, old, new))
-    return found
+            changed.append((name, old, new))
+    return changed
 
 
 def _kind(digest: str) -> str:
@@ -391,25 +398,27 @@ def _kind(digest: str) -> str:
 
 
 def content_by_kind(fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells the content of the files, so that tasks can compare it: one of them may have an index beside its files
-    by which another one reads them."""
+    """Return the digests of the files by kind of digest, for comparison between tasks.
+
+    The kind depends on whether a task has an index beside its files.
+    """
     content = fixed.get(CONTENT, {})
     kinds = set(map(_kind, content.values()))
     return {f"{CONTENT} {kinds.pop()}".strip(): content} if len(kinds) == 1 else {}
 
 
 def words(changed: list[tuple[str, Any, Any]], files: Mapping[str, str]) -> str:
-    """Changes for a person; `files` as in :class:`RunIdentity`."""
-    told, others = [], []
+    """Return a sentence that describes the changes; `files` as in :class:`RunIdentity`."""
+    texts, others = [], []
     for name, old, new in changed:
         file = name.removeprefix(f"{CONTENT} ")
         if file == name:
-            told.append(f"{name} was {in_short(old)} and is {in_short(new)}")
+            texts.append(f"{name} was {in_short(old)} and is {in_short(new)}")
         else:
             path = files.get(file, file)
             others.append(f"{path} has other content than when this run began (digest {old} then, {new} now)")
     more = [f"and so have {len(others) - _MOST} more files"] if len(others) > _MOST else []
-    return "; ".join(told + others[:_MOST] + more)
+    return "; ".join(texts + others[:_MOST] + more)
 
 
 def in_short(value: Any) -> str:

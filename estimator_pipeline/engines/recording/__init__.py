@@ -1,4 +1,4 @@
-"""What a training writes down of itself: step records for `parity`, the ledger's blocks, its environment, its pace.
+"""Recording of a training: step records for `parity`, blocks of the ledger, environment, pace of the workers.
 
-Reading them is elsewhere: `parity`, `inputs/ledger`.
+`parity` and `inputs/ledger` read them.
 """

@@ -1,4 +1,4 @@
-"""Where a training takes place: versions, platform, devices, and the variables that have a say in its arithmetic."""
+"""The environment of a training: versions, platform, devices, and variables that affect its arithmetic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.utils.version import __version__
 
-# By name, not by a prefix: a report goes to other people, and a variable such as TF_TOKEN_… is a secret of Terraform's.
+# A list of names, not a prefix: reports are shared, and a variable such as Terraform's TF_TOKEN_… is a secret.
 VARIABLES = (
     "TF_ENABLE_ONEDNN_OPTS",
     "ONEDNN_MAX_CPU_ISA",
@@ -34,17 +34,17 @@ VARIABLES = (
     "MKL_NUM_THREADS",
     "PYTHONHASHSEED",
 )
-# Told even where it is not set: by default it is on or off by the platform, and it is the first thing to be asked.
+# Reported even if not set: its default depends on the platform, and it is the first thing to check.
 _ALWAYS = ("TF_ENABLE_ONEDNN_OPTS",)
 
 
 def environment_of(tf: Any, *, strategy: Any, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The environment of this process, as plain values by name.
+    """Return the environment of this process, as plain values by name.
 
     Args:
-        tf: TensorFlow, as `compat.install()` gives it.
-        strategy: the `tf.distribute.Strategy` of the training.
-        environ: where :data:`VARIABLES` are read; `os.environ` by default.
+        tf: TensorFlow, as returned by `compat.install()`.
+        strategy: The `tf.distribute.Strategy` of the training.
+        environ: Environment with :data:`VARIABLES`; `os.environ` by default.
     """
     environ = os.environ if environ is None else environ
     name = type(strategy).__name__
@@ -66,8 +66,8 @@ def environment_of(tf: Any, *, strategy: Any, environ: Mapping[str, str] | None 
 
 
 def _keras(tf: Any) -> str:
-    """The package behind `tf.keras`, with its version: "tf_keras 2.21.0"."""
-    # What tf_keras exports has no __version__.
+    """Return the package behind `tf.keras`, with its version: "tf_keras 2.21.0"."""
+    # The public API of tf_keras has no __version__.
     package = tf.keras.Model.__module__.partition(".")[0]
     return f"{package} {versions.installed(package.replace('_', '-'))}"
 

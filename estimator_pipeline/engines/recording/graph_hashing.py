@@ -1,8 +1,7 @@
-"""The fingerprints of :mod:`estimator_pipeline.inputs.ledger.hashing`, bit for bit, as operations of a TensorFlow
-graph.
+"""The fingerprints of :mod:`estimator_pipeline.inputs.ledger.hashing`, bit for bit, as TensorFlow operations.
 
-NumPy lets go of Python's lock at each operation on a large array and takes it again, and waits each time for the
-training loop, which holds it: the steps of a small model took twice as long.
+NumPy releases and acquires the GIL for each operation on a large array, and waits each time for the training loop,
+which holds it. The steps of a small model took twice as long.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ __all__ = ["can_take", "fingerprints"]
 
 
 def can_take(parts: Sequence[Any]) -> bool:
-    """Whether these tensors are numbers, with records along a first axis."""
+    """Return whether these tensors are numeric, with records along the first axis."""
     return all(
         part.shape.rank and (part.dtype.is_integer or part.dtype.is_floating or part.dtype.is_bool) for part in parts
     )
 
 
 def fingerprints(tf: Any, parts: Sequence[Any]) -> Any:
-    """uint64 tensor [records]; see :func:`estimator_pipeline.inputs.ledger.hashing.fingerprints`."""
+    """Return a uint64 tensor [records]; see :func:`estimator_pipeline.inputs.ledger.hashing.fingerprints`."""
     sizes = [tf.shape(part, out_type=tf.int64)[0] for part in parts]
     if len(parts) == 1:
         return _of_records(tf, parts, sizes[0])
-    # Whether they have as many rows as one another may be known with the batch alone.
+    # Whether they have the same number of rows may be known only at run time.
     return tf.cond(
         tf.reduce_all(tf.equal(tf.stack(sizes), sizes[0])),
         lambda: _of_records(tf, parts, sizes[0]),
@@ -44,7 +43,7 @@ def _of_records(tf: Any, parts: Sequence[Any], records: Any) -> Any:
 
 
 def _sums(tf: Any, part: Any, records: Any, key: Any) -> Any:
-    """The sum of each record's words, each mixed with its place; a word of zeros adds nothing."""
+    """Return the sum of each record's 64-bit words, mixed with their position; a word of zeros adds nothing."""
     part = tf.cast(part, tf.uint8) if part.dtype.is_bool else part
     octets = tf.bitcast(part, tf.uint8)
     count = tf.size(octets, out_type=tf.int64) // tf.maximum(records, 1)

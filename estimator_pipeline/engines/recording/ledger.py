@@ -1,7 +1,7 @@
-"""The ledger of a training task: what its input function is told to tell, and the hook and callback that count steps.
+"""The ledger of a training task: records read by its input function, and the hook and callback that count steps.
 
-Data of :mod:`estimator_pipeline.inputs` tell the numbers of their records. Any other input function is looked at batch
-by batch, and a record stands in the ledger by a fingerprint of its content.
+Input functions of :mod:`estimator_pipeline.inputs` report record numbers. Batches of other input functions are
+inspected, and the ledger has a fingerprint of each record's content.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from estimator_pipeline.utils.logger import logger
 __all__ = ["TaskLedger", "count_data", "keep_for_every_training", "read_input_fn"]
 
 
-_AHEAD = 4  # Batches that are looked at ahead of the step.
+_AHEAD = 4  # Batches that are inspected ahead of the step.
 
 
 class TaskLedger:
     """The ledger of one training of one task.
 
     Args:
-        folder: of the ledger, for all tasks and attempts.
-        tf_config: which task this is.
+        folder: Folder of the ledger, for all tasks and attempts.
+        tf_config: Cluster and task of this process.
 
     Raises:
-        ConfigError: the folder cannot be written to.
+        ConfigError: The folder cannot be written to.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, tf_config: TFConfig) -> None:
@@ -48,19 +48,19 @@ class TaskLedger:
         self.writer = LedgerWriter(folder, task=str(tf_config.task), tasks=tasks, asynchronous=asynchronous)
 
     def input_fn(self, input_fn: Callable[..., Any], *, strategy: Any = None) -> Callable[..., Any]:
-        """The input function of training, which tells the ledger what it gives.
+        """Return the training input function, with recording of its records.
 
         Args:
-            input_fn: the task's.
-            strategy: that distributes its batches; None: the one in whose scope it is called.
+            input_fn: The task's input function.
+            strategy: The strategy that distributes its batches; None: the one in whose scope it is called.
         """
         if hasattr(input_fn, "ledger"):
             input_fn.ledger = self.writer
             return input_fn
-        return _looked_at(input_fn, self.writer, strategy)
+        return _inspected(input_fn, self.writer, strategy)
 
     def hook(self) -> Any:
-        """For an Estimator that trains, a `tf.estimator.SessionRunHook`."""
+        """Return a `tf.estimator.SessionRunHook` for an Estimator's training."""
         tf: Any = compat.tensorflow()
         base: Any = tf.compat.v1.train.SessionRunHook
         writer = self.writer
@@ -72,7 +72,7 @@ class TaskLedger:
                 self._global_step = tf.compat.v1.train.get_global_step()
 
             def after_create_session(self, session, coord):
-                # Workers that step on their own have one global step in common, and each its own count.
+                # Asynchronous workers share the global step, but each counts its steps.
                 writer.begin(0 if writer.asynchronous else int(session.run(self._global_step)))
 
             def steps_passed(self, count):
@@ -87,10 +87,10 @@ class TaskLedger:
         return LedgerHook()
 
     def callback(self, *, start_step: int) -> Any:
-        """For Keras, a callback.
+        """Return a Keras callback.
 
         Args:
-            start_step: the global step at which training begins.
+            start_step: The global step at which training starts.
         """
         base: Any = compat.tensorflow().keras.callbacks.Callback
         writer = self.writer
@@ -105,7 +105,7 @@ class TaskLedger:
                 self._first = batch
 
             def on_train_batch_end(self, batch, logs=None):
-                # Several steps for each execution end with the number of the last one.
+                # In multi-step execution, `batch` is that of the last step.
                 writer.step(batch - self._first + 1)
 
             def on_train_end(self, logs=None):
@@ -115,23 +115,23 @@ class TaskLedger:
 
 
 def keep_for_every_training(folder: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> None:
-    """Keeps a ledger of every training of an Estimator in this process from now on: for a legacy program.
+    """Keep a ledger of every later training of an Estimator in this process, for a legacy program.
 
     Args:
-        folder: of the ledger.
-        environ: where TF_CONFIG is read when a training begins; `os.environ` by default.
+        folder: Folder of the ledger.
+        environ: Environment with TF_CONFIG when a training starts; `os.environ` by default.
     """
     compat.install()
-    # Refused before the program runs, not in the middle of it.
+    # An error must be raised before the program runs, not in the middle of it.
     LedgerWriter(folder, task="worker:0", tasks=())
 
     def enter(input_fn: Any, hooks: list[Any]) -> Any:
         if any(getattr(hook, "keeps_ledger", False) for hook in hooks):
-            return input_fn  # The program has asked for one by itself.
+            return input_fn  # The program keeps a ledger already.
         try:
             tf_config = from_environ(os.environ if environ is None else environ)
         except PipelineError as error:
-            logger.warning("No ledger is kept, for TF_CONFIG cannot be read: %s", error)
+            logger.warning("No ledger is kept, because TF_CONFIG cannot be read: %s", error)
             return input_fn
         ledger = TaskLedger(folder, tf_config=tf_config)
         hooks.insert(0, ledger.hook())
@@ -140,8 +140,8 @@ def keep_for_every_training(folder: str | os.PathLike[str], environ: Mapping[str
     around.training_input(enter)
 
 
-def _looked_at(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any) -> Callable[..., Any]:
-    """An input function whose batches are looked at as they pass; they stay as they are."""
+def _inspected(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any) -> Callable[..., Any]:
+    """Return the input function with recording of its batches, which are unchanged."""
     tf: Any = compat.tensorflow()
 
     def outer(*args: Any, **kwargs: Any) -> Any:
@@ -149,20 +149,20 @@ def _looked_at(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any
         who = replicas_of(tf, context)
         facts = {"kind": "fingerprints", "pipelines": who.num_pipelines, "pipeline": who.pipeline}
         if context is None:
-            # It cannot know which pipeline it is; nor can the ledger.
+            # Without a context, the index of the pipeline is unknown.
             facts |= {"pipelines": None, "pipeline": None}
-        found = input_fn(*args, **kwargs)
-        told = writer.stream({**facts, "batches_per_step": _batches_per_step(tf, strategy)})
-        if isinstance(found, tf.data.Dataset | tf.compat.v1.data.Dataset):
+        data = input_fn(*args, **kwargs)
+        stream = writer.stream({**facts, "batches_per_step": _batches_per_step(tf, strategy)})
+        if isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset):
 
-            def look(number: Any, *element: Any) -> Any:
-                return _look(tf, told, number, _single(element))
+            def inspect_batch(number: Any, *element: Any) -> Any:
+                return _recorded(tf, stream, number, _single(element))
 
-            return found.enumerate().map(tf.autograph.experimental.do_not_convert(look)).prefetch(_AHEAD)
-        # Tensors of a queue: each step asks for them once.
-        return _look(tf, told, tf.constant(-1, tf.int64), found)
+            return data.enumerate().map(tf.autograph.experimental.do_not_convert(inspect_batch)).prefetch(_AHEAD)
+        # Tensors of a queue, which each step evaluates once.
+        return _recorded(tf, stream, tf.constant(-1, tf.int64), data)
 
-    # TensorFlow looks at the names of its parameters.
+    # TensorFlow inspects the names of its parameters.
     outer.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
     outer.__name__ = getattr(input_fn, "__name__", "input_fn")
     for name in ("start_step", "rebatched", "global_batch_size"):
@@ -181,8 +181,8 @@ def _single(element: tuple[Any, ...]) -> Any:
     return element[0] if len(element) == 1 else element
 
 
-def _look(tf: Any, told: RowStream, number: Any, element: Any) -> Any:
-    """The element, which cannot be had before the ledger has been told of it."""
+def _recorded(tf: Any, stream: RowStream, number: Any, element: Any) -> Any:
+    """Return the element, with a control dependency on its recording."""
     shapes: list[bool] = []
     parts: list[Any] = []
     for leaf in tf.nest.flatten(element):
@@ -191,20 +191,20 @@ def _look(tf: Any, told: RowStream, number: Any, element: Any) -> Any:
         shapes.append(isinstance(leaf, tf.SparseTensor))
         parts += [leaf.indices, leaf.values, leaf.dense_shape] if shapes[-1] else [leaf]
 
-    def look(at: Any, *values: Any) -> Any:
+    def record_values(at: Any, *values: Any) -> Any:
         rest = iter(values)
         leaves = [Sparse(next(rest), next(rest), next(rest)) if sparse else next(rest) for sparse in shapes]
-        told(int(at) == 0, [fingerprints(leaves)])
+        stream(int(at) == 0, [fingerprints(leaves)])
         return at
 
-    def tell(at: Any, prints: Any) -> Any:
-        told(int(at) == 0, [prints])
+    def record_fingerprints(at: Any, prints: Any) -> Any:
+        stream(int(at) == 0, [prints])
         return at
 
     if not any(shapes) and graph_hashing.can_take(parts):
-        done = tf.numpy_function(tell, [number, graph_hashing.fingerprints(tf, parts)], tf.int64)
+        done = tf.numpy_function(record_fingerprints, [number, graph_hashing.fingerprints(tf, parts)], tf.int64)
     else:
-        done = tf.numpy_function(look, [number, *parts], tf.int64)
+        done = tf.numpy_function(record_values, [number, *parts], tf.int64)
     with tf.control_dependencies([done]):
         return tf.nest.map_structure(tf.identity, element, expand_composites=True)
 
@@ -212,43 +212,43 @@ def _look(tf: Any, told: RowStream, number: Any, element: Any) -> Any:
 def read_input_fn(
     input_fn: Callable[..., Any], *, pipeline: int, pipelines: int, steps: int, local: int = 1
 ) -> list[np.ndarray]:
-    """The fingerprints of what an input function gives one worker, step by step; fewer where the data end.
+    """Return the fingerprints of one worker's records for each step; fewer steps if the data ends.
 
     Args:
-        input_fn: with a parameter `input_context` or without.
-        pipeline: which worker.
-        pipelines: of how many.
-        steps: how many to read.
-        local: batches that the worker takes for one step.
+        input_fn: With or without a parameter `input_context`.
+        pipeline: Index of the worker.
+        pipelines: Number of workers.
+        steps: Number of steps to read.
+        local: Batches per step of the worker.
 
     Raises:
-        ConfigError: it gives no dataset.
+        ConfigError: The input function does not return a dataset.
     """
     tf: Any = compat.tensorflow()
     context = tf.distribute.InputContext(pipelines, pipeline, pipelines * local)
-    found: list[np.ndarray] = []
+    by_step: list[np.ndarray] = []
     batches: list[np.ndarray] = []
     for batch in _batches(tf, input_fn, context):
         batches.append(batch)
         if len(batches) == local:
-            found.append(np.concatenate(batches))
+            by_step.append(np.concatenate(batches))
             batches = []
-        if len(found) == steps:
+        if len(by_step) == steps:
             break
     if batches:
-        found.append(np.concatenate(batches))
-    return found
+        by_step.append(np.concatenate(batches))
+    return by_step
 
 
 def count_data(input_fn: Callable[..., Any], *, epoch_records: int | None = None) -> Counter[int]:
-    """How often each fingerprint stands in the data of an input function, called for one worker alone.
+    """Return the number of occurrences of each fingerprint in the data of an input function, for a single worker.
 
     Args:
-        input_fn: with a parameter `input_context` or without.
-        epoch_records: how many records an epoch has, for data without an end. They must come epoch by epoch.
+        input_fn: With or without a parameter `input_context`.
+        epoch_records: Number of records per epoch, for an infinite dataset, which must be ordered by epoch.
 
     Raises:
-        ConfigError: it gives no dataset, or one without an end and `epoch_records` does not say where to stop.
+        ConfigError: The input function does not return a dataset, or an infinite one without `epoch_records`.
     """
     tf: Any = compat.tensorflow()
     counts: Counter[int] = Counter()
@@ -263,21 +263,21 @@ def count_data(input_fn: Callable[..., Any], *, epoch_records: int | None = None
 
 
 def _batches(tf: Any, input_fn: Callable[..., Any], context: Any, *, endless: bool = True) -> Iterator[np.ndarray]:
-    """The fingerprints of each batch."""
+    """Yield the fingerprints of each batch."""
     takes = "input_context" in inspect.signature(input_fn).parameters
     data = input_fn(input_context=context) if takes else input_fn()
     if not isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset):
         raise ConfigError(
-            "the input function gives no dataset, and can be looked at in a training alone",
+            "the input function returns no dataset, and can be inspected only during training",
             code="data/bad-input-fn",
             found=f"a {type(data).__name__}",
             hint="train with a ledger: exec --ledger DIR",
         )
     if not endless and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise ConfigError(
-            "the data of the input function have no end, so they cannot be counted",
+            "the dataset of the input function is infinite, so its records cannot be counted",
             code="data/endless",
-            hint="say how many records an epoch has: --epoch-records N",
+            hint="set the number of records per epoch: --epoch-records N",
         )
     for element in data:
         leaves = []

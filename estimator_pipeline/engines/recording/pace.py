@@ -1,4 +1,4 @@
-"""What one of several workers spends its steps with: its input, and the wait for the others."""
+"""Time that a worker of several spends per step on its input and on waiting for the others."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from estimator_pipeline.progress.progress_file import ProgressWriter
 
 __all__ = ["WorkerPace"]
 
-# So many steps are looked at for one word, one a second: a checkpoint or a neighbour on the machine makes a step slow.
+# Steps sampled per event, one per second: a checkpoint or other processes may slow down a single step.
 SAMPLES = 10
 
 
 class WorkerPace:
-    """Tells the launcher the medians of the last steps that were looked at, which finds who is waited for.
+    """Reports the medians of the sampled steps to the launcher, which identifies the slowest worker.
 
     Args:
-        progress: the launcher's file.
-        task: whose steps they are.
+        progress: The launcher's progress file.
+        task: The task of these steps.
     """
 
     def __init__(self, progress: ProgressWriter, *, task: str) -> None:
@@ -29,25 +29,25 @@ class WorkerPace:
     def step_made(
         self, step: int, seconds: float, *, began: float, ready: float, ended: float, input: float | None = None
     ) -> None:
-        """A step was looked at.
+        """Add a sampled step.
 
         Args:
-            step: the global step.
-            seconds: what each step takes by now.
-            began: when it began, as `time.time()` has it.
-            ready: when this worker's own part was done.
-            ended: when it had ended.
-            input: when its batch was there; None where that is not known.
+            step: The global step.
+            seconds: Current seconds per step.
+            began: Start of the step, as `time.time()`.
+            ready: Time at which this worker's computation was done.
+            ended: End of the step.
+            input: Time at which its batch was available; None if unknown.
         """
         self._count += 1
         if not self._count:
-            # The graph with what is asked for was made in this one.
+            # The first sampled step includes the creation of the graph.
             self._step = step
             return
         self._seen.append((seconds, max(0.0, ended - ready), max(0.0, (began if input is None else input) - began)))
         if self._count % SAMPLES == 0:
             names = ("step_ms", "wait_ms", "input_ms")
-            medians = (round(1000 * statistics.median(one), 3) for one in zip(*self._seen, strict=True))
-            told = dict(zip(names, medians, strict=True))
-            self._progress.emit("pace", task=self._task, step=step, steps=step - self._step, **told)
+            medians = (round(1000 * statistics.median(series), 3) for series in zip(*self._seen, strict=True))
+            values = dict(zip(names, medians, strict=True))
+            self._progress.emit("pace", task=self._task, step=step, steps=step - self._step, **values)
             self._step = step

@@ -1,9 +1,8 @@
-"""What a training does, step by step, handed to a writer: a hook for Estimators, callbacks for Keras 2 and Keras 3.
+"""Step records of a training: a hook for Estimators, callbacks for Keras 2 and Keras 3.
 
-All tell the same things under the same names, so that two runs can be held against each other: the loss of the global
-batch before the step, the learning rate that it is made with, and every variable after it. Where several workers
-train, all of them record, for reading what replicas have of their own is done by all together; all but one have a
-writer that writes nothing. What its pipeline reads each worker tells for itself.
+All record the same values under the same names, so that two runs can be compared: the loss of the global batch before
+the step, the learning rate of the step, and every variable after it. With several workers, all of them record, because
+reading replica-local variables needs all of them; only one writes. Each worker records the batches of its pipeline.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Canonical = Callable[[Iterable[str]], Mapping[str, str]]
 
 
 class StepWriterProtocol(Protocol):
-    """Where the record goes; :class:`estimator_pipeline.parity.step_records.StepWriter` is one."""
+    """Interface of a writer of step records, such as :class:`estimator_pipeline.parity.step_records.StepWriter`."""
 
     def environment(self, facts: Mapping[str, Any]) -> None: ...
 
@@ -46,24 +45,24 @@ class StepWriterProtocol(Protocol):
 
 
 class NullStepWriter:
-    """Writes nothing: for all workers but one."""
+    """Writes nothing; for all workers except one."""
 
     def environment(self, facts: Mapping[str, Any]) -> None: ...
 
     def initial(self, variables: Mapping[str, Any]) -> None: ...
 
-    def step(self, step: int, **told: Any) -> None: ...
+    def step(self, step: int, **values: Any) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepRecorder:
-    """What is to be recorded of a run, and where.
+    """What to record of a run, and where.
 
     Attributes:
-        writer: where the record goes; asked for by the chief alone.
-        canonical: names of all variables -> canonical name -> name.
-        start: canonical name -> value: what the variables are set to before the first step, on every worker.
-        batches: task -> what is told the checksums of each batch that its pipeline reads.
+        writer: Creates the writer; called only on the chief.
+        canonical: Names of all variables -> canonical name -> name.
+        start: Canonical name -> value that the variables are set to before the first step, on every worker.
+        batches: Task -> a function that receives the checksums of each batch of its pipeline.
     """
 
     writer: Callable[[], StepWriterProtocol]
@@ -72,51 +71,50 @@ class StepRecorder:
     batches: Callable[[str], Callable[[list[int]], None]] | None = None
 
     def input_fn(self, input_fn: Callable[..., Any], *, task: str) -> Callable[..., Any]:
-        """A training task's input function, which tells what it reads."""
-        return input_fn if self.batches is None else told_batches(input_fn, self.batches(task))
+        """Return a training task's input function, with recording of its batches."""
+        return input_fn if self.batches is None else recorded_batches(input_fn, self.batches(task))
 
     def hook(self, *, chief: bool) -> Any:
-        """For `TrainSpec.hooks` of one training task."""
+        """Return the hook for `TrainSpec.hooks` of a training task."""
         return estimator_hook(self._writer(chief), canonical=self.canonical, start=self.start)
 
     def callback(self, *, chief: bool) -> Any:
-        """For `Model.fit` of one training task."""
+        """Return the callback for `Model.fit` of a training task."""
         return keras_callback(self._writer(chief), canonical=self.canonical, start=self.start)
 
     def keras3_callback(self, *, chief: bool, strategy: Any) -> Any:
-        """For the training loop of the Keras 3 engine."""
+        """Return the callback for the training loop of the Keras 3 engine."""
         return keras3_callback(self._writer(chief), canonical=self.canonical, start=self.start, strategy=strategy)
 
     def _writer(self, chief: bool) -> StepWriterProtocol:
         return self.writer() if chief else NullStepWriter()
 
 
-def told_batches(
-    input_fn: Callable[..., Any], tell: Callable[[list[int]], None], chosen: Callable[..., list[Any]] | None = None
+def recorded_batches(
+    input_fn: Callable[..., Any], record: Callable[[list[int]], None], chosen: Callable[..., list[Any]] | None = None
 ) -> Callable[..., Any]:
-    """An input function that says which records its dataset gives, in order; batches and records stay as they are.
+    """Return an input function that records the checksums of its batches; the dataset is unchanged.
 
     Args:
-        input_fn: returns a `tf.data.Dataset` of batches [B, ...]; with a parameter `input_context` or without. What it
-            returns otherwise (tensors of a queue, as programs of TensorFlow 1 have it) is not told.
-        tell: called with a checksum (CRC-32) of each record of a batch. A batch whose parts have no common first
+        input_fn: Returns a `tf.data.Dataset` of batches [B, ...]; with or without a parameter `input_context`. Other
+            results (tensors of a queue, as in TensorFlow 1 programs) are not recorded.
+        record: Called with a checksum (CRC-32) of each record of a batch. A batch whose parts have no common first
             dimension (sparse features) has one checksum.
-        chosen: makes of an element, given as `Dataset.map` gives it, the tensors that the checksums are of; None: all
-            of it.
+        chosen: Selects the tensors for the checksums from an element, passed as by `Dataset.map`; None: all.
     """
     tf: Any = compat.tensorflow()
 
-    def told(dataset: Any) -> Any:
+    def recorded(dataset: Any) -> Any:
         if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
             return dataset
 
-        def look(*parts: Any) -> Any:
-            tell(_checksums([getattr(part, "numpy", lambda part=part: part)() for part in parts]))
+        def record_batch(*parts: Any) -> Any:
+            record(_checksums([getattr(part, "numpy", lambda part=part: part)() for part in parts]))
             return 0
 
         def pass_on(*element: Any) -> Any:
             parts = tf.nest.flatten(element, expand_composites=True) if chosen is None else chosen(*element)
-            with tf.control_dependencies([tf.numpy_function(look, parts, tf.int64)]):
+            with tf.control_dependencies([tf.numpy_function(record_batch, parts, tf.int64)]):
                 same = tf.nest.map_structure(tf.identity, element, expand_composites=True)
             return same[0] if len(same) == 1 else same
 
@@ -124,19 +122,19 @@ def told_batches(
 
     inner: Any = input_fn
 
-    def given(**context: Any) -> Any:
+    def call(**context: Any) -> Any:
         if hasattr(inner, "start_step"):
-            # An engine tells it where the data begin, and knows the outer function alone.
+            # An engine sets the start of the data on the outer function.
             inner.start_step = outer.start_step
         if hasattr(inner, "ledger"):
             inner.ledger = outer.ledger
-        return told(inner(**context))
+        return recorded(inner(**context))
 
     def with_context(input_context: Any = None) -> Any:
-        return given(input_context=input_context)
+        return call(input_context=input_context)
 
     def without_context() -> Any:
-        return given()
+        return call()
 
     outer: Any = with_context if "input_context" in inspect.signature(inner).parameters else without_context
     for name in ("start_step", "rebatched", "ledger", "follow"):
@@ -146,7 +144,7 @@ def told_batches(
 
 
 def _checksums(parts: list[Any]) -> list[int]:
-    """Of each record of a batch, over all its parts."""
+    """Return a checksum of each record of a batch, over all its parts."""
     sizes = {part.shape[:1] for part in parts}
     if len(sizes) != 1 or not sizes.copy().pop():
         return [_checksum(parts)]
@@ -154,12 +152,12 @@ def _checksums(parts: list[Any]) -> list[int]:
 
 
 def _checksum(parts: list[Any]) -> int:
-    found = 0
+    checksum = 0
     for part in parts:
         array = np.asarray(part)
         texts = array.dtype.kind in "OSU"
-        found = zlib.crc32(b"\0".join(map(bytes, array.ravel())) if texts else array.tobytes(), found)
-    return found
+        checksum = zlib.crc32(b"\0".join(map(bytes, array.ravel())) if texts else array.tobytes(), checksum)
+    return checksum
 
 
 def estimator_hook(
@@ -169,13 +167,13 @@ def estimator_hook(
     start: Mapping[str, Any] | None = None,
     replaced: dict[str, Any] | None = None,
 ) -> Any:
-    """The hook for `TrainSpec.hooks`.
+    """Return the hook for `TrainSpec.hooks`.
 
     Args:
-        writer: where the record goes.
-        canonical: names of all variables -> canonical name -> name.
-        start: canonical name -> value: what the variables are set to before the first step.
-        replaced: filled with what these held before.
+        writer: Writer of the step records.
+        canonical: Names of all variables -> canonical name -> name.
+        start: Canonical name -> value that the variables are set to before the first step.
+        replaced: Filled with the values of these variables before.
 
     Returns:
         A `tf.estimator.SessionRunHook`.
@@ -187,10 +185,10 @@ def estimator_hook(
 
     class Recorder(base):
         def begin(self) -> None:
-            # An Estimator makes its sessions in its strategy's scope.
+            # An Estimator creates its sessions in the scope of its strategy.
             writer.environment(environment_of(tf, strategy=tf.distribute.get_strategy()))
-            found = {variable.name: variable for variable in v1.global_variables()}
-            self._variables = {name: found[given] for name, given in canonical(found).items()}
+            by_name = {variable.name: variable for variable in v1.global_variables()}
+            self._variables = {name: by_name[actual] for name, actual in canonical(by_name).items()}
             self._values = {name: tf.identity(variable) for name, variable in self._variables.items()}
             rates = v1.get_collection(LEARNING_RATE)
             self._fetches: dict[str, Any] = {"loss": v1.get_collection(v1.GraphKeys.LOSSES)[-1]}
@@ -215,17 +213,17 @@ def estimator_hook(
             return v1.train.SessionRunArgs(self._fetches)
 
         def after_run(self, run_context, run_values):
-            told = run_values.results
+            results = run_values.results
             values = run_context.session.run(self._values)
-            rate = float(told["rate"]) if "rate" in told else None
+            rate = float(results["rate"]) if "rate" in results else None
             step = int(values["global_step"])
-            writer.step(step, loss=float(told["loss"]), learning_rate=rate, variables=values)
+            writer.step(step, loss=float(results["loss"]), learning_rate=rate, variables=values)
 
     return Recorder()
 
 
 def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None) -> Any:
-    """The callback for `Model.fit`; see :func:`estimator_hook` for the arguments.
+    """Return the callback for `Model.fit`; see :func:`estimator_hook` for the arguments.
 
     While it records, Keras's metrics are those of a single step, not of the epoch so far.
     """
@@ -236,8 +234,8 @@ def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: M
         def on_train_begin(self, logs=None):
             writer.environment(environment_of(tf, strategy=self.model.distribute_strategy))
             keras_optimizers.create_slots(self.model)
-            found = dict(keras_names.named(self.model))
-            self._variables = {name: found[given] for name, given in canonical(found).items()}
+            by_name = dict(keras_names.named(self.model))
+            self._variables = {name: by_name[actual] for name, actual in canonical(by_name).items()}
             misfit = _misfit(start, self._variables)
             for name, value in (start or {}).items() if misfit is None else ():
                 self._variables[name].assign(value)
@@ -246,16 +244,16 @@ def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: M
 
         def on_train_batch_begin(self, batch, logs=None):
             self.model.reset_metrics()
-            # Before the step: the schedule is asked for the step that is being made.
+            # Before the step: the schedule must be evaluated at the current step.
             self._rate = keras_optimizers.current_rate(self.model.optimizer)
 
         def on_train_batch_end(self, batch, logs=None):
             step = step_of(self.model)
             if "loss" not in (logs or {}):
                 raise ConfigError(
-                    "a step of the Keras model does not tell its loss",
+                    "a step of the Keras model does not return its loss",
                     code="model/bad-function",
-                    found=f"it tells: {', '.join(logs or ()) or 'nothing'}",
+                    found=f"it returns: {', '.join(logs or ()) or 'nothing'}",
                     hint="let train_step return {'loss': ...} of the batch",
                 )
             writer.step(step, loss=float(logs["loss"]), learning_rate=self._rate, variables=self._values())
@@ -269,9 +267,9 @@ def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: M
 def keras3_callback(
     writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None, strategy: Any = None
 ) -> Any:
-    """The callback for the training loop of the Keras 3 engine; see :func:`estimator_hook` for the arguments.
+    """Return the callback for the training loop of the Keras 3 engine; see :func:`estimator_hook` for the arguments.
 
-    What replicas have of their own is recorded as its mean. Seeds are left out: Keras 2 has no such variables.
+    Replica-local variables are recorded as their mean. Seeds are left out: Keras 2 has no such variables.
     """
     tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.Callback
@@ -282,10 +280,10 @@ def keras3_callback(
             self._all = ModelVariables(self.model, strategy=strategy)
             variables = {**self._all.model, **self._all.optimizer}
             self._names = canonical(self._all.values())
-            found = {name: variables[given] for name, given in self._names.items()}
-            misfit = _misfit(start, found)
+            by_name = {name: variables[actual] for name, actual in self._names.items()}
+            misfit = _misfit(start, by_name)
             for name, value in (start or {}).items() if misfit is None else ():
-                found[name].assign(value)
+                by_name[name].assign(value)
             writer.initial(self._values())
             _refuse(misfit)
 
@@ -298,13 +296,13 @@ def keras3_callback(
 
         def _values(self):
             values = self._all.values()
-            return {name: values[given] for name, given in self._names.items()}
+            return {name: values[actual] for name, actual in self._names.items()}
 
     return Recorder()
 
 
 def _misfit(start: Mapping[str, Any] | None, variables: Mapping[str, Any]) -> ConfigError | None:
-    """What is wrong with the values that training is to start from; None: nothing."""
+    """Return an error if the start values do not match the variables."""
     unknown = sorted(set(start or {}) - set(variables))
     if unknown:
         return ConfigError(
@@ -313,17 +311,17 @@ def _misfit(start: Mapping[str, Any] | None, variables: Mapping[str, Any]) -> Co
             found=f"its variables: {', '.join(list(variables)[:12])}",
         )
     for name, value in (start or {}).items():
-        wanted = variables[name].shape.as_list()
-        if list(np.shape(value)) != wanted:
+        expected = variables[name].shape.as_list()
+        if list(np.shape(value)) != expected:
             return ConfigError(
-                f"a value was given for {name} that has another shape",
+                f"the value for {name} has a different shape",
                 code="parity/no-counterpart",
-                found=f"shape {list(np.shape(value))} given; the variable {variables[name].name} has {wanted}",
+                found=f"shape {list(np.shape(value))} given; the variable {variables[name].name} has {expected}",
             )
     return None
 
 
 def _refuse(misfit: ConfigError | None) -> None:
-    """Ends a training whose variables are others, once the record has told which: they can be compared by name."""
+    """Stop a training with mismatching variables, after they were recorded and can be compared by name."""
     if misfit is not None:
         raise misfit

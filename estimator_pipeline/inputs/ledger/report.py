@@ -15,9 +15,9 @@ KINDS = {
     "never": "records that were not read in an epoch",
     "unknown": "records that the data do not have",
     "missing": "steps or files of the ledger that are not there",
-    "moved": "records that another task read than the plan says",
-    "start": "data that began at another place than the training",
-    "jump": "data that went on at another place than the training",
+    "moved": "records that a different task read than the plan assigns",
+    "start": "data that started at a different position than training",
+    "jump": "data that resumed at a different position than training",
     "data": "data that are not those of the job file",
     "uneven": "records of which some were read more often than others, by the fingerprints of batches",
 }

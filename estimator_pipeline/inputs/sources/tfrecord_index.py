@@ -340,7 +340,7 @@ def _damaged(path: str, record: int, position: int, why: str) -> InputError:
         "A TFRecord file cannot be read",
         code="data/unreadable",
         found=f"{path}, record {record}, at byte {position}: {why}",
-        hint="write the file anew; if it is compressed, name it .gz or pass compression='GZIP'",
+        hint="write the file again; if it is compressed, name it .gz or pass compression='GZIP'",
     )
 
 
@@ -481,6 +481,6 @@ class IndexedTFRecords:
                 "A compressed TFRecord file cannot be read",
                 code="data/unreadable",
                 found=f"{path}: {error}",
-                hint="write the file anew; if it is not compressed, pass compression=''",
+                hint="write the file again; if it is not compressed, pass compression=''",
             ) from error
         return buffer.getvalue()

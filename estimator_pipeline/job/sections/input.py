@@ -206,7 +206,7 @@ class CsvColumn(Section):
         if self.default is not None and (not isinstance(self.default, numbers) or isinstance(self.default, bool)):
             yield Problem(
                 ("default",),
-                f"this is no value of a column of the type {self.dtype}.",
+                f"this is not a value of a column of the type {self.dtype}.",
                 repr(self.default),
                 "give the default as the column's cells are, or the column another dtype.",
                 code="job/bad-value",

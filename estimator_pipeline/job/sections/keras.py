@@ -22,7 +22,7 @@ def _every(value: Any) -> Any:
         return value
     problem = Problem(
         (),
-        "this is no interval.",
+        "this is not an interval.",
         f"{value!r}; allowed: epoch, or a number of steps from 1 on",
         "write one of these.",
         code="job/bad-value",

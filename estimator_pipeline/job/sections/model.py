@@ -302,7 +302,7 @@ def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
         if not name.isdecimal() and name not in names:
             yield Problem(
                 ("class_weights", name),
-                "this is no class.",
+                "this is not a class.",
                 f"{name!r}; allowed: whole numbers from 0 on" + (f", {', '.join(names)}" if names else ""),
                 "name classes by their numbers (the first one is 0), or as label_vocabulary has them.",
                 code="job/bad-value",

@@ -238,7 +238,7 @@ class ClusterSection(Section):
         if self.num_training_tasks == 0:
             yield Problem(
                 ("workers",),
-                "nobody trains.",
+                "no task trains.",
                 "workers 0 without a chief",
                 "set workers to 1 or more, or chief: true.",
                 code="job/bad-value",

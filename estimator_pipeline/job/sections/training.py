@@ -31,7 +31,7 @@ def _steps(value: Any) -> Any:
         return value
     problem = Problem(
         (),
-        "this is no number of steps.",
+        "this is not a number of steps.",
         f"{value!r}; allowed: auto, or a number of steps from 1 on",
         "write one of these.",
         code="job/bad-value",
@@ -126,6 +126,6 @@ class EvalSection(Section):
                     ("exporters", i),
                     f"two exporters write to the folder {exporter.folder!r}.",
                     f"the exporters {', '.join(e.folder for e in self.exporters)}",
-                    "give each a name of its own.",
+                    "give each a different name.",
                 )
             seen.add(exporter.folder)

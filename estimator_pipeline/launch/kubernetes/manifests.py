@@ -106,7 +106,7 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
     section = job.kubernetes
     if section.image is None:
         raise ConfigError(
-            "the job file names no image for the pods.",
+            "the job file does not name the image of the pods.",
             code="job/missing-field",
             found="no kubernetes.image",
             hint="build one from the Dockerfile, push it to a registry, and name it: --set kubernetes.image=IMAGE.",

@@ -128,7 +128,7 @@ def in_a_process_of_its_own(asked: CheckpointRequest, choices: Choices) -> dict[
         )
     answer = json.loads(done.stdout.splitlines()[-1])
     if "error" in answer:
-        raise ConfigError(**answer["error"])
+        raise ConfigError.from_dict(answer["error"])
     found: dict[str, Any] = answer["done"]
     return found
 

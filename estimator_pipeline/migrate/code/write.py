@@ -35,7 +35,7 @@ def check_output(root: Path, output: Path, *, overwrite: bool) -> None:
             f"--output {output} is there already",
             code="file/exists",
             found=f"{len(list(target.iterdir()))} files and folders in it",
-            hint="name a new folder, or say --overwrite: files of the same names are replaced, all others stay",
+            hint="name a new folder, or pass --overwrite: files of the same names are replaced, others are unchanged",
         )
 
 

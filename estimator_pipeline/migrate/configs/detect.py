@@ -170,7 +170,7 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
             f"{source} may be {' or '.join(_article(known) for known, _ in fits)}.",
             code="migrate/unknown-format",
             found=f"the fields {_fields(documents)}",
-            hint=f"say which: --format {fits[0][0].name} or --format {fits[1][0].name}.",
+            hint=f"name the format: --format {fits[0][0].name} or --format {fits[1][0].name}.",
         )
     if len(fits) > 1:
         raise ConfigError(
@@ -258,5 +258,5 @@ def _none_fits(documents: list[Document], source: str) -> ConfigError:
         f"{source} is of no format that is known here.",
         code="migrate/unknown-format",
         found=f"{what}; known: {', '.join(_BY_NAME)}",
-        hint="say which it is: --format NAME.",
+        hint="name the format: --format NAME.",
     )

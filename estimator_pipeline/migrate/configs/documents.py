@@ -282,7 +282,7 @@ class _Json:
             key, at = self._string(at + 1)
             if key in result:
                 raise ConfigError(
-                    f"{self.source}, line {self._line(start)}: the key {key!r} stands twice in one object.",
+                    f"{self.source}, line {self._line(start)}: the key {key!r} appears twice in one object.",
                     code="file/bad-format",
                     found=f"the first one in line {self.lines[(*path, key)]}",
                     hint="keep one of the two.",

@@ -101,7 +101,7 @@ def migrate_export(
     )
     if (job is None) == (model is None):
         raise ConfigError(
-            "the Keras side is said by a job file (--job) or a model (--model)",
+            "the Keras side requires a job file (--job) or a model (--model)",
             code="argument/missing",
             found="both were given" if job is not None else "neither was given",
         )

@@ -341,7 +341,7 @@ class _Fit:
                 try:
                     value = base if one.function == "identity" else make(one.function, base)
                 except ConfigError as error:
-                    self._problems.append(f"output {signature.key}/{name}: {error.what}")
+                    self._problems.append(f"output {signature.key}/{name}: {error.message}")
                     continue
             value = _as_class(value, one, tensor)
             made = Tensor("", value.dtype.name, None if value.shape.rank is None else tuple(value.shape.as_list()))

@@ -12,7 +12,7 @@ records            other records were read; one of them twice, or in another ord
 BatchNorm          moving means and variances that one side does not update, or that differ after the same loss; an
                    evaluation whose loss is that of layers in training mode
 optimizer options  another kind, other options, slots that begin with other values, as both are recorded
-learning rate      the rates that are recorded differ; or the gradients are the same, as the slots tell, and every
+learning rate      the rates that are recorded differ; or the gradients are the same, by the slots, and every
                    weight's change is as many times as long
 clipping           gradients of one direction, of which the shorter one has the length to which it is clipped
 loss scaling       gradients, and with them the losses if these differ, that have one factor in common

@@ -418,7 +418,7 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
             # Of a round that has not a batch for each replica TensorFlow loses records, at times.
             given = in_even_batches(given, replicas := _replicas(copy.config.eval_distribute))
             if replicas > 1 or input_fns.differ_in_evaluation:
-                given = recording.told_batches(given, lambda checksums: outcome.batches.append(len(checksums)))
+                given = recording.recorded_batches(given, lambda checksums: outcome.batches.append(len(checksums)))
             evaluated = copy.evaluate(given, steps=input_fns.eval_steps)
         outcome.metrics = {name: value for name, value in evaluated.items() if name != GLOBAL_STEP}
     return outcome
@@ -459,7 +459,7 @@ def _told_batches(input_fn: Callable[..., Any], record: Path, formats: RecordFor
     """Return an input function that writes down which records it gives, as far as they can be compared."""
     if not formats.told:
         return input_fn
-    return recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch, formats.chosen[side])
+    return recording.recorded_batches(input_fn, BatchWriter(record, "worker:0").batch, formats.chosen[side])
 
 
 def _divergence(record: Path) -> str | None:

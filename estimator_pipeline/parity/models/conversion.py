@@ -122,7 +122,7 @@ def _module(path: Path, name: str, beside: Path | None = None) -> Any:
     """Return a file as a module of another name, beside what it imports."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is no Python file", code="file/bad-format")
+        raise ConfigError(f"{path} is not a Python file", code="file/bad-format")
     module = importlib.util.module_from_spec(spec)
     with _called_as(path, beside or path.resolve().parent):
         try:

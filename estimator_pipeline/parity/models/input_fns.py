@@ -21,7 +21,7 @@ __all__ = ["ComparedInputFn", "called", "dataset_for_fit", "features_of", "name_
 
 # What an Estimator fills by its name, beside `input_context`, which is another one in each call.
 _FILLED = ("mode", "params", "config")
-# A few of what this package's own input functions carry; see `engines.recording.step_recorder.told_batches`.
+# A few of what this package's own input functions carry; see `engines.recording.step_recorder.recorded_batches`.
 _CARRIED = ("start_step", "rebatched", "ledger")
 
 

@@ -118,7 +118,7 @@ def _by_estimator(
         return {name: one for name, one in canonical(found, kept).items() if kind_of(name) != "slots"}
 
     copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
-    told = recording.told_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
+    told = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
     copy.train(told, max_steps=steps, hooks=[recording.estimator_hook(writer, canonical=of_graph), read.hook()])
     asked = (data.evaluation or data.training).for_estimator()
     found = next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False)))

@@ -78,7 +78,7 @@ def record_layers(
             found = values()
             writer.step(int(found[GLOBAL_STEP]), loss=float((logs or {})["loss"]), variables=found)
 
-    told = recording.told_batches(data.keras_training.for_keras(), BatchWriter(writer.folder, "worker:0").batch)
+    told = recording.recorded_batches(data.keras_training.for_keras(), BatchWriter(writer.folder, "worker:0").batch)
     model.fit(told(), steps_per_epoch=steps, callbacks=[Recorder()], verbose=0)
     if not predict:
         return {}

@@ -105,7 +105,7 @@ def record_estimator(
 
     copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
     hook = recording.estimator_hook(writer, canonical=of_graph)
-    told = recording.told_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
+    told = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
     copy.train(told, max_steps=steps, hooks=[hook, read.hook()])
     answers, metrics = {}, {}
     if predict:
@@ -140,7 +140,7 @@ def record_model(
     copy = type(model)(model.model_fn, model.config.replace(model_dir=folder), model.params, None)
     copy.checkpoints.part_of_scope, copy.batch_sizes = model.checkpoints.part_of_scope, model.batch_sizes
     training = data.keras_training.for_model_fn()
-    read = dataset(recording.told_batches(training, BatchWriter(writer.folder, "worker:0").batch))
+    read = dataset(recording.recorded_batches(training, BatchWriter(writer.folder, "worker:0").batch))
     copy.graph_of("train", read)
     variables = {copy.checkpoints.key(name): one for name, one in copy.checkpoints.variables.items()}
     trained = {name for name, one in variables.items() if one.trainable}

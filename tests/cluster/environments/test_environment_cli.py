@@ -113,7 +113,7 @@ def test_one_of_several_that_nothing_has_started_is_refused(environ, launcher):
         before = dict(environ)
         with pytest.raises(ConfigError) as caught:
             enter(environ, shape)
-        assert f"and this process is none that {launcher} has started" in caught.value.what
+        assert f"and this process was not started by {launcher}" in caught.value.what
         assert f"start it with {launcher}" in caught.value.hint and "--environment none" in caught.value.hint
         enter(environ, shape, environment="none")
         assert environ == before
@@ -123,7 +123,7 @@ def test_a_job_in_an_allocation_without_srun_ends_before_anything_is_trained(job
     done = call("train", job, env=SCRIPT, cwd=job.parent)
     assert done.returncode == 2 and not (job.parent / "model").exists()
     message = done.stderr[done.stderr.index("error: ") :]
-    assert message.startswith("error: the cluster has 2 tasks, and this process is none that srun has started")
+    assert message.startswith("error: the cluster has 2 tasks, and this process was not started by srun")
     assert "found: SLURM_JOB_ID=7 of a job script or a shell, and no TF_CONFIG" in message
 
 
@@ -186,8 +186,8 @@ def test_exec_is_never_alone_in_silence(monkeypatch):
     monkeypatch.setattr(runner, "run_script", lambda path, args, *, patches, tf1: ran.append(path) or 0)
     for environ, options, says in [
         ({}, ["--shape", "workers=2"], "the cluster has 2 tasks, and nothing has started this process as one of them"),
-        (SCRIPT, ["--shape", "workers=2"], "and this process is none that srun has started"),
-        (SCRIPT, ["--shape", "workers"], "the cluster has 3 tasks, and this process is none that srun has started"),
+        (SCRIPT, ["--shape", "workers=2"], "and this process was not started by srun"),
+        (SCRIPT, ["--shape", "workers"], "the cluster has 3 tasks, and this process was not started by srun"),
         (STEP, [], "slurm has started 3 tasks"),
     ]:
         done = call("exec", *options, "program.py", env=environ)

@@ -384,7 +384,7 @@ def test_mistakes_in_the_section(changes, says):
 
 
 def test_without_an_image():
-    with pytest.raises(ConfigError, match=r"(?s)names no image for the pods.*--set kubernetes\.image=IMAGE"):
+    with pytest.raises(ConfigError, match=r"(?s)does not name the image.*--set kubernetes\.image=IMAGE"):
         rendered("workers", "kubernetes.image=null")
 
 

@@ -1,11 +1,11 @@
-"""The chief's files, for tasks with a model directory of their own: by operations on the chief's TensorFlow server.
+"""Access to the chief's files from tasks with a separate model directory, through the chief's TensorFlow server.
 
-Every training cluster has such a server, whichever strategy trains: what MultiWorkerMirroredStrategy starts, and what a
-parameter-server cluster does. A session of any process may run operations on it; those that read and write files do so
-where the server runs. So nothing has to be started, and no further port is needed. (TensorFlow's coordination service
-would be the other way; a program in graph mode and parameter servers have none.)
+Every training cluster has such a server: MultiWorkerMirroredStrategy starts one, and so does a parameter-server
+cluster. A session of any process can run operations on it, and operations that read and write files run on the chief's
+machine. No additional process or port is needed. (TensorFlow's coordination service would be an alternative, but
+programs in graph mode and parameter servers have none.)
 
-Where the files are, the chief says in a variable of its server.
+The chief publishes the location of its files in a variable of its server.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from estimator_pipeline.cluster.peers import answers
 
 __all__ = ["ChiefsServer"]
 
-# For one operation on the server of a chief that may have gone.
+# Time limit for one operation, because the chief may have exited.
 _TIMEOUT_SECS = 10.0
-# Of a file that is copied, so much at a time: an answer of TensorFlow's must stay below 2 GiB.
+# Size of the parts in which a file is copied: a response of TensorFlow must be below 2 GiB.
 _PART_BYTES = 64 * 1024 * 1024
 _VARIABLE = "estimator_pipeline"
-# What has a meaning in a pattern: a file is asked for by one, and paths may hold these.
+# Special characters of the glob pattern that checks for a file; paths may have them.
 _SPECIAL = re.compile(r"([*?\[\]\\])")
 
 
 class ChiefsServer:
-    """Runs operations on the chief's server. Every method raises OSError or TensorFlow's OpError where it cannot.
+    """Runs operations on the chief's server. Every method raises OSError or TensorFlow's OpError on failure.
 
     Args:
-        tf_config: of this task, which may be the chief itself, or stand outside the cluster.
+        tf_config: Cluster and task of this process, which may be the chief or outside the cluster.
     """
 
     def __init__(self, tf_config: TFConfig) -> None:
@@ -43,7 +43,7 @@ class ChiefsServer:
         assert cluster is not None
         self.address = cluster.address(cluster.chief)
         self._target = f"{tf_config.rpc_layer}://{self.address}"
-        # The server bears the program's own name for the job.
+        # The server uses the program's name for the job.
         job = "master" if tf_config.dialect == "master" else cluster.chief.type
         self._task = f"/job:{job}/replica:0/task:{cluster.chief.index}"
         self._lock = threading.Lock()
@@ -51,26 +51,26 @@ class ChiefsServer:
         self._session: Any = None
 
     def announce(self, place: Mapping[str, str]) -> None:
-        """Says where the chief's files are, until it says something else. For the chief."""
+        """Publish the location of the chief's files. For the chief."""
         self._run("announce", text=json.dumps(dict(place)))
 
     def announced(self) -> dict[str, str] | None:
-        """What the chief has announced; None: nothing yet."""
-        # Asked first, here as below: of an operation that fails the chief's log tells each time.
-        found: dict[str, str] | None = json.loads(self._run("announced")) if self._run("has announced") else None
-        return found
+        """Return the published location; None before that."""
+        # Checked first, here as below: a failing operation adds an error to the chief's log each time.
+        place: dict[str, str] | None = json.loads(self._run("announced")) if self._run("has announced") else None
+        return place
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file of the chief's; None: it is not there."""
+        """Return the content of a file of the chief; None if it does not exist."""
         there = self._run("match", path=_SPECIAL.sub(r"\\\1", path)).size
         return self._run("read", path=path) if there else None
 
     def write(self, path: str, text: str) -> None:
-        """Writes a file of the chief's, and the folders that it lies in."""
+        """Write a file of the chief, and create its folders."""
         self._run("write", path=path, text=text)
 
     def copy(self, path: str, to: str, *, size: int) -> None:
-        """Copies a file of the chief's of `size` bytes to the file `to` of this task's."""
+        """Copy a file of the chief with `size` bytes to the local file `to`."""
         with compat.tensorflow().io.gfile.GFile(to, "wb") as file:
             file.write(b"")
             for begin in range(0, size, _PART_BYTES):
@@ -80,7 +80,7 @@ class ChiefsServer:
     def _run(self, name: str, **values: Any) -> Any:
         tf = compat.tensorflow()
         if not answers(self.address):
-            # TensorFlow would wait for it.
+            # TensorFlow would wait for the server.
             raise ConnectionError(f"the chief's server at {self.address} does not answer")
         with self._lock:
             if self._session is None:
@@ -91,7 +91,7 @@ class ChiefsServer:
         try:
             return session.run(fetched, {feeds[key]: value for key, value in values.items()}, options=options)
         except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError):
-            # A chief that was started again does not know this session.
+            # A restarted chief does not know this session.
             self._session = None
             raise
 
@@ -122,6 +122,6 @@ class ChiefsServer:
                     {"path": path, "begin": begin, "count": count, "rest": rest},
                 ),
             }
-        # No other task is asked for: they may not be there yet.
+        # Device filters exclude the other tasks, which may not have started yet.
         settings = v1.ConfigProto(device_filters=[self._task], operation_timeout_in_ms=int(1000 * _TIMEOUT_SECS))
         return v1.Session(self._target, graph=graph, config=settings)

@@ -1,4 +1,4 @@
-"""What the chief's word in the model directory means for the other tasks."""
+"""The meaning of the chief's status in the model directory for the other tasks."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from estimator_pipeline.errors import PreemptedError, TaskFailedError
 __all__ = ["in_state", "raise_if_over"]
 
 
-def in_state(said: Mapping[str, Any] | None, *states: str) -> Mapping[str, Any] | None:
-    """The chief's word, where it is one of these states."""
-    return said if said is not None and said["state"] in states else None
+def in_state(status: Mapping[str, Any] | None, *states: str) -> Mapping[str, Any] | None:
+    """Return the chief's status if it is one of these states, else None."""
+    return status if status is not None and status["state"] in states else None
 
 
-def raise_if_over(said: Mapping[str, Any] | None, task: Task) -> None:
-    """Ends a task where the chief's word is that training failed or was asked to end.
+def raise_if_over(status: Mapping[str, Any] | None, task: Task) -> None:
+    """Raise an error if training has failed or was stopped, according to the chief's status.
 
     Args:
-        said: the word.
-        task: this task.
+        status: The chief's status.
+        task: This task.
 
     Raises:
-        TaskFailedError: training failed. PreemptedError: it was asked to end, and is in a checkpoint.
+        TaskFailedError: Training failed.
+        PreemptedError: Training was asked to stop, and is saved in a checkpoint.
     """
-    if said is not None and said["state"] == "preempted":
+    if status is not None and status["state"] == "preempted":
         preempted = PreemptedError(
-            f"training was asked to end ({said.get('by')}), and {task} ends with it: it stands after step "
-            f"{said.get('global_step')}, in {said.get('checkpoint')}",
-            hint="give the same command again: it goes on from there",
+            f"training was asked to stop ({status.get('by')}), and {task} stops with it: training is saved after step "
+            f"{status.get('global_step')}, in {status.get('checkpoint')}",
+            hint="run the same command again: it resumes from there",
         )
-        preempted.caused_by = said.get("task")
+        preempted.caused_by = status.get("task")
         raise preempted
-    if said is not None and said["state"] == "failed":
+    if status is not None and status["state"] == "failed":
         error = TaskFailedError(
-            f"training failed on {said.get('task', 'the chief')}: {said.get('error', 'no message')}",
+            f"training failed on {status.get('task', 'the chief')}: {status.get('error', 'no message')}",
             code="cluster/peer-failed",
-            hint="see that task's log; this task only ended because of it",
+            hint="read that task's log; this task only stopped because of it",
         )
-        error.caused_by = said.get("task")
+        error.caused_by = status.get("task")
         raise error

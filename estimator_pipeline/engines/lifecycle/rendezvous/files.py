@@ -1,9 +1,8 @@
-"""Where the rendezvous's files are: in this task's model directory, or in the chief's, reached through the chief's
-server.
+"""Files of the rendezvous: in this task's model directory, or in the chief's, through the chief's server.
 
-TensorFlow does not ask for a model directory that all tasks share. Where some task has not been met for a while, the
-chief announces its folder at its server; a task that sees no chief in its own folder reads and writes in that one from
-then on. The chief and the evaluator see nothing but files.
+TensorFlow does not require a model directory that all tasks share. If a task has not connected for a while, the chief
+publishes its folder on its server. A task that does not see the chief in its folder then reads and writes in the
+chief's. The chief and the evaluator use only files.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 __all__ = ["RendezvousFiles"]
 
 
-# A part of a file that is older was left by a process that was killed while it wrote.
+# An older temporary file was left by a process that was killed while writing.
 _ABANDONED_SECS = 24 * 3600.0
 _TEMPORARY = ".tmp"
-# How often tasks look at the chief's server; and after what time a folder that was announced has no chief who answers.
+# Interval at which tasks check the chief's server, and age of a published folder whose chief does not answer.
 _LOOK_SECS = 0.5
 _STALE_SECS = 10.0
-# A file that is written through the server has no rename; a reader that sees a part of it looks again.
+# A file written through the server is not renamed into place; a reader of a partial file retries.
 _TORN_LOOKS, _TORN_SECS = 5, 0.02
 
 
 class RendezvousFiles:
-    """JSON documents by name, each with the id of its run.
+    """JSON documents by name, each with the ID of its run.
 
     Args:
-        model_dir: local or anything that `tf.io.gfile` can write.
-        run_id: of the run.
-        server: the chief's; None: all tasks share the model directory.
+        model_dir: Any path that `tf.io.gfile` can write.
+        run_id: ID of the run.
+        server: The chief's server; None: all tasks share the model directory.
 
     Attributes:
-        directory: where the files are.
-        elsewhere: the chief's folder where this task has another one, as it is called there.
+        directory: Folder of the files.
+        elsewhere: The chief's folder, as a path on the chief, if this task has a different one.
     """
 
     def __init__(self, model_dir: str, *, run_id: str, server: ChiefsServer | None) -> None:
@@ -56,7 +55,7 @@ class RendezvousFiles:
         self._announced, self._since, self._next_look = False, 0.0, 0.0
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        """Writes a file whole: readers see the old one or the new one, never a part."""
+        """Write a file atomically: readers see the old one or the new one."""
         text = json.dumps({**document, "run_id": self._run_id, "written": time.time()}, indent=1)
         if self.elsewhere is not None and self._server is not None:
             self._server.write(os.path.join(self.elsewhere, name), text)
@@ -69,13 +68,13 @@ class RendezvousFiles:
                 file.write(text)
             self._gfile.rename(temporary, path, overwrite=True)
         except Exception:
-            # On a full disk there would be one with each try.
+            # On a full disk each retry would leave one.
             with contextlib.suppress(Exception):
                 self._gfile.remove(temporary)
             raise
 
     def read_any(self, name: str) -> dict[str, Any] | None:
-        """A file of whatever run wrote it last, or None where there is none yet."""
+        """Return a file of any run, or None if it does not exist."""
         tf = compat.tensorflow()
         for _ in range(_TORN_LOOKS):
             try:
@@ -97,7 +96,7 @@ class RendezvousFiles:
             return text
 
     def remove_abandoned(self) -> None:
-        """Removes what processes have left that were killed while they wrote, here or in an earlier run."""
+        """Remove temporary files of processes that were killed while writing, in this or an earlier run."""
         tf = compat.tensorflow()
         with contextlib.suppress(OSError, tf.errors.OpError):
             for folder, _, names in self._gfile.walk(self.directory):
@@ -105,7 +104,7 @@ class RendezvousFiles:
                     if time.time() - self._gfile.stat(path).mtime_nsec / 1e9 > _ABANDONED_SECS:
                         self._gfile.remove(path)
 
-    # -- tasks with a model directory of their own ------------------------------------------------------------------
+    # -- tasks with separate model directories ----------------------------------------------------------------------
 
     def _is_due(self) -> bool:
         now = time.monotonic()
@@ -115,10 +114,10 @@ class RendezvousFiles:
         return True
 
     def announce(self, session: str) -> None:
-        """Says at the chief's server where its files are. For the chief, as often as some task has not been met.
+        """Publish the location of the files on the chief's server; called by the chief while a task is missing.
 
         Args:
-            session: the chief's number.
+            session: The chief's session number.
         """
         if self._server is None or self._announced or not self._is_due():
             return
@@ -126,34 +125,34 @@ class RendezvousFiles:
         self._announced = True
 
     def look_elsewhere(self, own_file: str, nonce: str, *, ended: set[str | None]) -> bool:
-        """Whether the files are in another folder from now on, the one that the chief has announced.
+        """Switch to the folder that the chief has published, and return whether this happened.
 
-        For a task that the chief has not answered so far, as often as it likes.
+        For a task that the chief has not answered so far; may be called repeatedly.
 
         Args:
-            own_file: the name of this task's file.
-            nonce: the number that it has written there.
-            ended: sessions that are over.
+            own_file: Name of this task's file.
+            nonce: The number that this task has written there.
+            ended: Sessions that are over.
         """
         if not self._is_due() or (self.elsewhere is not None and time.monotonic() - self._since < _STALE_SECS):
             return False
         self.elsewhere = None
         assert self._server is not None
-        told = self._server.announced()
-        if told is None or told["session"] in ended:
+        place = self._server.announced()
+        if place is None or place["session"] in ended:
             return False
-        seen = self._server.read(os.path.join(told["directory"], own_file))
-        if seen is not None and nonce in seen.decode():
-            return False  # the same folder: a file system may be slow to show what others write
-        self.elsewhere, self._since = told["directory"], time.monotonic()
+        content = self._server.read(os.path.join(place["directory"], own_file))
+        if content is not None and nonce in content.decode():
+            return False  # the same folder, on a file system that shows files of other tasks with a delay
+        self.elsewhere, self._since = place["directory"], time.monotonic()
         return True
 
     def fetch(self, files: Mapping[str, int], *, to: str) -> None:
-        """Copies files of the chief's model directory, where that is another one.
+        """Copy files from the chief's model directory, if this task has a different one.
 
         Args:
-            files: name -> bytes.
-            to: a folder that is there.
+            files: Name -> size in bytes.
+            to: An existing folder.
         """
         assert self._server is not None and self.elsewhere is not None
         model_dir = os.path.dirname(self.elsewhere)

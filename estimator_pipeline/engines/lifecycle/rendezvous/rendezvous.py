@@ -1,39 +1,38 @@
-"""The rendezvous: small files in the model directory by which the tasks of one run tell each other how far they are.
+"""The rendezvous: small files in the model directory through which the tasks of one run publish their status.
 
-A cluster's tasks share nothing but the model directory: the evaluator may stand outside TF_CONFIG, and TensorFlow's
-servers say nothing of why a peer went away. So each task writes what the others wait for, and every wait has a
-deadline and says what it waits for:
+A cluster's tasks share only the model directory: the evaluator may be outside TF_CONFIG, and TensorFlow's servers do
+not report why a peer has exited. Each task therefore writes what the others wait for. Every wait has a time limit, and
+its error names the awaited event:
 
 ===================== ===================== ======================================================================
 file                  written by            meaning
 ===================== ===================== ======================================================================
 `training.json`       the chief             state "running", "finished", "preempted" or "failed"; step, checkpoint,
-                                            and once it is finished who brings the result (`result_by`)
+                                            and, when finished, the task that publishes the result (`result_by`)
 `tasks/TASK.json`     that task             "here", "done" with steps and records, "evaluated" with the result,
                                             "preempted" or "failed" with the error; and whether it has left
 `result.json`         the chief             the result, the same for all
-`refused.json`        a refused chief       why: another job trains here, and `training.json` is that one's
+`refused.json`        a rejected chief      the reason: a different job trains here, and owns `training.json`
 ===================== ===================== ======================================================================
 
-Every file has one writer, so nothing is overwritten by somebody else's word. (Where the chief has gone, an evaluator
-that has the result publishes it.)
+Every file has one writer, so no task overwrites a different task's status. (If the chief has exited, an evaluator that
+has the result publishes it.)
 
-**Which run a file belongs to.** A model directory outlives a run, so stale files must not be taken for news, and
-neither a clock nor a name can tell them apart: a run's id may come twice. So tasks greet each other. Each task that
-arrives draws a number (`nonce`) and writes it into its file; the chief's own number is the *session*, and its file
-answers with the numbers of all that it has seen. A task believes a chief that answers its number, and writes the
-session into its file; the chief believes reports that bear its session. No task's word is
-ever cleared away.
+Which run a file belongs to: a model directory outlives a run, so stale files must be ignored. Neither time stamps nor
+run IDs identify them reliably, because a run ID may be reused. Tasks therefore do a handshake. Each starting task draws
+a number (`nonce`) and writes it to its file. The chief's number is the *session*, and its file lists the numbers of all
+tasks that it has seen. A task accepts a chief that lists its number, and writes the session to its file; the chief
+accepts reports with its session. No task's file is ever deleted.
 
-A chief that has gone answers nobody. An end of training that nobody answers for may be an earlier run's, or the chief
-may have left before this task came: it counts if it still stands after a while (:func:`~estimator_pipeline.cluster.
-peers.grace_secs`) and is what this task's own training would have come to.
+A chief that has exited does not answer. An unanswered end of training may belong to an earlier run, or the chief may
+have exited before this task started. It is accepted if it is unchanged for a while
+(:func:`~estimator_pipeline.cluster.peers.grace_secs`) and matches the end of this task's training.
 
-Under our launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file bears the run's id, and those of
-other runs are ignored from the start.
+Under the launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file has the run's ID, and files of other
+runs are ignored from the start.
 
-Where a task's model directory is not the chief's, it reads and writes in the chief's through the chief's server
-(:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.files`); all else is the same.
+A task with a different model directory than the chief's reads and writes in the chief's, through the chief's server
+(:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.files`); everything else is the same.
 """
 
 from __future__ import annotations
@@ -61,41 +60,41 @@ from estimator_pipeline.utils.logger import logger
 __all__ = ["DIRECTORY", "POLL_SECS", "Rendezvous"]
 
 POLL_SECS = 0.2
-# How often a task looks for another's greeting: while one is awaited, and once all have met.
+# Interval of handshake checks: while a task is missing, and after all have connected.
 _GREETING_SECS = 0.25
 _MET_SECS = 2.0
-# How long tasks look for each other in the model directory alone.
+# Seconds in which tasks look for each other only in the model directory.
 _APART_SECS = 1.0
-# For a look that is under way, on a file system that may not answer.
+# Time limit for a check in progress, on a file system that may not answer.
 _CLOSING_SECS = 10.0
 
 _TRAINING = "training.json"
 _RESULT = "result.json"
 _REFUSED = "refused.json"
 
-# Sessions that a task of this process has come to the end of: its next training is of another one, though their chief
-# may still be there to answer.
+# Sessions that have ended in this process: its next training belongs to a different one, although the old chief may
+# still answer.
 _ended: set[str | None] = set()
 
 
 class Rendezvous:
-    """One run's files, as one task sees them.
+    """One run's files, as seen by one task.
 
     Args:
-        model_dir: shared by all tasks; local or anything that `tf.io.gfile` can write.
-        tf_config: which task this process is.
-        environ: where the run's id is looked up, and the seconds after which a silent chief counts as gone.
-        max_steps: the global step at which this task's training ends, if any.
-        server: the chief's; None: all tasks share the model directory.
-        evaluator: whether the job has an evaluator, as far as anybody says so.
-        job: what this task's job is made of, which the others compare
+        model_dir: Shared by all tasks; any path that `tf.io.gfile` can write.
+        tf_config: Cluster and task of this process.
+        environ: Environment with the run's ID, and the seconds after which a silent chief counts as gone.
+        max_steps: The global step at which this task's training ends, if any.
+        server: The chief's server; None: all tasks share the model directory.
+        evaluator: Whether the job is known to have an evaluator.
+        job: The settings of this task's job, for comparison
             (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`).
 
     Attributes:
-        directory: where the files are.
-        run_id: the run's id; without one, a name of the cluster.
-        session: the number of the chief whose word this task takes; None: it has heard of none yet.
-        answered: whether that chief has answered this task. It has not where it was gone before.
+        directory: Folder of the files.
+        run_id: The run's ID; without one, a name of the cluster.
+        session: The session number of the accepted chief; None: no chief accepted yet.
+        answered: Whether that chief has answered this task. False if it had exited before.
     """
 
     def __init__(
@@ -110,8 +109,8 @@ class Rendezvous:
         job: Mapping[str, Any] | None = None,
     ) -> None:
         self.tf_config, self.job = tf_config, job
-        given = environ.get(RUN_ID_VARIABLE, "")
-        self.run_id = given or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
+        run_id = environ.get(RUN_ID_VARIABLE, "")
+        self.run_id = run_id or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
         self.files = RendezvousFiles(model_dir, run_id=self.run_id, server=server)
         self.directory = self.files.directory
         self._expected = evaluator
@@ -121,15 +120,15 @@ class Rendezvous:
         self.session: str | None = self._nonce if tf_config.is_chief else None
         self.answered = tf_config.is_chief
         self._lock = threading.RLock()
-        self._own: dict[str, Any] = {}
-        # The session that this task's file bears; whether all that was heard is written; whether writing fails.
+        self._report: dict[str, Any] = {}
+        # The session in this task's file; whether all answers are written; whether writing fails.
         self._confirmed: str | None = None
         self._heard_all, self._away = True, False
-        # The chief's word, whom it has answered, and the greetings that were there before it.
-        self._said: dict[str, Any] | None = None
+        # The chief's status, the tasks that it has answered, and the nonces that existed before it.
+        self._status: dict[str, Any] | None = None
         self._answers: dict[str, str] = {}
         self._before: dict[str, str] = {}
-        # A chief's word that nobody answers for, and since when this task has known it.
+        # An unanswered status of a chief, and the time at which this task first saw it.
         self._silent: tuple[Any, Any] | None = None
         self._silent_since = 0.0
         self._refused_since: float | None = None
@@ -146,7 +145,7 @@ class Rendezvous:
         self.files.write(name, document)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """A file of this run, or None where there is none yet (or only one of another run)."""
+        """Return a file of this run, or None if it does not exist or belongs to a different run."""
         document = self.read_any(name)
         return document if document is not None and document.get("run_id") == self.run_id else None
 
@@ -154,14 +153,14 @@ class Rendezvous:
         """See :meth:`RendezvousFiles.read_any`."""
         return self.files.read_any(name)
 
-    # -- meeting --------------------------------------------------------------------------------------------------
+    # -- handshake ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
-        """In the block, this task is there: it greets, and answers greetings, whatever else it does."""
+        """Take part in the handshake within the block, in a thread."""
         if self.tf_config.is_chief:
             self.files.remove_abandoned()
-            # They may be an earlier run's. Whoever is there still will hear the answer, and say so.
+            # These may belong to an earlier run. A running task will see the answer and confirm it.
             self._before = _nonces(self._reports())
         self.report("here")
         self._thread = threading.Thread(target=self._attend, name="estimator_pipeline-rendezvous", daemon=True)
@@ -177,40 +176,40 @@ class Rendezvous:
         while not self._closing.wait(_MET_SECS if self._all_met() else _GREETING_SECS):
             self.attend()
             if time.monotonic() - begun > _APART_SECS:
-                # The server may not be there yet, or no longer.
+                # The server may not have started yet, or may have exited.
                 with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
                     self._reach()
 
     def _reach(self) -> None:
-        """Looks for the others at the chief's server, where they have not been met by files."""
+        """Look for missing tasks through the chief's server."""
         if self.tf_config.is_chief:
             if not self._all_met() or (self._expected and str(EVALUATOR) not in self._answers):
                 self.files.announce(self._nonce)
             return
         own_file = _task_file(self.tf_config.task)
         if not self.answered and self.files.look_elsewhere(own_file, self._nonce, ended=_ended):
-            self.report(self._own["state"], apart=True)
+            self.report(self._report["state"], apart=True)
 
     @property
     def apart(self) -> bool:
-        """Whether this task's model directory is not the chief's, as far as it knows."""
+        """Whether this task is known to have a different model directory than the chief."""
         return self.files.elsewhere is not None and self.answered
 
     def apart_tasks(self) -> list[Task]:
-        """The tasks of this session that have a model directory of their own. For the chief."""
-        found = self._reports().items()
-        return [task for task, report in found if report.get("apart") and self._is_of_session(task, report)]
+        """Return the tasks of this session with separate model directories. For the chief."""
+        reports = self._reports().items()
+        return [task for task, report in reports if report.get("apart") and self._is_of_session(task, report)]
 
     def attend(self) -> dict[str, Any] | None:
-        """Looks for greetings, or for the answer to this task's own; gives the chief's last word, see `training`."""
+        """Check once for nonces (chief) or for the answer (other tasks), and return the chief's status."""
         if self.tf_config.is_chief:
             with self._lock:
-                if self._said is not None and self._hear():
-                    self._heard_all = self._wrote(self._write_word)
+                if self._status is not None and self._hear():
+                    self._heard_all = self._wrote(self._write_status)
         return self.training()
 
     def _wrote(self, write: Callable[[], None]) -> bool:
-        """Whether a greeting could be written. If not it is again: a file system may be away for a while."""
+        """Write a file and return whether it succeeded. It is retried later: a file system may be unavailable."""
         try:
             write()
         except (OSError, compat.tensorflow().errors.OpError) as error:
@@ -232,41 +231,43 @@ class Rendezvous:
         return tuple(task for task in dict.fromkeys((*tasks, EVALUATOR)) if task != self.tf_config.task)
 
     def _reports(self) -> dict[Task, dict[str, Any]]:
-        """What the other tasks' files say, whichever session they are of."""
-        found = ((task, self.read(_task_file(task))) for task in self._others())
-        return {task: document for task, document in found if document is not None}
+        """Return the other tasks' reports, of any session."""
+        documents = ((task, self.read(_task_file(task))) for task in self._others())
+        return {task: document for task, document in documents if document is not None}
 
     def _hear(self) -> bool:
-        """Takes in who is there, and whether training has failed for one of them; whether there is any news."""
+        """Read the other tasks' nonces and failures, and return whether there is anything new."""
         reports = self._reports()
         answers = {**self._answers, **_nonces(reports)}
         news = answers != self._answers or not self._heard_all
         self._answers = answers
-        if self._said is not None and self._said["state"] == "running":
+        if self._status is not None and self._status["state"] == "running":
             failure = self._failure_in(reports)
             if failure is not None:
-                self._said = {**self._said, "state": "failed", **failure}
+                self._status = {**self._status, "state": "failed", **failure}
                 news = True
         return news
 
     def raise_if_refused(self) -> None:
-        """Ends the chief of asynchronous training where a task has found that its job is another one."""
-        said = self._said
-        if said is not None and said["state"] == "failed" and said.get("status") == OTHER_JOB:
-            raise OtherJobError(f"{said['task']}: {said['error']}")
+        """Raise OtherJobError in the chief of asynchronous training, if a task has reported a different job."""
+        status = self._status
+        if status is not None and status["state"] == "failed" and status.get("status") == OTHER_JOB:
+            raise OtherJobError(f"{status['task']}: {status['error']}")
 
-    def raise_if_other_job(self, said: Mapping[str, Any] | None) -> None:
-        """Ends this task where the chief's word is of another job; OtherJobError. The workers of synchronous training
-        compare by themselves, all with all."""
-        if said is not None and not (self.tf_config.is_training_task and self._is_synchronous()):
-            refuse_other(said, self.job, self.tf_config, apart=self.files.elsewhere is not None)
+    def raise_if_other_job(self, status: Mapping[str, Any] | None) -> None:
+        """Raise OtherJobError if the chief has a different job.
+
+        The workers of synchronous training compare their jobs with each other instead.
+        """
+        if status is not None and not (self.tf_config.is_training_task and self._is_synchronous()):
+            refuse_other(status, self.job, self.tf_config, apart=self.files.elsewhere is not None)
 
     def _is_synchronous(self) -> bool:
-        """Whether a training task's failure is that of training."""
+        """Return whether the failure of one training task fails the training."""
         return self.tf_config.cluster is not None and self.tf_config.cluster.num_ps == 0
 
     def _failure_in(self, reports: Mapping[Task, Mapping[str, Any]]) -> dict[str, Any] | None:
-        """A task's failure that is that of training: rather a cause than what followed from one."""
+        """Return the failure of a task that fails the training: preferably a cause, not a consequence."""
         failures = []
         for task, report in reports.items():
             if task == EVALUATOR or report["state"] != "failed" or not self._is_of_session(task, report):
@@ -276,11 +277,11 @@ class Rendezvous:
         return min(failures, key=lambda failure: bool(failure["echo"]), default=None)
 
     def has_met(self, task: Task) -> bool:
-        """Whether a task is there, or was. For the chief."""
+        """Return whether a task has connected. For the chief."""
         return self.task_report(task) is not None
 
     def task_report(self, task: Task) -> dict[str, Any] | None:
-        """What a task has said of itself to this session, or None."""
+        """Return a task's report in this session, or None."""
         report = self.read(_task_file(task))
         return report if report is not None and self._is_of_session(task, report) else None
 
@@ -290,200 +291,202 @@ class Rendezvous:
         greets = self.tf_config.is_chief and report.get("nonce") != self._before.get(str(task))
         return report.get("session") == self.session or (report.get("session") is None and greets)
 
-    # -- what is said ---------------------------------------------------------------------------------------------
+    # -- publishing -----------------------------------------------------------------------------------------------
 
     def report(self, state: str, **document: Any) -> None:
-        """Says what this task is at, in its own file."""
+        """Write this task's state to its file."""
         with self._lock:
-            self._own = {**self._own, **document, "state": state}
-            self._write_own()
+            self._report = {**self._report, **document, "state": state}
+            self._write_report()
 
     def report_failed(self, error: str, *, status: str, echo: bool) -> None:
-        """Says that this task failed; its first failure counts.
+        """Report that this task failed; only the first failure counts.
 
         Args:
-            error: the message.
+            error: The message.
             status: "failed" or "diverged".
-            echo: whether it failed by what happened to another task, as far as it knows.
+            echo: Whether it is known to be only a consequence of a different task's failure.
         """
         with self._lock:
-            if self._own.get("state") != "failed":
+            if self._report.get("state") != "failed":
                 self.report("failed", error=error, status=status, echo=echo)
 
     def end(self) -> None:
-        """This task has come to the end of its session, whatever it was."""
+        """Mark the session of this task as ended."""
         if not self.tf_config.is_chief and self.session is not None:
             _ended.add(self.session)
 
     def leave(self) -> None:
-        """Says that this task is about to end."""
+        """Report that this task is about to exit."""
         with self._lock:
-            self.report(self._own.get("state", "here"), left=True)
+            self.report(self._report.get("state", "here"), left=True)
 
-    def _write_own(self) -> None:
-        own = {**self._own, "nonce": self._nonce, "session": self.session}
-        self.write(_task_file(self.tf_config.task), own)
+    def _write_report(self) -> None:
+        report = {**self._report, "nonce": self._nonce, "session": self.session}
+        self.write(_task_file(self.tf_config.task), report)
 
     def publish_status(self, state: str, **more: Any) -> None:
-        """Says how training stands. For the chief."""
+        """Publish the status of training. For the chief."""
         with self._lock:
-            self._said = {"state": state, "task": str(self.tf_config.task), **more}
+            self._status = {"state": state, "task": str(self.tf_config.task), **more}
             self._hear()
-            self._write_word()
+            self._write_status()
 
     def publish_failure(self, error: str, *, status: str, echo: bool, **more: Any) -> None:
-        """Says that training failed; the first cause counts. For the chief.
+        """Publish that training failed; only the first cause counts. For the chief.
 
         Args:
-            error: what happened to the chief.
-            status: see :meth:`report_failed`.
-            echo: see :meth:`report_failed`. What another task has told goes before it then.
+            error: The chief's error.
+            status: See :meth:`report_failed`.
+            echo: See :meth:`report_failed`. The failure of a different task then has priority.
         """
         with self._lock:
-            before = self._said or {}
+            before = self._status or {}
             if before.get("state") == "failed" and (echo or not before.get("echo")):
                 return
-            own = {"task": str(self.tf_config.task), "error": error, "status": status, "echo": echo}
-            told = self._failure_in(self._reports()) if echo else None
-            if told is not None and not told["echo"]:
-                own = told
-            self._said = {**more, **own, "state": "failed"}
+            failure = {"task": str(self.tf_config.task), "error": error, "status": status, "echo": echo}
+            cause = self._failure_in(self._reports()) if echo else None
+            if cause is not None and not cause["echo"]:
+                failure = cause
+            self._status = {**more, **failure, "state": "failed"}
             self._hear()
-            self._write_word()
+            self._write_status()
 
     def publish_refusal(self, error: str) -> None:
-        """Says that this job may not train here, which leaves the word of the job that does. For the chief."""
-        word = {"state": "failed", "task": str(self.tf_config.task), "error": error, "session": self._nonce}
-        self.write(_REFUSED, {**word, "answers": _nonces(self._reports())})
+        """Publish that this job may not train here, without changing the other job's status. For the chief."""
+        status = {"state": "failed", "task": str(self.tf_config.task), "error": error, "session": self._nonce}
+        self.write(_REFUSED, {**status, "answers": _nonces(self._reports())})
 
-    def _write_word(self) -> None:
-        assert self._said is not None
-        word = {**self._said, "session": self._nonce, "max_steps": self._max_steps, "answers": self._answers}
-        self.write(_TRAINING, {**word, "chief": str(self.tf_config.task), "job": self.job})
+    def _write_status(self) -> None:
+        assert self._status is not None
+        status = {**self._status, "session": self._nonce, "max_steps": self._max_steps, "answers": self._answers}
+        self.write(_TRAINING, {**status, "chief": str(self.tf_config.task), "job": self.job})
 
     def publish(self, result: Mapping[str, Any]) -> None:
-        """Writes the result for all."""
+        """Publish the result for all tasks."""
         self.write(_RESULT, {"result": dict(result), "session": self.session})
 
-    # -- what is heard --------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def training(self) -> dict[str, Any] | None:
-        """The chief's last word in this run, or None."""
-        said = self._said if self.tf_config.is_chief else self._believed(self.read(_TRAINING))
-        return said if said is not None or self.answered else self._refusal()
+        """Return the chief's last status in this run, or None."""
+        status = self._status if self.tf_config.is_chief else self._accepted(self.read(_TRAINING))
+        return status if status is not None or self.answered else self._rejection()
 
-    def _refusal(self) -> dict[str, Any] | None:
-        """The word of a chief that may not train here, if it has seen this task, and the one that may does not answer.
+    def _rejection(self) -> dict[str, Any] | None:
+        """Return the status of a rejected chief that has seen this task, if the training chief does not answer.
 
-        The two may be of one name, without a run's id; a chief that trains answers within _MET_SECS.
+        Without a run ID the two have the same name; a chief that trains answers within _MET_SECS.
         """
-        said = self.read(_REFUSED)
-        if said is None or said.get("answers", {}).get(str(self.tf_config.task)) != self._nonce:
+        status = self.read(_REFUSED)
+        if status is None or status.get("answers", {}).get(str(self.tf_config.task)) != self._nonce:
             return None
         self._refused_since = self._refused_since or time.monotonic()
-        return said if time.monotonic() - self._refused_since > 2 * _MET_SECS else None
+        return status if time.monotonic() - self._refused_since > 2 * _MET_SECS else None
 
-    def _believed(self, said: dict[str, Any] | None) -> dict[str, Any] | None:
-        """A word that was read, if it is of the chief that this task takes for its own."""
-        if said is None:
+    def _accepted(self, status: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return a status if it is from the chief of this task's session, else None."""
+        if status is None:
             return None
-        session = said.get("session")
+        session = status.get("session")
         with self._lock:
-            answered = said.get("answers", {}).get(str(self.tf_config.task)) == self._nonce
+            answered = status.get("answers", {}).get(str(self.tf_config.task)) == self._nonce
             answered = answered and session not in _ended
-            if not answered and not self._stands(said):
+            if not answered and not self._is_final(status):
                 return None
             self.answered = answered
             self.session = session
-            if answered and session != self._confirmed and self._wrote(self._write_own):
+            if answered and session != self._confirmed and self._wrote(self._write_report):
                 self._confirmed = session
-        return said
+        return status
 
     def is_unanswered(self) -> bool:
-        """Whether there is a word of a chief's that nobody has answered for so far: a chief's that is about to answer
-        this task, an earlier run's, or that of a chief that has gone."""
-        said = self.read(_TRAINING)
-        return said is not None and self._believed(said) is None and self._silence(said) < self._grace
+        """Return whether there is a chief's status without an answer to this task so far.
 
-    def _stands(self, said: Mapping[str, Any]) -> bool:
-        """Whether it is an end of training that has stood unanswered for so long that its chief must have gone."""
-        return self._silence(said) >= self._grace and self._could_stand(said)
+        It may belong to a chief that is about to answer, to an earlier run, or to a chief that has exited.
+        """
+        status = self.read(_TRAINING)
+        return status is not None and self._accepted(status) is None and self._silence(status) < self._grace
 
-    def _silence(self, said: Mapping[str, Any]) -> float:
-        """Seconds since this task saw the word first, which nobody answers for."""
-        key = said.get("session"), said["state"]
+    def _is_final(self, status: Mapping[str, Any]) -> bool:
+        """Return whether an unanswered end of training is so old that its chief must have exited."""
+        return self._silence(status) >= self._grace and self._could_be_final(status)
+
+    def _silence(self, status: Mapping[str, Any]) -> float:
+        """Return the seconds since this task first saw an unanswered status."""
+        key = status.get("session"), status["state"]
         if key != self._silent:
             self._silent, self._silent_since = key, time.monotonic()
         return time.monotonic() - self._silent_since
 
-    def _could_stand(self, said: Mapping[str, Any]) -> bool:
-        if said["state"] != "finished":
-            # Whoever starts after a failure or a preemption starts to go on from there.
+    def _could_be_final(self, status: Mapping[str, Any]) -> bool:
+        if status["state"] != "finished":
+            # A task that starts after a failure or a preemption starts in order to resume.
             return False
-        if said.get("session") == self.session:
+        if status.get("session") == self.session:
             return True
-        reached = self._max_steps is not None and said["global_step"] >= self._max_steps
-        return reached or said.get("max_steps") == self._max_steps
+        reached = self._max_steps is not None and status["global_step"] >= self._max_steps
+        return reached or status.get("max_steps") == self._max_steps
 
     def finished(self) -> Mapping[str, Any] | None:
-        """The chief's last word, once it says that training has finished."""
+        """Return the chief's status if training has finished, else None."""
         return in_state(self.training(), "finished")
 
     def result(self) -> dict[str, Any] | None:
-        """The result of this session, or None."""
+        """Return the result of this session, or None."""
         document = self.read(_RESULT)
         if document is None or self.session is None or document.get("session") != self.session:
             return None
-        found: dict[str, Any] = document["result"]
-        return found
+        result: dict[str, Any] = document["result"]
+        return result
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
     def wait(
         self,
-        what: str,
+        event: str,
         look: Callable[[Mapping[str, Any] | None], Any],
         *,
         timeout: float,
         watch: PeerWatch | None = None,
         poll: float = POLL_SECS,
     ) -> Any:
-        """Calls `look` until it gives something, and returns that.
+        """Call `look` until it returns a value, and return that value.
 
         Args:
-            what: what is waited for, for the message.
-            look: given the chief's last word as it stood before, it gives what is waited for, or None.
-            timeout: seconds; they count anew with each word of the chief's.
-            watch: on the task that is waited for.
-            poll: seconds between two looks.
+            event: The awaited event, for the message.
+            look: Takes the chief's last status; returns the awaited value, or None.
+            timeout: Seconds; restarted with each new status of the chief.
+            watch: Monitors the task that is waited for.
+            poll: Seconds between two calls.
 
         Raises:
-            TaskFailedError: the chief has reported that training failed. The chief itself knows it, and waits on.
-            PreemptedError: likewise, that training was asked to end, and is in a checkpoint.
-            OtherJobError: the chief's job is not this task's.
-            WaitError: nothing came within `timeout` seconds, or the server of the one that is watched went away.
+            TaskFailedError: The chief has reported that training failed. Not raised in the chief.
+            PreemptedError: Training was asked to stop, and is saved in a checkpoint. Not raised in the chief.
+            OtherJobError: The chief has a different job.
+            WaitError: No value within `timeout` seconds, or the connection to the monitored server was lost.
         """
-        deadline, word = time.monotonic() + timeout, None
+        deadline, last = time.monotonic() + timeout, None
         while True:
             training = self.attend()
             self.raise_if_other_job(training)
-            found = look(training)
-            if found is not None:
-                return found
+            value = look(training)
+            if value is not None:
+                return value
             if not self.tf_config.is_chief:
                 raise_if_over(training, self.tf_config.task)
             if training is not None and (
-                said := (training.get("session"), training["state"], training.get("result_by"))
+                current := (training.get("session"), training["state"], training.get("result_by"))
             ):
-                deadline = deadline if said == word else time.monotonic() + timeout
-                word = said
+                deadline = deadline if current == last else time.monotonic() + timeout
+                last = current
             if watch is not None:
-                watch.check(what)
+                watch.check(event)
             if time.monotonic() > deadline:
                 raise WaitError(
-                    f"{self.tf_config.task} waited {timeout:.0f} s for {what}, and it did not come",
+                    f"{self.tf_config.task} waited {timeout:.0f} s for {event}, and it did not come",
                     found=f"the files in {self.directory}",
-                    hint="see the logs of the other tasks; where they only need longer, raise the time-out",
+                    hint="read the logs of the other tasks; if they only need longer, increase the time-out",
                 )
             time.sleep(poll)
 

@@ -1,8 +1,8 @@
-"""The result's way from whoever evaluates the final checkpoint to every task of the job.
+"""Distribution of the result, from the task that evaluates the final checkpoint to every task of the job.
 
-The chief says with the end of training who brings the result (`result_by`), and everybody obeys: the evaluator, where
-the job has one, or the chief itself. An evaluator writes what it has into its own file; the chief publishes it, the
-same for all. So two tasks never publish two results, whoever is late.
+At the end of training the chief selects the task that provides the result (`result_by`): the evaluator, if the job has
+one, or the chief. An evaluator writes the result to its file, and the chief publishes it. Two tasks therefore never
+publish different results.
 """
 
 from __future__ import annotations
@@ -20,42 +20,44 @@ from estimator_pipeline.engines.lifecycle.settings import TrainOptions
 from estimator_pipeline.errors import ConfigError, WaitError
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["ResultExchange", "evaluator_of_job", "told_of_evaluator"]
+__all__ = ["ResultExchange", "evaluator_of_job", "explicit_evaluator"]
 
-# How much longer the other tasks wait for the result than the chief waits for the evaluator's.
+# Additional seconds that the other tasks wait for the result, after the chief's wait for the evaluator's.
 MARGIN_SECS = 60.0
-# States of the evaluator's after which it brings no result.
-_BRINGS_NONE = ("failed", "preempted", "apart")
+# States of the evaluator in which it provides no result.
+_NO_RESULT = ("failed", "preempted", "apart")
+# In the place of a result: the chief of this session was started again.
+_RESTARTED = "restarted"
 
 
-def told_of_evaluator(settings: TrainOptions, tf_config: TFConfig, environ: Mapping[str, str]) -> bool | None:
-    """Whether the job has an evaluator task, as far as anybody says so: the caller, the launcher or TF_CONFIG.
+def explicit_evaluator(settings: TrainOptions, tf_config: TFConfig, environ: Mapping[str, str]) -> bool | None:
+    """Return whether the job has an evaluator task, as set by the caller, the launcher or TF_CONFIG; None: not set.
 
     Raises:
-        ConfigError: ESTIMATOR_PIPELINE_EVALUATOR says neither "1" nor "0".
+        ConfigError: ESTIMATOR_PIPELINE_EVALUATOR is neither "1" nor "0".
     """
     if settings.evaluator is not None:
         return settings.evaluator
-    given = environ.get(EVALUATOR_VARIABLE, "")
-    if given not in ("", "0", "1"):
+    value = environ.get(EVALUATOR_VARIABLE, "")
+    if value not in ("", "0", "1"):
         raise ConfigError(
-            f"{EVALUATOR_VARIABLE}={given!r} does not say whether the job has an evaluator task",
+            f"{EVALUATOR_VARIABLE}={value!r} does not define whether the job has an evaluator task",
             code="environment/bad-value",
             hint='set it to "1" or "0" for all tasks, or leave it unset',
         )
-    if given:
-        return given == "1"
+    if value:
+        return value == "1"
     return True if tf_config.cluster is not None and tf_config.cluster.evaluator is not None else None
 
 
 def evaluator_of_job(wanted: bool, environ: Mapping[str, str]) -> bool | None:
-    """Whether a task of the job evaluates beside training; None: one may, and shows itself by then.
+    """Return whether a job file's evaluator runs as a separate task; None: unknown, one may still connect.
 
-    A process without a cluster is the whole job: it would wait for an evaluator that nobody has started.
+    A process without a cluster is the whole job: it must not wait for an evaluator.
 
     Args:
-        wanted: what the job file says.
-        environ: of this task.
+        wanted: Whether the job file has an evaluator.
+        environ: Environment of this task.
     """
     if not wanted:
         return None
@@ -71,95 +73,95 @@ def evaluator_of_job(wanted: bool, environ: Mapping[str, str]) -> bool | None:
 
 
 class ResultExchange:
-    """One task's part in it.
+    """Sends or receives the result, for one task.
 
     Args:
-        rendezvous: of the run.
-        told: see :func:`told_of_evaluator`.
-        timeout: seconds that the chief waits for the evaluator's result; the others wait a little longer for the
+        rendezvous: Rendezvous of the run.
+        explicit: See :func:`explicit_evaluator`.
+        timeout: Seconds that the chief waits for the evaluator's result; the other tasks wait a little longer for the
             chief's.
     """
 
-    def __init__(self, rendezvous: Rendezvous, *, told: bool | None, timeout: float) -> None:
-        self._rendezvous, self._told, self._timeout = rendezvous, told, timeout
+    def __init__(self, rendezvous: Rendezvous, *, explicit: bool | None, timeout: float) -> None:
+        self._rendezvous, self._explicit, self._timeout = rendezvous, explicit, timeout
         self._task = str(rendezvous.tf_config.task)
 
     # -- the chief ------------------------------------------------------------------------------------------------
 
     def is_evaluators(self) -> bool:
-        """Whether the evaluator is to bring the result. Where nobody says so, it is if it has greeted by now."""
+        """Return whether the evaluator provides the result; if not set, whether an evaluator has connected."""
         report = self._rendezvous.task_report(EVALUATOR)
-        if report is not None and report["state"] in _BRINGS_NONE:
-            _tell_none(report)
+        if report is not None and report["state"] in _NO_RESULT:
+            _log_no_result(report)
             return False
-        return report is not None if self._told is None else self._told
+        return report is not None if self._explicit is None else self._explicit
 
     def from_evaluator(self) -> TrainResult | None:
-        """What the evaluator brings; None: nothing, and the chief has to evaluate."""
+        """Return the evaluator's result; None without one: the chief has to evaluate."""
 
         def look(_: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
             report = self._rendezvous.task_report(EVALUATOR)
             if report is None:
                 return None
             brought = report["state"] == "evaluated" and report["of"] == self._rendezvous.session
-            return report if brought or report["state"] in _BRINGS_NONE else None
+            return report if brought or report["state"] in _NO_RESULT else None
 
         try:
             report = self._rendezvous.wait("the evaluator's result", look, timeout=self._timeout)
         except WaitError as error:
             logger.warning("%s; the chief evaluates the final checkpoint itself", error)
             return None
-        if report["state"] in _BRINGS_NONE:
-            _tell_none(report)
+        if report["state"] in _NO_RESULT:
+            _log_no_result(report)
             return None
         return TrainResult.from_dict(report["result"], task=self._task)
 
     # -- the others -----------------------------------------------------------------------------------------------
 
     def wait(self) -> TrainResult:
-        """The result, for a task that has nothing else to do with it."""
-        self._wait("the end of training", lambda said: in_state(said, "finished"), timeout=float("inf"))
+        """Wait for the result, in a task that does not evaluate."""
+        self._wait("the end of training", lambda status: in_state(status, "finished"), timeout=float("inf"))
         result = self._wait("the result of the final evaluation", lambda _: self._rendezvous.result())
         return TrainResult.from_dict(result, self._task)
 
     def stand_by(self, model_dir: str) -> TrainResult:
-        """The result, for an evaluator that does not see the chief's checkpoints.
+        """Wait for the result, in an evaluator that does not see the chief's checkpoints.
 
         Args:
-            model_dir: its own.
+            model_dir: The evaluator's model directory.
         """
         assert self._rendezvous.tf_config.cluster is not None
         chief = self._rendezvous.tf_config.cluster.chief
-        why = f"{model_dir} is not the model_dir of {chief}, and an evaluator needs that one"
+        why = f"{model_dir} is not the model_dir of {chief}, which an evaluator needs"
         logger.warning("%s evaluates nothing: %s. %s evaluates the final checkpoint", self._task, why, chief)
         self._rendezvous.report("apart", error=why)
         outcome = self.wait()
         self._rendezvous.leave()
         return outcome
 
-    def _wait(self, what: str, look: Callable[[Mapping[str, Any] | None], Any], timeout: float | None = None) -> Any:
+    def _wait(self, event: str, look: Callable[[Mapping[str, Any] | None], Any], timeout: float | None = None) -> Any:
         cluster = self._rendezvous.tf_config.cluster
         watch = None
         if cluster is not None:
-            # The chief's server is there until everybody has the result. An evaluator may be out of its reach, and a
-            # chief that trains alone has none.
+            # The chief's server runs until all tasks have the result. An evaluator may not be able to connect to it,
+            # and a chief without workers has none.
             known = not self._rendezvous.tf_config.is_evaluator
             watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), known=known)
         timeout = self._timeout + MARGIN_SECS if timeout is None else timeout
-        return self._rendezvous.wait(what, look, timeout=timeout, watch=watch)
+        return self._rendezvous.wait(event, look, timeout=timeout, watch=watch)
 
     def through_chief(
         self, training: Mapping[str, Any], conclude: Callable[[Mapping[str, Any]], TrainResult]
     ) -> TrainResult | None:
-        """The result as the chief publishes it, for the evaluator.
+        """Return the result that the chief publishes, in the evaluator.
 
         Args:
-            training: the chief's word of the end of training.
-            conclude: evaluates the final checkpoint, given `training`. Called where this task brings the result, or
-                nobody else can.
+            training: The chief's status at the end of training.
+            conclude: Evaluates the final checkpoint, given `training`. Called if this task provides the result, or no
+                other task can.
 
         Returns:
-            The result; None: training has begun anew.
+            The result; None: training was started again.
         """
         outcome = None
         if training.get("result_by") == self._task:
@@ -168,16 +170,16 @@ class ResultExchange:
 
         def look(_: Mapping[str, Any] | None = None) -> TrainResult | str | None:
             if self._rendezvous.session != training.get("session"):
-                return "anew"
+                return _RESTARTED
             done = self._rendezvous.result()
             return None if done is None else TrainResult.from_dict(done, self._task)
 
         if not self._rendezvous.answered:
-            # The chief has gone: what is there stands, and nobody else brings what is not.
-            found = look()
-            return self._published(outcome or conclude(training)) if found is None else _unless_anew(found)
+            # The chief has exited: use its result if there is one, else publish this task's.
+            result = look()
+            return self._published(outcome or conclude(training)) if result is None else _unless_restarted(result)
         try:
-            return _unless_anew(self._wait("the result that the chief publishes", look))
+            return _unless_restarted(self._wait("the result that the chief publishes", look))
         except WaitError as error:
             if outcome is None:
                 raise
@@ -189,10 +191,10 @@ class ResultExchange:
         return outcome
 
 
-def _tell_none(report: Mapping[str, Any]) -> None:
+def _log_no_result(report: Mapping[str, Any]) -> None:
     why = f": {report['error']}" if "error" in report else ""
     logger.warning("%s %s%s; the chief evaluates the final checkpoint", EVALUATOR, report["state"], why)
 
 
-def _unless_anew(found: TrainResult | str) -> TrainResult | None:
-    return None if isinstance(found, str) else found
+def _unless_restarted(result: TrainResult | str) -> TrainResult | None:
+    return None if isinstance(result, str) else result

@@ -1,7 +1,7 @@
-"""Whether the workers of synchronous training have built one model: what their graphs can tell, before the first step.
+"""Comparison of the workers' training graphs before the first step of synchronous training.
 
-A program may take a learning rate or a layer's width from the machine that it runs on. The sums of gradients are the
-same on all workers then, and what each makes of them is not.
+A program may derive a learning rate or a layer's width from its machine. The summed gradients are then the same on all
+workers, but each updates its variables differently.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from estimator_pipeline.engines.lifecycle.rendezvous import same_job
 
 __all__ = ["facts_of", "hook"]
 
-# What updates a variable by a rule of an optimizer: ResourceApplyAdam, ResourceSparseApplyAdagrad, ...
+# Operations with which an optimizer updates a variable: ResourceApplyAdam, ResourceSparseApplyAdagrad, ...
 _UPDATE = re.compile(r"Apply[A-Z]")
 _DATA = ("IteratorGetNext", "OptionalGetValue")
 _VARIABLES, _UPDATES, _NUMBERS = "trainable variables", "updates by the optimizer", "numbers of the optimizer"
 # More variables than these are compared by one digest.
 _MANY_VARIABLES = 2000
-# Operations from a number of an optimizer back to what it is made of.
+# Maximum number of operations to follow from an optimizer's argument back to its constants.
 _FAR = 200
 
 
 def hook(tf_config: TFConfig, *, timeout: float) -> Any:
-    """A session hook that ends training where the workers' graphs differ, in what makes it wrong.
+    """Return a session hook that raises an error if the workers' graphs differ in a way that makes training wrong.
 
     Args:
-        tf_config: which task this is.
-        timeout: seconds for the others to have built theirs.
+        tf_config: Cluster and task of this process.
+        timeout: Seconds for the other workers to build their graphs.
     """
     tf: Any = compat.tensorflow()
 
     class SameGraph(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
-            pass  # TensorFlow's says that it is deprecated
+            pass  # TensorFlow's __init__ logs a deprecation warning
 
         def begin(self) -> None:
-            own = facts_of(tf.compat.v1.get_default_graph())
+            local = facts_of(tf.compat.v1.get_default_graph())
             refused = (_VARIABLES, _UPDATES, _NUMBERS)
-            same_job.agree(own, tf_config, about="graph", refused=refused, timeout=timeout)
+            same_job.agree(local, tf_config, about="graph", refused=refused, timeout=timeout)
 
     return SameGraph()
 
 
 def facts_of(graph: Any) -> dict[str, Any]:
-    """What a training graph says of its model, its optimizer and its batches, as plain values.
+    """Describe the model, optimizer and batches of a training graph, as plain values.
 
     Args:
-        graph: a `tf.Graph`.
+        graph: A `tf.Graph`.
     """
     tf = compat.tensorflow()
     with graph.as_default():
@@ -76,11 +76,11 @@ def facts_of(graph: Any) -> dict[str, Any]:
 
 
 def _numbers_behind(tf: Any, tensor: Any) -> list[float]:
-    """The constants that a number is made of, whatever is done with them (a schedule has several).
+    """Return the constants from which a number is computed (a schedule has several).
 
-    What a variable holds, as a Keras optimizer's learning rate, all workers take from the chief.
+    Values of variables, such as a Keras optimizer's learning rate, come from the chief on all workers.
     """
-    found: list[float] = []
+    constants: list[float] = []
     seen: set[str] = set()
     waiting = [tensor]
     while waiting and len(seen) < _FAR:
@@ -91,7 +91,7 @@ def _numbers_behind(tf: Any, tensor: Any) -> list[float]:
         if op.type == "Const":
             value = tf.get_static_value(op.outputs[0])
             if value.ndim == 0 and value.dtype.kind == "f":
-                # As it was written, not as float32 rounds it.
-                found.append(float(str(value)))
+                # The value in the source, not the rounded float32.
+                constants.append(float(str(value)))
         waiting.extend(op.inputs)
-    return found
+    return constants

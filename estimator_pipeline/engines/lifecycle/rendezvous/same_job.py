@@ -1,14 +1,15 @@
-"""Whether the tasks of a cluster were started with one job: each says what its own is made of, and all compare.
+"""Comparison of the jobs of a cluster's tasks.
 
-Nothing in TensorFlow looks. A worker with another learning rate, seed or batch trains on with the others, and what
-comes of it is no model that anybody asked for.
+TensorFlow does not compare them. A worker with a different learning rate, seed or batch size would train with the
+others, and the resulting model would be wrong.
 
-The training tasks of synchronous training compare through the coordination service before the first step, so that each
-sees all and each refuses. Where there is no such service (parameter servers, and an evaluator anywhere) the chief's
-word in the model directory says what the chief's job is made of, and each other task is held against it.
+In synchronous training the tasks compare through the coordination service before the first step, so that each task
+sees all others and raises the error. Without that service (parameter servers, and an evaluator in any cluster), the
+chief publishes its job in the model directory, and each other task compares its job with it.
 
-Of a job file every difference is refused. Programs may mean theirs: a seed for each task, a checkpoint interval of the
-chief's own. Of these, what makes the result wrong whatever was meant is refused, and the rest is a warning.
+With a job file every difference is an error. In a program a difference may be intended, such as a seed per task or a
+different checkpoint interval of the chief: differences that always make the result wrong are errors, others are
+warnings.
 """
 
 from __future__ import annotations
@@ -48,23 +49,23 @@ __all__ = [
 ]
 
 MODEL_DIR = "run.model_dir"
-# How a task that refuses says so in its report.
+# The status of a task that has raised this error.
 OTHER_JOB = "other job"
-# Of a program: who reads what by this package's own input functions, and where training ends.
+# Settings of a program that must not differ: sharding by this package's input functions, and the end of training.
 OF_PROGRAMS = ("input.", "global_batch_size", "max_steps")
-# So many differences are told one by one.
+# Maximum number of differences in a message.
 _MOST = 8
 _HINT = (
-    "start every task with the same job: the same file, the same --set options, the same versions (what has to differ "
-    "by task, such as devices, threads and ports, is not compared)"
+    "start every task with the same job: the same file, the same --set options, the same versions (settings that "
+    "differ by task, such as devices, threads and ports, are not compared)"
 )
 _PROGRAMS_HINT = "start every task with the same program, arguments and data"
 
 
 def versions() -> dict[str, str]:
-    """What trains, by version."""
+    """Return the versions of the packages that train."""
     tf = compat.tensorflow()
-    # Keras 3 has versions of its own; tf_keras has TensorFlow's.
+    # Keras 3 has separate versions; tf_keras has TensorFlow's.
     keras = {"the version of keras": sys.modules["keras"].__version__} if compat.keras_generation() == 3 else {}
     return {
         "the version of estimator_pipeline": __version__,
@@ -74,12 +75,12 @@ def versions() -> dict[str, str]:
 
 
 def facts(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a job is made of, as JSON gives it back; long values by their fingerprints."""
+    """Return settings as JSON values; long values as fingerprints."""
     return {name: brief(value) for part in parts for name, value in as_json(part).items()}
 
 
 def agree(
-    own: Mapping[str, Any],
+    settings: Mapping[str, Any],
     tf_config: TFConfig,
     *,
     timeout: float,
@@ -87,103 +88,107 @@ def agree(
     refused: Sequence[str] | None = None,
     apart: bool = False,
 ) -> None:
-    """All training tasks of synchronous training have one job. Nothing, where there is no coordination service.
+    """Check that all tasks of synchronous training have the same job; skipped without a coordination service.
 
     Args:
-        own: what this task's is made of, from :func:`facts`.
-        tf_config: which task this is.
-        timeout: seconds for the others to say theirs.
-        about: what is compared.
-        refused: how the names begin of what must not differ; a warning tells of the rest. None: nothing must differ.
-        apart: whether this task's model directory is not the chief's.
+        settings: The settings of this task's job, from :func:`facts`.
+        tf_config: Cluster and task of this process.
+        timeout: Seconds to wait for the other tasks.
+        about: Name of the comparison.
+        refused: Prefixes of names that must not differ; other differences are warnings. None: nothing may differ.
+        apart: Whether this task has a different model directory than the chief.
 
     Raises:
-        OtherJobError: they have not.
-        WaitError: a task did not say in time what its job is made of.
+        OtherJobError: The jobs differ.
+        WaitError: A task did not publish its settings in time.
     """
     cluster = tf_config.cluster
     if cluster is None or len(cluster.training_tasks) < 2:
         return
     tasks = [str(task) for task in cluster.training_tasks]
-    told = coordination.exchange(about, document(own, apart), own=str(tf_config.task), tasks=tasks, timeout=timeout)
-    if told is None:
+    texts = coordination.exchange(
+        about, document(settings, apart), own=str(tf_config.task), tasks=tasks, timeout=timeout
+    )
+    if texts is None:
         return
-    said = {task: json.loads(text) for task, text in told.items()}
+    documents = {task: json.loads(text) for task, text in texts.items()}
     chief = str(cluster.chief)
-    found: dict[str, dict[str, Any]] = {}
-    for task, other in said.items():
-        for name, ours, theirs in _differences(said[chief]["facts"], other["facts"], apart=other["apart"]):
-            found.setdefault(name, {chief: ours})[task] = theirs
-    _judge(found, refused)
+    differing: dict[str, dict[str, Any]] = {}
+    for task, other in documents.items():
+        for name, ours, theirs in _differences(documents[chief]["facts"], other["facts"], apart=other["apart"]):
+            differing.setdefault(name, {chief: ours})[task] = theirs
+    _judge(differing, refused)
 
 
-def document(own: Mapping[str, Any], apart: bool) -> str:
-    """What a task says of its job to the others, see :func:`agree`."""
-    return json.dumps({"facts": dict(own), "apart": apart})
+def document(settings: Mapping[str, Any], apart: bool) -> str:
+    """Return a task's message about its job to the other tasks, see :func:`agree`."""
+    return json.dumps({"facts": dict(settings), "apart": apart})
 
 
-def refuse_other(said: Mapping[str, Any], own: Mapping[str, Any] | None, tf_config: TFConfig, *, apart: bool) -> None:
-    """Ends a task whose job is not the chief's, whose word says what that is made of.
+def refuse_other(
+    status: Mapping[str, Any], settings: Mapping[str, Any] | None, tf_config: TFConfig, *, apart: bool
+) -> None:
+    """Check that this task's job is the chief's, which the chief's status describes.
 
     Args:
-        said: the chief's word.
-        own: what this task's is made of; None: not known.
-        tf_config: which task this is.
-        apart: whether its model directory is not the chief's.
+        status: The chief's status.
+        settings: The settings of this task's job; None: unknown.
+        tf_config: Cluster and task of this process.
+        apart: Whether this task has a different model directory than the chief.
 
     Raises:
-        OtherJobError: it is not.
+        OtherJobError: The jobs differ.
     """
-    chiefs = said.get("job")
-    if not chiefs or own is None:
+    chiefs = status.get("job")
+    if not chiefs or settings is None:
         return
-    found = {
-        name: {str(said.get("chief", "the chief")): ours, str(tf_config.task): theirs}
-        for name, ours, theirs in _differences(chiefs, own, apart=apart)
+    differing = {
+        name: {str(status.get("chief", "the chief")): ours, str(tf_config.task): theirs}
+        for name, ours, theirs in _differences(chiefs, settings, apart=apart)
     }
-    _judge(found, None)
+    _judge(differing, None)
 
 
-def _differences(chiefs: Mapping[str, Any], own: Mapping[str, Any], *, apart: bool) -> list[tuple[str, Any, Any]]:
-    # A folder may have several names; and a folder that is not shared is no other job's where its name is the same.
-    return [one for one in differences(chiefs, own) if apart or one[0] != MODEL_DIR]
+def _differences(chiefs: Mapping[str, Any], other: Mapping[str, Any], *, apart: bool) -> list[tuple[str, Any, Any]]:
+    # A shared folder may have several paths; its path is compared only if the folder is not shared.
+    return [change for change in differences(chiefs, other) if apart or change[0] != MODEL_DIR]
 
 
 def digest(value: Any) -> str:
-    """A short text for a plain value, the same for the same value alone."""
+    """Return a short digest of a plain value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def of_task(made_of: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training task's job is made of.
+def of_task(identity: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a training task's job.
 
     Args:
-        made_of: its run, for the run that goes on from its checkpoint.
-        shared: what else all tasks must have in common, from :func:`facts`.
+        identity: The run identity.
+        shared: Other settings that all tasks must share, from :func:`facts`.
     """
-    fixed = {name: value for name, value in made_of.fixed.items() if name != CONTENT}
-    own = facts(fixed, content_by_kind(made_of.fixed), made_of.told)
-    # A job file has names of its own for these.
+    fixed = {name: value for name, value in identity.fixed.items() if name != CONTENT}
+    settings = facts(fixed, content_by_kind(identity.fixed), identity.described)
+    # A job file has different names for these.
     twice = {"seed": "run.seed", "global_batch_size": "input.global_batch_size"}
-    return {name: value for name, value in own.items() if twice.get(name) not in shared} | dict(shared)
+    return {name: value for name, value in settings.items() if twice.get(name) not in shared} | dict(shared)
 
 
-def _judge(found: Mapping[str, Mapping[str, Any]], refused: Sequence[str] | None) -> None:
-    wrong = {name: by for name, by in found.items() if refused is None or name.startswith(tuple(refused))}
+def _judge(differing: Mapping[str, Mapping[str, Any]], refused: Sequence[str] | None) -> None:
+    wrong = {name: by for name, by in differing.items() if refused is None or name.startswith(tuple(refused))}
     if wrong:
         hint = _HINT if refused is None else _PROGRAMS_HINT
         raise OtherJobError(
             "the tasks of this cluster were started with different jobs", found=_words(wrong), hint=hint
         )
-    if found:
-        logger.warning("The tasks of this cluster differ, and train on all the same: %s", _words(found))
+    if differing:
+        logger.warning("The tasks of this cluster differ, and continue to train: %s", _words(differing))
 
 
-def _words(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Each difference, and whose it is."""
-    told = [
+def _words(differing: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a sentence with each difference and its tasks."""
+    texts = [
         f"{name}: {', '.join(f'{in_short(value)} on {task}' for task, value in by.items())}"
-        for name, by in sorted(found.items())
+        for name, by in sorted(differing.items())
     ]
-    more = [f"and {len(told) - _MOST} more"] if len(told) > _MOST else []
-    return "; ".join(told[:_MOST] + more)
+    more = [f"and {len(texts) - _MOST} more"] if len(texts) > _MOST else []
+    return "; ".join(texts[:_MOST] + more)

@@ -1,5 +1,4 @@
-"""How training stops: signals, all workers after the same step, the last checkpoint, the exit code.
+"""How training stops: signals, the same last step on all workers, the last checkpoint, the exit code.
 
-Which signals ask for it is in `progress/preemption_signals.py`. Whether a job is started again is decided in
-`launch/supervisor`.
+`progress/preemption_signals.py` defines the signals. `launch/supervisor` decides whether a job is restarted.
 """

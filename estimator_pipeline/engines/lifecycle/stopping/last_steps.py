@@ -1,9 +1,9 @@
-"""With parameter servers the chief writes the last checkpoint when all other training tasks have left training.
+"""The last checkpoint with parameter servers: the chief writes it after all other training tasks have left training.
 
-Each task trains at its own pace, and the chief alone saves. Where the chief's data end first, what the others train
-after that would be in no checkpoint: so the chief stays in its session, saves when a checkpoint is due, and ends when
-the last worker has left training. Where training ends otherwise (`max_steps`, a hook) the others make the step that
-they are in, for which a minute is enough; one that knows nothing of the end is not waited for longer.
+Each task trains asynchronously, and only the chief saves. If the chief's data ends first, later steps of the other
+tasks would not be saved. The chief therefore keeps its session open, saves when a checkpoint is due, and ends when the
+last worker has left training. If training ends for a different reason (`max_steps`, a hook), the other tasks finish
+their current step, for which the chief waits at most a minute.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task
 from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
-from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
+from estimator_pipeline.engines.lifecycle.stopping import shutdown
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["last_steps_hook"]
@@ -32,19 +32,19 @@ def last_steps_hook(
     *,
     timeout: float,
     asked: Callable[[], bool],
-    stand_still: Callable[[], object],
+    stop_others: Callable[[], object],
     on_wait: Callable[[], None],
 ) -> Any:
-    """A hook of the chief's that waits for the others' last steps before the last checkpoint is written.
+    """Return a hook with which the chief waits for the other tasks' last steps before the last checkpoint.
 
     Args:
-        rendezvous: of the run.
-        tasks: the other training tasks.
-        timeout: seconds without a step of any task after which they are waited for no longer.
-        asked: whether this task is asked to end.
-        stand_still: waits until the others stand still, once this task is asked to end. Where that is what has ended
-            training, it was called before.
-        on_wait: called when the wait begins.
+        rendezvous: Rendezvous of the run.
+        tasks: The other training tasks.
+        timeout: Seconds without a step of any task after which the wait ends.
+        asked: Returns whether this task was asked to stop.
+        stop_others: Waits until the other tasks have stopped, after a stop request. If the request has ended training,
+            it was called before.
+        on_wait: Called when the wait starts.
     """
     tf: Any = compat.tensorflow()
     v1 = tf.compat.v1.train
@@ -56,10 +56,10 @@ def last_steps_hook(
             self._saving: list[Any] = []
 
         def sees_hooks(self, hooks):
-            # It comes before the hook that saves. Those of another kind may want other values after a step.
+            # This hook runs before the hook that saves. Subclasses with a different after_run may need other values.
             saver = v1.CheckpointSaverHook
             self._saving = [hook for hook in hooks if getattr(type(hook), "after_run", None) is saver.after_run]
-            # The queue of tokens of a SyncReplicasOptimizer ends with the chief's session, and so do the others.
+            # The token queue of a SyncReplicasOptimizer closes with the chief's session, which ends the other tasks.
             self._together = any(type(hook).__name__ == "_SyncReplicasOptimizerHook" for hook in hooks)
 
         def begin(self):
@@ -76,21 +76,21 @@ def last_steps_hook(
                 return
             if asked():
                 if self._in_run:
-                    stand_still()
+                    stop_others()
                 return
             on_wait()
-            # A run that was begun and has no end ran out of data.
+            # A run without an after_run ran out of data.
             if self._in_run:
                 logger.info("the chief's data have ended: it writes the last checkpoint when the workers have left")
             self._session, self._since, self._step = session, time.monotonic(), -1
             self._next, self._over = 0.0, False
-            farewell.wait_until_trained(rendezvous, tasks, given_up=self._given_up)
+            shutdown.wait_until_trained(rendezvous, tasks, given_up=self._given_up)
 
         def _given_up(self):
             if self._over:
                 return True
             if asked():
-                stand_still()
+                stop_others()
                 self._over = True
             elif (now := time.monotonic()) >= self._next:
                 self._next = now + _LOOK_SECS
@@ -110,7 +110,7 @@ def last_steps_hook(
             return False
 
         def _saves(self, step):
-            """Saves if a checkpoint is due; whether a listener wants the end."""
+            """Save if a checkpoint is due, and return whether a listener requested a stop."""
             context = v1.SessionRunContext(v1.SessionRunArgs(None), self._session)
             for hook in self._saving:
                 hook.after_run(context, v1.SessionRunValues(results=step, options=None, run_metadata=None))

@@ -1,14 +1,14 @@
-"""Whether this task was asked to end: SIGTERM, or the early signal of a scheduler.
+"""Stop requests to this task: SIGTERM, or the early signal of a scheduler.
 
-A signal only sets a flag; training looks at it between two steps and stops with a checkpoint
-(:mod:`~estimator_pipeline.engines.lifecycle.stopping.synchronized_stop`). Python runs a signal's handler when the main
-thread comes back to the interpreter, and a step that waits for a peer does not come back. So the signal's number also
-goes into a pipe that a thread reads (`signal.set_wakeup_fd`): the other tasks hear of it at once, and a task that
-cannot stop ends all the same, within a stated time.
+A signal only sets a flag. Training checks it between two steps and stops with a checkpoint
+(:mod:`~estimator_pipeline.engines.lifecycle.stopping.synchronized_stop`). Python runs a signal handler when the main
+thread returns to the interpreter, which a step that waits for a peer does not. The signal's number therefore also goes
+through a pipe to a thread (`signal.set_wakeup_fd`): the other tasks are notified at once, and a task that cannot stop
+exits after a time limit.
 
-A signal that comes again changes nothing: schedulers repeat themselves, and a launcher forwards what they say.
-SIGINT and SIGKILL end a task at once, as ever; where the main thread does not come back to the interpreter, a thread
-ends the process some seconds after SIGINT, or at the second one.
+Repeated signals are ignored: schedulers send them several times, and a launcher forwards them. SIGINT and SIGKILL end a
+task at once, as usual. If the main thread does not return to the interpreter, a thread ends the process some seconds
+after SIGINT, or at the second one.
 """
 
 from __future__ import annotations
@@ -42,33 +42,34 @@ __all__ = [
 
 SECS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SECS"
 PREEMPTION_SECS = 60.0
-# A task that waits for the others before its first step has nothing to save.
+# Time limit for a task that waits for the others before its first step, and has nothing to save.
 _START_END_SECS = 5.0
-# How long Ctrl-C has to end a task as a KeyboardInterrupt.
+# Time limit for Ctrl-C to end a task by a KeyboardInterrupt.
 _INTERRUPT_SECS = 10.0
 _INTERRUPTED = 130
-# For last words to a file system that may not answer.
+_SAVED = "training is saved in its last checkpoint"
+# Time limit for the last messages, to a file system that may not answer.
 _LAST_WORD_SECS = 5.0
-# For a thread that has been woken to have its turn, on a machine with more threads than cores.
+# Time limit for a woken thread to run, on a machine with more threads than cores.
 _TURN_SECS = 5.0
 
 
 def seconds_of(environ: Mapping[str, str]) -> float:
-    """Seconds from the signal to the end at the latest: ESTIMATOR_PIPELINE_PREEMPTION_SECS, or 60.
+    """Return the maximum seconds from the signal to the exit: ESTIMATOR_PIPELINE_PREEMPTION_SECS, or 60.
 
     Raises:
-        ConfigError: the variable is no number of seconds above 0.
+        ConfigError: The variable is not a number of seconds above 0.
     """
-    given = environ.get(SECS_VARIABLE, "")
-    if not given:
+    value = environ.get(SECS_VARIABLE, "")
+    if not value:
         return PREEMPTION_SECS
     try:
-        seconds = float(given)
+        seconds = float(value)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
         raise ConfigError(
-            f"{SECS_VARIABLE}={given!r} is no number of seconds above 0",
+            f"{SECS_VARIABLE}={value!r} is not a number of seconds above 0",
             code="environment/bad-value",
             hint=f"for example {SECS_VARIABLE}=60, the time from the scheduler's signal to its SIGKILL",
         )
@@ -76,19 +77,19 @@ def seconds_of(environ: Mapping[str, str]) -> float:
 
 
 class Preemption:
-    """Listens for the wish that this task should end, whoever has it.
+    """Receives stop requests to this task, from signals and from other tasks.
 
     Args:
-        task: this task's name.
-        signals: see :func:`signals_of`. One for which the program has set a handler of its own is left to it.
-        seconds: after which a task that was asked ends, wherever it stands.
-        on_asked: called once with who asked ("SIGTERM", "worker:1"), in the thread that heard it.
-        last_word: called with the error just before :meth:`give_up` ends the process.
-        stands: where training stands, in words, for that error.
+        task: This task's name.
+        signals: See :func:`signals_of`. Signals with a handler of the program are left to the program.
+        seconds: Time limit for the exit after a request.
+        on_asked: Called once with the sender ("SIGTERM", "worker:1"), in the thread that received the request.
+        last_word: Called with the error just before :meth:`give_up` ends the process.
+        progress: Returns a description of the saved progress, for that error.
 
     Attributes:
-        by: who asked; None: nobody has.
-        seconds: as given.
+        by: The sender of the request; None: no request.
+        seconds: See above.
     """
 
     def __init__(
@@ -99,14 +100,14 @@ class Preemption:
         seconds: float = PREEMPTION_SECS,
         on_asked: Callable[[str], None] = lambda by: None,
         last_word: Callable[[PreemptedError], None] = lambda error: None,
-        stands: Callable[[], str] = lambda: "training stands as last saved",
+        progress: Callable[[], str] = lambda: _SAVED,
     ) -> None:
         self.task, self.seconds = task, seconds
         self.by: str | None = None
         self._signals, self._on_asked, self._last_word = tuple(signals), on_asked, last_word
-        self._stands = stands
+        self._progress = progress
         self._lock = threading.Lock()
-        self._interruptible, self._what = False, ""
+        self._interruptible, self._reason = False, ""
         self._raised: PreemptedError | None = None
         self._ours: tuple[signal.Signals, ...] = ()
         self._over = threading.Event()
@@ -118,57 +119,57 @@ class Preemption:
 
     @property
     def asked(self) -> bool:
-        """Whether this task should end.
+        """Whether this task was asked to stop.
 
-        A signal that has reached the main thread counts in that thread from then on: the thread that listens has been
-        woken, and if it has not had its turn yet it is waited for.
+        In the main thread, a signal counts as soon as its handler has run: the main thread then waits for the listening
+        thread to process it.
         """
         number = self._signalled
         if number is None or self._over.is_set() or threading.current_thread() is not threading.main_thread():
             return self.by is not None
         if not self._taken_up.wait(_TURN_SECS):
-            # Nobody woke it: the program has put a wakeup descriptor of its own in the place of ours.
+            # The thread was not woken: the program has replaced the wakeup descriptor.
             self._taken_up.set()
             self.ask(signal.Signals(number).name)
         return self.by is not None
 
     def ask(self, by: str) -> None:
-        """Asks it to end; the first word counts. Never called by the main thread's signal handler."""
+        """Ask this task to stop; the first request counts. Never called by the main thread's signal handler."""
         with self._lock:
             if self.by is not None or self._refuses or self._over.is_set():
                 return
             self.by = by
-        logger.warning("%s: %s stops training with a checkpoint, and ends within %.0f s", by, self.task, self.seconds)
+        logger.warning("%s: %s stops training with a checkpoint, and exits within %.0f s", by, self.task, self.seconds)
         threading.Thread(target=self._wait_for_end, name="estimator_pipeline-preemption-end", daemon=True).start()
         self._on_asked(by)
         with self._lock:
             if self._interruptible and self._ours and not self._over.is_set():
-                # Nothing but a signal reaches the main thread in the middle of something.
+                # Only a signal can interrupt the main thread.
                 signal.pthread_kill(threading.main_thread().ident or 0, self._ours[0])
 
     def refuse(self) -> None:
-        """This task has failed by itself, and is about to end: who asks it to end from now on does not change that."""
+        """Ignore later requests: this task has failed, and is about to exit."""
         with self._lock:
             self._refuses = True
 
     def joins(self, joined: Callable[[], bool] = lambda: False) -> None:
-        """From now on this task waits for others to join, and has nothing to save: asked to end, it does so soon.
+        """Use a short time limit from now on: this task waits for others to join, and has nothing to save.
 
         Args:
-            joined: whether that is over. It is in any case when training begins (:meth:`rearm`).
+            joined: Returns whether the wait is over. It is over in any case when training starts (:meth:`rearm`).
         """
         self._joined = joined
 
-    def error(self, what: str) -> PreemptedError:
-        """The error with which this task ends.
+    def error(self, state: str) -> PreemptedError:
+        """Return the error with which this task exits.
 
         Args:
-            what: what has become of it.
+            state: The state of the task.
         """
         by = self.by or "a signal"
         error = PreemptedError(
-            f"{self.task} was asked to end ({by}): {what}",
-            hint="give the same command again: it goes on from the last checkpoint",
+            f"{self.task} was asked to stop ({by}): {state}",
+            hint="run the same command again: it resumes from the last checkpoint",
         )
         error.caused_by = by if ":" in by else None
         return error
@@ -177,7 +178,7 @@ class Preemption:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """In the block, the signals ask this task to end. On another thread than the main one they do what they did."""
+        """Handle the signals as stop requests within the block, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             try:
                 yield
@@ -204,13 +205,13 @@ class Preemption:
             writer.close()
             thread.join()
             reader.close()
-            # Last: a signal that is under way would end the process. One that repeats the wish (Slurm's SIGTERM for the
-            # step, then the script's own signal) must not take its exit code from a command that is about to end.
+            # Last: a pending signal would kill the process. A repeated request (Slurm's SIGTERM for the step, then the
+            # script's signal) must not change the exit code of a command that is about to exit.
             self._leave(ending=self.asked and startup.is_own_process())
             _active.pop()
 
     def rearm(self) -> None:
-        """Training begins. Sets the handlers once more: TensorFlow has one of its own for SIGTERM, which drops it."""
+        """Set the handlers again when training starts: TensorFlow has replaced that of SIGTERM, and ignores it."""
         self._joined = lambda: True
         if threading.current_thread() is threading.main_thread():
             for number in self._ours:
@@ -230,12 +231,12 @@ class Preemption:
                 elif number == signal.SIGINT:
                     self._interrupt()
             if self._before_fd >= 0:
-                # Somebody else's loop listens in the same way.
+                # A loop of the program uses the same mechanism.
                 with contextlib.suppress(OSError):
                     os.write(self._before_fd, numbers)
 
     def _interrupt(self) -> None:
-        """KeyboardInterrupt comes when the main thread is back in the interpreter, which a collective keeps it from."""
+        """Handle SIGINT: a KeyboardInterrupt is raised only when the main thread returns from a collective."""
         if signal.getsignal(signal.SIGINT) != signal.default_int_handler or startup.is_interactive():
             return
         if self._interrupted:
@@ -248,7 +249,7 @@ class Preemption:
             self._end_interrupted()
 
     def _end_interrupted(self) -> None:
-        error = f"{self.task} was interrupted, and is left where it stands: the last checkpoint counts"
+        error = f"{self.task} was interrupted, and exits without a new checkpoint: {_SAVED}"
         _try(lambda: print(error, file=sys.stderr, flush=True), sys.stdout.flush, stop_heartbeat)
         os._exit(_INTERRUPTED)
 
@@ -259,58 +260,58 @@ class Preemption:
             self._interruptible = False
             # The listening thread may not have run yet.
             self.by = self.by or signal.Signals(number).name
-            self._raised = self.error(self._what)
+            self._raised = self.error(self._reason)
             raise self._raised
 
     @contextlib.contextmanager
-    def interruptible(self, what: str) -> Iterator[None]:
-        """In the block, which has nothing to save, the wish raises PreemptedError in the main thread at once.
+    def interruptible(self, state: str) -> Iterator[None]:
+        """Raise PreemptedError in the main thread at once, within a block that has nothing to save.
 
         Args:
-            what: for the message: what has become of the task.
+            state: The state of the task, for the message.
 
         Raises:
-            PreemptedError: this task is asked to end, or was before.
+            PreemptedError: This task is asked to stop, or was before.
         """
-        self._what, self._raised = what, None
+        self._reason, self._raised = state, None
         self._interruptible = bool(self._ours) and threading.current_thread() is threading.main_thread()
         try:
             if self.asked:
                 self._interruptible = False
-                raise self.error(what)
+                raise self.error(state)
             yield
         except Exception as error:
-            # It is raised wherever the main thread is. What is written in C++ may make another of it: a SystemError
-            # about a list's item that could not be made, a ValueError about an argument.
+            # It is raised wherever the main thread is. C++ code may convert it to a different error: a SystemError
+            # about a list item that could not be created, a ValueError about an argument.
             if self._raised is None or error is self._raised:
                 raise
             raise self._raised from error
         finally:
             self._interruptible = False
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- exit -----------------------------------------------------------------------------------------------------
 
     def _wait_for_end(self) -> None:
         early = min(self.seconds, _START_END_SECS)
         if self._over.wait(early):
             return
         if not self._joined():
-            self.give_up("it waited for the other tasks, and had not begun to train")
+            self.give_up("it waited for the other tasks, and had not started to train")
         if not self._over.wait(self.seconds - early):
-            self.give_up(f"it did not come to its end within {self.seconds:.0f} s")
+            self.give_up(f"it did not stop within {self.seconds:.0f} s")
 
-    def give_up(self, what: str) -> None:
-        """Ends the process, whose main thread may wait inside TensorFlow for a peer that is gone. Does not return.
+    def give_up(self, reason: str) -> None:
+        """End the process, whose main thread may hang in TensorFlow because a peer is gone. Does not return.
 
-        The exit code is that of PreemptedError: the last checkpoint stands.
+        The exit code is that of PreemptedError: the last checkpoint is valid.
         """
         with self._lock:
             if self._over.is_set() or self._given_up:
                 return
             self._given_up = True
-        stands = ["training stands as last saved"]
-        _try(lambda: stands.append(self._stands()))
-        error = self.error(f"{what}; {stands[-1]}")
+        progress = [_SAVED]
+        _try(lambda: progress.append(self._progress()))
+        error = self.error(f"{reason}; {progress[-1]}")
         code = [error.exit_code]
         _try(
             lambda: self._last_word(error),
@@ -323,9 +324,9 @@ class Preemption:
 
 
 def _try(*last_words: Callable[[], object]) -> None:
-    """Does each in a thread of its own, and waits _LAST_WORD_SECS for them all.
+    """Call each function in a separate thread, and wait _LAST_WORD_SECS for all of them.
 
-    Each may wait for a shared file system that is gone, which may be why this task cannot end in another way.
+    Each may hang on a shared file system that is gone, which may be why this task cannot exit in a normal way.
     """
 
     def run(word: Callable[[], object]) -> None:
@@ -343,12 +344,12 @@ def _try(*last_words: Callable[[], object]) -> None:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-# Those that listen now, the innermost last; for children that are forked meanwhile.
+# The active listeners, the innermost last; for forked children.
 _active: list[weakref.ref[Any]] = []
 
 
 def _in_child() -> None:
-    """A forked child is no task: it ends by SIGTERM, and its signals are not ours."""
+    """Restore default signal handling in a forked child, which is not a task."""
     for reference in reversed(_active):
         preemption = reference()
         if preemption is not None:

@@ -1,7 +1,7 @@
-"""The end of a job, seen by its chief: what each training task did, and that the chief ends last.
+"""Shutdown of a job by its chief: the report of each training task, and the order of exits.
 
-In synchronous training the chief holds the service through which TensorFlow's servers watch each other, and a task that
-loses it before its own end is torn down as if the job had failed.
+In synchronous training the chief runs the coordination service through which TensorFlow's servers monitor each other. A
+task that loses it before its exit is aborted as if the job had failed, so the chief exits last.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = [
     "wait_until_trained",
 ]
 
-# How long a training task that this session has not seen at all is waited for.
+# Time limit for a training task that has not connected in this session.
 UNMET_SECS = 30.0
-# How long one may take that has the result, and has nothing left to do but end.
+# Time limit for a task that has the result to exit.
 LEAVING_SECS = 300.0
-# What the launcher is told of an end that is no result.
+# The status of an error, for the launcher.
 _STATUS: dict[type[BaseException], str] = {
     DivergedError: "diverged",
     PreemptedError: "preempted",
     OtherJobError: OTHER_JOB,
 }
-# How long a chief that fails stays, for tasks that read of it at its server alone.
+# Seconds that a failed chief waits for tasks that can read its status only from its server.
 _HEARD_SECS = 2.0
-# From a task's last word to the end of its process.
+# Time limit from a task's last status to the exit of its process.
 _EXIT_SECS = 30.0
 _EXIT_POLL_SECS = 0.05
 
@@ -61,32 +61,32 @@ _ending: dict[str, str] = {}
 
 
 def reports_of(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float) -> dict[str, TaskReport]:
-    """What each training task did, as it says itself: task -> its report.
+    """Return the report of each training task: task -> report.
 
-    A task that is still in its last step is waited for. One that failed, has gone or never came is left out, with a
-    warning: an asynchronous training ends without it.
+    A task that is still in its last step is waited for. A task that failed, has exited or never started is left out,
+    with a warning: asynchronous training ends without it.
 
     Args:
-        rendezvous: of the run.
-        tasks: the training tasks.
-        timeout: seconds that a task is waited for that is there.
+        rendezvous: Rendezvous of the run.
+        tasks: The training tasks.
+        timeout: Seconds to wait for a task that has connected.
     """
     reports = {}
     for task in tasks:
-        what = f"the report of {task}"
-        report = _awaited(rendezvous, task, what, lambda report: "steps" in report, timeout=timeout, unmet=UNMET_SECS)
+        event = f"the report of {task}"
+        report = _awaited(rendezvous, task, event, lambda report: "steps" in report, timeout=timeout, unmet=UNMET_SECS)
         if report is not None:
             reports[str(task)] = TaskReport(steps=report["steps"], records=report["records"])
     return reports
 
 
 def wait_until_trained(rendezvous: Rendezvous, tasks: Iterable[Task], *, given_up: Callable[[], bool]) -> None:
-    """Until each of these tasks has left training, is gone, or was never there: its steps are made by then.
+    """Wait until each of these tasks has left training, has exited, or never started.
 
     Args:
-        rendezvous: of the run.
-        tasks: the other training tasks.
-        given_up: called at each look at one that trains: whether none is waited for any longer.
+        rendezvous: Rendezvous of the run.
+        tasks: The other training tasks.
+        given_up: Called at each check of a task that still trains; returns whether to stop waiting.
     """
 
     def has_trained(report: Mapping[str, Any]) -> bool:
@@ -97,12 +97,12 @@ def wait_until_trained(rendezvous: Rendezvous, tasks: Iterable[Task], *, given_u
 
 
 def wait_until_left(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float = LEAVING_SECS) -> None:
-    """Until each of these tasks has said that it is about to end, is gone, or was never there.
+    """Wait until each of these tasks has reported that it is about to exit, has exited, or never started.
 
     Args:
-        rendezvous: of the run.
-        tasks: the other training tasks.
-        timeout: seconds that a task is waited for.
+        rendezvous: Rendezvous of the run.
+        tasks: The other training tasks.
+        timeout: Seconds to wait for a task.
     """
     for task in tasks:
         met = rendezvous.task_report(task)
@@ -111,24 +111,24 @@ def wait_until_left(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: f
         nonce = met.get("nonce")
 
         def has_left(report: Mapping[str, Any], nonce: Any = nonce) -> bool:
-            # Or it is in its next training already.
+            # A different nonce: the task is in its next training already.
             return bool(report.get("left")) or report.get("nonce") != nonce
 
         _awaited(rendezvous, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
 
 
 def status_of(error: BaseException | str) -> str:
-    """What the launcher and the other tasks are told of an end by this error."""
+    """Return the status of this error, for the launcher and the other tasks."""
     return "failed" if isinstance(error, str) else _STATUS.get(type(error), "failed")
 
 
 def text_of(error: BaseException | str) -> str:
-    """What they are told of the error itself."""
+    """Return the text of this error, for the launcher and the other tasks."""
     return str(error) if isinstance(error, PipelineError | str) else f"{type(error).__name__}: {error}"
 
 
 def is_echo(error: BaseException | str) -> bool:
-    """Whether a task fails by what happened to another one, as far as its error can tell."""
+    """Return whether an error is only a consequence of a different task's failure, as far as known."""
     errors = compat.tensorflow().errors
     if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
         return True
@@ -136,7 +136,7 @@ def is_echo(error: BaseException | str) -> bool:
 
 
 def let_hear(rendezvous: Rendezvous) -> None:
-    """Stays until tasks that are apart have read the chief's last word, which goes with its server; for a moment."""
+    """Wait a moment until tasks with separate model directories have read the chief's status from its server."""
     deadline = time.monotonic() + _HEARD_SECS
     while time.monotonic() < deadline:
         reports = [rendezvous.task_report(task) for task in rendezvous.apart_tasks()]
@@ -148,7 +148,7 @@ def let_hear(rendezvous: Rendezvous) -> None:
 def _awaited(
     rendezvous: Rendezvous,
     task: Task,
-    what: str,
+    event: str,
     done: Callable[[Mapping[str, Any]], Any],
     *,
     timeout: float,
@@ -170,24 +170,25 @@ def _awaited(
         return f"{task} failed: {report['error']}" if report["state"] == "failed" else None
 
     try:
-        found = rendezvous.wait(what, look, timeout=timeout, watch=watch)
+        result = rendezvous.wait(event, look, timeout=timeout, watch=watch)
     except WaitError as error:
-        found = error.what
-    if not isinstance(found, str):
-        return found
-    logger.warning("%s; the job ends without it", found)
+        result = error.message
+    if not isinstance(result, str):
+        return result
+    logger.warning("%s; the job ends without it", result)
     return None
 
 
 def end_last(addresses: Mapping[str, str]) -> None:
-    """This process ends when those at these addresses have, or after 30 s: a task's last word comes a second before its
-    end.
+    """Delay the exit of this process until the servers at these addresses have stopped, at most 30 s.
+
+    A task publishes its last status about a second before its exit.
 
     Args:
-        addresses: of the other training tasks: name -> "host:port".
+        addresses: Addresses of the other training tasks: name -> "host:port".
     """
     if not _ending:
-        # Before what TensorFlow does then, which is the end of its service: last come, first served.
+        # Functions registered last run first: this must run before TensorFlow stops its service.
         atexit.register(_wait_for_exits)
     _ending.update(addresses)
 

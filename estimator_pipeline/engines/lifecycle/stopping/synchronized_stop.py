@@ -1,24 +1,22 @@
-"""Stopping on request: every task of a job leaves training together, and the checkpoint is of that step.
+"""Synchronized stop: all tasks of a job leave training after the same step, with a checkpoint of that step.
 
-**Synchronous training** stops after the same step on all workers. In normal running this costs a lock and an addition
-a step, and no message. A thread on each task waits for a word; then:
+Synchronous training stops after the same step on all workers. Without a request this costs a lock and an addition per
+step, and no message. A thread on each task waits for a message; then:
 
-1. A task that is asked to end says so to the chief, whose word goes to all.
-2. Each task answers with the number of the step that it has bound itself to: the one that it is in. From now on it
-   binds itself to no further one, and waits after it for the decision.
-3. The chief decides for the largest of these numbers, and says it. Everybody can finish that step, as nobody has
-   bound himself to less than what he has begun; and nobody begins another one.
+1. A task that was asked to stop notifies the chief, and the chief notifies all tasks.
+2. Each task answers with the number of its current step. It starts no further step until the decision.
+3. The chief chooses the largest of these numbers and publishes it. Every task can finish that step, and no task starts
+   a later one.
 
-Where a call makes several steps (:mod:`~estimator_pipeline.engines.estimator.multi_step`) a task binds itself to the
-last one of its call. All tasks make the same calls, so the largest of these numbers is the end of a call of each of
-them.
+In multi-step execution (:mod:`~estimator_pipeline.engines.estimator.multi_step`), a task answers with the last step of
+its current call. All tasks make the same calls, so the largest of these numbers is the end of a call on each of them.
 
-Every message is waited for until it is there; none is looked for once and taken as missing. So it does not matter how
-far the tasks are apart (steps are queued on a GPU), nor how slow the messages are.
+Messages are always waited for, never polled once and treated as missing. The tasks may therefore be any number of steps
+apart (steps are queued on a GPU), and messages may be slow.
 
-**Asynchronous training** (parameter servers): each worker stops after its own step, says so, and the chief writes the
-checkpoint when all have, so that no update comes after it. A worker that has not answered in time is not waited for:
-what it adds after that is lost (docs/guides/preemption.md states the bound).
+In asynchronous training (parameter servers) each worker stops after its current step and reports this. The chief writes
+the checkpoint when all have stopped, so that it includes every update. The chief does not wait for a worker that has
+not answered in time; its later updates are lost (docs/guides/preemption.md states the bound).
 """
 
 from __future__ import annotations
@@ -46,35 +44,35 @@ __all__ = [
     "SynchronizedStop",
 ]
 
-# How long a task has to answer a message: its thread does so whatever its training is at.
+# Time limit for a task to answer a message; a thread answers, independently of training.
 ANSWER_SECS = 15.0
 _FAREWELL_SECS = 5.0
 _POLL_SECS = 1.0
-# Without an end: the wait for a word that mostly never comes.
+# Practically unlimited: the wait for a request that usually never comes.
 _EVER_SECS = 10.0 * 24 * 3600
 _OVER = "over"
 
 
 class StopChannel(abc.ABC):
-    """Short messages between the tasks of one training. A name is said once; all that may ask say the same."""
+    """Short messages between the tasks of one training. Each name is posted once."""
 
     @abc.abstractmethod
     def post(self, name: str, value: str) -> None:
-        """Says it."""
+        """Post a message."""
 
     @abc.abstractmethod
     def wait(self, name: str, seconds: float) -> str | None:
-        """What was said under the name, as soon as it is; None where nothing was, or this mail has been closed."""
+        """Wait for a message and return it; None after a timeout, or if the channel was closed."""
 
     @abc.abstractmethod
     def wake(self, name: str) -> None:
-        """Ends this task's own wait for a name that only this task waits for."""
+        """End this task's wait for a name that only this task waits for."""
 
 
 class CoordinationServiceChannel(StopChannel):
-    """Through the coordination service of MultiWorkerMirroredStrategy, which needs no shared files."""
+    """Uses the coordination service of MultiWorkerMirroredStrategy, which needs no shared files."""
 
-    # A process may train several times, all tasks as often: the names of each training are its own.
+    # A process may train several times, as all tasks do: a counter makes the names of each training unique.
     _trainings: Counter[str] = Counter()
 
     def __init__(self) -> None:
@@ -85,19 +83,19 @@ class CoordinationServiceChannel(StopChannel):
         coordination.publish_first(f"{self._place}/{name}", value)
 
     def wait(self, name: str, seconds: float) -> str | None:
-        found = coordination.wait_for(f"{self._place}/{name}", seconds)
-        return None if found == _OVER else found
+        value = coordination.wait_for(f"{self._place}/{name}", seconds)
+        return None if value == _OVER else value
 
     def wake(self, name: str) -> None:
         self.post(name, _OVER)
 
 
 class RendezvousChannel(StopChannel):
-    """Through files in the model directory. What an earlier training has left there is not read.
+    """Uses files in the model directory. Files of an earlier training are ignored.
 
     Args:
-        rendezvous: of the run.
-        names: all names that this task may wait for.
+        rendezvous: Rendezvous of the run.
+        names: All names that this task may wait for.
     """
 
     def __init__(self, rendezvous: Rendezvous, names: list[str]) -> None:
@@ -116,9 +114,9 @@ class RendezvousChannel(StopChannel):
     def wait(self, name: str, seconds: float) -> str | None:
         deadline = time.monotonic() + seconds
         while True:
-            found = self._rendezvous.read(self._file(name))
-            if found is not None and found != self._stale.get(name):
-                return str(found["value"])
+            document = self._rendezvous.read(self._file(name))
+            if document is not None and document != self._stale.get(name):
+                return str(document["value"])
             with self._bell:
                 if name in self._woken or time.monotonic() > deadline:
                     return None
@@ -131,59 +129,59 @@ class RendezvousChannel(StopChannel):
 
 
 class SingleProcessStop:
-    """A process by itself: it stops after the step that it is in.
+    """Stops a single-process job after the current step.
 
     Args:
-        preemption: says whether it should.
+        preemption: Has the stop request.
     """
 
     def __init__(self, preemption: Preemption) -> None:
         self._preemption = preemption
 
     def begin(self) -> None:
-        """Training begins."""
+        """Prepare for training, when it starts."""
 
     def ask(self) -> None:
-        """This task was asked to end."""
+        """Handle a stop request to this task."""
 
     def after_step(self, steps: int = 1, coming: int = 1) -> bool:
-        """Called after each step, or after each call of several: whether training stops here.
+        """Return whether training stops here; called after each step, or after each call of several steps.
 
         Args:
-            steps: how many were made since it was last called.
-            coming: how many are made until it is called again; the same on all tasks.
+            steps: Number of steps since the last call of this method.
+            coming: Number of steps until the next call of this method; the same on all tasks.
         """
         return self._preemption.asked
 
     def close(self) -> None:
-        """Training is over."""
+        """Release resources, when training is over."""
 
 
 class SynchronizedStop(SingleProcessStop):
-    """One training task of several.
+    """Stops one training task of several.
 
     Args:
-        preemption: of this task.
-        own: this task's name.
-        chief: the chief's.
-        addresses: of all training tasks, by name: name -> "host:port".
-        channel: to the others.
-        synchronous: whether all tasks stop after the same step.
+        preemption: Has the stop request to this task.
+        task: This task's name.
+        chief: The chief's name.
+        addresses: Addresses of all training tasks: name -> "host:port".
+        channel: Messages to the other tasks.
+        synchronous: Whether all tasks stop after the same step.
     """
 
     def __init__(
         self,
         preemption: Preemption,
         *,
-        own: str,
+        task: str,
         chief: str,
         addresses: Mapping[str, str],
         channel: StopChannel,
         synchronous: bool,
     ) -> None:
         super().__init__(preemption)
-        self._own, self._is_chief = own, own == chief
-        self._others = {task: address for task, address in addresses.items() if task != own}
+        self._task, self._is_chief = task, task == chief
+        self._others = {other: address for other, address in addresses.items() if other != task}
         self._channel, self._synchronous = channel, synchronous
         self._lock = threading.Lock()
         self._finished, self._bound = 0, 1
@@ -193,9 +191,9 @@ class SynchronizedStop(SingleProcessStop):
         self._thread = threading.Thread(target=self._listen, name="estimator_pipeline-stopping", daemon=True)
 
     @classmethod
-    def names(cls, own: str, tasks: list[str]) -> list[str]:
-        """What a task may wait for."""
-        return ["ask", "decision", f"word/{own}", *(f"answer/{task}" for task in tasks)]
+    def names(cls, task: str, tasks: list[str]) -> list[str]:
+        """Return the names of messages that a task may wait for."""
+        return ["ask", "decision", f"word/{task}", *(f"answer/{other}" for other in tasks)]
 
     def begin(self) -> None:
         self._thread.start()
@@ -213,17 +211,17 @@ class SynchronizedStop(SingleProcessStop):
 
     def _ask(self) -> None:
         try:
-            self._channel.post("ask", self._own)
+            self._channel.post("ask", self._task)
         except Exception as error:
-            self._preemption.give_up(f"the chief cannot be told ({type(error).__name__})")
+            self._preemption.give_up(f"the chief cannot be notified ({type(error).__name__})")
         if not self._heard.wait(2 * ANSWER_SECS):
             self._preemption.give_up(f"the chief has not answered for {2 * ANSWER_SECS:.0f} s")
 
     def _listen(self) -> None:
-        """The thread: waits for the word, and takes part in the decision."""
-        # A service that goes away, as it does at the end of a job, says so with an error of TensorFlow's.
+        """Wait for the request, and take part in the decision; runs in a thread."""
+        # When the service stops, as at the end of a job, TensorFlow raises an error.
         with contextlib.suppress(Exception):
-            by = self._channel.wait("ask" if self._is_chief else f"word/{self._own}", _EVER_SECS)
+            by = self._channel.wait("ask" if self._is_chief else f"word/{self._task}", _EVER_SECS)
             if by is None:
                 return
             self._heard.set()
@@ -253,12 +251,12 @@ class SynchronizedStop(SingleProcessStop):
             self._channel.post("decision", str(max(numbers)))
             self._last = max(numbers)
         else:
-            # The chief waits for everybody's answer before.
-            said = self._channel.wait("decision", ANSWER_SECS * (1 + len(self._others)))
-            if said is None:
-                self._preemption.give_up("the chief has not said at which step to stop")
+            # The chief waits for the answers of all tasks first.
+            decision = self._channel.wait("decision", ANSWER_SECS * (1 + len(self._others)))
+            if decision is None:
+                self._preemption.give_up("the chief has not published the step to stop at")
                 return
-            self._last = int(said)
+            self._last = int(decision)
         self._decided.set()
 
     def _answer(self, number: int) -> None:
@@ -266,22 +264,22 @@ class SynchronizedStop(SingleProcessStop):
             if self._answered:
                 return
             self._answered = True
-        self._channel.post(f"answer/{self._own}", str(number))
+        self._channel.post(f"answer/{self._task}", str(number))
 
     def _answer_of(self, task: str, deadline: float) -> int | None:
-        """The number that a task has answered with; None: it has not in time, or is gone."""
+        """Return the number that a task has answered; None after a timeout, or if the task has exited."""
         while (left := deadline - time.monotonic()) > 0:
-            said = self._channel.wait(f"answer/{task}", min(left, 2.0))
-            if said is not None:
-                return int(said)
+            answer = self._channel.wait(f"answer/{task}", min(left, 2.0))
+            if answer is not None:
+                return int(answer)
             if not answers(self._others[task]):
-                # It may have answered and gone since.
-                said = self._channel.wait(f"answer/{task}", 0.2)
-                return None if said is None else int(said)
+                # It may have answered and then exited.
+                answer = self._channel.wait(f"answer/{task}", 0.2)
+                return None if answer is None else int(answer)
         return None
 
     def after_step(self, steps: int = 1, coming: int = 1) -> bool:
-        """The same; where it stops, it does on all tasks."""
+        """Return whether training stops here, which is the same on all tasks."""
         with self._lock:
             self._finished += steps
             if self._synchronous and not self._awake:
@@ -300,43 +298,43 @@ class SynchronizedStop(SingleProcessStop):
         return self._last is not None and self._finished >= self._last
 
     def _wait_for_others(self) -> None:
-        """Until the other workers stand still, for a bounded time."""
+        """Wait until the other workers have stopped, for a limited time."""
         self._heard.wait(ANSWER_SECS)
         deadline = time.monotonic() + ANSWER_SECS
         for task in self._others:
             if self._answer_of(task, deadline) is None:
-                logger.warning("%s has not said that it stands still: what it adds from now on is lost", task)
+                logger.warning("%s has not reported that it has stopped: its further updates are lost", task)
 
     def close(self) -> None:
-        """Training is over on this task. A decision that is under way is brought to its end."""
+        """Finish a decision in progress; training is over on this task."""
         with self._lock:
             self._closed = True
             if not self._begun:
                 return
-        # Training may be over because the chief is gone, and a message to it is not waited for.
-        farewell = threading.Thread(target=self._say_farewell, name="estimator_pipeline-stopping-end", daemon=True)
-        farewell.start()
-        farewell.join(_FAREWELL_SECS)
-        if not farewell.is_alive():
+        # Training may be over because the chief is gone: a message to it must not block.
+        thread = threading.Thread(target=self._post_last_answer, name="estimator_pipeline-stopping-end", daemon=True)
+        thread.start()
+        thread.join(_FAREWELL_SECS)
+        if not thread.is_alive():
             self._thread.join(ANSWER_SECS)
 
-    def _say_farewell(self) -> None:
+    def _post_last_answer(self) -> None:
         with contextlib.suppress(Exception):
-            # The chief need not wait for a task that has left; it cannot stop earlier than it did.
+            # The chief then does not wait for a task that has left training.
             self._answer(self._bound if self._synchronous else self._finished)
         with contextlib.suppress(Exception):
-            self._channel.wake("ask" if self._is_chief else f"word/{self._own}")
+            self._channel.wake("ask" if self._is_chief else f"word/{self._task}")
 
 
 def stopping_for(preemption: Preemption, *, tf_config: TFConfig, rendezvous: Rendezvous) -> SingleProcessStop:
-    """How a training task stops on request.
+    """Return the object that stops a training task on request.
 
     Args:
-        preemption: of this task.
-        tf_config: which task this is.
-        rendezvous: of the run.
+        preemption: Has the stop request to this task.
+        tf_config: Cluster and task of this process.
+        rendezvous: Rendezvous of the run.
     """
-    cluster, own = tf_config.cluster, str(tf_config.task)
+    cluster, name = tf_config.cluster, str(tf_config.task)
     if cluster is None or (len(cluster.training_tasks) <= 1 and cluster.num_ps == 0):
         return SingleProcessStop(preemption)
     addresses = {str(task): cluster.address(task) for task in cluster.training_tasks}
@@ -344,10 +342,10 @@ def stopping_for(preemption: Preemption, *, tf_config: TFConfig, rendezvous: Ren
     if cluster.num_ps == 0 and coordination.available():
         channel = CoordinationServiceChannel()
     else:
-        channel = RendezvousChannel(rendezvous, SynchronizedStop.names(own, list(addresses)))
+        channel = RendezvousChannel(rendezvous, SynchronizedStop.names(name, list(addresses)))
     return SynchronizedStop(
         preemption,
-        own=own,
+        task=name,
         chief=str(cluster.chief),
         addresses=addresses,
         channel=channel,

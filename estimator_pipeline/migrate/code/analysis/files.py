@@ -114,7 +114,7 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], lis
     if root.is_file():
         if not _is_python(root):
             raise ConfigError(
-                f"{root} is no Python file",
+                f"{root} is not a Python file",
                 code="file/bad-format",
                 found=f"the suffix {root.suffix!r}",
                 hint="name a .py or .ipynb file",
