@@ -32,9 +32,13 @@ def apply() -> None:
 
         code = "model-dir/other-model"
 
-        def __init__(self, what: str, *, found: str | None = None, hint: str | None = None) -> None:
-            self.what, self.found, self.hint = what, found, hint
+        def __init__(self, message: str, *, found: str | None = None, hint: str | None = None) -> None:
+            self._sentence, self.found, self.hint = message, found, hint
             tf.errors.InvalidArgumentError.__init__(self, None, None, str(self))
+
+        @property
+        def message(self) -> str:  # TensorFlow's has `found` and `hint` as well
+            return self._sentence
 
     saver = tf.compat.v1.train.Saver
     original = saver.restore
