@@ -297,7 +297,7 @@ def test_elements_of_an_array_that_cannot_work_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["submit", "slurm", "JOB", "--at-once", "2"], "--at-once is for an array"),
+        (["submit", "slurm", "JOB", "--at-once", "2"], "--at-once requires an array"),
         (["submit", "slurm", "JOB", "--set", "run.model_dir=gs://b/m"], "need a folder that all nodes share"),
         (["submit", "slurm", "JOB", "--array", "TMP/one.yaml"], "would train in one model directory"),
         (["submit", "slurm", "JOB", "--array", "TMP/two.yaml"], "element 1 of the sweep"),
