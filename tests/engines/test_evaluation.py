@@ -690,7 +690,7 @@ def test_it_says_which_checkpoints_were_deleted_before_their_turn(training, warn
     assert "steps [20] were deleted before their evaluation" in warnings[0]
     assert "steps [40] were deleted" in warnings[1]
     assert "no checkpoint between steps 40 and 70, though one is written every 10 steps" in warnings[2]
-    assert all("Raise keep_checkpoint_max" in text for text in warnings)
+    assert all("Increase keep_checkpoint_max" in text for text in warnings)
 
 
 @pytest.mark.parametrize("options", [{"literal_delays": True, "throttle_secs": 0, "start_delay_secs": 0}])

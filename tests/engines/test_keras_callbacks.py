@@ -416,7 +416,7 @@ def test_own_callbacks_that_are_none(run, tmp_path, name, says):
 )
 def test_a_path_that_names_a_value_that_is_not_there(run, tmp_path, settings, names_one, values):
     section = ", ".join(settings).replace("X", str(tmp_path / "best"))
-    with pytest.raises(ConfigError, match="and no such value is there when it is saved") as error:
+    with pytest.raises(ConfigError, match="and no such value is logged when it is saved") as error:
         run(f"keras.model_checkpoint={{{section}}}")
     assert f"names {names_one}" in error.value.what and values in error.value.found
     assert not names(tmp_path / "model")
@@ -428,17 +428,17 @@ def test_a_path_of_values_that_are_there(run, tmp_path, warnings):
     run(f"keras.model_checkpoint={{path: '{path}'}}", rate, "eval.during_training=true")
     found = names(tmp_path / "best")
     assert len(found) == 2 and found[0].startswith("01_0.") and found[0].endswith("_0.0")
-    assert not [line for line in warnings if "replaces the one before" in line]
+    assert not [line for line in warnings if "overwrites the previous one" in line]
 
 
 def test_one_file_for_all_saves_is_said_once(run, tmp_path, warnings):
     path = tmp_path / "newest" / "ckpt"
     run(f"keras.model_checkpoint={{path: '{path}'}}")
     assert names(path.parent) == ["ckpt"]
-    told = [line for line in warnings if "replaces the one before" in line]
+    told = [line for line in warnings if "overwrites the previous one" in line]
     assert told == [
-        f"keras.model_checkpoint.path is {path}, without {{epoch}}: each save replaces the one before, and the newest "
-        "alone is kept"
+        f"keras.model_checkpoint.path is {path}, without {{epoch}}: each save overwrites the previous one, and only the "
+        "newest is kept"
     ]
 
 

@@ -475,7 +475,7 @@ def test_what_cannot_be_read_is_not_taken_for_nothing(model_dir, content, logged
         run(model_dir, max_steps=15)
     assert "--accept-changes" in str(refused.value)
     assert run(model_dir, max_steps=15, accept_changes=True).global_step == 15
-    assert "training goes on with what is given now" in logged.text
+    assert "training resumes with the current settings" in logged.text
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_data_of_a_program_are_counted(inspect, place):
         (["--ledger", "ledger", "--set", "input.seed=3"], "--set input.seed=3 changes a job file"),
         (["--ledger", "ledger", "--picture", "who.bmp"], "a picture cannot be written as who.bmp"),
         (["--ledger", "ledger", "--steps", "90:99", "--picture", "who.png"], "there is no step to draw"),
-        (["--input-fn", "program.py:tensors"], "the input function gives no dataset"),
+        (["--input-fn", "program.py:tensors"], "the input function returns no dataset"),
         (["--input-fn", "program.py:nothing"], "has no function 'nothing'"),
     ],
 )
