@@ -437,8 +437,8 @@ def test_one_file_for_all_saves_is_said_once(run, tmp_path, warnings):
     assert names(path.parent) == ["ckpt"]
     told = [line for line in warnings if "overwrites the previous one" in line]
     assert told == [
-        f"keras.model_checkpoint.path is {path}, without {{epoch}}: each save overwrites the previous one, and only the "
-        "newest is kept"
+        f"keras.model_checkpoint.path is {path}, without {{epoch}}: each save overwrites the previous one, and only "
+        "the newest is kept"
     ]
 
 

@@ -120,7 +120,7 @@ BAD = [
     (bad_folder, ["there already, and not empty", "there", "name a new folder"]),
     (lambda s, f: inputs.partition(s, f / "x", parts=0), ["records cannot be written as 0 parts", "1 to 23"]),
     (lambda s, f: inputs.partition(s, f / "x", parts=24), ["as 24 parts", "a whole number from 1 to 23"]),
-    (lambda s, f: inputs.from_partition(f, global_batch_size=2), ["was not written by inputs.partition", "from_tfrecord"]),
+    (lambda s, f: inputs.from_partition(f, global_batch_size=2), ["not written by inputs.partition", "from_tfrecord"]),
 ]  # fmt: skip
 
 
