@@ -465,7 +465,8 @@ def _without_answer(submission: Submission, error: PipelineError) -> list[JobSta
             JobStatus(
                 job_id=_id_of(submission, element),
                 state=NO_ANSWER,
-                text=f"Slurm does not answer ({error.found or error.message}); this is the job's last reported progress",
+                text=f"Slurm does not answer ({error.found or error.message}); this is the job's last reported "
+                "progress",
                 name=submission.name,
                 progress=progress_of(folder),
                 failure=history.failure,
