@@ -25,7 +25,7 @@ def test_a_tutorial(name, tmp_path):
     here = environments()
     left_out = []
     for command in tutorial.commands:
-        if command.on_slurm:
+        if command.only_on_slurm:
             continue
         if command.requires - set(here):
             left_out.append(command.line)
@@ -44,7 +44,7 @@ def test_a_tutorial_is_short_and_says_what_is_run(name):
     tutorial = Tutorial(name)
     assert len(tutorial.text.split()) <= WORDS
     assert tutorial.files and tutorial.commands
-    known = {"2.15", "2.21", "needs 2.15", "slurm"}
+    known = {"2.15", "2.21", "needs 2.15", "slurm", "setup"}
     for command in tutorial.commands:
         assert {word for word in command.conditions if not word.startswith("exit ")} <= known, command.line
     assert sum(bool(command.shown) for command in tutorial.commands) >= len(tutorial.commands) / 2

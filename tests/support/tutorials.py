@@ -8,6 +8,7 @@ Marks are comments in the line before a fenced block:
     <!-- run: 2.15 -->             the same, on TensorFlow 2.15; `2.21` is any later TensorFlow
     <!-- run: 2.21, needs 2.15 --> the same, and an earlier command ran on TensorFlow 2.15
     <!-- run: slurm -->            the same, where a Slurm is
+    <!-- run: setup -->            the same, and before the commands for Slurm as well
 """
 
 from __future__ import annotations
@@ -60,8 +61,12 @@ class Command(NamedTuple):
         return needs | ({self.tensorflow} if self.tensorflow else set())
 
     @property
-    def on_slurm(self) -> bool:
+    def only_on_slurm(self) -> bool:
         return "slurm" in self.conditions
+
+    @property
+    def on_slurm(self) -> bool:
+        return self.only_on_slurm or "setup" in self.conditions
 
 
 class Tutorial:
