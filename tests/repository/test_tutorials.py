@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -16,23 +17,24 @@ WORDS = 900
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", pages())
 def test_a_tutorial(name, tmp_path):
-    """Without a second TensorFlow the commands on the other one are left out, and the test is skipped at its end.
+    """Commands that need a second TensorFlow, where there is none, are left out, and the test is skipped at its end.
 
     Those for Slurm are run by `tests/launch/slurm/test_real_slurm.py`.
     """
     tutorial = Tutorial(name)
     tutorial.write_files(tmp_path)
     here = environments()
+    available = {*here, *(["tf-slim"] if importlib.util.find_spec("tf_slim") else [])}
     left_out = []
     for command in tutorial.commands:
         if command.only_on_slurm:
             continue
-        if command.requires - set(here):
+        if command.requires - available:
             left_out.append(command.line)
             continue
         tutorial.run(command, tmp_path, here[command.tensorflow] if command.tensorflow else this_environment())
     if left_out:
-        pytest.skip(f"commands of {name}.md that need a second TensorFlow, in lines {left_out}")
+        pytest.skip(f"not run here, of {name}.md: the commands in lines {left_out}")
 
 
 def this_environment() -> Path:
@@ -44,7 +46,7 @@ def test_a_tutorial_is_short_and_says_what_is_run(name):
     tutorial = Tutorial(name)
     assert len(tutorial.text.split()) <= WORDS
     assert tutorial.files and tutorial.commands
-    known = {"2.15", "2.21", "needs 2.15", "slurm", "setup"}
+    known = {"2.15", "2.21", "needs 2.15", "needs tf-slim", "slurm", "setup"}
     for command in tutorial.commands:
         assert {word for word in command.conditions if not word.startswith("exit ")} <= known, command.line
     assert sum(bool(command.shown) for command in tutorial.commands) >= len(tutorial.commands) / 2

@@ -7,6 +7,7 @@ Marks are comments in the line before a fenced block:
     <!-- run: exit 1 -->           the same, with another exit code than 0
     <!-- run: 2.15 -->             the same, on TensorFlow 2.15; `2.21` is any later TensorFlow
     <!-- run: 2.21, needs 2.15 --> the same, and an earlier command ran on TensorFlow 2.15
+    <!-- run: needs tf-slim -->    the same, where tf-slim is installed
     <!-- run: slurm -->            the same, where a Slurm is
     <!-- run: setup -->            the same, and before the commands for Slurm as well
 """
@@ -56,7 +57,7 @@ class Command(NamedTuple):
 
     @property
     def requires(self) -> set[str]:
-        """The TensorFlow versions without which the command cannot run."""
+        """The TensorFlow versions and packages without which the command cannot run."""
         needs = {word.removeprefix("needs ") for word in self.conditions if word.startswith("needs ")}
         return needs | ({self.tensorflow} if self.tensorflow else set())
 
