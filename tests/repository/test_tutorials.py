@@ -1,4 +1,4 @@
-"""The tutorials: every command runs, exits as the page says, and prints the lines that the page shows."""
+"""The tutorials and the README: each command runs, exits as the page says, and prints the lines that are shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import ROOT
 from tests.support.tutorials import Tutorial, environments, is_shown, pages
 
 WORDS = 900
@@ -15,13 +16,13 @@ WORDS = 900
 @pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", pages())
-def test_a_tutorial(name, tmp_path):
+@pytest.mark.parametrize("path", [*pages(), ROOT / "README.md"], ids=lambda path: path.stem)
+def test_a_page(path, tmp_path):
     """Commands that need a second TensorFlow, where there is none, are left out, and the test is skipped at its end.
 
     Those for Slurm are run by `tests/launch/slurm/test_real_slurm.py`.
     """
-    tutorial = Tutorial(name)
+    tutorial = Tutorial(path)
     tutorial.write_files(tmp_path)
     here = environments()
     available = {*here, *(["tf-slim"] if importlib.util.find_spec("tf_slim") else [])}
@@ -34,16 +35,16 @@ def test_a_tutorial(name, tmp_path):
             continue
         tutorial.run(command, tmp_path, here[command.tensorflow] if command.tensorflow else this_environment())
     if left_out:
-        pytest.skip(f"not run here, of {name}.md: the commands in lines {left_out}")
+        pytest.skip(f"not run here, of {path.name}: the commands in lines {left_out}")
 
 
 def this_environment() -> Path:
     return next(iter(environments().values()))
 
 
-@pytest.mark.parametrize("name", pages())
-def test_a_tutorial_is_short_and_says_what_is_run(name):
-    tutorial = Tutorial(name)
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_a_tutorial_is_short_and_says_what_is_run(path):
+    tutorial = Tutorial(path)
     assert len(tutorial.text.split()) <= WORDS
     assert tutorial.files and tutorial.commands
     known = {"2.15", "2.21", "needs 2.15", "needs tf-slim", "slurm", "setup"}

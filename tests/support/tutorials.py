@@ -1,4 +1,4 @@
-"""Run a tutorial: write its files, run its commands in order, compare their output with the output it shows.
+"""Run a tutorial or the README: write its files, run its commands in order, compare the output with what it shows.
 
 Marks are comments in the line before a fenced block:
 
@@ -71,15 +71,15 @@ class Command(NamedTuple):
 
 
 class Tutorial:
-    """A page of docs/tutorials.
+    """A page whose commands are run.
 
     Args:
-        name: The file's name, without `.md`.
+        path: Of the page.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self.text = path.read_text(encoding="utf-8")
         self.files: dict[str, str] = {}
         self.commands: list[Command] = []
         runs = False
@@ -111,7 +111,7 @@ class Tutorial:
             binaries: The folder of the `estimator-pipeline` and the `python` that it runs.
             environ: Changes of the environment.
         """
-        where = f"{self.name}.md:{command.line}"
+        where = f"{self.name}:{command.line}"
         search = f"{binaries}{os.pathsep}{os.environ['PATH']}"
         process = subprocess.Popen(
             ["bash", "-e", "-c", command.script], cwd=folder, start_new_session=True, text=True,
@@ -157,6 +157,6 @@ def environments() -> dict[str, Path]:
     return found
 
 
-def pages() -> list[str]:
-    """The names of all tutorials."""
-    return sorted(path.stem for path in FOLDER.glob("*.md"))
+def pages() -> list[Path]:
+    """All tutorials."""
+    return sorted(FOLDER.glob("*.md"))

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 from tests.support.real_slurm import RealSlurm, why_absent
-from tests.support.tutorials import Tutorial
+from tests.support.tutorials import FOLDER, Tutorial
 
 tf = tensorflow_with_three_cpus()
 
@@ -392,7 +392,7 @@ def test_what_slurm_refuses_is_told_in_one_message(client):
 
 
 def test_the_tutorial(client, tmp_path):
-    tutorial = Tutorial("slurm-cluster")
+    tutorial = Tutorial(FOLDER / "slurm-cluster.md")
     tutorial.write_files(tmp_path)
     commands = [command for command in tutorial.commands if command.on_slurm]
     assert len(commands) == 5
