@@ -111,15 +111,15 @@ def compare_conversion(
     )
 
 
-def _model(function: Any, module: Any, proof: Path, made: Path) -> Any:
-    """Return the Keras model of a proof file; a name that the conversion does not define is an error of that file."""
+def _model(function: Any, module: Any, proof: Path, converted: Path) -> Any:
+    """Return the Keras model that a proof file builds from the converted file."""
     try:
         return function(module)
     except AttributeError as error:
         if error.obj is not module:
             raise
         raise ConfigError(
-            f"{proof}: the function model uses {error.name}, which {made} does not define",
+            f"{proof}: the function model uses {error.name}, which {converted} does not define",
             code="job/bad-function",
             hint="where the conversion keeps the model_fn, return ModelFnModel(made.model_fn, ...) of "
             "estimator_pipeline.models.keras_runtime.model_fn",
