@@ -233,6 +233,11 @@ def test_a_conversion_and_its_proof(data, tmp_path, capsys):
         ("import absent_module", [], "cannot be imported: ModuleNotFoundError"),
         ("raise SystemExit(2)", [], "ends when it is imported, with code 2"),
         (None, [], "there is no file"),
+        (
+            "estimator = input_fn = print\ndef model(made):\n    return made.build",
+            [],
+            "the function model uses build, which",
+        ),
         ("", ["--dry-run"], "compares what is written"),
     ],
 )
