@@ -1278,7 +1278,7 @@ def test_the_list_of_checks(run):
         (["--only", "port"], "did you mean 'ports'?"),
         (["--environment", "slrum", "--only", "threads"], "did you mean 'slurm'?"),
         (["--tf-config", "nothing.json"], "--tf-config nothing.json cannot be read"),
-        (["--shared"], "--shared needs a folder to meet in"),
+        (["--shared"], "--shared needs a folder that all tasks share"),
     ],
 )
 def test_bad_usage(run, arguments, says):

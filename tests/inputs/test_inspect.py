@@ -173,12 +173,12 @@ def test_data_of_a_program_are_counted(inspect, place):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "inspect was given nothing to look at"),
+        ([], "inspect needs a job file, an input function or a ledger"),
         (["job.yaml", "--input-fn", "program.py:input_fn"], "was given the job file job.yaml and --input-fn"),
-        (["job.yaml", "--steps", "9:3"], "--steps '9:3' names no steps"),
-        (["job.yaml", "--count-data"], "--count-data is for the check of a ledger"),
+        (["job.yaml", "--steps", "9:3"], "--steps '9:3' is not a range of steps"),
+        (["job.yaml", "--count-data"], "--count-data requires a ledger"),
         (["--ledger", "nowhere"], "there is no ledger in nowhere"),
-        (["--ledger", "ledger", "--set", "input.seed=3"], "--set input.seed=3 changes a job file"),
+        (["--ledger", "ledger", "--set", "input.seed=3"], "--set input.seed=3 requires a job file"),
         (["--ledger", "ledger", "--picture", "who.bmp"], "a picture cannot be written as who.bmp"),
         (["--ledger", "ledger", "--steps", "90:99", "--picture", "who.png"], "there is no step to draw"),
         (["--input-fn", "program.py:tensors"], "the input function gives no dataset"),

@@ -155,7 +155,7 @@ def test_a_pattern_means_the_data(tmp_path):
     other = write(tmp_path / "train-2.idx", b"two")  # no index: there is no train-2
     for path in paths:
         write_index(path)
-    assert find_files(str(tmp_path / "train-*"), what="training") == (*paths, other)
+    assert find_files(str(tmp_path / "train-*"), kind="training") == (*paths, other)
 
 
 def test_the_command(tmp_path):
@@ -167,7 +167,7 @@ def test_the_command(tmp_path):
         f"{tmp_path}/a.tfrecord.idx: 2 records", f"{tmp_path}/b.tfrecord.idx: 2 records", "2 files: 4 records",
     ]  # fmt: skip
     again = CliRunner().invoke(app, ["index", f"{tmp_path}/a.tfrecord"])
-    assert again.stdout == f"{tmp_path}/a.tfrecord.idx: 2 records, was there\n"
+    assert again.stdout == f"{tmp_path}/a.tfrecord.idx: 2 records, up to date\n"
 
 
 @pytest.mark.parametrize("name", ["a.tfrecord.gz", "there-is-none", "cut"])

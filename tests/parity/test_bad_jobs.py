@@ -172,5 +172,5 @@ def test_ctrl_c_while_nothing_runs(tmp_path, monkeypatch):
 
     monkeypatch.setattr("estimator_pipeline.parity.jobs.run.run_parity", interrupted)
     done = CliRunner().invoke(cli.app, ["parity", JOB, "--report", str(tmp_path / "report")])
-    assert done.exit_code == 130 and "error: the comparison was ended by the user (SIGINT) [" in done.output
+    assert done.exit_code == 130 and "error: the comparison was stopped by the user (SIGINT) [" in done.output
     assert not os.listdir(tmp_path)

@@ -449,7 +449,7 @@ def test_what_fails_while_it_is_loaded_is_not_kept_back():
         "from estimator_pipeline.cli import library_logging as quiet\n"
         "for fails in (False, True):\n"
         "    try:\n"
-        "        with quiet._said_if_it_fails():\n"
+        "        with quiet._stderr_on_failure():\n"
         "            os.write(2, b'noise of %d\\n' % fails)\n"
         "            print('noise', file=sys.stderr)\n"
         "            if fails: raise ImportError\n"

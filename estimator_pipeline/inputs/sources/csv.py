@@ -73,7 +73,7 @@ def from_csv(
             "A delimiter is one character", code="argument/bad-value", found=repr(delimiter), hint="use ',' or '\\t'"
         )
     found = {
-        kind: find_files(files, what=kind)
+        kind: find_files(files, kind=kind)
         for kind, files in (("training", train), ("evaluation", eval))
         if files is not None
     }

@@ -12,12 +12,12 @@ from estimator_pipeline.inputs.sources.tfrecord_index import INDEX_SUFFIX, check
 __all__ = ["find_files"]
 
 
-def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, what: str) -> tuple[str, ...]:
+def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, kind: str) -> tuple[str, ...]:
     """The files that names and patterns stand for.
 
     Args:
         files: A path, a pattern with ``*``, ``?`` or ``[]``, or a sequence of these.
-        what: What the files are for, in messages: "training".
+        kind: Purpose of the files, for messages: "training".
 
     Returns:
         Paths; those of a pattern sorted by name, so that each machine has them in the same order.
@@ -28,7 +28,7 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     if not given:
         raise InputError(
-            f"No {what} files were given", code="argument/missing", hint="give at least one path or pattern"
+            f"No {kind} files were given", code="argument/missing", hint="give at least one path or pattern"
         )
     found: list[str] = []
     for entry in given:
@@ -42,7 +42,7 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
                 folder = os.path.dirname(path.split("*")[0].split("?")[0].split("[")[0]) or "."
                 there = "the folder is there" if os.path.isdir(folder) else f"there is no folder {folder}"
                 raise InputError(
-                    f"A pattern for {what} files matches none",
+                    f"A pattern for {kind} files matches none",
                     code="data/not-found",
                     found=f"{path}; {there}",
                     hint="check the pattern",
@@ -54,7 +54,7 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     twice = sorted({path for path in found if found.count(path) > 1})
     if twice:
         raise InputError(
-            f"A {what} file is named twice, and its records would be read twice",
+            f"A {kind} file is named twice, and its records would be read twice",
             code="argument/conflict",
             found=twice[0],
             hint="name each file once",

@@ -78,7 +78,7 @@ def from_tfrecord(
     for kind, files in (("training", train), ("evaluation", eval)):
         if files is None:
             continue
-        paths = find_files(files, what=kind)
+        paths = find_files(files, kind=kind)
         sources[kind] = ExampleSource(
             paths,
             fields=fields,

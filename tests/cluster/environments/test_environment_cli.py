@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from estimator_pipeline.cli.environment import enter, parse_shape, refuse_tasks_apart
+from estimator_pipeline.cli.environment import enter, parse_shape, reject_independent_tasks
 from estimator_pipeline.compat.script_runner import runner
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import LaunchShape
@@ -162,7 +162,7 @@ def test_what_is_no_shape(text, part):
 
 def test_workers_without_a_number_need_one_that_is_known():
     pod = {"JOB_COMPLETION_INDEX": "0", "HOSTNAME": "job-0"}
-    with pytest.raises(ConfigError, match="kubernetes_job says none either"):
+    with pytest.raises(ConfigError, match="kubernetes_job does not report one"):
         parse_shape("workers", pod)
     with pytest.raises(ConfigError, match="has more tasks than there are"):
         parse_shape("workers,ps=3,chief", STEP)
@@ -171,14 +171,14 @@ def test_workers_without_a_number_need_one_that_is_known():
 
 def test_several_tasks_without_a_shape_are_refused():
     with pytest.raises(ConfigError) as caught:
-        refuse_tasks_apart(STEP)
-    assert caught.value.what.startswith("slurm has started 3 tasks, and each would run the program alone")
+        reject_independent_tasks(STEP)
+    assert caught.value.what.startswith("slurm has started 3 tasks, and each would run the whole program")
     assert "rank 1 of 3" in caught.value.found and "--environment none" in caught.value.hint
     one = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1"}
     element = {**one, "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "6"}
     for environ in ({}, SCRIPT, element, {**STEP, "SLURM_PROCID": "x"}, {**STEP, "TF_CONFIG": "{}"}):
-        refuse_tasks_apart(environ)
-    refuse_tasks_apart(STEP, environment="none")
+        reject_independent_tasks(environ)
+    reject_independent_tasks(STEP, environment="none")
 
 
 def test_exec_is_never_alone_in_silence(monkeypatch):
