@@ -1,4 +1,4 @@
-"""The section `input` of the job file: where records come from, and how they become batches."""
+"""The section `input` of the job file: the data source, batching, shuffling and sharding."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ _Labels = _Text | Annotated[list[_Text], Field(min_length=1)]
 
 
 class InputCommon(Section):
-    """What every source has.
+    """Fields of every source.
 
     Fields:
         global_batch_size: Records per training step, over all replicas.
-        eval_batch_size: Records per evaluation step. null: `global_batch_size`.
-        seed: Seed of the order of records.
-        shuffle: Use a different order in each epoch.
-        shard_policy: How training tasks share the records: by `file`, by record (`data`; `auto` is the same), by record
-            with a hint to TensorFlow (`hint`, for the engine keras), or not (`off`). See docs/guides/inputs.md.
-        worker_seeds: `distinct`: with shard_policy off, every task reads all records in a different order.
-        drop_remainder: Drop the last incomplete batch of training.
-        prefetch: Batches to prepare in advance. null: 4.
-        cache: Keep decoded records in memory. null: if they take less than 1 GiB.
-        weight_key: Name of a feature, column or array with the weight of each record in loss and metrics. The model
-            does not receive it. For a function, it is in the labels or the features. null: equal weights.
+        eval_batch_size: Records per evaluation batch; null uses global_batch_size.
+        seed: Seed of the shuffle.
+        shuffle: Whether to shuffle the records, differently in each epoch.
+        shard_policy: How to shard the records among the training tasks: by "file", by record ("data"), by record
+            and by TensorFlow ("hint", engine keras only), not sharded ("off"), or "auto": by record.
+        worker_seeds: "same"; or "distinct", with shard_policy "off": every task reads all records in a
+            different order.
+        drop_remainder: Whether to drop the last, incomplete batch in training.
+        prefetch: Batches to prefetch; null leaves it to tf.data.
+        cache: Whether to keep decoded records in memory: true, false, or null for data below 1 GiB.
+        weight_key: The feature with the weight of each record in the loss and the metrics, which is not an input of
+            the model. A user function returns it in its labels or features. Null: equal weights.
     """
 
     global_batch_size: Annotated[int, Field(gt=0)]
@@ -56,14 +57,14 @@ class InputCommon(Section):
 
     @property
     def evaluation_batch_size(self) -> int:
-        """`eval_batch_size`, or the training batch size where it is null."""
+        """`eval_batch_size`, or the training batch size if it is null."""
         return self.eval_batch_size or self.global_batch_size
 
     @property
     def labels(self) -> list[str]:
-        """The names of the labels, where the job file says them."""
-        given: str | list[str] | None = getattr(self, "label_key", None)
-        return [given] if isinstance(given, str) else list(given or ())
+        """The names of the labels, if the job file has them."""
+        keys: str | list[str] | None = getattr(self, "label_key", None)
+        return [keys] if isinstance(keys, str) else list(keys or ())
 
     def problems(self) -> Iterator[Problem]:
         if self.worker_seeds == "distinct" and self.shard_policy != "off":
@@ -90,22 +91,19 @@ class InputCommon(Section):
                 ("weight_key",),
                 "the label cannot be the weight as well.",
                 f"{self.weight_key!r} for both",
-                "name another feature.",
+                "name a different feature.",
             )
 
 
 class TfdsInput(InputCommon):
-    """A TensorFlow Datasets data set by name.
+    """A data set of TensorFlow Datasets.
 
     Fields:
-        source: TensorFlow Datasets.
-        name: Name of the dataset. `digits` is included in this package.
-        data_dir: Directory of the prepared dataset. null: the default of TFDS.
-        train_split: Split for training.
-        eval_split: Split for evaluation.
-        features_key: Feature that is the model's input. null: the supervised one.
-        label_key: Feature that is the label, or a list for several outputs. null: the supervised one.
-        scale: Factor of the features, which become float32, such as 1/255. null: unchanged.
+        data_dir: The folder of the prepared data set; null uses TFDS's default.
+        features_key: The feature that is the model's input; null uses the supervised input of the data set.
+        label_key: The feature that is the label; null uses the supervised label of the data set. A list gives the
+            model a dict of labels.
+        scale: A factor for the features, which become float32: 1/255 maps bytes to 0 to 1. Null does not scale.
     """
 
     source: Literal["tfds"]
@@ -122,11 +120,10 @@ class FeatureSection(Section):
     """One feature of a tf.train.Example.
 
     Fields:
-        dtype: Type of the stored values. Kinds `fixed` and `varlen` support float32, int64 and string; `raw` all except
-            string.
-        shape: Shape of a fixed or raw feature; `[]` is a scalar.
-        default: Value for records without the feature. null: such records are an error.
-        kind: `fixed` length, `varlen` (a sparse tensor) or `raw` (the bytes of an array).
+        dtype: The dtype in the record; kind raw allows further numeric dtypes.
+        shape: The shape of a fixed or raw feature; [] is a scalar.
+        default: The value for records without the feature; null rejects such records.
+        kind: "fixed" length, "varlen" (a sparse tensor), or "raw" (the bytes of an array).
     """
 
     dtype: Literal[
@@ -152,9 +149,9 @@ class FeatureSection(Section):
             allowed = "all but string" if self.kind == "raw" else ", ".join(stored)
             yield Problem(
                 ("dtype",),
-                f"a {self.kind} feature is not of the type {self.dtype}.",
+                f"a {self.kind} feature cannot have the dtype {self.dtype}.",
                 f"dtype {self.dtype} with kind {self.kind}; allowed: {allowed}",
-                "set kind: fixed." if self.kind == "raw" else "set the type that the records hold, or kind: raw.",
+                "set kind: fixed." if self.kind == "raw" else "set the dtype of the records, or kind: raw.",
             )
 
 
@@ -162,15 +159,13 @@ class TFRecordInput(InputCommon):
     """TFRecord files of tf.train.Example records.
 
     Fields:
-        source: TFRecord files of tf.train.Example records.
-        train: File names or glob patterns for training.
-        eval: File names or glob patterns for evaluation.
-        features: Name and description of each feature.
-        label_key: Feature that is the label, or a list for several outputs.
-        features_key: A name: the model gets a tensor. A list: it gets a dict. null: a dict of all features except the
-            label.
-        compression: Compression of the files. With `none`, files that end in .gz are read as GZIP.
-        scale: Factor of the features, which become float32, such as 1/255. null: unchanged.
+        train: A file name or glob pattern, or a list of them.
+        eval: The same for evaluation.
+        features: Feature names with their types.
+        label_key: The feature that is the label; a list gives the model a dict of labels.
+        features_key: The model's input: a name for its tensor, a list for a dict; null for a dict of all features
+            except the label.
+        scale: A factor for the features, as for tfds.
     """
 
     source: Literal["tfrecord"]
@@ -191,11 +186,11 @@ _CsvType = Literal["float32", "float64", "int32", "int64", "string"]
 
 
 class CsvColumn(Section):
-    """A column of CSV files with a value for its empty cells.
+    """A column of CSV files with a default for empty cells.
 
     Fields:
-        dtype: Type of the column.
-        default: Value of an empty cell.
+        dtype: The dtype of the column.
+        default: The value of an empty cell.
     """
 
     dtype: _CsvType
@@ -206,15 +201,15 @@ class CsvColumn(Section):
         if self.default is not None and (not isinstance(self.default, numbers) or isinstance(self.default, bool)):
             yield Problem(
                 ("default",),
-                f"this is not a value of a column of the type {self.dtype}.",
+                f"this is not a value of a column of dtype {self.dtype}.",
                 repr(self.default),
-                "give the default as the column's cells are, or the column another dtype.",
+                "set a default of the column's dtype, or change the dtype.",
                 code="job/bad-value",
             )
 
 
 def _csv_column(value: Any) -> Any:
-    """[float32, 40] -> the mapping that it stands for."""
+    """Convert [float32, 40] to a mapping."""
     return {"dtype": value[0], "default": value[1]} if isinstance(value, list) and len(value) == 2 else value
 
 
@@ -232,16 +227,13 @@ class CsvInput(InputCommon):
     """CSV files.
 
     Fields:
-        source: CSV files.
-        train: File names or glob patterns for training.
-        eval: File names or glob patterns for evaluation.
-        columns: Name and type of each column (float32, float64, int32, int64, string), in the order of the file. With a
-            value for empty cells: `{dtype: float32, default: 40}` or `[float32, 40]`.
-        label_key: Column that is the label, or a list for several outputs.
-        features_key: A name: the model gets a tensor. A list: it gets a dict. null: a dict of all columns except the
-            label.
-        delimiter: One character.
-        header: The first line of each file has the column names.
+        train: A file name or glob pattern, or a list of them.
+        eval: The same for evaluation.
+        columns: Column names with dtypes, in the order of the file; {dtype, default} or [dtype, default] sets the
+            value of empty cells.
+        label_key: The column that is the label; a list gives the model a dict of labels.
+        features_key: As for TFRecord files.
+        header: Whether the first line of each file has the column names.
     """
 
     source: Literal["csv"]
@@ -258,7 +250,7 @@ class CsvInput(InputCommon):
         yield from _label_problems(self, list(self.columns), "columns")
 
     def types(self) -> dict[str, tuple[str, Any]]:
-        """Column name -> its type, and the value of an empty cell; None where it has none."""
+        """Return the dtype of each column and the value of its empty cells, or None."""
         return {
             name: (column.dtype, column.default) if isinstance(column, CsvColumn) else (column, None)
             for name, column in self.columns.items()
@@ -266,14 +258,13 @@ class CsvInput(InputCommon):
 
 
 class ArraysInput(InputCommon):
-    """NumPy arrays in .npz files, the first axis of each being the records.
+    """NumPy arrays in .npz files; the first axis of each array is the records.
 
     Fields:
-        source: NumPy arrays in .npz files; the first axis is the records.
-        train: The .npz file for training.
-        eval: The .npz file for evaluation.
-        label_key: Array that is the label, or a list for several outputs. The other arrays are the features: a tensor
-            if there is one, else a dict.
+        train: The file for training.
+        eval: The file for evaluation.
+        label_key: The array that is the label; a list gives the model a dict of labels. The other arrays are the
+            features: a tensor if there is one, otherwise a dict.
     """
 
     source: Literal["arrays"]
@@ -296,7 +287,7 @@ class ArraysInput(InputCommon):
 
 
 class FunctionInput(InputCommon):
-    """Own input functions, `input_fn(input_context=None)`.
+    """User input functions, `input_fn(input_context=None)`.
 
     Fields:
         source: Input functions, `input_fn(input_context=None)`.
@@ -338,12 +329,12 @@ InputSource = Annotated[
 def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: str) -> Iterator[Problem]:
     labels, weight, chosen = section.labels, section.weight_key, section.features_key
     missing = False
-    for key, what, name in (*(("label_key", "label", label) for label in labels), ("weight_key", "weight", weight)):
+    for key, noun, name in (*(("label_key", "label", label) for label in labels), ("weight_key", "weight", weight)):
         if name is not None and name not in names:
             close, missing = nearest(name, names), True
             yield Problem(
                 (key,),
-                f"the {what} is not one of the {field}.",
+                f"the {noun} is not one of the {field}.",
                 f"{name!r}; allowed: {', '.join(names)}",
                 f"did you mean {close!r}?" if close else f"name one of the {field} as {key}.",
                 code="job/bad-value",
@@ -351,9 +342,9 @@ def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: 
     if not missing and not set(names) - {*labels, weight}:
         yield Problem(
             (field,),
-            f"there is nothing but the {'label' if len(labels) == 1 else 'labels'}"
-            f"{'' if weight is None else ' and the weight'} in {field}.",
-            f"{', '.join(map(repr, names))} alone",
+            f"{field} has only the {'label' if len(labels) == 1 else 'labels'}"
+            f"{'' if weight is None else ' and the weight'}.",
+            f"only {', '.join(map(repr, names))}",
             "name at least one input of the model.",
         )
     if weight is not None and weight in ([chosen] if isinstance(chosen, str) else chosen or []):

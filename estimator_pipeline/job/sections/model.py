@@ -1,4 +1,4 @@
-"""The section `model` of the job file: which network, loss and optimizer, and what is exported."""
+"""The section `model` of the job file: network, loss, optimizer, metrics and exports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 _Positive = Annotated[float, Field(gt=0)]
 _Steps = Annotated[int, Field(gt=0)]
-_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of a class, and of what decays
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of a class, a loss or the weight decay
 
 
 class Constant(Section):
@@ -56,7 +56,7 @@ class InverseTime(Section):
 
 
 class Piecewise(Section):
-    """`values[i]` up to and including step `boundaries[i]`, then the next one."""
+    """`values[i]` up to and including step `boundaries[i]`, then the next value."""
 
     kind: Literal["piecewise"]
     boundaries: Annotated[list[_Steps], Field(min_length=1)]
@@ -68,21 +68,21 @@ class Piecewise(Section):
                 ("values",),
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values.",
                 f"{len(self.values)} values",
-                "give one value for the steps before each boundary, and one for those after the last.",
+                "give one value for the steps before each boundary, and one for the steps after the last.",
                 code="job/bad-value",
             )
         if sorted(set(self.boundaries)) != self.boundaries:
             yield Problem(
                 ("boundaries",),
-                "the boundaries do not rise.",
+                "the boundaries are not increasing.",
                 f"{self.boundaries}",
-                "write the steps in rising order, each once.",
+                "write the steps in increasing order, each once.",
                 code="job/bad-value",
             )
 
 
 class Cosine(Section):
-    """Half a cosine from `initial_learning_rate` to `alpha` times it; before it perhaps a linear warm-up."""
+    """Half a cosine from `initial_learning_rate` to `alpha` times it, after an optional linear warm-up."""
 
     kind: Literal["cosine"]
     initial_learning_rate: Annotated[float, Field(ge=0)]
@@ -97,7 +97,7 @@ class Cosine(Section):
                 ("warmup_steps",),
                 "a warm-up has no target.",
                 f"warmup_steps {self.warmup_steps} without warmup_target",
-                "give warmup_target, the learning rate at the end of the warm-up.",
+                "set warmup_target, the learning rate at the end of the warm-up.",
             )
 
 
@@ -116,7 +116,7 @@ _KINDS = ["constant", "exponential", "piecewise", "cosine", "polynomial", "inver
 
 
 def _rate_tag(value: Any) -> str | None:
-    """A tag begins with "~", so that the place of an error can be told from the tags on the way to it."""
+    """Return a union tag; it starts with "~", which distinguishes it from field names in an error's location."""
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     if isinstance(value, dict) or kind is not None:
         return f"~{kind}" if kind in _KINDS else None
@@ -142,8 +142,8 @@ LearningRate = Annotated[
     ),
 ]
 
-# The options of tf.compat.v1.train.*Optimizer and of the Keras 2 optimizers that a model_fn can use, besides
-# the learning rate. They are listed here since both classes' names for one thing differ (beta1, beta_1).
+# The options of tf.compat.v1.train.*Optimizer and of the Keras 2 optimizers that a model_fn can use, except the
+# learning rate. They are listed because the names of the two APIs differ (beta1, beta_1).
 _FTRL = (
     "learning_rate_power",
     "initial_accumulator_value",
@@ -178,23 +178,23 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class OptimizerSection(Section):
-    """How gradients change the variables.
+    """The optimizer and its learning rate.
 
     Fields:
-        name: `momentum` is SGD with momentum (0.9 by default), `nesterov` with Nesterov momentum, `adamw` Adam with a
-            default weight decay of 0.004.
-        learning_rate (float > 0, or schedule): A number, or a schedule of the global step.
-        api: `v1`: `tf.compat.v1.train` optimizers. `keras`: Keras optimizers.
-        options: Further arguments of the optimizer class.
-        warmup_steps: Steps of linear warm-up to the value of `learning_rate` at that step.
-        warmup_from: Learning rate at step 0 of the warm-up.
-        weight_decay: Decoupled weight decay: each step first multiplies a variable by 1 - `weight_decay` * learning
-            rate. Not for ftrl.
-        exclude_from_weight_decay: Names of weights within their layers that do not decay, such as `[bias, gamma,
-            beta]`.
-        gradient_accumulation_steps: Batches whose mean gradient makes one update. Each batch counts as a step. Not with
-            parameter servers.
-        ema_momentum: Evaluate and export exponential moving averages of the weights with this momentum, such as 0.999.
+        name: "momentum" is SGD with momentum (default 0.9, see `options`), "nesterov" is SGD with Nesterov momentum,
+            "adamw" is Adam with weight decay (default 0.004).
+        learning_rate: A number, or a schedule on the global step.
+        api: "v1" for tf.compat.v1.train optimizers, "keras" for Keras optimizers.
+        options: Further arguments of the optimizer's class.
+        warmup_steps: Steps of a linear warm-up to the value of `learning_rate` at its last step.
+        warmup_from: The learning rate at step 0 of the warm-up.
+        weight_decay: Decoupled weight decay: before each step a variable is reduced by this factor, times the
+            learning rate, times itself.
+        exclude_from_weight_decay: Weights without decay, by their names within layers: bias, gamma, beta.
+        gradient_accumulation_steps: The number of batches whose mean gradient makes one update; a step is still one
+            batch.
+        ema_momentum: The momentum, such as 0.999, of exponential moving averages of the weights; evaluation and export
+            use the averages.
     """
 
     name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop", "ftrl"] = "sgd"
@@ -214,28 +214,28 @@ class OptimizerSection(Section):
                 ("warmup_from",),
                 "a warm-up has no length.",
                 f"warmup_from {self.warmup_from:g} without warmup_steps",
-                "give warmup_steps, the steps that the learning rate rises for.",
+                "set warmup_steps, the number of steps of the warm-up.",
             )
         if self.warmup_steps and isinstance(self.learning_rate, Cosine) and self.learning_rate.warmup_steps:
             yield Problem(
                 ("warmup_steps",),
                 "the learning rate is warmed up twice.",
-                f"warmup_steps {self.warmup_steps}, and {self.learning_rate.warmup_steps} of the schedule's own",
+                f"warmup_steps {self.warmup_steps}, and {self.learning_rate.warmup_steps} in the schedule",
                 "keep one of them.",
             )
         if self.exclude_from_weight_decay and not self.weight_decay and self.name != "adamw":
             yield Problem(
                 ("exclude_from_weight_decay",),
-                "nothing decays.",
+                "there is no weight decay.",
                 f"{self.exclude_from_weight_decay} without weight_decay",
-                "give weight_decay, or leave it out.",
+                "set weight_decay, or leave this field out.",
             )
         if self.weight_decay and self.name == "ftrl":
             yield Problem(
                 ("weight_decay",),
-                "ftrl works out each weight anew from what it has summed up.",
+                "ftrl recomputes each weight from its accumulators, which would undo the decay.",
                 f"weight_decay {self.weight_decay:g} with ftrl",
-                "give l2_regularization_strength among its options, or choose another optimizer.",
+                "set l2_regularization_strength in options, or use a different optimizer.",
             )
         allowed = OPTIONS[self.api][self.name]
         for key in self.options:
@@ -245,7 +245,7 @@ class OptimizerSection(Section):
                     ("options", key),
                     f"the optimizer {self.name!r} ({self.api}) has no such option.",
                     f"{key!r}; allowed: {', '.join(allowed) or 'none'}",
-                    f"did you mean {close!r}?" if close else "leave it out, or choose another optimizer.",
+                    f"did you mean {close!r}?" if close else "leave it out, or use a different optimizer.",
                     code="job/unknown-field",
                 )
 
@@ -268,11 +268,7 @@ _ClassWeights = Annotated[
 
 
 class ExportSection(Section):
-    """What a SavedModel of the job can be asked for, besides `predict` under the default signature.
-
-    Fields:
-        signatures: Signatures of SavedModels; the default signature is `predict`.
-    """
+    """The signatures of the job's SavedModels, in addition to `predict` as the default signature."""
 
     signatures: Annotated[list[Literal["predict", "classify", "regress"]], Field(min_length=1)] = ["predict"]
 
@@ -291,7 +287,7 @@ _HeadName = Literal["multi_class", "one_hot", "binary", "multi_label", "regressi
 
 
 def _by_number(weights: Any, names: Sequence[str]) -> list[float] | dict[int, float] | None:
-    """Weights of classes, with the classes by number."""
+    """Return class weights by class number."""
     if not isinstance(weights, dict):
         return weights
     return {names.index(name) if name in names else int(name): weight for name, weight in weights.items()}
@@ -304,7 +300,7 @@ def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
                 ("class_weights", name),
                 "this is not a class.",
                 f"{name!r}; allowed: whole numbers from 0 on" + (f", {', '.join(names)}" if names else ""),
-                "name classes by their numbers (the first one is 0), or as label_vocabulary has them.",
+                "name classes by number (the first is 0), or as in label_vocabulary.",
                 code="job/bad-value",
             )
     if len(set(names)) < len(names):
@@ -314,16 +310,16 @@ def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
 
 
 class OutputSection(Section):
-    """What one of several outputs of a model means; the labels of the same name are for it.
+    """Loss, head and metrics of one of several outputs; its labels have the same name.
 
     Fields:
-        loss: Name of a loss.
-        head: Meaning of the logits, if the loss allows several. null: the loss's.
-        metrics: Names of metrics, reported as NAME_metric.
-        label_smoothing: Share of each label that is spread evenly over the classes.
-        class_weights (list or mapping): Weight of each class in the loss and metrics of this output.
-        label_vocabulary: Names of the classes, in order.
-        loss_weight: Factor of the loss in the sum of all outputs.
+        loss: The name of a loss.
+        head: The head for the logits, if the loss does not determine it; null derives it from the loss.
+        metrics: Names of metrics; reported as NAME_metric.
+        label_smoothing: The share of each label that is spread evenly over the classes.
+        class_weights: The weight of each class's records in this output's loss and metrics.
+        label_vocabulary: The names of the classes, in order.
+        loss_weight: The factor of this loss in the sum of all losses.
     """
 
     loss: Annotated[str, Field(min_length=1)]
@@ -344,30 +340,24 @@ class OutputSection(Section):
 
 
 class ModelSection(Section):
-    """The network, by name or as an own function, its loss, its optimizer and its metrics.
+    """The network (by name or as a user function), its loss, optimizer and metrics.
 
     Fields:
-        name: A model of `model_fns/`: cnn, dnn, linear, resnet, wide_deep. Set either `name` or `function`.
-        function: A function whose first parameter is `features` is a model_fn; any other builds layers and requires
-            `loss`. The folder of a file is put first on the import path.
-        params: Keyword arguments of the model; see `DEFAULTS` in its file. `input_shape` and, for a TFDS ClassLabel,
-            `classes` default to those of the data.
-        loss: Name of a loss. null: the model's. See docs/guides/model_fn.md.
-        head: Meaning of the logits, if the loss allows several: `multi_label` with `binary_crossentropy`. null: the
-            loss's.
-        optimizer: Optimizer and learning rate.
-        metrics: Names of metrics, in addition to the loss and those of the model.
-        clip_norm: Maximum global norm of the reduced gradients.
-        clip_value: Maximum absolute value of the reduced gradients. Not with `clip_norm`.
-        label_smoothing: Share of each label that is spread evenly over the classes, in training and evaluation.
-        class_weights (list or mapping): Weight of each class in loss and metrics: a list, or a mapping such as `{"3":
-            5.0}` from numbers or names of classes; other classes have weight 1. See docs/guides/model_fn.md.
-        label_vocabulary: Names of the classes, in order. Labels may then be strings, and predictions contain class
-            names.
-        outputs: For a model that returns a dict of logits: settings of each output. They replace `loss`, `head`,
-            `metrics`, `label_smoothing`, `class_weights` and `label_vocabulary`. See docs/guides/model_fn.md.
-        mixed_precision: Compute in bfloat16, keep variables in float32.
-        export: Signatures of SavedModels.
+        name: A model of `model_fns/`. Set exactly one of `name` and `function`.
+        function: A user model function.
+        params: Keyword arguments of the model.
+        loss: The name of a loss; null uses the model's default.
+        head: The head for the logits, if the loss does not determine it; null derives it from the loss.
+        metrics: Names of metrics, in addition to the loss and the model's metrics.
+        clip_norm: The largest global norm of the reduced gradients.
+        clip_value: The largest absolute value in the reduced gradients.
+        label_smoothing: The share of each label that is spread evenly over the classes.
+        class_weights: The weight of each class's records in the loss and the metrics: a list, or a mapping from
+            class numbers or names; other classes have the weight 1.
+        label_vocabulary: The names of the classes, in order, for text labels and predictions.
+        outputs: For a model that returns a dictionary of logits: loss, head and so on of each output, instead of the
+            six fields above.
+        mixed_precision: Compute in 16 bits, keep the variables in 32.
     """
 
     name: Name | None = None
@@ -399,7 +389,7 @@ class ModelSection(Section):
             both = self.name is not None
             yield Problem(
                 ("function",) if both else (),
-                "the model is given by name and by function." if both else "the model is not given.",
+                "the model is set both by name and by function." if both else "the model is not set.",
                 f"name {self.name!r} and function {self.function!r}" if both else "neither name nor function",
                 "keep exactly one of them."
                 if both
@@ -419,14 +409,14 @@ class ModelSection(Section):
             if getattr(self, field):
                 yield Problem(
                     (field,),
-                    "the model has several outputs, and each has its own.",
+                    "the model has several outputs, and each needs a separate value.",
                     f"{field} beside outputs ({names})",
-                    f"give it to an output: model.outputs.{next(iter(self.outputs))}.{field}.",
+                    f"move it to an output: model.outputs.{next(iter(self.outputs))}.{field}.",
                 )
         if self.name is not None:
             yield Problem(
                 ("outputs",),
                 "the models of model_fns have one output.",
                 f"outputs ({names}) with name {self.name!r}",
-                "give a model of your own: function.",
+                "use a custom model: set function.",
             )

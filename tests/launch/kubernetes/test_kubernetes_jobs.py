@@ -715,7 +715,7 @@ def test_logs_by_task(running):
     done = running("logs", "job/digits-cnn", "--task", "ps:0")
     assert done.returncode == 2 and "its tasks: worker:0, worker:1, evaluator:0" in done.stderr
     done = running("logs", "job/digits-cnn", "--element", "1")
-    assert done.returncode == 2 and "the job is no array" in done.stderr
+    assert done.returncode == 2 and "the job is not an array" in done.stderr
 
 
 def test_what_a_pod_says_does_nothing_to_the_terminal(running):
