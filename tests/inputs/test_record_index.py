@@ -128,7 +128,7 @@ def test_an_index_of_another_file_of_the_same_size_is_refused_when_it_is_read(tm
     (tmp_path / "a.idx").write_text("0 21\n21 19\n")
     files = IndexedTFRecords([path], compression="", cache=None, memory_limit=0)
     assert files.count(path) == 2
-    with pytest.raises(InputError, match="at byte 0 begins no record of 5 bytes"):
+    with pytest.raises(InputError, match="there is no record of 5 bytes at byte 0"):
         files.read(path, np.array([0]))
 
 

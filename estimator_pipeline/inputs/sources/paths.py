@@ -13,7 +13,7 @@ __all__ = ["find_files"]
 
 
 def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, kind: str) -> tuple[str, ...]:
-    """The files that names and patterns stand for.
+    """Return the files of names and patterns.
 
     Args:
         files: A path, a pattern with ``*``, ``?`` or ``[]``, or a sequence of these.
@@ -25,17 +25,17 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     Raises:
         InputError: A file is missing, a pattern matches none, or a file is named twice.
     """
-    given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-    if not given:
+    entries = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    if not entries:
         raise InputError(
-            f"No {kind} files were given", code="argument/missing", hint="give at least one path or pattern"
+            f"There are no {kind} files", code="argument/missing", hint="give at least one path or pattern"
         )
-    found: list[str] = []
-    for entry in given:
+    paths: list[str] = []
+    for entry in entries:
         path = os.fspath(entry)
         if glob.has_magic(path) and not os.path.exists(path) and "://" not in path:
             matches = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
-            # `data/train-*` means the data, not the indexes beside them.
+            # `data/train-*` means the data, not the index files beside them.
             indexed = {match + INDEX_SUFFIX for match in matches}
             matches = [match for match in matches if match not in indexed]
             if not matches:
@@ -47,11 +47,11 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
                     found=f"{path}; {there}",
                     hint="check the pattern",
                 )
-            found += matches
+            paths += matches
         else:
             check_file(path)
-            found.append(path)
-    twice = sorted({path for path in found if found.count(path) > 1})
+            paths.append(path)
+    twice = sorted({path for path in paths if paths.count(path) > 1})
     if twice:
         raise InputError(
             f"A {kind} file is named twice, and its records would be read twice",
@@ -59,4 +59,4 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
             found=twice[0],
             hint="name each file once",
         )
-    return tuple(found)
+    return tuple(paths)
