@@ -202,9 +202,7 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
         )
     else:
         limit = f"{_shown(value)}; allowed: {_limit(kind, context, item['msg'])}"
-        yield Problem(
-            path, "this value is not allowed.", limit, "use an allowed value.", code="job/bad-value"
-        )
+        yield Problem(path, "this value is not allowed.", limit, "use an allowed value.", code="job/bad-value")
 
 
 def _missing(path: Path, section: type[BaseModel] | None, data: dict[str, Any]) -> Problem:

@@ -20,7 +20,7 @@ from tests.support.processes import ROOT
 JOB = ROOT / "legacy_configs" / "single.yaml"
 REFUSAL = {
     "code": "model/labels-mismatch",
-    "what": "the model 'cnn' has 3 classes, and the data more",
+    "what": "the model 'cnn' has 3 classes, but the data have more",
     "found": "labels from 0 to 9",
     "hint": "leave model.params.classes out,\nor set it to 10 at least",
 }

@@ -42,9 +42,9 @@ def job(tmp_path):
 @pytest.mark.parametrize(
     ("options", "environ", "says"),
     [
-        ([], STEP, "error: slurm: 3 tasks started, and the job has 2 tasks."),
-        ([], {**STEP, "SLURM_PROCID": "x"}, "error: slurm: SLURM_PROCID='x' is no whole number from 0 on."),
-        (["--environment", "slrum"], STEP, "error: the environment 'slrum' is not known"),
+        ([], STEP, "error: slurm: 3 tasks started, but the job has 2 tasks."),
+        ([], {**STEP, "SLURM_PROCID": "x"}, "error: slurm: SLURM_PROCID='x' is not a whole number from 0 on."),
+        (["--environment", "slrum"], STEP, "error: the environment 'slrum' is unknown"),
         (["--environment", "flux"], STEP, "error: flux: the variable FLUX_JOB_ID is not set."),
         (["--set", "cluster.ports=mine"], STEP, "cluster.ports"),
         ([*THREE, "--set", "run.model_dir=gs://b/m"], STEP, "error: the tasks cannot agree on ports in 'gs://b/m'"),
@@ -157,7 +157,7 @@ def test_shapes(text, shape):
 def test_what_is_no_shape(text, part):
     with pytest.raises(ConfigError) as caught:
         parse_shape(text, STEP)
-    assert f"--shape {text!r} does not say" in caught.value.what and repr(part) in caught.value.found
+    assert f"--shape {text!r} does not list" in caught.value.what and repr(part) in caught.value.found
 
 
 def test_workers_without_a_number_need_one_that_is_known():
@@ -185,7 +185,7 @@ def test_exec_is_never_alone_in_silence(monkeypatch):
     ran = []
     monkeypatch.setattr(runner, "run_script", lambda path, args, *, patches, tf1: ran.append(path) or 0)
     for environ, options, says in [
-        ({}, ["--shape", "workers=2"], "the cluster has 2 tasks, and nothing has started this process as one of them"),
+        ({}, ["--shape", "workers=2"], "the cluster has 2 tasks, and this process was not started as one of them"),
         (SCRIPT, ["--shape", "workers=2"], "and this process was not started by srun"),
         (SCRIPT, ["--shape", "workers"], "the cluster has 3 tasks, and this process was not started by srun"),
         (STEP, [], "slurm has started 3 tasks"),

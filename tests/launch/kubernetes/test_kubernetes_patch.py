@@ -184,7 +184,11 @@ def test_a_volume_of_another_kind_takes_the_place_of_one():
             "pod_patch.spec.containers.0.volumeMounts.0",
             "a mapping with mountPath",
         ),
-        ({"spec": {"affinity": {"$patch": "delete"}}}, "pod_patch.spec.affinity.$patch", "directives are not supported"),
+        (
+            {"spec": {"affinity": {"$patch": "delete"}}},
+            "pod_patch.spec.affinity.$patch",
+            "directives are not supported",
+        ),
         ({"spec": {"volumes": [{"name": "job", "emptyDir": {}}]}}, "pod_patch.spec.volumes.0", "holds the job file"),
         (
             {"metadata": {"labels": {"app.kubernetes.io/instance": "x"}}},
