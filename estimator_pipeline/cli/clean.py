@@ -48,7 +48,7 @@ def command(
             candidates[folder.path.resolve()] = folder
     for folder in candidates.values():
         age = time_text(time.time() - folder.changed)
-        typer.echo(f"{size_of(folder.size):>10}  {age:>9}  {folder.path} ({folder.what})")
+        typer.echo(f"{size_of(folder.size):>10}  {age:>9}  {folder.path} ({folder.kind})")
     size = size_of(sum(folder.size for folder in candidates.values()))
     total = f"{len(candidates)} folder{'s'[: len(candidates) != 1]}, {size}"
     if not yes:

@@ -210,7 +210,7 @@ def explained(error: BaseException) -> PipelineError | None:
     if isinstance(error, PipelineError):
         return None
     text = str(error)
-    return next((raised for raised in reversed(_raised) if raised.what in text), None)
+    return next((raised for raised in reversed(_raised) if raised.message in text), None)
 
 
 def _block_steps(source: Source, plan: TrainShards) -> int:

@@ -44,7 +44,7 @@ class MistakesError(ConfigError):
     @property
     def headline(self) -> str:
         """The message without a code: each mistake shows its code."""
-        return self.what
+        return self.message
 
     @classmethod
     def of(cls, head: str, mistakes: Sequence[ConfigError]) -> MistakesError:

@@ -73,18 +73,17 @@ class Job(Section):
     """A complete job file.
 
     Fields:
-        name: The name of the job; defaults to the file's name without its extension.
-        model: See :class:`ModelSection`.
-        input: One of :class:`TfdsInput`, :class:`TFRecordInput`, :class:`CsvInput`, :class:`ArraysInput` and
-            :class:`FunctionInput`, chosen by its field `source`.
-        train: See :class:`TrainingSection`.
-        eval: See :class:`EvalSection`.
-        run: See :class:`RunSection`.
-        keras: See :class:`Keras`.
-        cluster: See :class:`ClusterSection`.
-        parity: See :class:`ParitySection`.
-        kubernetes: See :class:`Kubernetes`.
-        slurm: See :class:`SlurmSection`.
+        name: Name of the job. Commands default to the file's name without its suffix.
+        model: Network, loss, optimizer, metrics, exports.
+        input: Data source and batches.
+        train: End of training.
+        eval: Evaluation and exporters.
+        run: Model directory, engine, distribution strategy, checkpoints.
+        keras: Callbacks of `Model.fit`.
+        cluster: Tasks that `launch` starts.
+        parity: Settings of `estimator-pipeline parity`.
+        kubernetes: Settings of `estimator-pipeline submit kubernetes`.
+        slurm: Settings of `estimator-pipeline submit slurm`.
     """
 
     name: _Text = "job"
@@ -288,7 +287,7 @@ def _dialect(job: Job) -> Iterator[Problem]:
     if cluster.dialect == "master" and cluster.evaluator:
         yield Problem(
             ("cluster", "evaluator"),
-            "the dialect 'master' has no evaluator task: the master evaluates.",
+            "the dialect 'master' has no evaluator task: the master runs the evaluation.",
             "dialect master with evaluator true",
             "set evaluator: false and eval.during_training: true, or dialect: canonical.",
         )

@@ -92,14 +92,14 @@ class UserInputs:
             return
         if self._engine != "estimator":
             raise ConfigError(
-                f"{who} returns {describe_type(found)}, and the engine {self._engine} reads a tf.data.Dataset",
+                f"{who} returns {describe_type(data)}, and the engine {self._engine} reads a tf.data.Dataset",
                 code="data/bad-input-fn",
                 found=_short(data),
                 hint=hint,
             )
         if not (pair if labelled else pair or tf.is_tensor(data) or isinstance(data, Mapping)):
             raise ConfigError(
-                f"{who} returns {describe_type(found)}", code="data/bad-input-fn", found=_short(found), hint=hint
+                f"{who} returns {describe_type(data)}", code="data/bad-input-fn", found=_short(data), hint=hint
             )
         if to_the_end and _never_ends(data):
             raise ConfigError(

@@ -30,18 +30,17 @@ class InputCommon(Section):
 
     Fields:
         global_batch_size: Records per training step, over all replicas.
-        eval_batch_size: Records per evaluation batch; null uses global_batch_size.
-        seed: Seed of the shuffle.
-        shuffle: Whether to shuffle the records, differently in each epoch.
-        shard_policy: How to shard the records among the training tasks: by "file", by record ("data"), by record
-            and by TensorFlow ("hint", engine keras only), not sharded ("off"), or "auto": by record.
-        worker_seeds: "same"; or "distinct", with shard_policy "off": every task reads all records in a
-            different order.
-        drop_remainder: Whether to drop the last, incomplete batch in training.
-        prefetch: Batches to prefetch; null leaves it to tf.data.
-        cache: Whether to keep decoded records in memory: true, false, or null for data below 1 GiB.
-        weight_key: The feature with the weight of each record in the loss and the metrics, which is not an input of
-            the model. A user function returns it in its labels or features. Null: equal weights.
+        eval_batch_size: Records per evaluation step. null: `global_batch_size`.
+        seed: Seed of the order of records.
+        shuffle: Use a different order in each epoch.
+        shard_policy: How training tasks share the records: by `file`, by record (`data`; `auto` is the same), by record
+            with a hint to TensorFlow (`hint`, for the engine keras), or not (`off`). See docs/guides/inputs.md.
+        worker_seeds: `distinct`: with shard_policy off, every task reads all records in a different order.
+        drop_remainder: Drop the last incomplete batch of training.
+        prefetch: Batches to prepare in advance. null: 4.
+        cache: Keep decoded records in memory. null: if they take less than 1 GiB.
+        weight_key: Name of a feature, column or array with the weight of each record in loss and metrics. The model
+            does not receive it. For a function, it is in the labels or the features. null: equal weights.
     """
 
     global_batch_size: Annotated[int, Field(gt=0)]
@@ -99,11 +98,14 @@ class TfdsInput(InputCommon):
     """A data set of TensorFlow Datasets.
 
     Fields:
-        data_dir: The folder of the prepared data set; null uses TFDS's default.
-        features_key: The feature that is the model's input; null uses the supervised input of the data set.
-        label_key: The feature that is the label; null uses the supervised label of the data set. A list gives the
-            model a dict of labels.
-        scale: A factor for the features, which become float32: 1/255 maps bytes to 0 to 1. Null does not scale.
+        source: TensorFlow Datasets.
+        name: Name of the dataset. `digits` is included in this package.
+        data_dir: Directory of the prepared dataset. null: the default of TFDS.
+        train_split: Split for training.
+        eval_split: Split for evaluation.
+        features_key: Feature that is the model's input. null: the supervised one.
+        label_key: Feature that is the label, or a list for several outputs. null: the supervised one.
+        scale: Factor of the features, which become float32, such as 1/255. null: unchanged.
     """
 
     source: Literal["tfds"]
@@ -120,10 +122,11 @@ class FeatureSection(Section):
     """One feature of a tf.train.Example.
 
     Fields:
-        dtype: The dtype in the record; kind raw allows further numeric dtypes.
-        shape: The shape of a fixed or raw feature; [] is a scalar.
-        default: The value for records without the feature; null rejects such records.
-        kind: "fixed" length, "varlen" (a sparse tensor), or "raw" (the bytes of an array).
+        dtype: Type of the stored values. Kinds `fixed` and `varlen` support float32, int64 and string; `raw` all except
+            string.
+        shape: Shape of a fixed or raw feature; `[]` is a scalar.
+        default: Value for records without the feature. null: such records are an error.
+        kind: `fixed` length, `varlen` (a sparse tensor) or `raw` (the bytes of an array).
     """
 
     dtype: Literal[
@@ -159,13 +162,15 @@ class TFRecordInput(InputCommon):
     """TFRecord files of tf.train.Example records.
 
     Fields:
-        train: A file name or glob pattern, or a list of them.
-        eval: The same for evaluation.
-        features: Feature names with their types.
-        label_key: The feature that is the label; a list gives the model a dict of labels.
-        features_key: The model's input: a name for its tensor, a list for a dict; null for a dict of all features
-            except the label.
-        scale: A factor for the features, as for tfds.
+        source: TFRecord files of tf.train.Example records.
+        train: File names or glob patterns for training.
+        eval: File names or glob patterns for evaluation.
+        features: Name and description of each feature.
+        label_key: Feature that is the label, or a list for several outputs.
+        features_key: A name: the model gets a tensor. A list: it gets a dict. null: a dict of all features except the
+            label.
+        compression: Compression of the files. With `none`, files that end in .gz are read as GZIP.
+        scale: Factor of the features, which become float32, such as 1/255. null: unchanged.
     """
 
     source: Literal["tfrecord"]
@@ -189,8 +194,8 @@ class CsvColumn(Section):
     """A column of CSV files with a default for empty cells.
 
     Fields:
-        dtype: The dtype of the column.
-        default: The value of an empty cell.
+        dtype: Type of the column.
+        default: Value of an empty cell.
     """
 
     dtype: _CsvType
@@ -201,7 +206,7 @@ class CsvColumn(Section):
         if self.default is not None and (not isinstance(self.default, numbers) or isinstance(self.default, bool)):
             yield Problem(
                 ("default",),
-                f"this is not a value of a column of dtype {self.dtype}.",
+                f"this is not a value of a column of the type {self.dtype}.",
                 repr(self.default),
                 "set a default of the column's dtype, or change the dtype.",
                 code="job/bad-value",
@@ -227,13 +232,16 @@ class CsvInput(InputCommon):
     """CSV files.
 
     Fields:
-        train: A file name or glob pattern, or a list of them.
-        eval: The same for evaluation.
-        columns: Column names with dtypes, in the order of the file; {dtype, default} or [dtype, default] sets the
-            value of empty cells.
-        label_key: The column that is the label; a list gives the model a dict of labels.
-        features_key: As for TFRecord files.
-        header: Whether the first line of each file has the column names.
+        source: CSV files.
+        train: File names or glob patterns for training.
+        eval: File names or glob patterns for evaluation.
+        columns: Name and type of each column (float32, float64, int32, int64, string), in the order of the file. With a
+            value for empty cells: `{dtype: float32, default: 40}` or `[float32, 40]`.
+        label_key: Column that is the label, or a list for several outputs.
+        features_key: A name: the model gets a tensor. A list: it gets a dict. null: a dict of all columns except the
+            label.
+        delimiter: One character.
+        header: The first line of each file has the column names.
     """
 
     source: Literal["csv"]
@@ -261,10 +269,11 @@ class ArraysInput(InputCommon):
     """NumPy arrays in .npz files; the first axis of each array is the records.
 
     Fields:
-        train: The file for training.
-        eval: The file for evaluation.
-        label_key: The array that is the label; a list gives the model a dict of labels. The other arrays are the
-            features: a tensor if there is one, otherwise a dict.
+        source: NumPy arrays in .npz files; the first axis is the records.
+        train: The .npz file for training.
+        eval: The .npz file for evaluation.
+        label_key: Array that is the label, or a list for several outputs. The other arrays are the features: a tensor
+            if there is one, else a dict.
     """
 
     source: Literal["arrays"]

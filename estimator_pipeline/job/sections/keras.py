@@ -84,8 +84,8 @@ class BackupSection(Section):
     """`tf.keras.callbacks.BackupAndRestore`: a killed run resumes from its last backup.
 
     Fields:
-        every: "epoch", or the number of steps between two backups.
-        dir: The folder; null uses `backup` in the model directory.
+        every (epoch, or int >= 1): Interval of `BackupAndRestore`: each epoch, or a number of steps.
+        dir: Directory. null: `backup` in the model directory.
     """
 
     every: Every = "epoch"
@@ -96,14 +96,16 @@ class ModelCheckpoint(Section):
     """`tf.keras.callbacks.ModelCheckpoint`, in addition to the engine's checkpoints.
 
     Fields:
-        path: The path of the files, with {epoch}, metric names and, if `every` is a number of steps, {batch}; null
-            uses `model_checkpoints/ckpt_{epoch}` in the model directory. Without such fields each save replaces the
-            previous one.
-        every: "epoch", or a number of steps.
-        save_best_only: Whether to save only a model that is better than all before.
-        monitor: The metric that decides; val_ metrics are those of the evaluation during training.
-        mode: "min", "max", or "auto" (from the metric's name).
-        save_weights_only: Whether to save the weights with the optimizer state, instead of the whole model.
+        path: Path of `ModelCheckpoint`, with `{epoch}`, names of metrics and, if `every` is a number, `{batch}`.
+            Without any of these, only the latest is kept. null: `model_checkpoints/ckpt_{epoch}` in the model
+            directory.
+        every (epoch, or int >= 1): Interval: each epoch, or a number of steps.
+        save_best_only: Save only if the model is the best so far.
+        monitor: Metric for "best". Metrics `val_...` require `eval.during_training`. An unknown metric is rejected
+            before training, or with custom callbacks at the end of the first epoch.
+        mode: Direction of improvement. `auto`: by the metric's name.
+        save_weights_only: true: weights and optimizer state. false: the whole model. With `ema_momentum`, the raw
+            weights and the averages.
     """
 
     path: _Text | None = None
@@ -122,9 +124,9 @@ class ChiefCheckpoint(Section):
     """Weights and optimizer state, written by all workers; only the chief's files are kept.
 
     Fields:
-        path: The path of the files, with {epoch} or {step}; null uses `chief_checkpoints/ckpt_{step}` in the model
-            directory.
-        every: "epoch", or a number of steps.
+        path: Path of the chief's weights and optimizer state, with `{epoch}` or `{step}`. null:
+            `chief_checkpoints/ckpt_{step}` in the model directory.
+        every (epoch, or int >= 1): Interval: each epoch, or a number of steps.
     """
 
     path: _Text | None = None
@@ -168,12 +170,12 @@ class Keras(Section):
     """Callbacks of `Model.fit`. An epoch is the interval between two checkpoints of the engine.
 
     Fields:
-        backup: See :class:`BackupSection`; null for no backups.
-        model_checkpoint: See :class:`ModelCheckpoint`.
-        chief_checkpoint: See :class:`ChiefCheckpoint`.
-        learning_rate_by_epoch: See :class:`RateByEpoch`.
-        print_learning_rate: Whether the chief prints the learning rate at the end of each epoch.
-        callbacks: User functions without arguments that return a callback or a list of callbacks.
+        backup: `BackupAndRestore`.
+        model_checkpoint: `ModelCheckpoint`.
+        chief_checkpoint: Weights of the chief.
+        learning_rate_by_epoch: Learning rate by epoch.
+        print_learning_rate: The chief prints the learning rate after each epoch.
+        callbacks: Functions without arguments that return a callback or a list of callbacks.
     """
 
     backup: BackupSection | None = None

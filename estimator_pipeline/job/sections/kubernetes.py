@@ -132,10 +132,10 @@ class Toleration(Section):
     """A toleration of the pods.
 
     Fields:
-        key: The key of the taint; null with operator Exists tolerates all taints.
-        operator: "Exists", or "Equal" to `value`.
-        value: The value of the taint.
-        effect: The tolerated effect; null tolerates all effects.
+        key: Key of the taint. null: with operator Exists, all taints.
+        operator: Exists, or Equal to `value`.
+        value: Value of the taint.
+        effect: Effect of the taint. null: all.
     """
 
     key: Label | None = None
@@ -155,7 +155,15 @@ class Toleration(Section):
 
 
 class _PodFields(Section):
-    """Fields of the pods of one role or of all roles; see :class:`Pods`."""
+    """What pods of a role, or of all roles, have; see :class:`Pods`.
+
+    Fields:
+        cpu: Requested CPUs. No limit is set.
+        memory: Requested memory, also the limit.
+        gpus: GPUs.
+        node_selector: Labels of the nodes.
+        tolerations: Tolerations of taints.
+    """
 
     cpu: Quantity | None = None
     memory: Quantity | None = None
@@ -168,8 +176,7 @@ class RolePods(_PodFields):
     """Overrides for the pods of one role; null keeps the value of all roles.
 
     Fields:
-        cpu: As in :class:`Pods`; likewise memory, gpus, node_selector and tolerations.
-        pod_patch: Merged into the pods of this role, after the patch of all roles.
+        pod_patch: Patch of the pods of this role, after `kubernetes.pod_patch`.
     """
 
     pod_patch: PodPatch = PodPatch()
@@ -179,13 +186,8 @@ class Pods(_PodFields):
     """Resources and placement of the pods of all roles.
 
     Fields:
-        cpu: The CPU request, such as "4". There is no limit, because a limit throttles threads that could run.
-        memory: The memory request and limit.
-        gpus: The number of GPUs.
-        node_selector: Labels of the nodes.
-        tolerations: Tolerated taints of the nodes.
-        gpu_resource: The resource name of GPUs.
-        shared_memory: The size of /dev/shm; null keeps the container runtime's 64 MiB.
+        gpu_resource: Resource name of GPUs.
+        shared_memory: Size of /dev/shm; NCCL may require more. null: 64 MiB of the container runtime.
     """
 
     gpu_resource: _Text = "nvidia.com/gpu"
@@ -196,13 +198,14 @@ class Volume(Section):
     """A volume of the containers. Set one of `claim`, `nfs`, `secret` and `config_map`.
 
     Fields:
-        mount_path: The folder in the container.
-        claim: A PersistentVolumeClaim; several pods require ReadWriteMany.
-        nfs: SERVER:/PATH.
-        secret: A Secret, such as a bucket's credentials.
-        config_map: A ConfigMap, such as files of code.
-        read_only: Whether the volume is mounted read-only.
-        sub_path: A folder in the volume to mount, instead of its root.
+        mount_path: Mount path in the container.
+        claim: A PersistentVolumeClaim; several pods require ReadWriteMany. A volume has one of `claim`, `nfs`,
+            `secret`, `config_map`.
+        nfs: NFS export, SERVER:/PATH.
+        secret: A Secret, such as credentials of a bucket.
+        config_map: A ConfigMap, such as source files.
+        read_only: Mount read-only.
+        sub_path: A directory of the volume to mount.
     """
 
     mount_path: MountPath
@@ -253,11 +256,11 @@ class SchedulingPolicy(Section):
     """How a gang scheduler (Volcano, scheduler plugins) starts a TFJob's pods: `runPolicy.schedulingPolicy`.
 
     Fields:
-        min_available: The minimum number of pods that start together; null for all.
-        queue: The queue of the scheduler.
-        priority_class: The priority class of the pod group.
+        min_available: Number of pods of a TFJob that a gang scheduler starts together. null: all.
+        queue: Queue of the scheduler.
+        priority_class: PriorityClass of the pod group.
         min_resources: Resources that must be free before any pod starts.
-        schedule_timeout_seconds: How long pods wait for the rest of the group.
+        schedule_timeout_seconds: Timeout for all pods to be scheduled.
     """
 
     min_available: Annotated[int, Field(ge=1)] | None = None
@@ -271,34 +274,36 @@ class Kubernetes(Section):
     """How the job runs in Kubernetes.
 
     Fields:
-        kind: "job" (Indexed Jobs with a headless Service), "jobset" or "tfjob".
-        image: The container image, with this package installed.
-        image_pull_policy: When to pull the image; null for Kubernetes's default.
+        kind: `job` (Indexed Jobs with a headless Service), `jobset` or `tfjob`.
+        image: Container image; it contains this package.
+        image_pull_policy: Pull policy. null: default of Kubernetes.
         image_pull_secrets: Secrets of the registry.
-        namespace: The namespace; null for that of kubectl's context.
-        service_account: The service account of the pods.
-        labels: Labels of every object and pod.
-        annotations: Annotations of every pod.
-        env: Variables of every container.
-        env_from_secrets: Secrets whose keys become variables.
-        volumes: See :class:`Volume`.
-        pods: See :class:`Pods`.
-        roles: Overrides for the pods of a role.
-        port: The port of each task; every pod has a separate address.
-        tf_config: Whether a task derives TF_CONFIG from its pod's variables ("environment"), or the manifest
-            contains it ("written").
-        max_restarts: How often a task, or in a JobSet the whole job, is restarted after a failure.
-        step_timeout: Restart a training task after this many seconds without a step, or any task after a minute
-            without a heartbeat; null disables the check.
-        termination_grace_seconds: The time between SIGTERM and SIGKILL, for a checkpoint.
-        ttl_seconds_after_finished: Delete the finished job after this time; null never.
-        active_deadline_seconds: Stop the running job after this time; null never. Not for a JobSet.
-        priority_class: The priority class of the pods.
-        scheduling_policy: See :class:`SchedulingPolicy`; for a TFJob.
-        pod_patch: See :class:`PodPatch`; for other fields of a pod.
-        pod_security: "restricted": the pods meet this Pod Security Standard; "none": no security context.
-        run_as_user: The user ID; null for the image's user, which must be a number other than 0.
-        fs_group: The group that owns the volumes' files.
+        namespace: Namespace. null: that of the kubectl context.
+        service_account: Service account. null: default of the namespace.
+        labels: Labels of all objects and pods.
+        annotations: Annotations of all pods.
+        env: Environment variables of all containers.
+        env_from_secrets: Secrets whose keys become environment variables.
+        volumes: Volumes of the containers.
+        pods: Resources of all pods.
+        roles: Settings of the pods of a role: chief, worker, ps, evaluator. null: as in `kubernetes.pods`.
+        port: Port of each task.
+        tf_config: `environment`: each task derives TF_CONFIG from its pod's environment. `written`: the manifest
+            contains it.
+        max_restarts: Maximum failures of a task, or of a JobSet's whole job. Preemptions do not count.
+        step_timeout: Seconds without a step (five times as many for the first, at least 1800) after which a training
+            task counts as hung and is restarted. A task without a heartbeat for a minute is restarted, too. null: no
+            check. See docs/guides/kubernetes.md.
+        termination_grace_seconds: Seconds from SIGTERM to SIGKILL, for a checkpoint.
+        ttl_seconds_after_finished: Seconds until the finished job is deleted. null: never.
+        active_deadline_seconds: Seconds until the running job is stopped. null: never. Not for a JobSet.
+        priority_class: PriorityClass of the pods.
+        scheduling_policy: Gang scheduling of a TFJob.
+        pod_patch: Pod fields that have no field here (`metadata`, `spec`), merged into every pod. See
+            docs/guides/kubernetes.md.
+        pod_security: `restricted`: set what that Pod Security Standard requires. `none`: set nothing.
+        run_as_user: User id. null: the image's, which must be a number other than 0.
+        fs_group: Group that owns the files of volumes.
     """
 
     kind: Literal["job", "jobset", "tfjob"] = "job"

@@ -181,20 +181,20 @@ class OptimizerSection(Section):
     """The optimizer and its learning rate.
 
     Fields:
-        name: "momentum" is SGD with momentum (default 0.9, see `options`), "nesterov" is SGD with Nesterov momentum,
-            "adamw" is Adam with weight decay (default 0.004).
-        learning_rate: A number, or a schedule on the global step.
-        api: "v1" for tf.compat.v1.train optimizers, "keras" for Keras optimizers.
-        options: Further arguments of the optimizer's class.
-        warmup_steps: Steps of a linear warm-up to the value of `learning_rate` at its last step.
-        warmup_from: The learning rate at step 0 of the warm-up.
-        weight_decay: Decoupled weight decay: before each step a variable is reduced by this factor, times the
-            learning rate, times itself.
-        exclude_from_weight_decay: Weights without decay, by their names within layers: bias, gamma, beta.
-        gradient_accumulation_steps: The number of batches whose mean gradient makes one update; a step is still one
-            batch.
-        ema_momentum: The momentum, such as 0.999, of exponential moving averages of the weights; evaluation and export
-            use the averages.
+        name: `momentum` is SGD with momentum (0.9 by default), `nesterov` with Nesterov momentum, `adamw` Adam with a
+            default weight decay of 0.004.
+        learning_rate (float > 0, or schedule): A number, or a schedule of the global step.
+        api: `v1`: `tf.compat.v1.train` optimizers. `keras`: Keras optimizers.
+        options: Further arguments of the optimizer class.
+        warmup_steps: Steps of linear warm-up to the value of `learning_rate` at that step.
+        warmup_from: Learning rate at step 0 of the warm-up.
+        weight_decay: Decoupled weight decay: each step first multiplies a variable by 1 - `weight_decay` * learning
+            rate. Not for ftrl.
+        exclude_from_weight_decay: Names of weights within their layers that do not decay, such as `[bias, gamma,
+            beta]`.
+        gradient_accumulation_steps: Batches whose mean gradient makes one update. Each batch counts as a step. Not with
+            parameter servers.
+        ema_momentum: Evaluate and export exponential moving averages of the weights with this momentum, such as 0.999.
     """
 
     name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop", "ftrl"] = "sgd"
@@ -268,7 +268,11 @@ _ClassWeights = Annotated[
 
 
 class ExportSection(Section):
-    """The signatures of the job's SavedModels, in addition to `predict` as the default signature."""
+    """What a SavedModel of the job can be asked for, besides `predict` under the default signature.
+
+    Fields:
+        signatures: Signatures of SavedModels; the default signature is `predict`.
+    """
 
     signatures: Annotated[list[Literal["predict", "classify", "regress"]], Field(min_length=1)] = ["predict"]
 
@@ -313,13 +317,13 @@ class OutputSection(Section):
     """Loss, head and metrics of one of several outputs; its labels have the same name.
 
     Fields:
-        loss: The name of a loss.
-        head: The head for the logits, if the loss does not determine it; null derives it from the loss.
-        metrics: Names of metrics; reported as NAME_metric.
-        label_smoothing: The share of each label that is spread evenly over the classes.
-        class_weights: The weight of each class's records in this output's loss and metrics.
-        label_vocabulary: The names of the classes, in order.
-        loss_weight: The factor of this loss in the sum of all losses.
+        loss: Name of a loss.
+        head: Meaning of the logits, if the loss allows several. null: the loss's.
+        metrics: Names of metrics, reported as NAME_metric.
+        label_smoothing: Share of each label that is spread evenly over the classes.
+        class_weights (list or mapping): Weight of each class in the loss and metrics of this output.
+        label_vocabulary: Names of the classes, in order.
+        loss_weight: Factor of the loss in the sum of all outputs.
     """
 
     loss: Annotated[str, Field(min_length=1)]
@@ -343,21 +347,27 @@ class ModelSection(Section):
     """The network (by name or as a user function), its loss, optimizer and metrics.
 
     Fields:
-        name: A model of `model_fns/`. Set exactly one of `name` and `function`.
-        function: A user model function.
-        params: Keyword arguments of the model.
-        loss: The name of a loss; null uses the model's default.
-        head: The head for the logits, if the loss does not determine it; null derives it from the loss.
-        metrics: Names of metrics, in addition to the loss and the model's metrics.
-        clip_norm: The largest global norm of the reduced gradients.
-        clip_value: The largest absolute value in the reduced gradients.
-        label_smoothing: The share of each label that is spread evenly over the classes.
-        class_weights: The weight of each class's records in the loss and the metrics: a list, or a mapping from
-            class numbers or names; other classes have the weight 1.
-        label_vocabulary: The names of the classes, in order, for text labels and predictions.
-        outputs: For a model that returns a dictionary of logits: loss, head and so on of each output, instead of the
-            six fields above.
-        mixed_precision: Compute in 16 bits, keep the variables in 32.
+        name: A model of `model_fns/`: cnn, dnn, linear, resnet, wide_deep. Set either `name` or `function`.
+        function: A function whose first parameter is `features` is a model_fn; any other builds layers and requires
+            `loss`. The folder of a file is put first on the import path.
+        params: Keyword arguments of the model; see `DEFAULTS` in its file. `input_shape` and, for a TFDS ClassLabel,
+            `classes` default to those of the data.
+        loss: Name of a loss. null: the model's. See docs/guides/model_fn.md.
+        head: Meaning of the logits, if the loss allows several: `multi_label` with `binary_crossentropy`. null: the
+            loss's.
+        optimizer: Optimizer and learning rate.
+        metrics: Names of metrics, in addition to the loss and those of the model.
+        clip_norm: Maximum global norm of the reduced gradients.
+        clip_value: Maximum absolute value of the reduced gradients. Not with `clip_norm`.
+        label_smoothing: Share of each label that is spread evenly over the classes, in training and evaluation.
+        class_weights (list or mapping): Weight of each class in loss and metrics: a list, or a mapping such as `{"3":
+            5.0}` from numbers or names of classes; other classes have weight 1. See docs/guides/model_fn.md.
+        label_vocabulary: Names of the classes, in order. Labels may then be strings, and predictions contain class
+            names.
+        outputs: For a model that returns a dict of logits: settings of each output. They replace `loss`, `head`,
+            `metrics`, `label_smoothing`, `class_weights` and `label_vocabulary`. See docs/guides/model_fn.md.
+        mixed_precision: Compute in bfloat16, keep variables in float32.
+        export: Signatures of SavedModels.
     """
 
     name: Name | None = None

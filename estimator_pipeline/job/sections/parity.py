@@ -22,11 +22,11 @@ class LimitsSection(Section):
     """A custom tolerance. A value is within the tolerance if it meets any of the limits.
 
     Fields:
-        ulp: The distance of the two values in units in the last place.
-        rtol: The error relative to the larger of the two.
-        rtol_of_max: The error relative to the largest value of the array.
-        atol: The absolute error.
-        reason: Why the two may differ.
+        ulp: Maximum difference in units in the last place.
+        rtol: Maximum error relative to the larger value.
+        rtol_of_max: Maximum error relative to the largest value of the array.
+        atol: Maximum absolute error.
+        reason: Why the values may differ.
     """
 
     ulp: Annotated[int, Field(ge=0)] = 0
@@ -85,9 +85,9 @@ class ParitySection(Section):
 
     Fields:
         steps: Training steps.
-        tolerances: Maps a compared quantity to a tolerance's name, or to limits with a reason. Quantities are loss,
-            learning_rate, update_norm, weights, statistics, slots, metrics and predictions, and patterns of
-            variable names such as "dense_1/*". The last match counts.
+        tolerances: Tolerance of each kind of value: bit_equal, rounding, amplified, or limits with a reason; values are
+            within it if any limit holds. Kinds: loss, learning_rate, update_norm, weights, statistics, slots, metrics,
+            predictions, or a pattern of variable names such as `"dense_1/*"`. The last match applies.
     """
 
     steps: Annotated[int, Field(ge=1)] = 50

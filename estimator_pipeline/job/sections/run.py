@@ -57,9 +57,9 @@ class CommunicationSection(Section):
     """How workers of multi_worker_mirrored exchange gradients.
 
     Fields:
-        implementation: "ring" (gRPC), "nccl" (NVIDIA GPUs) or "auto".
-        bytes_per_pack: The approximate size of the packs of gradients; 0 leaves it to TensorFlow.
-        timeout_secs: The timeout of a collective operation; null for no timeout.
+        implementation: Collective communication: `ring` (gRPC) or `nccl` (NVIDIA GPUs).
+        bytes_per_pack: Approximate size of packed gradients. 0: chosen by TensorFlow.
+        timeout_secs: Timeout of a collective. null: none.
     """
 
     implementation: Literal["auto", "ring", "nccl"] = "auto"
@@ -83,24 +83,35 @@ class RunSection(Section):
     """Where the job writes, how training is distributed, and tf.estimator.RunConfig's fields.
 
     Fields:
-        model_dir: The folder of checkpoints, events and exports; every task must be able to access it.
-        engine: The engine: "estimator" (tf.estimator), "keras" (Model.fit of Keras 2) or "keras3" (Keras 3).
-        seed: The seed of variables, dropout and the graph; null for random seeds.
-        train_distribute: The strategy of training.
-        eval_distribute: The strategy of evaluation.
-        devices: Device names for mirrored and one_device; null for all devices of the process.
-        num_devices: The number of logical devices of each task; created on a CPU.
-        save_checkpoints_steps: Global steps between checkpoints.
-        save_checkpoints_secs: Seconds between checkpoints. Set only one; see :attr:`checkpoint_interval`.
-        session_config: Fields of tf.compat.v1.ConfigProto.
-        histograms: Histogram summaries of each trainable variable.
-        protocol: The protocol of the TensorFlow server; null for grpc.
-        accept_changes: Resume from a checkpoint even if the seed, the data, the global batch or the model has changed.
-        preemption_signals: The signals after which a task stops with a checkpoint; null for SIGTERM.
-        start_timeout_secs: How long a task waits at its start for the other tasks; null for 1800.
-        ledger: Whether each task records the records that it consumes, below model_dir; or a folder for the ledger.
-        tf1: Whether the job's functions are written for TensorFlow 1; see `compat.install(tf1=True)`.
-        The others: As in tf.estimator.RunConfig.
+        model_dir: Checkpoints, events and exports, written by the chief. Tasks may have different directories, except
+            with an evaluator; see docs/guides/clusters.md.
+        engine: `estimator` (tf.estimator), `keras` (`Model.fit` of Keras 2) or `keras3`. See docs/guides/keras.md.
+        seed: Seed of variables, dropout and the graph. null: random. See docs/guides/model_fn.md.
+        train_distribute: Strategy of training. See docs/guides/clusters.md.
+        eval_distribute: Strategy of evaluation: none, one_device or mirrored.
+        devices: Device names for mirrored and one_device. null: all devices of the process.
+        num_devices: Devices of each task; on a CPU, logical devices. null: all. Not with `devices`.
+        communication: Collective communication of multi_worker_mirrored.
+        threads: Threads of the TensorFlow session.
+        save_checkpoints_steps: Steps between checkpoints. Default with multi_worker_mirrored: 1000.
+        save_checkpoints_secs: Seconds between checkpoints. Default otherwise: 600. Not with `save_checkpoints_steps` or
+            multi_worker_mirrored.
+        save_summary_steps: Steps between summaries.
+        histograms: Histograms of each trainable variable in summaries; see docs/guides/model_fn.md.
+        keep_checkpoint_max: Number of latest checkpoints to keep.
+        keep_checkpoint_every_n_hours: Additionally keep one checkpoint per this many hours.
+        log_step_count_steps: Steps between log lines of the training.
+        checkpoint_save_graph_def: Save the graph with checkpoints.
+        session_creation_timeout_secs: Timeout for the session to become available.
+        max_worker_delay_secs: `experimental_max_worker_delay_secs` of RunConfig.
+        start_timeout_secs: Timeout for the other tasks to join at the start. null: 1800. See docs/guides/clusters.md.
+        session_config: Fields of `tf.compat.v1.ConfigProto`.
+        protocol: Transport of the TensorFlow server. null: grpc.
+        accept_changes: Resume although seed, data, global batch or model changed. See docs/guides/resuming.md.
+        preemption_signals: Signals that stop a task with a checkpoint. null: SIGTERM. See docs/guides/preemption.md.
+        ledger: true: each task records the records that it consumes in `model_dir/ledger`; or a directory for that. See
+            docs/guides/ledger.md.
+        tf1: The job's functions are TensorFlow 1 code. Requires the engine estimator. See docs/guides/tf1.md.
     """
 
     model_dir: _Text
@@ -202,13 +213,13 @@ class ClusterSection(Section):
     """The job's processes, as a launcher or a scheduler starts them. TF_CONFIG overrides this section.
 
     Fields:
-        workers: Tasks of the type `worker`, without the chief; 0 for a chief only.
-        chief: Whether there is a `chief` task. Otherwise worker:0 is the chief.
-        ps: The number of parameter servers.
-        evaluator: Whether there is an evaluator.
-        dialect: The dialect of the tasks' TF_CONFIG.
-        ports: How tasks started by a scheduler choose ports: "derived" from the job id, "agreed" through model_dir,
-            or "auto": derived if the scheduler reports which task is on which host.
+        workers: Tasks of the job `worker`, without the chief. 0 only with a chief.
+        chief: Start a `chief` task. false: worker:0 is the chief.
+        ps: Parameter servers. Requires `train_distribute: parameter_server`.
+        evaluator: Start an evaluator.
+        dialect: Dialect of TF_CONFIG.
+        ports: Ports of tasks that a scheduler starts: `derived` from the job's id, `agreed` upon in model_dir, or
+            `auto`: derived if the scheduler reports the host of each task. See docs/reference/environments.md.
     """
 
     workers: Annotated[int, Field(ge=0)] = 1
@@ -227,7 +238,7 @@ class ClusterSection(Section):
         if self.num_training_tasks == 0:
             yield Problem(
                 ("workers",),
-                "the cluster has no training task.",
+                "no task trains.",
                 "workers 0 without a chief",
                 "set workers to 1 or more, or chief: true.",
                 code="job/bad-value",

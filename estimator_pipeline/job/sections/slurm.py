@@ -80,20 +80,20 @@ class SlurmResources(Section):
     """Resources of the tasks of one role or of all roles.
 
     Fields:
-        partition: The partition; separate several with commas.
-        nodes: The number of nodes; null leaves it to Slurm and tasks_per_node.
-        tasks_per_node: The maximum number of tasks per node.
-        cpus_per_task: CPUs per task.
-        gpus_per_task: GPUs per task: a number, or "a100:2"; 0 for a role without GPUs.
-        gpus_per_node: GPUs per node, in the same form.
-        gres: Other generic resources per node: "tmpdir:100G".
-        mem: Memory per node, with a unit: "64G".
-        mem_per_cpu: Memory per CPU; set only one of the two.
-        constraint: Required features of the nodes: "a100&ib".
-        nodelist: Nodes that the allocation must include: "n[1-4]".
-        exclude: Nodes that the allocation must not include.
-        exclusive: Whether to allocate the nodes exclusively.
-        sbatch: Further options of sbatch: "--licenses=x:1". Values never need quotes.
+        partition: Partition; several separated by commas.
+        nodes: Number of nodes. null: derived by Slurm from `tasks_per_node`.
+        tasks_per_node: Maximum tasks per node.
+        cpus_per_task: CPUs per task. null: 1.
+        gpus_per_task: GPUs per task: a number, or `"a100:2"`; 0 for a role without GPUs.
+        gpus_per_node: GPUs per node.
+        gres: Generic resources per node: `"tmpdir:100G"`.
+        mem: Memory per node: `"64G"`.
+        mem_per_cpu: Memory per CPU. Not with `mem`.
+        constraint: Required features of nodes: `"a100&ib"`.
+        nodelist: Nodes that must be part of the job: `"n[1-4]"`, or a list.
+        exclude: Nodes that must not.
+        exclusive: Do not share nodes.
+        sbatch: Further options of sbatch: `"--licenses=x:1"`. Values are quoted automatically.
     """
 
     partition: _Text | None = None
@@ -126,29 +126,30 @@ class SlurmSection(SlurmResources):
     """Options of `estimator-pipeline submit slurm`. The fields of :class:`SlurmResources` apply to all roles.
 
     Fields:
-        job_name: The name in Slurm's queue; null uses the job's name.
-        account: The account to charge.
-        qos: The quality of service.
-        comment: A comment for the queue.
-        dependency: The dependency on other jobs: "afterok:1234".
-        time: The time limit of one run: minutes, "HH:MM:SS" or "D-HH:MM:SS"; null for the partition's limit.
-        signal_seconds: Seconds before the limit at which the tasks stop with a checkpoint.
-        max_requeues: How often the job is requeued after its time limit or a preemption.
-        max_restarts: How often failed tasks are restarted within the allocation, in a row without progress.
-        step_timeout: Restart a job after this many seconds without a step; null never.
-        metrics_dir: A folder of node_exporter's textfile collector, on the node of the script; the supervisor writes
-            slurm-JOBID.prom there.
-        setup: Shell lines to run before the tasks: `module load ...`, `source venv/bin/activate`.
-        teardown: Shell lines to run after the tasks in any case; their exit code does not affect the job's.
-        env: Variables of all tasks.
-        command: The command for estimator-pipeline in the tasks, such as "apptainer exec image.sif
-            estimator-pipeline"; null uses the Python of `submit`.
-        srun: Further options of srun: "--mpi=none".
-        mail_user: The recipient of mail.
-        mail_type: The events to send mail for: "END,FAIL".
-        dir: The folder of scripts, logs and submissions, on a file system that all nodes share; null uses `slurm` in
-            run.model_dir.
-        roles: Overrides of the resources for a role: chief, worker, ps, evaluator.
+        job_name: Name in the queue. null: the job's name.
+        account: Account.
+        qos: Quality of service.
+        comment: Comment in the queue.
+        dependency: Dependency of the job: `"afterok:1234"`.
+        time: Time limit of one run: minutes, "HH:MM:SS" or "D-HH:MM:SS". null: the partition's.
+        signal_seconds: Seconds before the time limit at which tasks are asked to stop with a checkpoint.
+        max_requeues: Maximum number of requeues after the time limit or a preemption.
+        max_restarts: Maximum restarts in place in a row without progress. See docs/guides/restarts.md.
+        step_timeout: Seconds without a step (five times as many for the first, at least 1800) after which the job
+            counts as hung and is restarted. null: never. See docs/guides/restarts.md.
+        metrics_dir: Directory of node_exporter's textfile collector on the first node; the supervisor writes
+            slurm-JOBID.prom there. See docs/guides/restarts.md.
+        setup: Shell lines before the tasks start: `module load ...`, `source venv/bin/activate`.
+        teardown: Shell lines after the tasks end, in any case. Their exit code is ignored.
+        env: Environment variables of all tasks.
+        command: Command for estimator-pipeline, such as `apptainer exec image.sif estimator-pipeline`. null: the Python
+            that submits.
+        srun: Further options of srun: `"--mpi=none"`.
+        mail_user: Recipient of mail.
+        mail_type: Events of mail: END,FAIL.
+        dir: Directory of scripts, logs and records of submissions, on a shared file system. null: `slurm` in the model
+            directory.
+        roles: Resources of a role (chief, worker, ps, evaluator) that replace those above.
     """
 
     job_name: _Text | None = None

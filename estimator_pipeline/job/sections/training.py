@@ -43,10 +43,10 @@ class TrainingSection(Section):
     """The length of training. Without a limit, training runs until the input ends or a hook stops it.
 
     Fields:
-        max_steps: The global step to stop at, counted across restarts.
-        epochs: The number of passes over the training data to stop after; fractions are allowed.
-        steps_per_execution: The maximum number of training steps per TensorFlow call; "auto" picks a number. Results
-            do not depend on it.
+        max_steps: Global step to stop at, counted over restarts.
+        epochs: Passes over the training data, also fractions. Not with `max_steps`.
+        steps_per_execution (int >= 1, or auto): Maximum number of steps per call of TensorFlow. Results do not change.
+            See docs/guides/performance.md.
     """
 
     max_steps: Annotated[int, Field(gt=0)] | None = None
@@ -67,11 +67,11 @@ class ExporterSection(Section):
     """A SavedModel written during the job.
 
     Fields:
-        kind: "final" (once, at the end), "latest" (at each evaluation) or "best" (when the metric improves).
-        name: The folder below `export/`; null uses the kind.
-        exports_to_keep: The number of exports to keep; null keeps all. Not for "final".
-        metric: The metric that "best" compares; null uses the loss.
-        mode: Whether a smaller ("min") or a larger ("max") metric is better; null uses "min".
+        kind: `final` exports once at the end, `latest` after each evaluation, `best` when the metric improves.
+        name: Folder below `export/`. null: the kind.
+        exports_to_keep: Number of exports to keep. null: all. Not for `final`.
+        metric: Metric that `best` compares. null: loss. NaN never counts as an improvement.
+        mode: Direction of improvement for `best`. null: min.
     """
 
     kind: Literal["final", "latest", "best"]
@@ -102,12 +102,13 @@ class EvalSection(Section):
     """When and how often to evaluate.
 
     Fields:
-        steps: Batches per evaluation; null reads all evaluation data.
-        start_delay_secs: Seconds before the first evaluation.
-        throttle_secs: The minimum number of seconds between two evaluations; checkpoints between them are skipped.
-        name: The folder `eval_<name>` for several evaluations of one job; null uses `eval`.
-        during_training: Whether the chief evaluates each checkpoint if the cluster has no evaluator.
-        exporters: SavedModels to write.
+        steps: Batches per evaluation. null: all records.
+        start_delay_secs: Seconds that an evaluator task waits before its first evaluation.
+        throttle_secs: Minimum seconds between two evaluations. The final checkpoint is always evaluated.
+        name: Results are written to `eval_NAME`. null: `eval`.
+        during_training: The chief evaluates each checkpoint if there is no evaluator. A single process and a master do
+            so anyway.
+        exporters: SavedModels to write below `model_dir/export/`.
     """
 
     steps: _Count | None = None
@@ -125,6 +126,6 @@ class EvalSection(Section):
                     ("exporters", i),
                     f"two exporters write to the folder {exporter.folder!r}.",
                     f"the exporters {', '.join(e.folder for e in self.exporters)}",
-                    "set a different name for each.",
+                    "give each a different name.",
                 )
             seen.add(exporter.folder)
