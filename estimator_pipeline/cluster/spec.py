@@ -190,10 +190,10 @@ def local_cluster(
     jobs = {name: tuple(next(left) for _ in range(count)) for name, count in counts.items() if count}
     if evaluator and dialect == "master":
         raise ClusterError(
-            f"{source}: the dialect 'master' has no evaluator task: the master runs the evaluation.",
+            f"{source}: the dialect 'master' has no evaluator task: the master evaluates.",
             code="cluster/bad-tf-config",
             found="evaluator=True",
-            hint="leave the evaluator out, or take the canonical dialect.",
+            hint="leave the evaluator out, or use the canonical dialect.",
         )
     cluster = ClusterSpec(jobs, next(left) if evaluator and dialect == "evaluator_in_cluster" else None)
     tasks = cluster.tasks + ((EVALUATOR,) if evaluator else ())

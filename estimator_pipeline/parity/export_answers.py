@@ -23,7 +23,7 @@ import numpy as np
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.job import Job, load_job
-from estimator_pipeline.job.user_code import told
+from estimator_pipeline.job.user_code import describe_error
 from estimator_pipeline.models.keras_runtime import moving_averages as keras_averages
 from estimator_pipeline.models.optimizers import moving_averages
 from estimator_pipeline.parity.graph_facts import random_of_model
@@ -107,7 +107,9 @@ def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
                 found.each.append(_loss_told(model, batch))
             except Exception as error:
                 found.each = None
-                found.notes.append(f"what the Keras model evaluates each batch to is not known: {told(error)}")
+                found.notes.append(
+                    f"what the Keras model evaluates each batch to is not known: {describe_error(error)}"
+                )
         if layers is not None:
             try:
                 with _evaluated_weights(model):
@@ -116,7 +118,7 @@ def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
                 layers = None
                 found.notes.append(
                     "what the Keras model's layers and their losses come to is not known, and so whether it evaluates "
-                    f"in training mode: {told(error)}"
+                    f"in training mode: {describe_error(error)}"
                 )
     found.losses = None if layers is None else layers.found()
     return found

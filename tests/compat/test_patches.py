@@ -85,7 +85,7 @@ def test_refused():
 def test_seconds_of_silence(given):
     assert peers.grace_secs({}) == 60
     assert peers.grace_secs({"ESTIMATOR_PIPELINE_PEER_SECS": "2.5"}) == 2.5
-    with pytest.raises(ConfigError, match="is no number of seconds above 0"):
+    with pytest.raises(ConfigError, match="is not a number of seconds above 0"):
         peers.grace_secs({"ESTIMATOR_PIPELINE_PEER_SECS": given})
 
 

@@ -876,11 +876,11 @@ def test_the_model_fits_the_data(tmp_path):
     assert has(found(digits, class_weights=[1.0] * 9), "error", "weights of 9 classes, and the model tells 10 apart")
     assert has(found(digits, class_weights={"3": 4.0}), "ok")
     assert has(found(digits, class_weights={"3": 4.0}, loss="mse"), "error", "a record is not of one class")
-    assert has(found(mine, name="wide_deep"), "error", "wide_deep was given no columns")
+    assert has(found(mine, name="wide_deep"), "error", "wide_deep needs columns")
     images = found(mine, name="wide_deep", params={"numeric": ["x"], "classes": 62})
-    assert has(images, "error", "columns that the data do not give: x", "features of the data: image")
+    assert has(images, "error", "columns that the data do not have: x", "features of the data: image")
     pairs = found(rows, name="wide_deep", params={"numeric": ["x"], "categorical": {"z": 5}})
-    assert has(pairs, "error", "one value a record of its column 'x'", "records of the shape [2]")
+    assert has(pairs, "error", "one value per record from the column 'x'", "records of the shape [2]")
     table = found(tfrecords(tmp_path, 3), name="wide_deep", params={"numeric": ["x"]})
     assert has(table, "ok", "wide_deep: columns x")
 
@@ -907,7 +907,7 @@ def test_cells_of_csv_files_are_read_before_anything_starts(tmp_path):
         assert has(text, "error", "'age' is no int64", "line 22: 'old'")
         assert has(found(fit.check_model, {"x": filled}), "ok")
         of_text = found(fit.check_model, {"x": filled}, numeric=("x", "city"))
-        assert has(of_text, "error", "'wide_deep' takes numbers, and the data give text: city")
+        assert has(of_text, "error", "'wide_deep' takes numbers, but the data have text: city")
 
 
 def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
@@ -1278,7 +1278,7 @@ def test_the_list_of_checks(run):
         (["--only", "port"], "did you mean 'ports'?"),
         (["--environment", "slrum", "--only", "threads"], "did you mean 'slurm'?"),
         (["--tf-config", "nothing.json"], "--tf-config nothing.json cannot be read"),
-        (["--shared"], "--shared needs a folder to meet in"),
+        (["--shared"], "--shared needs a folder that all tasks share"),
     ],
 )
 def test_bad_usage(run, arguments, says):

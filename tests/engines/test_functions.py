@@ -97,7 +97,7 @@ def test_two_modules_of_one_name_beside_two_files(tmp_path):
     )
     load_function(f"{a}/own_first.py:f", field="f")
     error = refused(f"{b}/own_second.py:f")
-    assert "imports 'own_shared', and another module of that name is loaded" in error.what
+    assert "imports 'own_shared', and a different module of that name is loaded" in error.what
     assert f"beside it {b}/own_shared.py; loaded {a}/own_shared.py" == error.found
     # One that is imported later counts as well.
     c = write(tmp_path / "c", own_third="def f():\n    import own_later\n", own_later="")
@@ -162,7 +162,7 @@ def test_an_error_in_a_module_beside_it_is_told_where_it_is(tmp_path, monkeypatc
 def test_a_program_that_ends_the_process(tmp_path):
     write(tmp_path, own_exits="import sys\nsys.exit(2)\n")
     error = refused(f"{tmp_path}/own_exits.py:f")
-    assert "ends the process when it is loaded" in error.what and "line 2" in error.found and "__main__" in error.hint
+    assert "exits the process when it is loaded" in error.what and "line 2" in error.found and "__main__" in error.hint
 
 
 def test_a_message_of_this_package_stays_as_it_is(tmp_path):

@@ -454,15 +454,15 @@ def test_an_empty_folder_of_backups_is_taken_away(run, tmp_path):
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ("model_checkpoint={path: 'a/{}'}", "this path cannot be filled in: a field in braces has no name"),
+        ("model_checkpoint={path: 'a/{}'}", "this path cannot be formatted: a field in braces has no name"),
         ("model_checkpoint={path: 'a/{0}'}", "a field in braces has no name"),
-        ("model_checkpoint={path: 'a/{epoch'}", "this path cannot be filled in"),
-        ("model_checkpoint={path: 'a/{epoch:zz}'}", "this path cannot be filled in"),
-        ("model_checkpoint={path: 'a/{epoch.nothing}'}", "this path cannot be filled in"),
-        ("model_checkpoint={path: 'a/{step}'}", "there is no {step} for a path here"),
-        ("model_checkpoint={path: 'a/{batch}'}", "there is no {batch} for a path here"),
+        ("model_checkpoint={path: 'a/{epoch'}", "this path cannot be formatted"),
+        ("model_checkpoint={path: 'a/{epoch:zz}'}", "this path cannot be formatted"),
+        ("model_checkpoint={path: 'a/{epoch.nothing}'}", "this path cannot be formatted"),
+        ("model_checkpoint={path: 'a/{step}'}", "{step} is not available for this path"),
+        ("model_checkpoint={path: 'a/{batch}'}", "{batch} is not available for this path"),
         ("chief_checkpoint={path: 'a/{batch}'}", "allowed: {epoch}, {step}"),
-        ("chief_checkpoint={path: 'a/{loss}'}", "there is no {loss} for a path here"),
+        ("chief_checkpoint={path: 'a/{loss}'}", "{loss} is not available for this path"),
     ],
 )
 def test_paths_are_looked_at_when_the_job_is_loaded(section, says):

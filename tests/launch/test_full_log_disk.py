@@ -367,4 +367,4 @@ def test_a_training_that_has_ended_has_not_failed_for_want_of_room():
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT
         )
     assert done.returncode == 0, done.stderr
-    assert "Training has ended well, and its result cannot be written to standard output: No space" in done.stderr
+    assert "Training is complete, but its result cannot be written to standard output: No space" in done.stderr

@@ -530,9 +530,9 @@ def test_eval_steps_where_they_do_not_apply(program):
     """Told in one error each: without an evaluation, beside a job file, which says it by itself, and in Python."""
     done = CliRunner().invoke(app, ["parity", "job.yaml", "--eval-steps", "5"])
     assert done.exit_code == 2 and done.stderr == (
-        "error: --eval-steps is for the functions of a program, and a job file was given [argument/not-applicable]\n"
+        "error: --eval-steps is for functions of a program, not for a job file [argument/not-applicable]\n"
         "  found: the job file job.yaml\n"
-        "  hint: --set eval.steps=5: a job file says itself how many batches are evaluated\n"
+        "  hint: use --set eval.steps=5\n"
     )
     done = CliRunner().invoke(app, ["parity", "--eval-steps", "5"])
     assert done.exit_code == 2 and "parity needs a job file, or --estimator, --model" in done.stderr

@@ -83,7 +83,7 @@ def test_bad_input(parity, options, says):
         ([], "parity needs a job file, or --estimator, --model and --input-fn"),
         (["--estimator", "a.py:b"], "parity needs a job file, or --estimator, --model and --input-fn"),
         (["job.yaml", "--model", "a.py:b"], "--model and the job file job.yaml were both given"),
-        (["--workers", "2"], "--workers is for job files, and none was given"),
+        (["--workers", "2"], "--workers requires a job file"),
     ],
 )
 def test_a_job_file_or_a_program(run_python, command, says):

@@ -18,7 +18,7 @@ __all__ = ["TFConfigVariable"]
 
 
 class TFConfigVariable:
-    """A process that is told its part by TF_CONFIG."""
+    """A process with its task in TF_CONFIG."""
 
     name = "tf_config"
     variables = ("TF_CONFIG",)

@@ -71,9 +71,9 @@ def _files_of(context: Context) -> list[Files]:
     if isinstance(section, ArraysInput):
         return [_arrays(use, getattr(section, key)) for use, key in _USES]
     if isinstance(section, TFRecordInput):
-        return [_tfrecord(use, find_files(getattr(section, key), what=use), section.compression) for use, key in _USES]
+        return [_tfrecord(use, find_files(getattr(section, key), kind=use), section.compression) for use, key in _USES]
     if isinstance(section, CsvInput):
-        return [_csv(use, find_files(getattr(section, key), what=use), section) for use, key in _USES]
+        return [_csv(use, find_files(getattr(section, key), kind=use), section) for use, key in _USES]
     raise NotLookedAt("an own input function; see `inspect` and estimator_pipeline.testing")
 
 

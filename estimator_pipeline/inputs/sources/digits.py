@@ -35,15 +35,15 @@ _SHARDS = 4
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
-    """Where `digits` is prepared: TFDS_DATA_DIR, or `tfds` in this package's cache."""
-    given = environ.get("TFDS_DATA_DIR")
-    return Path(given) if given else cache_dir(environ) / "tfds"
+    """Return the folder of the prepared `digits`: TFDS_DATA_DIR, or `tfds` in this package's cache."""
+    folder = environ.get("TFDS_DATA_DIR")
+    return Path(folder) if folder else cache_dir(environ) / "tfds"
 
 
 def prepare(data_dir: str | os.PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None) -> Path:
-    """Writes the data set's files unless they are there, and says where.
+    """Write the data set's files unless they exist, and return their folder.
 
-    Several processes may call it at once: one writes, the others wait; the files appear by one renaming.
+    Several processes may call it at the same time: one writes, the others wait; the files appear atomically.
 
     Args:
         data_dir: The TFDS data directory; by default `default_data_dir`.

@@ -44,7 +44,7 @@ def about(
         "input.seed": data.get("seed"),
         "tolerances": {
             "initial values": str(BIT_EQUAL),
-            **tolerances.told(),
+            **tolerances.described(),
         },
     }
 
@@ -91,7 +91,7 @@ def of_program(
         "mapping": [f"{name}: {given}" for name, given in mapping.items()],
         "metric_names": [f"{name}: {given}" for name, given in metric_names.items()],
         "predictions": [f"{output}: {key}" for output, key in predictions.items()],
-        "tolerances": {"initial values": str(BIT_EQUAL), **tolerances.told()},
+        "tolerances": {"initial values": str(BIT_EQUAL), **tolerances.described()},
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import seeds
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.user_code import own_code, type_told
+from estimator_pipeline.job.user_code import describe_type, own_code
 
 __all__ = ["ComparedInputFn", "called", "dataset_for_fit", "features_of", "name_of"]
 
@@ -52,7 +52,7 @@ class ComparedInputFn:
             raise ConfigError(
                 f"{name} is no function",
                 code="argument/bad-value",
-                found=type_told(input_fn),
+                found=describe_type(input_fn),
                 hint=f"give a function that makes the dataset and returns it ({option} FILE.py:NAME)"
                 if is_dataset
                 else f"give a function that returns a tf.data.Dataset ({option} FILE.py:NAME)",
@@ -182,7 +182,7 @@ class ComparedInputFn:
         pair = not isinstance(found, list | tuple) or (len(found) == 2 and found[0] is not None)
         if parts and pair and all(tf.is_tensor(part) for part in parts):
             return
-        what = type_told(found)
+        what = describe_type(found)
         if isinstance(found, list | tuple):
             what += f" of {', '.join(type(part).__name__ for part in found[:4])}" if found else " of nothing"
         raise ConfigError(
