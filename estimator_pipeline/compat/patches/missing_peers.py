@@ -287,7 +287,7 @@ class _Wait:
                 line = self._calls.look()
             except TaskFailedError as error:
                 if not self._over.is_set():
-                    told = {"caused_by": error.caused_by, "task": self._calls.own, "error": error_line(error)}
+                    told = {"caused_by": error.caused_by, "task": self._calls.task, "error": error_line(error)}
                     self._end(str(error), error.exit_code, status="failed", **told)
                 return
             if not self._over.is_set():
@@ -298,10 +298,10 @@ class _Wait:
         by = signal.Signals(number).name
         where = "it waited for the other tasks to join, and nothing had been trained"
         if number == signal.SIGINT:
-            self._end(f"{self._calls.own} was interrupted: {where}", INTERRUPTED)
+            self._end(f"{self._calls.task} was interrupted: {where}", INTERRUPTED)
         else:
             error = PreemptedError(
-                f"{self._calls.own} was asked to end ({by}): {where}",
+                f"{self._calls.task} was asked to end ({by}): {where}",
                 hint="give the same command again: it goes on from the last checkpoint, if there is one",
             )
             self._end(str(error), progress.code_of_preemption(os.environ, error.exit_code), status="preempted")

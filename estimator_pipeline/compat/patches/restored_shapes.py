@@ -37,7 +37,7 @@ def apply() -> None:
             tf.errors.InvalidArgumentError.__init__(self, None, None, str(self))
 
         @property
-        def message(self) -> str:  # TensorFlow's has `found` and `hint` as well
+        def message(self) -> str:  # type: ignore[override]  # TensorFlow's has `found` and `hint` as well
             return self._sentence
 
     saver = tf.compat.v1.train.Saver
