@@ -70,7 +70,9 @@ def test_a_signal_ends_it(wait, number, code, says):
     env = {"ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS": "SIGTERM,SIGUSR1", "ESTIMATOR_PIPELINE_START_SECS": "20"}
     done, _, told = wait(1, str(number), env=env)
     assert done.returncode == code, done.stderr
-    assert f"worker:1 {says}: it was waiting for the other tasks to join" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        f"worker:1 {says}: it was waiting for the other tasks to join" in done.stderr and "Traceback" not in done.stderr
+    )
     assert [event["status"] for event in told if event["event"] == "end"] == (["preempted"] if code == 75 else [])
 
 
