@@ -57,7 +57,7 @@ def reject_failing_jobs(
         )
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
-                errors.setdefault((finding.code, finding.what, finding.hint), []).extend(numbers)
+                errors.setdefault((finding.code, finding.message, finding.hint), []).extend(numbers)
     if not errors:
         return
     messages = [

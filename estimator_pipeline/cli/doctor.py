@@ -70,8 +70,8 @@ def command(
 
     if list_checks:
         for check in doctor.CHECKS:
-            typer.echo(f"{check.name:<12} {check.what}")
-        typer.echo(f"{'tasks':<12} differences between the tasks (--shared)")
+            typer.echo(f"{check.name:<12} {check.description}")
+        typer.echo(f"{'tasks':<12} comparison of all tasks (--shared)")
         return
     if job is None and settings:
         raise ConfigError(

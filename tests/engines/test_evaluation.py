@@ -383,7 +383,7 @@ def test_unknown_estimators_evaluate_themselves(trained):
     estimator.evaluate = lambda *args, **kwargs: {"own": 1}
     kept = RepeatedEvaluation(estimator, pixels)
     assert kept.evaluate("anything") == {"own": 1}
-    assert kept.rebuilds_because == "EstimatorV2 evaluates in its own way" and kept.graphs == 0
+    assert kept.rebuilds_because == "EstimatorV2 overrides methods of the evaluation" and kept.graphs == 0
 
 
 # -- the evaluator ----------------------------------------------------------------------------------------------------

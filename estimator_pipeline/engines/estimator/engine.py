@@ -266,7 +266,7 @@ class _EstimatorTask(TaskController):
             )
         of_spec = tuple(self.train_spec.saving_listeners)
         listeners = of_spec if self.tf_config.is_chief else ()
-        if of_spec and self._saves_by_coordinator() and saving_listeners.are_refused(self.strategy):
+        if of_spec and self._saves_by_coordinator() and saving_listeners.are_rejected(self.strategy):
             hooks.append(saving_listeners.listeners_hook(of_spec, is_chief=self.tf_config.is_chief))
             listeners = ()
         if self._saves_by_coordinator():

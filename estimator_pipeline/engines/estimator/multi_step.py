@@ -78,7 +78,7 @@ class MultiStepExecution:
             return []
         session_hooks.see_hooks()
         hook = _multi_step_hook(self)
-        session_hooks.tell_train_op(estimator, hook.takes)
+        session_hooks.notify_train_op(estimator, hook.takes)
         return [hook]
 
     def pace(self, ends: Iterable[StepInterval] = (), reason: str = "", *, call: str) -> MultiStepProgress:
@@ -101,7 +101,7 @@ class MultiStepExecution:
     def _exchange(self, name: str, value: str) -> dict[str, str]:
         if len(self._tasks) <= 1:
             return {self._chief: value}
-        values = coordination.exchange(f"{_KEY}/{name}", value, own=self._task, tasks=self._tasks, timeout=_AGREE_SECS)
+        values = coordination.exchange(f"{_KEY}/{name}", value, task=self._task, tasks=self._tasks, timeout=_AGREE_SECS)
         assert values is not None
         return values
 

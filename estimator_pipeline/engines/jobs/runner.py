@@ -46,7 +46,7 @@ def run_job(
         PipelineError: See :func:`~estimator_pipeline.engines.estimator.engine.train_and_evaluate`; also errors of
             building the model, the data and the configuration.
     """
-    with missing_peers.told(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals):
+    with missing_peers.job_settings(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals):
         return _run_job(job, recording, os.environ if environ is None else environ)
 
 

@@ -213,7 +213,7 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
         return local
     tasks = [str(task) for task in cluster.training_tasks]
     steps = coordination.exchange(
-        "latest checkpoint", str(local), own=str(tf_config.task), tasks=tasks, timeout=timeout
+        "latest checkpoint", str(local), task=str(tf_config.task), tasks=tasks, timeout=timeout
     )
     if steps is None:
         return local
@@ -243,7 +243,7 @@ def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout
         return local
     tasks = [str(task) for task in cluster.training_tasks]
     changes = coordination.exchange(
-        "changes of the optimizer", json.dumps(local), own=str(tf_config.task), tasks=tasks, timeout=timeout
+        "changes of the optimizer", json.dumps(local), task=str(tf_config.task), tasks=tasks, timeout=timeout
     )
     return local if changes is None else json.loads(changes[str(cluster.chief)])
 
@@ -286,7 +286,7 @@ def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None
     assert tf_config.cluster is not None
     local = len(strategy.extended.worker_devices)
     tasks = [str(task) for task in tf_config.cluster.training_tasks]
-    counts = coordination.exchange("device count", str(local), own=str(tf_config.task), tasks=tasks, timeout=timeout)
+    counts = coordination.exchange("device count", str(local), task=str(tf_config.task), tasks=tasks, timeout=timeout)
     if counts is not None and len(set(counts.values())) > 1:
         raise ClusterError(
             "the workers have different numbers of devices; synchronous training would never finish a step",

@@ -107,7 +107,7 @@ def agree(
         return
     tasks = [str(task) for task in cluster.training_tasks]
     texts = coordination.exchange(
-        about, document(settings, apart), own=str(tf_config.task), tasks=tasks, timeout=timeout
+        about, document(settings, apart), task=str(tf_config.task), tasks=tasks, timeout=timeout
     )
     if texts is None:
         return
