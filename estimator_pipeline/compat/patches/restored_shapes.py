@@ -32,8 +32,8 @@ def apply() -> None:
 
         code = "model-dir/other-model"
 
-        def __init__(self, message: str, **details: str | None) -> None:
-            vars(self).update(_sentence=message, **details)
+        def __init__(self, message: str, *, found: str, hint: str) -> None:
+            self._sentence, self.found, self.hint = message, found, hint
             tf.errors.InvalidArgumentError.__init__(self, None, None, str(self))
 
         @property
