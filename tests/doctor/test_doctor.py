@@ -585,7 +585,7 @@ def test_the_time_to_end(tmp_path):
     assert has(found, "info", "up to 60 s", "KillWait", "--signal=USR1@120")
     environ = slurm(ESTIMATOR_PIPELINE_PREEMPTION_SECS="soon")
     found = told(machine.check_preemption, doctor.Context(environ=environ, job=three(tmp_path)))
-    assert has(found, "error", "'soon' is no number of seconds above 0")
+    assert has(found, "error", "'soon' is not a number of seconds above 0")
     with pytest.raises(CheckSkipped):
         told(machine.check_preemption, doctor.Context())
 

@@ -476,7 +476,7 @@ def test_paths_are_looked_at_when_the_job_is_loaded(section, says):
 def test_the_engine_estimator_says_that_the_section_means_nothing_there(run, warnings):
     run("run.engine=estimator", "train.max_steps=2", "keras.print_learning_rate=true", "keras.backup={every: 3}")
     told = [line for line in warnings if "section keras" in line]
-    assert told == ["The engine estimator reads nothing of the section keras: backup, print_learning_rate"]
+    assert told == ["The engine estimator ignores the section keras: backup, print_learning_rate"]
 
 
 BAD = [

@@ -145,7 +145,7 @@ def test_where_no_checkpoint_is_whole_training_does_not_begin_at_0(model_dir):
         path.write_bytes(b"")
     with pytest.raises(TaskFailedError, match=r"no checkpoint in .* can be restored") as failed:
         run(model_dir, max_steps=20)
-    assert "model.ckpt-10" in str(failed.value) and "give another model_dir" in str(failed.value)
+    assert "model.ckpt-10" in str(failed.value) and "use a different model_dir" in str(failed.value)
 
 
 def test_without_a_state_file_training_begins_anew_and_says_so(model_dir, logged):
