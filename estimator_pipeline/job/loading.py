@@ -168,7 +168,7 @@ def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
     message = str(error.problem or error.context).splitlines()[0].strip()
     twice = re.match(r"found duplicate key \"(.*?)\" with", message)
     if twice:
-        message = f"the key {twice[1]!r} occurs twice in one mapping"
+        message = f"the key {twice[1]!r} appears twice in one mapping"
     return ConfigError(
         f"{place}: {message}." if twice else f"{place}: this is not YAML: {message}.",
         code="job/not-yaml",

@@ -178,7 +178,7 @@ def test_a_message_of_this_package_stays_as_it_is(tmp_path):
         (":f", "':f' does not name a function"),
         ("own.py:", "'own.py:' does not name a function"),
         ("gone.py:f", "the file 'gone.py' does not exist"),
-        ("folder.py:f", "the file 'folder.py' is no file"),
+        ("folder.py:f", "the file 'folder.py' is not a file"),
         ("own_gone.mod:f", "the module 'own_gone.mod' cannot be found"),
         ("own.py:g", "own.py has no function 'g'"),
         ("own.py:f.g", "own.py has no function 'f.g'"),

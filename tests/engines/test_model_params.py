@@ -105,10 +105,10 @@ def test_what_an_own_input_function_gives_is_not_known(job, tmp_path):
     ("params", "message"),
     [
         ({"input_shape": [28, 28, 1]}, r"input_shape \[28, 28, 1\] of the model 'cnn'.*\n.*shape \[8, 8, 1\]"),
-        ({"input_shape": 64}, "input_shape 64 of the model 'cnn' is no shape"),
-        ({"input_shape": [8, "8", 1]}, r"input_shape \[8, '8', 1\] of the model 'cnn' is no shape"),
+        ({"input_shape": 64}, "input_shape 64 of the model 'cnn' is not a shape"),
+        ({"input_shape": [8, "8", 1]}, r"input_shape \[8, '8', 1\] of the model 'cnn' is not a shape"),
         ({"classes": 9}, r"'cnn' has 9 classes.*\n.*labels from 0 to 9"),
-        ({"classes": [10]}, r"classes \[10\] of the model 'cnn' is no number of classes"),
+        ({"classes": [10]}, r"classes \[10\] of the model 'cnn' is not a number of classes"),
     ],
 )
 def test_params_that_do_not_fit_the_data_are_refused(job, params, message):

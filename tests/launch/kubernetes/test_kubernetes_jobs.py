@@ -667,7 +667,7 @@ def test_a_job_that_is_not_there(cluster, command):
     ("words", "says"),
     [
         (["job/digits", "--set", "train.max_steps=1"], "requires a job file, and job/digits is not one"),
-        (["17", "-n", "ns"], "--namespace ns is for jobs in Kubernetes, and 17 is none"),
+        (["17", "-n", "ns"], "--namespace ns is for jobs in Kubernetes, and 17 is not one"),
         ([WORKERS, "--set", "kubernetes.image=null", "-n", "ns"], "no image in a section kubernetes"),
     ],
 )
