@@ -328,7 +328,7 @@ def failing_input_fn():
             {"model": tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(6,))])},
             "the Keras model is not compiled",
         ),
-        ({"steps": 0}, "[argument/bad-value]\n  found: allowed: whole numbers from 1 on\n  hint: give steps"),
+        ({"steps": 0}, "[argument/bad-value]\n  found: allowed: whole numbers from 1 on\n  hint: set steps"),
         ({"steps": -2}, "steps is -2"),
         ({"steps": 2.5}, "steps is 2.5"),
         ({"steps": True}, "steps is True"),
@@ -569,7 +569,7 @@ def test_a_program_of_several_files(program):
         ),
         ({"eval_input_fn": "{train}:nothing"}, [], "eval_input_fn (nothing) returns nothing"),
         ({"estimator": "{folder}/broken.py:f"}, [], "cannot be loaded: ModuleNotFoundError: No module named 'not_inst"),
-        ({"mapping": "twice.yaml"}, [], "twice.yaml, line 2, column 1: the key 'dense/kernel' stands twice"),
+        ({"mapping": "twice.yaml"}, [], "twice.yaml, line 2, column 1: the key 'dense/kernel' appears twice"),
         (
             {"mapping": "absent.yaml"},
             [],

@@ -379,7 +379,7 @@ def test_names_of_variables_are_none(name):
 def test_a_whole_section_is_told_to_be_one(section):
     with pytest.raises(ConfigError, match=f"tolerances.{section}: this is the name of the section") as error:
         Tolerances.of({section: {"weights": "rounding"}})
-    assert "below it: weights" in str(error.value) and "alone" in error.value.hint
+    assert "below it: weights" in str(error.value) and "only" in error.value.hint
 
 
 def test_a_job_is_told_before_it_runs(tmp_path):
