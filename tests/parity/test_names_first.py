@@ -578,7 +578,7 @@ def test_a_program_of_several_files(program):
         (
             {"metric_names": "empty.yaml"},
             [],
-            "[file/bad-format]\n  found: nothing\n  hint: a line for",
+            "[file/bad-format]\n  found: nothing\n  hint: write a line for",
         ),
         (
             {},
