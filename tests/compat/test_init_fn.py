@@ -111,9 +111,9 @@ def test_without_an_init_fn_nothing_is_said(task, targets):
 def test_an_init_fn_that_takes_too_long(targets):
     config = v1.ConfigProto(device_filters=["/job:ps", "/job:worker"])
     word = _PreparationStatus(targets["worker"], config)
-    word.say(_PREPARING)
+    word.set(_PREPARING)
     try:
         with pytest.raises(tf.errors.DeadlineExceededError, match="init_fn"):
-            word.after_preparing(_PREPARING, 0.0)
+            word.wait_until_prepared(_PREPARING, 0.0)
     finally:
-        word.say(2)
+        word.set(2)
