@@ -348,7 +348,7 @@ def test_what_slurm_says(tmp_path):
 
 
 def test_a_scheduler_that_does_not_fit_the_job(tmp_path):
-    assert has(env(slurm(tasks=2), job=three(tmp_path)), "error", "2 tasks started, and the job has 3 tasks")
+    assert has(env(slurm(tasks=2), job=three(tmp_path)), "error", "2 tasks started, but the job has 3 tasks")
     assert has(env({**slurm(), "SLURM_STEP_NUM_TASKS": "x"}), "error", "SLURM_STEP_NUM_TASKS='x'")
     assert has(env({}, job=three(tmp_path), environment="slurm"), "error", "SLURM_JOB_ID is not set")
 
@@ -908,7 +908,7 @@ def test_cells_of_csv_files_are_read_before_anything_starts(tmp_path):
     for filled in ({"dtype": "float32", "default": 40}, ["float32", 40]):
         assert has(found(data.check_data, {"x": filled}), "ok", "21 records")
         text = found(data.check_data, {"x": filled, "age": "int64"})
-        assert has(text, "error", "'age' is no int64", "line 22: 'old'")
+        assert has(text, "error", "'age' is not of type int64", "line 22: 'old'")
         assert has(found(fit.check_model, {"x": filled}), "ok")
         of_text = found(fit.check_model, {"x": filled}, numeric=("x", "city"))
         assert has(of_text, "error", "'wide_deep' takes numbers, but the data have text: city")
