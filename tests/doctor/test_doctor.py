@@ -1124,7 +1124,7 @@ def test_two_tasks_of_one_rank(tmp_path):
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert any("two processes are worker:0 (rank 0 of 2)" in error.what for error in found)
+    assert any("two processes are worker:0 (rank 0 of 2)" in error.message for error in found)
 
 
 FACTS = {
