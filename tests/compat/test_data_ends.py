@@ -56,7 +56,7 @@ def test_a_training_ends_with_the_refusal(tmp_path):
     """Where one graph is kept for all evaluations, too."""
     estimator = tf.estimator.Estimator(model_fn, str(tmp_path))
     specs = tf.estimator.TrainSpec(endless, max_steps=1), tf.estimator.EvalSpec(endless, steps=None)
-    with pytest.raises(InputError, match="leave repeat"):
+    with pytest.raises(InputError, match="remove repeat"):
         ep.train_and_evaluate(estimator, *specs, environ={})
 
 

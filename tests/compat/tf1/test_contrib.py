@@ -423,7 +423,7 @@ def test_mnist_that_is_not_there(tmp_path):
     assert path == str(tmp_path / "data/a.gz") and (tmp_path / "data/a.gz").read_bytes() == b"content"
     with pytest.raises(CompatError) as error:
         datasets.maybe_download("b.gz", str(tmp_path / "data"), (tmp_path / "there/b.gz").as_uri())
-    assert error.value.code == "file/not-found" and error.value.hint == f"put b.gz into {tmp_path / 'data'}"
+    assert error.value.code == "file/not-found" and error.value.hint == f"copy b.gz to {tmp_path / 'data'}"
     assert [each.name for each in (tmp_path / "data").iterdir()] == ["a.gz"]
 
 
