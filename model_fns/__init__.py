@@ -5,7 +5,7 @@
     fn = model_fns.model_fn("cnn", optimizer={"name": "momentum", "learning_rate": 0.05})   # for tf.estimator
     model = model_fns.keras_model("cnn", classes=10)                               # the same layers, plain Keras
 
-In a job file, the input shape and the number of classes default to those of the data (:func:`for_data`).
+In a job file, the input shape and the number of classes default to those of the data (`for_data`).
 
 Each file has `keras_model(params)`, which builds the layers and returns logits, `DEFAULTS` (its parameters), `LOSS`
 and `METRICS`; a model with named columns has `columns(params)`, which returns their names. The models use only the
@@ -52,9 +52,9 @@ def model_fn(name: str, *, params: Mapping[str, Any] | None = None, **options: A
     """Return the `model_fn` of the model `name`.
 
     Args:
-        name: One of :data:`NAMES`.
+        name: One of `NAMES`.
         params: Parameters of the layers, which override the model's `DEFAULTS`.
-        **options: Options of :func:`estimator_pipeline.build_model_fn`; loss and metrics default to the model's.
+        **options: Options of `estimator_pipeline.build_model_fn`; loss and metrics default to the model's.
     """
     import estimator_pipeline
 
@@ -83,7 +83,7 @@ def for_data(
     """Return `params` with the data's input shape and number of classes as defaults.
 
     Args:
-        name: One of :data:`NAMES`.
+        name: One of `NAMES`.
         params: The explicit parameters.
         shapes: Shapes of one record's features by name, without the batch axis; None if unknown.
         classes: The number of classes of the labels; None if unknown.

@@ -37,14 +37,14 @@ def enter(
         environ: The environment variables.
         shape: The cluster.
         environment: Name of the environment to use, "none", or None to detect it.
-        ports: One of :data:`estimator_pipeline.cluster.resolution.PORTS`.
+        ports: One of `estimator_pipeline.cluster.resolution.PORTS`.
         directory: A folder that all tasks share.
         dialect: The dialect in which TF_CONFIG is written.
         whole: Whether this process may run all training tasks where there is no scheduler.
 
     Raises:
         ConfigError: There are several training tasks, and no scheduler has started this process as one of them.
-        PipelineError: See :func:`estimator_pipeline.cluster.resolve`.
+        PipelineError: See `estimator_pipeline.cluster.resolve`.
     """
     from estimator_pipeline.cluster import resolve
     from estimator_pipeline.cluster.detection import NO_ENVIRONMENT

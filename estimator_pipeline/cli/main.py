@@ -1,6 +1,6 @@
 """The `estimator-pipeline` command: a list of subcommands, each imported only when it is called.
 
-To add a subcommand, write `cli/NAME.py` and a line in :data:`COMMANDS`. The file defines
+To add a subcommand, write `cli/NAME.py` and a line in `COMMANDS`. The file defines
 
 * `command`, a function with `typer` annotations (`Annotated[int, typer.Option(...)]`) whose docstring is the
   help text. It prints its result, and raises `typer.Exit(code)` for an exit code other than 0. Raise an error

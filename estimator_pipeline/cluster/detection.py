@@ -105,7 +105,7 @@ _ALLOCATIONS = (
 
 
 def surroundings(environ: Mapping[str, str]) -> Surroundings | None:
-    """Return the allocation around a process that :func:`detect` does not identify as a task, or None.
+    """Return the allocation around a process that `detect` does not identify as a task, or None.
 
     Args:
         environ: The environment variables.

@@ -1,6 +1,6 @@
-"""The parser of TF_CONFIG documents: text to :class:`TFConfig`, or an error with a hint.
+"""The parser of TF_CONFIG documents: text to `TFConfig`, or an error with a hint.
 
-Use it from :mod:`estimator_pipeline.cluster.spec`. Imports no TensorFlow.
+Use it from `estimator_pipeline.cluster.spec`. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "
 
 
 def tf_config_problems(text_or_mapping: str | Mapping[str, Any], *, source: str = "TF_CONFIG") -> list[ClusterError]:
-    """Return all errors in a TF_CONFIG document; :func:`parse_tf_config` raises only the first.
+    """Return all errors in a TF_CONFIG document; `parse_tf_config` raises only the first.
 
     Args:
-        text_or_mapping: As for :func:`parse_tf_config`.
+        text_or_mapping: As for `parse_tf_config`.
         source: The origin, as the prefix of messages.
 
     Returns:
-        The errors, in the order of the document; empty if :func:`parse_tf_config` returns. Parts are checked
+        The errors, in the order of the document; empty if `parse_tf_config` returns. Parts are checked
         independently if their context cannot be read: in a cluster with bad addresses, the other addresses, the
         number of tasks and the task's index.
     """

@@ -92,13 +92,13 @@ class PeerWatch:
     """Detects a lost or hung peer by connecting to its port at intervals.
 
     A port that was never open proves nothing, because it may be unreachable from here. A peer is lost if its port was
-    open and then refuses connections for :func:`grace_secs`. It hangs if its server has sent data before and then sends
+    open and then refuses connections for `grace_secs`. It hangs if its server has sent data before and then sends
     none for as long: its process or machine is stopped, although the kernel accepts connections.
 
     Args:
         task: The peer, for the message.
         address: The address of the peer: "host:port".
-        grace: Seconds without an answer after which it counts as lost; defaults to :func:`grace_secs`.
+        grace: Seconds without an answer after which it counts as lost; defaults to `grace_secs`.
         startup: Seconds within which the peer must answer once, with a warning every minute; None if it may be
             unreachable from here.
         known: Whether this process has already worked with the peer, so that it counts as seen.

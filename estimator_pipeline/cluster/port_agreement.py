@@ -1,7 +1,7 @@
 """Agreed ports: each task binds a port, and the tasks publish their addresses in a shared folder.
 
 There is no race: a port is bound before it is published, and remains bound until the process ends, so no other process
-can get it. TensorFlow's server shares it (see :mod:`estimator_pipeline.cluster.ports`).
+can get it. TensorFlow's server shares it (see `estimator_pipeline.cluster.ports`).
 
 Each task atomically writes two files into a folder that all of them share:
 
@@ -10,7 +10,7 @@ Each task atomically writes two files into a folder that all of them share:
 
 A task is done when every task has seen the same words as this task. Files of an earlier run cannot be mistaken for
 current files, because they do not contain the new words. Once one task is done, all tasks will be, because none writes
-any more. The words together identify the start (:attr:`Agreement.start_id`).
+any more. The words together identify the start (`Agreement.start_id`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def folder_for(directory: str | os.PathLike[str], job_id: str, restart: int) -> 
 
 
 def wait_secs(environ: Mapping[str, str]) -> float:
-    """Return ESTIMATOR_PIPELINE_AGREEMENT_SECS, or :data:`AGREEMENT_SECS`.
+    """Return ESTIMATOR_PIPELINE_AGREEMENT_SECS, or `AGREEMENT_SECS`.
 
     Raises:
         ConfigError: The variable is not a number of seconds above 0.
@@ -138,7 +138,7 @@ def agree(
     """Bind a port, publish it to the other tasks, and wait until all tasks know all ports.
 
     Args:
-        folder: See :func:`folder_for`; created if it does not exist.
+        folder: See `folder_for`; created if it does not exist.
         rank: The rank of this task.
         size: The number of tasks.
         host: The name or address at which the others reach this host.

@@ -24,7 +24,7 @@ REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
 
 
 class HeldPorts:
-    """Ports bound by this process until :meth:`release`, or until a `with` block ends.
+    """Ports bound by this process until `release`, or until a `with` block ends.
 
     Attributes:
         ports: The port numbers, all different.

@@ -63,10 +63,10 @@ def resolve(
         environ: The variables; not modified.
         shape: The job's cluster.
         environment: The name of the environment to use, "none", or None to detect it.
-        ports: One of :data:`PORTS`.
+        ports: One of `PORTS`.
         directory: A folder that all tasks share, for agreed ports; ESTIMATOR_PIPELINE_SHARED_DIR overrides it.
         dialect: The dialect in which TF_CONFIG is written.
-        hostname: See :func:`detect`.
+        hostname: See `detect`.
 
     Returns:
         The result; None if the process is not a task of a cluster. If TF_CONFIG is set, there are no changes.
@@ -131,7 +131,7 @@ def resolve(
 
 
 def port_way(ports: str, detection: Detection, shape: ClusterShape) -> str:
-    """Return the way to choose ports; resolves "auto" of :data:`PORTS`."""
+    """Return the way to choose ports; resolves "auto" of `PORTS`."""
     if ports != "auto":
         return ports
     allocation = detection.allocation

@@ -7,12 +7,12 @@ then the chief. The number of started tasks must equal the number of the job's t
 
 Derived ports: a job's tasks cannot exchange ports before they have any, so each task computes the same ports. The base
 port follows from the job id, and a task's port is the base plus the number of the job's earlier tasks on its host.
-Ports are from :data:`FIRST_PORT` to :data:`LAST_PORT`, below the ephemeral ports (32768 and up on Linux) and
+Ports are from `FIRST_PORT` to `LAST_PORT`, below the ephemeral ports (32768 and up on Linux) and
 Kubernetes's node ports (30000 and up). Numeric ids, which most schedulers use, are spread in order: two jobs with up to
 16 tasks on a host have different ports if their ids differ by less than 1250, and their step and number of restarts
 are the same. Other ids are hashed: two such jobs collide with a probability of 1 in 1250. The step and the number of
 restarts also shift the base. If a port is taken, the task reports it; ESTIMATOR_PIPELINE_PORT_BASE sets a different
-base (the same on every task), and agreed ports (:mod:`~estimator_pipeline.cluster.port_agreement`) cannot be taken.
+base (the same on every task), and agreed ports (`port_agreement`) cannot be taken.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def roles(allocation: Allocation, shape: ClusterShape, addresses: Sequence[str] 
         addresses: "host:port" of each task, by rank; defaults to the allocation's hosts and derived ports.
 
     Raises:
-        ClusterError: See :func:`task_of`; or the hosts are unknown and `addresses` is not set.
+        ClusterError: See `task_of`; or the hosts are unknown and `addresses` is not set.
     """
     if allocation.tf_config is not None:
         return allocation.tf_config
@@ -168,7 +168,7 @@ def port_base(job_id: str, *, most: int, restart: int = 0) -> int:
     """Return the first of a job's ports.
 
     Args:
-        job_id: See :class:`Allocation`. "123" and "123.4" (a step, or an element of an array) count as numbers.
+        job_id: See `Allocation`. "123" and "123.4" (a step, or an element of an array) count as numbers.
         most: The largest number of tasks on a host.
         restart: The number of restarts of the job.
     """

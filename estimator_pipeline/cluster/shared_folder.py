@@ -27,7 +27,7 @@ _ASKED = 16
 
 
 class Neighbours:
-    """The exchange of identities among the tasks of one start, until :meth:`close`.
+    """The exchange of identities among the tasks of one start, until `close`.
 
     Args:
         job: The identifier of this start.
@@ -50,7 +50,7 @@ class Neighbours:
             thread.start()
 
     def apart(self, missing: Sequence[int]) -> str | None:
-        """Describe a task that has answered for :data:`APART_SECS` and is still missing in the folder, or return None.
+        """Describe a task that has answered for `APART_SECS` and is still missing in the folder, or return None.
 
         Args:
             missing: The ranks without a file.

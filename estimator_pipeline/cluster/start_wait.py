@@ -25,7 +25,7 @@ class RollCall:
         task: The name of this task.
         peers: The addresses of the tasks that it waits for, by name.
         leader: The task that must start before others can join, if any.
-        seconds: The timeout; defaults to :func:`~estimator_pipeline.cluster.peers.start_secs`.
+        seconds: The timeout; defaults to `start_secs`.
 
     Attributes:
         seconds: The timeout.
@@ -78,7 +78,7 @@ class RollCall:
         raise error
 
     def look_for_missing(self) -> str | None:
-        """Check like :meth:`look`, but only for tasks that do not answer; None if all answer."""
+        """Check like `look`, but only for tasks that do not answer; None if all answer."""
         try:
             line = self.look()
         except WaitError:

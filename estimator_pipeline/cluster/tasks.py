@@ -1,6 +1,6 @@
 """Tasks, clusters and TF_CONFIG documents in one form for all dialects.
 
-Read by :mod:`estimator_pipeline.cluster.parsing`; use all of it from :mod:`estimator_pipeline.cluster.spec`.
+Read by `estimator_pipeline.cluster.parsing`; use all of it from `estimator_pipeline.cluster.spec`.
 Imports no TensorFlow.
 """
 
@@ -33,7 +33,7 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 """The canonical task types. `master` is read as `chief`."""
 
 DIALECTS = ("canonical", "master", "evaluator_in_cluster")
-"""The dialects that a document can be written in; see :meth:`TFConfig.to_dict`."""
+"""The dialects that a document can be written in; see `TFConfig.to_dict`."""
 
 _JOBS = ("chief", "worker", "ps")
 _ALLOWED_JOBS = "allowed: chief (or master), worker, ps, evaluator"
@@ -157,7 +157,7 @@ class ClusterSpec:
         return self.training_tasks + self._tasks_of("ps")
 
     def address(self, task: Task) -> str:
-        """The "host:port" of a task.
+        """Return the "host:port" of a task.
 
         Raises:
             ClusterError: The cluster has no such task, or no address for the evaluator.
@@ -175,7 +175,7 @@ class ClusterSpec:
         return addresses[task.index]
 
     def rank(self, task: Task) -> int:
-        """A training task's position among the training tasks; its `input_pipeline_id`.
+        """Return a training task's position among the training tasks; its `input_pipeline_id`.
 
         Raises:
             ClusterError: The task does not train (ps, evaluator), or is not in the cluster.
@@ -185,7 +185,7 @@ class ClusterSpec:
         return self.training_tasks.index(task)
 
     def as_dict(self, *, with_evaluator: bool = False) -> dict[str, list[str]]:
-        """The jobs as plain lists: chief, worker, ps, and the evaluator where asked for and known."""
+        """Return the jobs as plain lists: chief, worker, ps, and the evaluator where asked for and known."""
         plain = {name: list(addresses) for name, addresses in self.jobs.items()}
         if with_evaluator and self.evaluator is not None:
             plain["evaluator"] = [self.evaluator]
@@ -277,7 +277,7 @@ class TFConfig:
         return 0
 
     def to_dict(self, dialect: str = "canonical") -> dict[str, Any]:
-        """The document for this task.
+        """Return the document for this task.
 
         Args:
             dialect: "canonical" (a chief is called chief, the evaluator is not in the cluster), "master" (the
@@ -306,7 +306,7 @@ class TFConfig:
         return {**document, **self.extra}
 
     def to_json(self, dialect: str = "canonical") -> str:
-        """:meth:`to_dict` as the text of the environment variable."""
+        """`to_dict` as the text of the environment variable."""
         return json.dumps(self.to_dict(dialect))
 
     def _cluster_in(self, dialect: str) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
 """The list of checks, and the function that runs them.
 
-To add a check, write a function (context) -> findings and add it to :data:`CHECKS`.
+To add a check, write a function (context) -> findings and add it to `CHECKS`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DoctorCheck:
     Attributes:
         name: The name that `--only` and `--skip` take.
         description: One line for `--list`.
-        run: Returns the findings; raises :class:`CheckSkipped` where the check does not apply.
+        run: Returns the findings; raises `CheckSkipped` where the check does not apply.
     """
 
     name: str

@@ -111,7 +111,7 @@ class Context:
 
     @functools.cached_property
     def part(self) -> JobPart:
-        """This process's task; see :class:`JobPart`.
+        """This process's task; see `JobPart`.
 
         Raises:
             ConfigError: There is no environment called `environment`.

@@ -34,7 +34,7 @@ class DoctorFinding:
     """One result of a check.
 
     Attributes:
-        severity: One of :data:`SEVERITIES`.
+        severity: One of `SEVERITIES`.
         message: What was checked and found, with the values; the key "what" in JSON.
         why: Why it matters; empty for "ok".
         hint: What to change; empty for "ok".

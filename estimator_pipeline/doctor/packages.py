@@ -1,6 +1,6 @@
 """Checks of package versions and of environment variables, from package metadata and without imports.
 
-The metadata of TensorFlow and its companions has most requirements. :data:`RULES` adds those that the metadata lacks,
+The metadata of TensorFlow and its companions has most requirements. `RULES` adds those that the metadata lacks,
 each with a reason. A test compares the rules with setup.py.
 """
 

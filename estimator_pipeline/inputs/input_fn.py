@@ -351,7 +351,7 @@ class InputFn:
     Attributes:
         start_step: For training, the global step at which reading starts, or a function that returns it at each
             call. Set it before training starts, to resume from a checkpoint.
-        ledger: For training, the :class:`estimator_pipeline.inputs.ledger.LedgerWriter` for the ids of the records
+        ledger: For training, the `estimator_pipeline.inputs.ledger.LedgerWriter` for the ids of the records
             as they are fetched.
         as_many_for_all: Whether every worker of a synchronous training gets the same number of batches.
     """
@@ -376,7 +376,7 @@ class InputFn:
         return options.global_batch_size if self._training else options.eval_batch_size or options.global_batch_size
 
     def identity(self, num_pipelines: int = 1) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """See :meth:`Inputs.identity`."""
+        """See `Inputs.identity`."""
         return self._data.identity(num_pipelines)
 
     @property
@@ -385,7 +385,7 @@ class InputFn:
         return files_of(self._data._reader(self._training).source)
 
     def follow(self, policy: str | None) -> bool:
-        """See :meth:`Inputs.follow`."""
+        """See `Inputs.follow`."""
         return self._data.follow(policy)
 
     def __call__(self, input_context: Any = None) -> Any:

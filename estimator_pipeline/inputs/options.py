@@ -28,7 +28,7 @@ class InputOptions:
         epochs: Epochs of the training stream; None for a stream without an end.
         drop_remainder: For a finite stream, whether to drop the last, incomplete global batch, or to read it as a
             smaller batch.
-        shard_policy: "auto", "file", "data", "hint" or "off": see :mod:`estimator_pipeline.inputs.sharding`.
+        shard_policy: "auto", "file", "data", "hint" or "off": see `estimator_pipeline.inputs.sharding`.
         worker_seeds: "same"; or "distinct", with the policy "off": each worker reads everything in a different
             order.
         shuffle_window: Data that is not held in memory is shuffled by file, then within windows of this many

@@ -38,7 +38,7 @@ _LISTS = ("float32", "int64", "string")
 
 @dataclass(frozen=True)
 class Partition:
-    """The files that :func:`partition` has written.
+    """The files that `partition` has written.
 
     Attributes:
         folder: The folder.
@@ -155,11 +155,11 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
 
 
 def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
-    """Read a folder of :func:`partition` as an `input_fn`.
+    """Read a folder of `partition` as an `input_fn`.
 
     Args:
         folder: The folder.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required, and
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required, and
             shard_policy="file" gives each worker a separate file.
 
     Returns:

@@ -44,7 +44,7 @@ class Reader:
         return contents(self.source)
 
     def follow(self, policy: str | None) -> bool:
-        """See :meth:`~estimator_pipeline.inputs.input_fn.Inputs.follow`."""
+        """See `follow`."""
         can = self.options.shard_policy == "auto" and self.source.part_names is not None
         self._followed = policy if can else None
         return self._followed is not None

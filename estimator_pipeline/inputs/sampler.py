@@ -126,7 +126,7 @@ class EpochSteps(NamedTuple):
 
 
 def record_ids(sampler: IndexSampler, start: int, stop: int) -> np.ndarray:
-    """The record ids at the stream positions `start` to `stop`.
+    """Return the record ids at the stream positions `start` to `stop`.
 
     Args:
         sampler: The stream's order.
@@ -147,7 +147,7 @@ def record_ids(sampler: IndexSampler, start: int, stop: int) -> np.ndarray:
 
 
 def records_at(sampler: IndexSampler, positions: np.ndarray) -> np.ndarray:
-    """The record ids at any stream positions.
+    """Return the record ids at any stream positions.
 
     Args:
         sampler: The stream's order.
@@ -183,7 +183,7 @@ def records_at(sampler: IndexSampler, positions: np.ndarray) -> np.ndarray:
 
 
 def check_global_batch(global_batch: int, num_replicas: int) -> int:
-    """The batch of each replica, or an error that names the global batches that fit.
+    """Return the batch of each replica, or an error that names the global batches that fit.
 
     Args:
         global_batch: Records a step, over all replicas.
@@ -246,7 +246,7 @@ def even_split(total: int, parts: int, part: int) -> slice:
 
 
 def eval_slice(num_records: int, pipeline: int = 0, num_pipelines: int = 1) -> slice:
-    """The records that one input pipeline evaluates: all pipelines together read each record exactly once.
+    """Return the records that one input pipeline evaluates: all pipelines together read each record exactly once.
 
     Args:
         num_records: Records to evaluate.
@@ -361,7 +361,7 @@ def _epoch_keys(seed: int, epochs: np.ndarray) -> np.ndarray:
 
 
 def _keys(seed: int, tag: int, numbers: np.ndarray, *, rounds: int = _ROUNDS) -> np.ndarray:
-    """The round keys for (seed, tag) and each number; uint64 of shape (rounds, len(numbers))."""
+    """Return the round keys for (seed, tag) and each number; uint64 of shape (rounds, len(numbers))."""
     base = _mix(np.array([(seed + _GOLDEN) & _MASK], dtype=np.uint64))
     base = _mix(base ^ np.uint64(tag * _GOLDEN & _MASK))
     each = _mix(base + numbers.astype(np.uint64) * np.uint64(_GOLDEN))

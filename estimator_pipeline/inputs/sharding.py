@@ -183,7 +183,7 @@ class EvalShards:
         return self.steps * self.replicas.local
 
     def ids(self, index: int) -> np.ndarray:
-        """The record ids of batch `index` of this pipeline; int64."""
+        """Return the record ids of batch `index` of this pipeline; int64."""
         cut = even_split(self.records, self.num_batches, index)
         return np.arange(self.start + cut.start, self.start + cut.stop, dtype=np.int64)
 

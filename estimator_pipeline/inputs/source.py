@@ -265,7 +265,7 @@ def files_of(source: Source) -> dict[str, str]:
 
 
 def contents(source: Source) -> dict[str, str]:
-    """Return the digests of the files by the names of :func:`files_of`."""
+    """Return the digests of the files by the names of `files_of`."""
     digests = {name: source.digest(path) for name, path in files_of(source).items()}
     return {name: digest for name, digest in digests.items() if digest is not None}
 

@@ -60,10 +60,10 @@ def make_job(data: Mapping[str, Any], *, source: str = "the job", overrides: Seq
     Args:
         data: The content of a job file; not modified.
         source: The prefix of messages.
-        overrides: As for :func:`load_job`.
+        overrides: As for `load_job`.
 
     Raises:
-        ConfigError: As for :func:`load_job`, without lines.
+        ConfigError: As for `load_job`, without lines.
     """
     places = Places(source)
     plain = _plain(data, (), places, ())
@@ -73,7 +73,7 @@ def make_job(data: Mapping[str, Any], *, source: str = "the job", overrides: Seq
 
 
 def dump_job(job: Job, *, defaults: bool = False) -> str:
-    """Return the YAML text of a job file; :func:`load_job` reads the same job from it.
+    """Return the YAML text of a job file; `load_job` reads the same job from it.
 
     Args:
         job: The job.

@@ -14,7 +14,7 @@ PLACEHOLDER = "???"
 
 
 def placeholders_in(data: Any) -> list[Problem]:
-    """Return a problem for each field that holds :data:`PLACEHOLDER`, in a job of plain values."""
+    """Return a problem for each field that holds `PLACEHOLDER`, in a job of plain values."""
     return [
         Problem(
             path,

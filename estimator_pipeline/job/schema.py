@@ -1,4 +1,4 @@
-"""The schema of the job file and the checks across its sections; see :class:`Job`."""
+"""The schema of the job file and the checks across its sections; see `Job`."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def kind_of(variable: str) -> str:
 class Sizes:
     """The largest magnitude in each series so far, which bounds the absolute part of a tolerance.
 
-    A series is one of :data:`KINDS`; slots have a series for each slot name. All weights share a series: a single
+    A series is one of `KINDS`; slots have a series for each slot name. All weights share a series: a single
     weight may be pure rounding noise, such as a bias before BatchNormalization, and is measured against the others.
     """
 
@@ -96,10 +96,10 @@ class Tolerances:
     """The tolerance of each compared quantity.
 
     Attributes:
-        explicit: Maps a compared quantity (one of :data:`KINDS`, or a pattern of variable names) to its tolerance. The
+        explicit: Maps a compared quantity (one of `KINDS`, or a pattern of variable names) to its tolerance. The
             last match counts; without a match the default applies.
         defaults: Maps kinds to tolerances, instead of those for rounding; see
-            :mod:`estimator_pipeline.parity.jobs.default_tolerances`.
+            `estimator_pipeline.parity.jobs.default_tolerances`.
     """
 
     explicit: Mapping[str, Tolerance] = dataclasses.field(default_factory=dict)
@@ -130,7 +130,7 @@ class Tolerances:
         return cls(explicit, defaults or {})
 
     def number(self, kind: str, sizes: Sizes | None = None) -> Tolerance:
-        """Return the tolerance of one of :data:`KINDS`, bounded by the size of its series if `sizes` is set."""
+        """Return the tolerance of one of `KINDS`, bounded by the size of its series if `sizes` is set."""
         tolerance = self.explicit.get(kind, self._default(kind))
         return tolerance if sizes is None else tolerance.of_series(sizes.of(kind))
 

@@ -83,7 +83,7 @@ def require_no_arguments(function: Callable[..., Any], *, reference: str, field:
     """Reject a function that cannot be called without arguments.
 
     Args:
-        function: From :func:`load_function`.
+        function: From `load_function`.
         reference: The reference to the function.
         field: The field or option of the reference.
 
@@ -107,7 +107,7 @@ def call_function(function: Callable[..., Any], *, reference: str, field: str) -
     """Call a user function without arguments; report its errors with file and line.
 
     Args:
-        function: From :func:`load_function`.
+        function: From `load_function`.
         reference: The reference to the function.
         field: The field or option of the reference.
 
@@ -151,7 +151,7 @@ def own_code(
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception in one line: its type and the start of its message; see :func:`error_lines.described`."""
+    """Return an exception in one line: its type and the start of its message; see `error_lines.described`."""
     return described(type(error).__name__, str(error))
 
 

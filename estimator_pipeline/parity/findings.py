@@ -105,7 +105,7 @@ class StepState:
 
 
 def variables(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """The floating-point variables of a kind, as float64; see `estimator_pipeline.job.tolerances.kind_of`."""
+    """Return the floating-point variables of a kind, as float64; see `estimator_pipeline.job.tolerances.kind_of`."""
     return {
         name: value.astype(np.float64)
         for name, value in values.items()

@@ -106,7 +106,7 @@ def contradiction(source: str, message: str, *, found: str, hint: str) -> Cluste
 
 
 def required(environ: Mapping[str, str], name: str, *, source: str) -> str:
-    """A variable's text without outer whitespace.
+    """Return a variable's text without outer whitespace.
 
     Raises:
         ClusterError: It is not set, or empty.
@@ -123,7 +123,7 @@ def required(environ: Mapping[str, str], name: str, *, source: str) -> str:
 
 
 def whole_number(environ: Mapping[str, str], name: str, *, source: str, default: int | None = None) -> int:
-    """A variable that holds a whole number from 0 on; `default` where it is not set.
+    """Return a variable that holds a whole number from 0 on; `default` where it is not set.
 
     Raises:
         ClusterError: It is something else, or not set and without a default.
@@ -142,7 +142,7 @@ def whole_number(environ: Mapping[str, str], name: str, *, source: str, default:
 
 
 def in_file(environ: Mapping[str, str], name: str, *, source: str) -> list[list[str]]:
-    """The words of each line of the file that a variable names; empty lines are left out.
+    """Return the words of each line of the file that a variable names; empty lines are left out.
 
     Raises:
         ClusterError: The variable is not set, the file cannot be read, or has no line.
@@ -164,7 +164,7 @@ def in_file(environ: Mapping[str, str], name: str, *, source: str) -> list[list[
 
 
 def own_place(hosts: Sequence[str], hostname: str, *, source: str, variable: str) -> int:
-    """The place of this machine in a list of hosts, each named once; domain names may be left out on either side.
+    """Return the index of this machine in a list of distinct hosts; domain names are optional on either side.
 
     Raises:
         ClusterError: It is not in the list, or fits two names of it.
@@ -191,7 +191,7 @@ def on_own_host(
     restart: int = 0,
     notes: tuple[str, ...] = (),
 ) -> Allocation:
-    """The allocation of a scheduler that gives hosts and numbers no processes: one task a host, in its order."""
+    """Return the allocation of a scheduler that lists hosts only: one task a host, in its order."""
     once = tuple(dict.fromkeys(hosts))
     rank = own_place(once, hostname, source=source, variable=variable)
     return Allocation(

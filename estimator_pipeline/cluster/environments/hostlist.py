@@ -34,7 +34,7 @@ def expand_hosts(text: str, *, source: str = "slurm", variable: str = "the host 
         The names, in the order of the text.
 
     Raises:
-        ClusterError: The text is not a host list, or has more than :data:`MAX_HOSTS` names.
+        ClusterError: The text is not a host list, or has more than `MAX_HOSTS` names.
     """
     hosts: list[str] = []
     for item in _split(text, source=source, variable=variable):
@@ -74,7 +74,7 @@ def expand_counts(text: str, *, source: str = "slurm", variable: str = "the coun
 
 
 def _split(text: str, *, source: str, variable: str) -> list[str]:
-    """The items between the commas outside of brackets."""
+    """Return the items between the commas outside of brackets."""
     items, depth, start = [], 0, 0
     for i, letter in enumerate(text):
         if letter == "[":

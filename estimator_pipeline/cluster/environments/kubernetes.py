@@ -1,4 +1,4 @@
-"""Kubernetes: pods of an Indexed Job, of a JobSet, and of a StatefulSet. (Kubeflow's TFJob sets TF_CONFIG.)
+"""Kubernetes: pods of an Indexed Job, of a JobSet, and of a StatefulSet. Kubeflow's TFJob sets TF_CONFIG.
 
 * Indexed Job: the pods have JOB_COMPLETION_INDEX, and the host names JOB-INDEX. With a headless Service and
   `subdomain` they find each other by name: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
@@ -138,7 +138,7 @@ def _check_role(role: str, *, source: str, hint: str) -> None:
 
 
 def _without_role(base: str, role: str, *, source: str) -> str:
-    """The name that the Jobs of all roles have in common."""
+    """Return the name that the Jobs of all roles have in common."""
     _check_role(role, source=source, hint="set it to what the Job's pods do.")
     stem = base.removesuffix(f"-{role}")
     if stem == base or not stem:
@@ -152,7 +152,7 @@ def _without_role(base: str, role: str, *, source: str) -> str:
 
 
 def _base_of(name: str, index: int, *, source: str, variable: str) -> str:
-    """The Job's name: the host name without the index at its end."""
+    """Return the Job's name: the host name without the index at its end."""
     # Kubernetes truncates the host name of a pod whose name is longer than 63 characters, but keeps the index.
     match = re.fullmatch(r"(.+)-([0-9]+)", name.split(".")[0])
     if match is None or int(match[2]) != index:

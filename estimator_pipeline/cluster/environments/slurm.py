@@ -95,7 +95,7 @@ class Slurm:
         )
 
     def _hosts(self, environ: Mapping[str, str], size: int) -> tuple[str, ...] | None:
-        """The host of each rank, or None where no variable settles it."""
+        """Return the host of each rank, or None where no variable settles it."""
         nodes, counts = _step_nodes(environ, source=self.name)
         if sum(counts) != size:
             raise contradiction(
@@ -155,7 +155,7 @@ class Slurm:
 
 
 def distribute(nodes: Sequence[str], counts: Sequence[int], *, kind: str, plane: int = 1) -> list[str]:
-    """The node of each rank, as `srun --distribution` places them.
+    """Return the node of each rank, as `srun --distribution` places them.
 
     Args:
         nodes: In Slurm's order.
@@ -192,7 +192,7 @@ def _step_nodes(environ: Mapping[str, str], *, source: str) -> tuple[list[str], 
 
 
 def _het_groups(environ: Mapping[str, str], nodes: Sequence[str], *, source: str) -> list[list[str]] | None:
-    """The step's nodes, component by component; all in one where there are none; None where that is not clear."""
+    """Return the step's nodes by component: one component if there are none, None if it is not clear."""
     size = whole_number(environ, "SLURM_HET_SIZE", source=source, default=1)
     if size <= 1:
         return [list(nodes)]

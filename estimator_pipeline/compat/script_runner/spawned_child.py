@@ -59,7 +59,7 @@ class _WaitForTensorFlow(importlib.abc.MetaPathFinder):
 
 
 def _install_before(name: str, *args: Any, **options: Any) -> Any:
-    """Replacement of `__import__` until TensorFlow is imported, which must then have TensorFlow 1's names."""
+    """Return replacement of `__import__` until TensorFlow is imported, which must then have TensorFlow 1's names."""
     if name.partition(".")[0] != "tensorflow":
         return _import(name, *args, **options)
     builtins.__import__ = _import

@@ -1,7 +1,7 @@
 """Checks of the input data: files exist, record counts, and even shards.
 
 Without `deep` the checks do not use TensorFlow. They read names, sizes, the description of a prepared TFDS data set,
-the record counts of .npz files and of uncompressed TFRecord files up to :data:`COUNTED_BYTES`, and the first cells of
+the record counts of .npz files and of uncompressed TFRecord files up to `COUNTED_BYTES`, and the first cells of
 CSV files.
 """
 

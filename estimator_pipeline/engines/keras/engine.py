@@ -63,7 +63,7 @@ def train_and_evaluate(
     Args:
         plan: The job's plan.
         tf_config: Cluster and task of this process.
-        settings: See :class:`~estimator_pipeline.engines.lifecycle.task.TrainOptions`.
+        settings: See `TrainOptions`.
         environ: Environment for the rendezvous and the launcher's progress file; `os.environ` by default.
 
     Returns:
@@ -217,7 +217,7 @@ class KerasTask(TaskController):
             checkpoint: Its `tf.train.Checkpoint`.
             path: Path of the saved checkpoint.
             changed: Changes of the optimizer since then, see
-                :func:`~estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
+                `optimizer_changes`.
         """
         if not changed:
             keras_checkpoints.restore(checkpoint, path, whole=True)

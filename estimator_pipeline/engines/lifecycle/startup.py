@@ -138,7 +138,7 @@ def meet(
         one.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: See :meth:`Rendezvous.wait`.
+        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
     """
     cluster = rendezvous.tf_config.cluster
     assert cluster is not None
@@ -176,7 +176,7 @@ def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
         timeout: Seconds to wait for the chief's status.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: See :meth:`Rendezvous.wait`.
+        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
     """
     tf = compat.tensorflow()
     if tf.io.gfile.exists(to):
@@ -233,7 +233,7 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
 
 
 def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout: float) -> dict[str, list[Any]]:
-    """Return the chief's :func:`identity.optimizer_changes`, on all workers of synchronous training.
+    """Return the chief's `identity.optimizer_changes`, on all workers of synchronous training.
 
     Raises:
         WaitError: A task did not report its changes in time.

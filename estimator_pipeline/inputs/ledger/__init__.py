@@ -7,8 +7,8 @@
     print(ledger.check(records))      # records read twice or never, missing steps
 
 ================= =================================================================================
-`read`            a folder's :class:`Ledger`: attempts, runs, the steps that count, their records
-`check`           a :class:`LedgerReport`: findings and notes
+`read`            a folder's `Ledger`: attempts, runs, the steps that count, their records
+`check`           a `LedgerReport`: findings and notes
 `fingerprints`    the ids of records of a user input function
 `LedgerWriter`    the writer for an engine
 ================= =================================================================================

@@ -18,7 +18,7 @@ class Epochs:
     """A checker that gets a stream's steps in ascending order and reports records read twice or never.
 
     Args:
-        facts: Metadata of the data, of any pipeline; see :mod:`estimator_pipeline.inputs.ledger.plans`.
+        facts: Metadata of the data, of any pipeline; see `estimator_pipeline.inputs.ledger.plans`.
         report: The report for the findings.
         who: The task of the stream; empty if all workers read one stream.
     """

@@ -99,10 +99,10 @@ def parse(data: bytes) -> Iterator[Block | int]:
 
 
 def encode_rows(generation: int, first: int, batches: np.ndarray | Sequence[np.ndarray]) -> bytes:
-    """The payload of a block of batches.
+    """Return the payload of a block of batches.
 
     Args:
-        generation: see :class:`Rows`.
+        generation: see `Rows`.
         first: the number of the first batch.
         batches: ids, int64 or uint64 (fingerprints): [batches, records], or one array for each batch.
     """
@@ -127,12 +127,12 @@ def generation_of(payload: bytes) -> int:
 
 
 def first_of(payload: bytes) -> int:
-    """The number of the first batch in a payload."""
+    """Return the number of the first batch in a payload."""
     return int(_ROWS.unpack_from(payload)[1])
 
 
 def sizes_of(payload: bytes) -> np.ndarray:
-    """The records in each batch of a payload; int64."""
+    """Return the records in each batch of a payload; int64."""
     _, _, count, size = _ROWS.unpack_from(payload)
     if size >= 0:
         return np.full(count, size, dtype=np.int64)

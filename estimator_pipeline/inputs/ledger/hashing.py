@@ -81,7 +81,7 @@ def _sums(leaf: np.ndarray | Sparse, records: int, key: np.ndarray) -> np.ndarra
 
 
 def _placed(words: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """The sum of each row's words, each mixed with its place; a word of zeros adds nothing."""
+    """Return the sum of each row's words, each mixed with its place; a word of zeros adds nothing."""
     if not words.shape[1]:
         return np.zeros(len(words), dtype=np.uint64)
     places = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GOLDEN + key

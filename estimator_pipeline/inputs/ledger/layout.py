@@ -96,7 +96,7 @@ def planned(facts: Sequence[Mapping[str, Any]], tasks: Sequence[str], steps: Ite
     """Return what tasks would read.
 
     Args:
-        facts: Metadata of each task's data; see :mod:`estimator_pipeline.inputs.ledger.plans`.
+        facts: Metadata of each task's data; see `estimator_pipeline.inputs.ledger.plans`.
         tasks: The names of the tasks, in the same order.
         steps: The steps, from 1; steps after the end of the data are left out.
     """

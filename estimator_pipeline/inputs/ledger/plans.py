@@ -1,4 +1,4 @@
-"""Metadata of a plan of :mod:`estimator_pipeline.inputs.sharding`, as plain values from which it can be recomputed.
+"""Metadata of a plan of `estimator_pipeline.inputs.sharding`, as plain values from which it can be recomputed.
 
 A ledger stores this metadata, so that it can be checked without the data and the job file.
 """

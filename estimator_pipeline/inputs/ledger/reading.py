@@ -34,7 +34,7 @@ class Generation:
     """The batches of one iterator over the data.
 
     Attributes:
-        facts: Metadata of the data; see :meth:`estimator_pipeline.inputs.ledger.LedgerWriter.stream`.
+        facts: Metadata of the data; see `estimator_pipeline.inputs.ledger.LedgerWriter.stream`.
     """
 
     def __init__(self, facts: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ __all__ = ["check_fingerprints"]
 def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int, int] | None) -> None:
     """Check by content that the records were read evenly.
 
-    Workers may divide the data in three correct ways (:mod:`estimator_pipeline.testing.shard_checks`): one common
+    Workers may divide the data in three correct ways (`estimator_pipeline.testing.shard_checks`): one common
     order, separate shards, or each worker reads everything.
 
     Args:

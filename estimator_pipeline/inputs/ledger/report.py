@@ -29,7 +29,7 @@ class LedgerFinding:
     """A problem in a ledger.
 
     Attributes:
-        kind: One of :data:`KINDS`.
+        kind: One of `KINDS`.
         text: The description.
     """
 

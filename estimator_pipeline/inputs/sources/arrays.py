@@ -30,7 +30,7 @@ def from_arrays(
         eval: The same for evaluation.
         features_key: The name of the feature if `features` is one array; the model gets it as a tensor.
         label_key: The name of the label if `labels` is one array.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.

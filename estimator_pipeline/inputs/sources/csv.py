@@ -52,13 +52,13 @@ def from_csv(
             empty cell). With a header the columns to read, in any order; without one all columns, in the
             order of the files. None, with a header, reads all columns as float32.
         label_key: The column of the label, or a sequence of columns (a dict of tensors then).
-        weight_key: The column with the weight of each record (see :mod:`estimator_pipeline.models.sample_weights`), a
+        weight_key: The column with the weight of each record (see `estimator_pipeline.models.sample_weights`), a
             further label, so that labels are a dict of tensors.
         features_key: The model's input: one name for its tensor, a sequence for a dict, None for a dict of all
             columns except the labels. Each feature is a tensor of shape (batch,).
         header: Whether the first line of each file names its columns.
         delimiter: The delimiter, one character.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.
@@ -301,11 +301,11 @@ def _no_header(path: str) -> InputError:
 def examine(
     paths: Sequence[str], *, columns: Mapping[str, Any], header: bool, delimiter: str, limit: int
 ) -> tuple[int, ...] | None:
-    """Read and check files like :func:`from_csv`, without keeping the data.
+    """Read and check files like `from_csv`, without keeping the data.
 
     Args:
         paths: The files.
-        columns: As for :func:`from_csv`.
+        columns: As for `from_csv`.
         header: Whether the first line of each file names its columns.
         delimiter: The delimiter.
         limit: The number of bytes to read, split equally among the files.

@@ -35,7 +35,7 @@ def from_tfds(
     environ: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Inputs:
-    """An `input_fn` from a TensorFlow Datasets data set.
+    """Return an `input_fn` from a TensorFlow Datasets data set.
 
     `digits` is embedded and needs no network. Others are read where their files are; where they are not
     prepared yet, they are downloaded if there is a network.
@@ -48,13 +48,13 @@ def from_tfds(
             the data set's supervised input.
         label_key: The label, or a sequence of labels (a dict of tensors then); by default the supervised
             target.
-        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so
+        weight_key: What weighs each record (see `estimator_pipeline.models.sample_weights`): one label more, so
             that labels are a dict of tensors.
         data_dir: Where the prepared files are, or are to be.
         download: Whether to download and prepare a data set that is not there. That starts TensorFlow's
             runtime, so make a MultiWorkerMirroredStrategy before, or prepare the data set beforehand.
         environ: Where TFDS_DATA_DIR, XDG_CACHE_HOME, HOME and proxies are looked up; os.environ by default.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.
@@ -272,8 +272,9 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
 
 
 def catalogue() -> list[str]:
-    """The names of the data sets that TensorFlow Datasets knows; none where it is not installed. Takes half a second,
-    and imports no TensorFlow.
+    """Return the names of all data sets of TensorFlow Datasets; none if it is not installed.
+
+    Takes half a second and imports no TensorFlow.
     """
     try:
         import tensorflow_datasets as tfds
@@ -331,7 +332,7 @@ def _not_there(name: str, builder: Any, why: str) -> InputError:
 
 
 def prepare_elsewhere(name: str, looked_in: str) -> str:
-    """What a person can do for a data set that is not there and cannot be downloaded."""
+    """Return what a person can do for a data set that is not there and cannot be downloaded."""
     return (
         f"on a machine with a network run `tfds build {name} --data_dir=DIR` (or tfds.load), copy DIR here and name it "
         f"as data_dir, input.data_dir or TFDS_DATA_DIR (looked in {looked_in}); or use the embedded data set "

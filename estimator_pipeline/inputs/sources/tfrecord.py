@@ -45,7 +45,7 @@ def from_tfrecord(
     environ: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Inputs:
-    """An `input_fn` from TFRecord files of tf.train.Example.
+    """Return an `input_fn` from TFRecord files of tf.train.Example.
 
     The first reading of a file walks through it to find where its records begin; the result is kept in the
     user's cache (XDG_CACHE_HOME or ~/.cache), so that later processes open only the files that they read.
@@ -58,13 +58,13 @@ def from_tfrecord(
             JPEG, BMP or GIF; "raw float32[28,28]" for the bytes of an array; "varlen int64" for a list of any
             length.
         label_key: The label, or a sequence of labels (a dict of tensors then).
-        weight_key: The feature with the weight of each record (see :mod:`estimator_pipeline.models.sample_weights`),
+        weight_key: The feature with the weight of each record (see `estimator_pipeline.models.sample_weights`),
             a further label, so that labels are a dict of tensors.
         features_key: The model's input: one name for its tensor, a sequence for a dict, None for a dict of all
             features except the labels.
         compression: "" or "GZIP"; None takes "GZIP" for names that end in .gz.
         environ: Where XDG_CACHE_HOME and HOME are looked up; os.environ by default.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.
@@ -166,7 +166,7 @@ class ExampleSource(Source):
             }
 
     def check_first(self) -> None:
-        """Compares the first record with the feature spec, so that most mistakes show before a job starts.
+        """Compare the first record with the feature spec, so that most mistakes show before a job starts.
 
         Raises:
             InputError: A feature is missing, or of another type or size.

@@ -225,7 +225,7 @@ def write_index(path: str) -> tuple[int, bool]:
 
 
 def _beside(path: str) -> np.ndarray | None:
-    """Return the index beside a file, in the form of :func:`index_file`; None without one."""
+    """Return the index beside a file, in the form of `index_file`; None without one."""
     there = path + INDEX_SUFFIX
     try:
         text = Path(there).read_bytes()
@@ -401,7 +401,7 @@ class IndexedTFRecords:
         return len(index)
 
     def digest(self, path: str) -> str:
-        """Return the digest of a file: of the checksums of all records, or see :func:`sampled`."""
+        """Return the digest of a file: of the checksums of all records, or see `sampled`."""
         if path not in self._digests:
             if self.compression:
                 self._opened(path)
@@ -434,7 +434,7 @@ class IndexedTFRecords:
         """Read all records of a file, and return their number.
 
         Raises:
-            InputError: A record is damaged; see :meth:`read`.
+            InputError: A record is damaged; see `read`.
         """
         count = len(self._opened(path)[1])
         for begin in range(0, count, _AT_A_TIME):

@@ -155,7 +155,7 @@ class Toleration(Section):
 
 
 class _PodFields(Section):
-    """What pods of a role, or of all roles, have; see :class:`Pods`.
+    """What pods of a role, or of all roles, have; see `Pods`.
 
     Fields:
         cpu: Requested CPUs. No limit is set.

@@ -68,10 +68,10 @@ class PodPatch(Section):
     """A part of a pod, in Kubernetes's fields, that is merged into the generated pod.
 
     Mappings are merged, and null removes a field. In lists with a merge key (containers, volumes, env and so on:
-    :data:`KEYS`) elements with the same key are merged and others are added. Every other list is replaced.
+    `KEYS`) elements with the same key are merged and others are added. Every other list is replaced.
 
     Fields:
-        metadata: See :class:`PatchedMetadata`.
+        metadata: See `PatchedMetadata`.
         spec: As `spec.template.spec` of a Job.
     """
 

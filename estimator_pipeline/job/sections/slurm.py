@@ -123,7 +123,7 @@ class SlurmResources(Section):
 
 
 class SlurmSection(SlurmResources):
-    """Options of `estimator-pipeline submit slurm`. The fields of :class:`SlurmResources` apply to all roles.
+    """Options of `estimator-pipeline submit slurm`. The fields of `SlurmResources` apply to all roles.
 
     Fields:
         job_name: Name in the queue. null: the job's name.
@@ -199,7 +199,7 @@ class SlurmSection(SlurmResources):
 
 
 def of_resources(section: SlurmResources) -> dict[str, Any]:
-    """Return the fields of :class:`SlurmResources` that are set."""
+    """Return the fields of `SlurmResources` that are set."""
     fields = {name: getattr(section, name) for name in SlurmResources.model_fields}
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -32,7 +32,7 @@ _FOLLOWS = "it is computed from moving statistics, which are rounded otherwise"
 def of_job(
     job: Any, *, engines: Sequence[str], variables: Iterable[str], devices: Iterable[str] = ()
 ) -> Mapping[str, Tolerance]:
-    """What is compared -> its tolerance by default; what is missing has that of `Tolerances`, for rounding.
+    """Return what is compared -> its tolerance by default; what is missing has that of `Tolerances`, for rounding.
 
     Args:
         job: as it was trained.

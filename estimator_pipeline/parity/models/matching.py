@@ -87,7 +87,7 @@ def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
 
 
 def canonical_of(names: Iterable[str], whose: str, kept: Mapping[str, str | None] | None = None) -> Mapping[str, str]:
-    """The canonical names of one side's variables, see `estimator_pipeline.utils.variable_names.canonical`.
+    """Return the canonical names of one side's variables, see `estimator_pipeline.utils.variable_names.canonical`.
 
     Args:
         names: of the variables.
