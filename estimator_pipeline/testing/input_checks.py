@@ -56,7 +56,7 @@ def parameters_are_known(subject: InputSubject) -> str | None:
 
 @define(_COMMON)
 def returns_batches(subject: InputSubject) -> str | None:
-    """Return it returns a readable Dataset or tensors, of features or (features, labels), for every pipeline."""
+    """It returns a readable Dataset or tensors, of features or (features, labels), for every pipeline."""
     base = subject.base()
     for _ in subject.each():
         pass
@@ -121,7 +121,7 @@ def every_pipeline_gets_data(subject: InputSubject) -> str | None:
 
 @define(_COMMON)
 def per_replica_batch(subject: InputSubject) -> str | None:
-    """Return the batch size per replica is the global batch size divided by the number of replicas."""
+    """The batch size per replica is the global batch size divided by the number of replicas."""
     subject.require_records()
     base, expected = max(subject.base().sizes, default=0), subject.options.global_batch_size
     sizes = {layout: max(size for s in pipelines for size in (*s.sizes, 0)) for layout, pipelines in subject.each()}
@@ -165,7 +165,7 @@ def per_replica_batch(subject: InputSubject) -> str | None:
 
 @define(_TRAINING)
 def shards_cover(subject: InputSubject) -> str | None:
-    """Return the pipelines of a job together read every record."""
+    """The pipelines of a job together read every record."""
     subject.require_whole()
     universe, base = subject.universe(), subject.base()
     options = subject.options
@@ -279,7 +279,7 @@ def evaluation_ends(subject: InputSubject) -> str | None:
 
 @define(_EVALUATION)
 def evaluation_reads_every_record_once(subject: InputSubject) -> str | None:
-    """Return evaluation reads every record exactly once."""
+    """Evaluation reads every record exactly once."""
     subject.ends()
     subject.require_whole()
     universe, base, options = subject.universe(), subject.base(), subject.options

@@ -39,7 +39,7 @@ def parameters_are_known(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def sample_is_readable(subject: ModelSubject) -> str | None:
-    """Return the sample batch can be read."""
+    """The sample batch can be read."""
     return f"{subject.sample().rows} rows"
 
 
@@ -100,7 +100,7 @@ def can_be_called_again(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def training_runs(subject: ModelSubject) -> str | None:
-    """Return a few training steps run on the sample batch."""
+    """A few training steps run on the sample batch."""
     losses = subject.training().losses
     return f"losses: {', '.join(f'{loss:.6g}' for loss in losses)}"
 
@@ -183,7 +183,7 @@ def _is_zero(subject: ModelSubject, name: str) -> bool:
 
 @define(_CHECKS)
 def statistics_move_in_training(subject: ModelSubject) -> str | None:
-    """Return moving statistics, such as BatchNorm's, are updated with each training step."""
+    """Moving statistics, such as BatchNorm's, are updated with each training step."""
     run = subject.training()
     names = [name for name in subject.statistics_of(list(run.before)) if not subject.is_frozen(name)]
     if not names:
@@ -211,7 +211,7 @@ def statistics_move_in_training(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def evaluation_runs(subject: ModelSubject) -> str | None:
-    """Return evaluation of one batch runs from the checkpoint of training."""
+    """Evaluation of one batch runs from the checkpoint of training."""
     metrics = subject.evaluation(0).metrics
     return ", ".join(f"{name} = {value:.6g}" for name, value in sorted(metrics.items()) if np.ndim(value) == 0)
 
@@ -300,7 +300,7 @@ def learning_rate_follows_global_step(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def replicas_equal_one_batch(subject: ModelSubject) -> str | None:
-    """Return the combined gradients of two replicas equal those of one replica with both batches."""
+    """The combined gradients of two replicas equal those of one replica with both batches."""
     rows = subject.sample().rows
     if rows < 2:
         raise Skip("the sample batch has one row; two are needed")
@@ -343,7 +343,7 @@ def replicas_equal_one_batch(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def export_answers_as_predict(subject: ModelSubject) -> str | None:
-    """Return a SavedModel loads in plain TensorFlow in a new graph, and gives the same outputs as predict()."""
+    """A SavedModel loads in plain TensorFlow in a new graph, and gives the same outputs as predict()."""
     expected, folder, sample = subject.steady_predictions(), subject.exported(), subject.sample()
     tf = subject.tf
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
