@@ -189,11 +189,11 @@ def test_a_folder_that_was_made_for_nothing_is_taken_away(tmp_path):
     for error in (ConfigError("no"), KeyboardInterrupt()):
         for name in ("new/inner", "before/inner", "before"):
             with pytest.raises(type(error)), folders.kept_if_used(tmp_path / name):
-                folders.prepare(tmp_path / name, option="--folder", what="the runs")
+                folders.prepare(tmp_path / name, option="--folder", contents="the runs")
                 raise error
     assert os.listdir(tmp_path) == ["before"] and not os.listdir(tmp_path / "before")
     with folders.kept_if_used(tmp_path / "new" / "inner"):
-        folders.prepare(tmp_path / "new" / "inner", option="--folder", what="the runs")
+        folders.prepare(tmp_path / "new" / "inner", option="--folder", contents="the runs")
         (tmp_path / "new" / "file").write_text("")
     assert os.listdir(tmp_path / "new") == ["file"]
 

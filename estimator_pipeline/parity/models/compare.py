@@ -30,9 +30,9 @@ from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.parity import folders, graph_facts, known_differences
 from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.diagnosis.diagnose import FIRST_DIFFERENCE, Facts
-from estimator_pipeline.parity.diagnosis.optimizers import other_options, told_options
+from estimator_pipeline.parity.diagnosis.optimizers import format_options, other_options
 from estimator_pipeline.parity.export_answers import ExportEvaluation, evaluation_of, loss_of_batch_means, predicted
-from estimator_pipeline.parity.findings import told_names
+from estimator_pipeline.parity.findings import format_names
 from estimator_pipeline.parity.jobs import metadata as about
 from estimator_pipeline.parity.models import inspection, matching
 from estimator_pipeline.parity.models.arguments import InputFns, check_arguments
@@ -269,7 +269,7 @@ def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
     if not others:
         return []
     return [
-        f"neither side trains {told_names(others)}, and they did not begin alike: the Estimator was set to the Keras "
+        f"neither side trains {format_names(others)}, and they did not begin alike: the Estimator was set to the Keras "
         "model's values; what was to be loaded into both (a table, a checkpoint) is to be looked at"
     ]
 
@@ -287,7 +287,7 @@ def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[
         notes += known_differences.of_session(pair.estimator.config.session_config)
     if found.equal and (others := other_options(facts)):
         notes.append(
-            f"the optimizers' options are not the same ({told_options(ENGINES, others)}), which did not show in "
+            f"the optimizers' options are not the same ({format_options(ENGINES, others)}), which did not show in "
             + counted(len(found.steps), "step")
         )
     return notes
@@ -350,7 +350,9 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
             return outcome
         recorded = initial_of(writer.folder)
         if new := [name for name in made(trained=True) if name not in recorded]:
-            outcome.notes += [f"variables that the Keras model makes as it trains were not compared: {told_names(new)}"]
+            outcome.notes += [
+                f"variables that the Keras model makes as it trains were not compared: {format_names(new)}"
+            ]
         if pair.asked:
             # Not by `predict`: under a strategy each replica would read moving statistics of its own.
             with _at_work("the Keras model's answer"):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.parity.findings import told_names
+from estimator_pipeline.parity.findings import format_names
 
 __all__ = ["RecordFormats", "common_formats"]
 
@@ -56,7 +56,7 @@ def common_formats(theirs: Any, ours: Any) -> RecordFormats:
     if any(left):
         what = _told(left)
         if both:
-            names = told_names([_name(one) for one, _ in both], _SHOWN)
+            names = format_names([_name(one) for one, _ in both], _SHOWN)
             notes = (f"of the records only {names} were compared: {what}",)
         else:
             notes = (f"which records were read was not compared, for nothing is in the same form in both: {what}",)
@@ -151,7 +151,7 @@ def _described(leaves: Mapping[Path, Any]) -> str:
     formats: dict[str, list[str]] = {}
     for path, leaf in leaves.items():
         formats.setdefault(_form(leaf), []).append(_name(path))
-    return ", ".join(f"{told_names(names, _SHOWN)}: {form}" for form, names in formats.items())
+    return ", ".join(f"{format_names(names, _SHOWN)}: {form}" for form, names in formats.items())
 
 
 def _form(leaf: Any) -> str:

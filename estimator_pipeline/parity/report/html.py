@@ -39,7 +39,7 @@ def prepare(folder: str | os.PathLike[str]) -> Path:
     Raises:
         ConfigError: it is a file, or cannot be written to.
     """
-    return folders.prepare(folder, option="--report", what="the report", files=(HTML, JSON))
+    return folders.prepare(folder, option="--report", contents="the report", files=(HTML, JSON))
 
 
 def write_report(
