@@ -144,7 +144,8 @@ def _of_metric(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
         threshold = second.get("threshold") or 0.5
         notes.append(
             f"tf.compat.v1.metrics.{kind} counts every value except 0 as positive, Keras values above {threshold}: "
-            f"pass the former classes, not probabilities, or use tf.compat.v1.metrics.{kind}_at_thresholds with [{threshold}]"
+            f"pass the former classes, not probabilities, or use tf.compat.v1.metrics.{kind}_at_thresholds with "
+            f"[{threshold}]"
         )
     if kind == "accuracy" and keras in _CLASSES and "classes" not in first:
         notes.append(

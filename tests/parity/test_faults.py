@@ -290,7 +290,7 @@ def test_assert_parity(tmp_path):
 
     options = {"input_fn": data(), "mapping": MAPPING, "steps": 3}
     assert assert_parity(**pair(None), folder=tmp_path / "equal", **options).equal
-    with pytest.raises(ParityError, match=r"not equal: they part at step 1 of 3(.|\n)*BatchNorm: estimator"):
+    with pytest.raises(ParityError, match=r"not equal: they first differ at step 1 of 3(.|\n)*BatchNorm: estimator"):
         assert_parity(**pair("dropped updates"), folder=tmp_path / "fault", **options)
 
 

@@ -87,7 +87,7 @@ def test_random_numbers():
     (note,) = known.of_random(("estimator", "keras"), (layers, layers))
     assert "(dropout_0, dropout_1, dropout_2, dropout_3, …): a session and a tf.function" in note
     (note,) = known.of_random(("estimator", "keras"), (["dropout"], []))
-    assert "(dropout, in estimator alone)" in note
+    assert "(dropout, only in estimator)" in note
     (note,) = known.of_random(("keras", "keras3"), (["a"], ["a"]))
     assert "Keras 3 draws other numbers" in note and "session" not in note
     assert known.of_random(("estimator", "keras"), ([], [])) == []

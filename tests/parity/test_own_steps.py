@@ -408,7 +408,7 @@ def test_a_model_that_was_trained_before(compared):
     ours = model()
     ours.fit(evaluated()(), verbose=0)
     found = compared(ours)
-    assert "keras begins at step 3" in summary(found) and "a model that was trained before" in summary(found)
+    assert "keras starts at step 3" in summary(found) and "a model that was trained before" in summary(found)
 
 
 @nightly

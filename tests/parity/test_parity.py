@@ -91,12 +91,12 @@ def layers(params):
     [
         (
             "regulariser",
-            ["not equal: they part at step 1 of 10", "  loss: beyond"],
+            ["not equal: they first differ at step 1 of 10", "  loss: beyond"],
             "Not equal: estimator and keras part at step 1 of 10, in the loss, by",
         ),
         (
             "name",
-            ["not equal: they part before the first step", "  variables: hidden/kernel: estimator has it, keras has",
+            ["not equal: they first differ before the first step", "  variables: hidden/kernel: estimator has it, keras has",
              "note: estimator was not trained, for it cannot start from the other's values: its logs: "],
             "Not equal: estimator and keras part before the first step: hidden/kernel: estimator has it",
         ),

@@ -278,7 +278,7 @@ def test_names_and_steps_of_one_side(report):
     for sentence in (
         "variable dense/offset: estimator has it, keras has not",
         "variable dense/bias: keras has it, estimator has not",
-        "steps 6 to 7, 9: made by keras alone",
+        "steps 6 to 7, 9: run by keras only",
     ):
         assert page.said.count(sentence) == 1
     for name, (has, has_not) in {"dense/offset": ENGINES, "dense/bias": ENGINES[::-1]}.items():
@@ -333,7 +333,7 @@ def test_one_step(report):
 
 def test_no_steps_in_common(report):
     page = report(made(steps=0, only=(("keras", 1),)))
-    assert "step 1: made by keras alone" in page.said and not page.charts
+    assert "step 1: run by keras only" in page.said and not page.charts
 
 
 def test_many_variables(report):

@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be(tmp_path):
         (tmp_path / "file", "it is a file"),
         (tmp_path / "file" / "below", "Not a directory"),
         (Path("/proc/runs"), "No such file or directory"),
-        (tmp_path / "half", f"{tmp_path}/half/keras is no folder"),
+        (tmp_path / "half", f"{tmp_path}/half/keras is not a folder"),
     ):
         with pytest.raises(ConfigError) as error:
             run_parity(JOB, settings=["run.seed=1"], folder=folder)

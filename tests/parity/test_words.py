@@ -121,7 +121,7 @@ def test_equal_training_is_called_so(ends, where, says):
     assert headline(found) == f"not equal: 5 steps are equal, they part in {where}"
     assert tally.verdict(found) == f"Not equal: 5 steps of estimator and keras are equal, they part in {where}{says}."
     assert "at step" not in text.summary(found) and "they part at step" not in render(found)
-    assert headline(made(steps=1, **ends)).startswith("not equal: 1 step is equal, they part in the")
+    assert headline(made(steps=1, **ends)).startswith("not equal: 1 step is equal, they differ in the")
 
 
 def test_more_than_one_answer_is_counted():
@@ -134,14 +134,14 @@ def test_more_than_one_answer_is_counted():
 
 def test_fewer_steps_that_are_equal():
     found = made(steps=2, asked=5, metrics=MAE)
-    assert headline(found).startswith("not equal: 2 steps are equal of 5 asked for, they part in the final evaluation")
+    assert headline(found).startswith("not equal: 2 steps are equal of 5 asked for, they differ in the final evaluation")
     none = made(steps=0, metrics=MAE)
-    assert headline(none).startswith("not equal: estimator and keras have made no step in common, they part in the")
+    assert headline(none).startswith("not equal: estimator and keras have run no step in common, they differ in the")
 
 
 def test_what_parts_in_training_is_told_as_before():
     found = made(read={3: ([1, 2], [1, 3])}, metrics=MAE)
-    assert headline(found) == "not equal: they part at step 3 of 5"
+    assert headline(found) == "not equal: they first differ at step 3 of 5"
     assert tally.verdict(found).startswith("Not equal: estimator and keras part at step 3 of 5, in the records of")
     assert "they part at step 3" in render(found)
 
@@ -167,7 +167,7 @@ def test_metrics_of_one_side_and_arrays_are_named():
         )
     )
     assert headline(found).endswith(
-        "f1 of estimator alone, f2 of keras alone, recall of another shape, "
+        "f1 only in estimator, f2 only in keras, recall of different shape, "
         "precision[1] 0.6 in estimator and 0.9 in keras"
     )
 
@@ -263,7 +263,7 @@ def test_arrays_are_readable_in_the_table():
 def test_checksums_are_counted_and_not_measured(other, says):
     found = made(read={step: (range(1, 17), other if step == 2 else range(1, 17)) for step in range(1, 6)})
     said = text.summary(found).splitlines()
-    assert said[:2] == ["not equal: they part at step 2 of 5", f"  {RECORDS}: {says}"]
+    assert said[:2] == ["not equal: they first differ at step 2 of 5", f"  {RECORDS}: {says}"]
     assert found.first_fault[1].message == f"{RECORDS}: {says}"
     assert tally.verdict(found) == f"Not equal: estimator and keras part at step 2 of 5, in the {RECORDS}: {says}."
     document = json.loads(json.dumps(text.document(found)))
@@ -303,7 +303,7 @@ def test_records_that_were_compared_in_part():
     assert ", the same records for each" in headline(made(read=read, notes=(note,))), "what a note says is no fact"
     partly = made(read=read, records_in_part=True)
     assert headline(partly) == (
-        "equal: 5 steps, what was compared of the records was the same for each, 2 variables after each"
+        "equal: 5 steps, the same compared parts of the records for each, 2 variables after each"
     )
     assert "records" not in headline(made())
 
@@ -324,7 +324,7 @@ def test_one_of_a_kind_is_no_plural():
     )
     page = render(found)
     assert "Their 1 input or output is the same" in page and "1 variable over all steps, the worst first" in page
-    assert headline(made(steps=2, only=(("keras", 3),))) == "not equal: 1 step was made by one of them alone"
+    assert headline(made(steps=2, only=(("keras", 3),))) == "not equal: 1 step was run by only one of them"
     assert headline(made(steps=2, only=(("keras", 3), ("keras", 4)))).startswith("not equal: 2 steps were made by one")
     many = {f"layer_{number:03d}/kernel": KERNEL for number in range(MOST_ROWS + 1)}
     assert "1 more variable is left out here: 1 bit-equal" in render(made(variables=many))
