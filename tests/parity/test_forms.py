@@ -151,17 +151,17 @@ def test_nothing_in_the_same_form():
         tf.data.Dataset.from_tensor_slices((PARTS, Y)).batch(4).element_spec,
         tf.data.Dataset.from_tensor_slices((X, hot(Y))).batch(4).element_spec,
     )
-    assert not found.told
+    assert not found.compared
     assert found.notes == (
         "which records were read was not compared, for nothing is in the same form in both: Keras is given the rest in "
         "another form (b: float32 [4], z: float32 [2], labels: float32 [1] in the Estimator; features: float32 [6], "
         "labels: float32 [2] in Keras)",
     )
     texts = common_formats((tf.TensorSpec([None], tf.string),), (tf.TensorSpec([None], tf.float32),))
-    assert not texts.told and "features: string [] in the Estimator; features: float32 [] in Keras" in texts.notes[0]
+    assert not texts.compared and "features: string [] in the Estimator; features: float32 [] in Keras" in texts.notes[0]
     # What is not known beforehand is taken for the same.
     shapeless = common_formats((tf.TensorSpec(None),), (tf.TensorSpec([None, 3], tf.int32),))
-    assert shapeless.told and not shapeless.notes
+    assert shapeless.compared and not shapeless.notes
 
 
 def test_the_same_form_is_told_as_it_is():
