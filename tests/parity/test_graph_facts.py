@@ -136,7 +136,7 @@ def test_random_numbers_of_a_keras_model():
     assert random_of_model(model, tf.constant(X)) == (["own/dropout"], [])
     names, notes = random_of_model(model, tf.constant(X[:, :2]))
     assert not names and notes[0].startswith(
-        "whether the Keras model draws random numbers of its own is not known: ValueE"
+        "whether the Keras model draws random numbers is unknown: ValueE"
     )
 
 

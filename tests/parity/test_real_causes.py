@@ -203,7 +203,7 @@ def test_a_clipping_that_one_side_forgets(compared, side):
     assert (finding.name, finding.side) == (
         "clipping",
         side,
-    ) and "has the length 0.05 to which it is clipped" in finding.message
+    ) and "has the norm 0.05 to which it is clipped" in finding.message
 
 
 def test_biases_that_the_mapping_mixes_up(compared):

@@ -106,7 +106,7 @@ def test_fewer_steps_than_asked(compared):
     found = compared(list(sgd())[:4], list(sgd())[:4], steps=6)
     assert not found.equal and names(found) == ["steps"]
     assert tally.verdict(found) == "Not equal: estimator and keras both ran 3 of the 6 steps."
-    assert "3 steps of the 6 that were asked for were made by both" in found.findings[0].message
+    assert "3 steps of the 6 requested were run by both" in found.findings[0].message
 
 
 @pytest.mark.parametrize("asked", [6, None])

@@ -92,7 +92,7 @@ def test_moving_statistics_are_made_otherwise():
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"engines": ("keras", "keras3")}, "Keras 3 has kernels of its own"),
+        ({"engines": ("keras", "keras3")}, "Keras 3 has different kernels"),
         ({"settings": ["model.mixed_precision=true"]}, "in 16 bits"),
         (
             {
@@ -105,7 +105,7 @@ def test_moving_statistics_are_made_otherwise():
             },
             "a session and a tf.function may fuse",
         ),
-        ({"devices": ["CPU", "NVIDIA H100"]}, "NVIDIA H100 adds up in no fixed order"),
+        ({"devices": ["CPU", "NVIDIA H100"]}, "NVIDIA H100 sums in no fixed order"),
         ({"settings": ["run.session_config={inter_op_parallelism_threads: 1}"]}, "run.session_config"),
     ],
 )

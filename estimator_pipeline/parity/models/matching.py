@@ -297,8 +297,8 @@ def to_compare(
         sides += [f"{_listed(alone)} (only the Keras model)"] if alone else []
         subject = f"only {_listed(both)} was compared, and not " if both else "nothing was compared: "
         notes.append(
-            f"of the evaluation {subject}{'; '.join(sides)}: match metrics with `metric_names` (--metric-names), Keras's "
-            "to the Estimator's"
+            f"of the evaluation {subject}{'; '.join(sides)}: match metrics with `metric_names` (--metric-names), "
+            "Keras's to the Estimator's"
         )
     if _LOSS in theirs and _LOSS not in both:
         subject = "the Estimator's is a mean of batch means"
