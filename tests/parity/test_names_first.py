@@ -650,7 +650,5 @@ def test_variables_of_one_name():
     ]
     with pytest.raises(ConfigError, match="the Keras model has several variables of one name: dense/kernel:0"):
         matching.canonical_of([*names, "dense/kernel:0"], "the Keras model")
-    with pytest.raises(
-        ConfigError, match="variables of the Estimator have the same name: a/iter:0 and global_step:0"
-    ):
+    with pytest.raises(ConfigError, match="variables of the Estimator have the same name: a/iter:0 and global_step:0"):
         matching.canonical_of(["global_step:0", "a/iter:0"][::-1], "the Estimator")

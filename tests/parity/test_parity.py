@@ -96,7 +96,8 @@ def layers(params):
         ),
         (
             "name",
-            ["not equal: they first differ before the first step", "  variables: hidden/kernel: estimator has it, keras has",
+            ["not equal: they first differ before the first step",
+             "  variables: hidden/kernel: estimator has it, keras has",
              "note: estimator was not trained, because it cannot start from the other's values: its logs: "],
             "Not equal: estimator and keras first differ before the first step: hidden/kernel: estimator has it",
         ),

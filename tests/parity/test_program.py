@@ -56,7 +56,8 @@ def test_metrics_that_have_another_threshold_are_explained(parity):
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-3000:]
     assert "  first difference: step 5, metric recall is " in done.stdout
     assert (
-        "note: recall: tf.compat.v1.metrics.recall counts every value except 0 as positive, Keras values above 0.5" in done.stdout
+        "note: recall: tf.compat.v1.metrics.recall counts every value except 0 as positive, Keras values above 0.5"
+        in done.stdout
     )
 
 

@@ -226,7 +226,9 @@ def test_a_difference_at_step_3(report):
 
     finals = {"estimator": {"accuracy": 0.75}, "keras": {"accuracy": 0.5}}
     page = report(made(change=change, finals=finals, losses=lambda step: (1.0, 1.0 if step < 4 else 1.5)))
-    assert "Not equal: estimator and keras first differ at step 3 of 5, in the variable dense/bias, by 0.125" in page.said
+    assert (
+        "Not equal: estimator and keras first differ at step 3 of 5, in the variable dense/bias, by 0.125" in page.said
+    )
     assert [attributes["class"] for tag, attributes in page.tags if attributes.get("id") == "verdict"] == [
         "verdict bad"
     ]
@@ -274,7 +276,9 @@ def test_names_and_steps_of_one_side(report):
         return values
 
     page = report(made(change=change, only=(("keras", 6), ("keras", 7), ("keras", 9))))
-    assert "Not equal: estimator and keras first differ before the first step: dense/offset: estimator has it" in page.said
+    assert (
+        "Not equal: estimator and keras first differ before the first step: dense/offset: estimator has it" in page.said
+    )
     for sentence in (
         "variable dense/offset: estimator has it, keras has not",
         "variable dense/bias: keras has it, estimator has not",
@@ -437,9 +441,7 @@ def test_findings_notes_and_answers(report):
     name = "signature predict, output logits"
     answers = compare({name: np.float32([1, 2])}, {name: np.float32([1, 2.5])}, sides=ENGINES)
     page = report(made(findings=(finding,), notes=("random layers (dropout)",), answers=answers))
-    assert page.tables["Cause of the difference"] == [
-        ["loss scaling", "2 times <the> other's|look at: divide by it"]
-    ]
+    assert page.tables["Cause of the difference"] == [["loss scaling", "2 times <the> other's|look at: divide by it"]]
     assert "Note: random layers (dropout)." in page.said
     ((told, absolute, *_, verdict),) = page.tables["Answers of the exported models"][1:]
     assert told.startswith(f"{name}|") and (absolute, verdict) == ("0.5", "beyond tolerance")

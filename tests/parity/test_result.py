@@ -222,7 +222,8 @@ def test_predictions(compared):
     found = compared(sgd(), sgd(), answers=tuple(answers))
     assert [finding.kind for finding in found.findings] == ["prediction"] and not found.equal
     assert tally.verdict(found) == (
-        "Not equal: 6 steps of estimator and keras are equal, they differ in the predictions: logits, by 1 (relative 1)."
+        "Not equal: 6 steps of estimator and keras are equal, they differ in the predictions: logits, "
+        "by 1 (relative 1)."
     )
 
 

@@ -134,7 +134,9 @@ def test_more_than_one_answer_is_counted():
 
 def test_fewer_steps_that_are_equal():
     found = made(steps=2, asked=5, metrics=MAE)
-    assert headline(found).startswith("not equal: 2 steps are equal of 5 requested, they differ in the final evaluation")
+    assert headline(found).startswith(
+        "not equal: 2 steps are equal of 5 requested, they differ in the final evaluation"
+    )
     none = made(steps=0, metrics=MAE)
     assert headline(none).startswith("not equal: estimator and keras have run no step in common, they differ in the")
 
@@ -142,7 +144,9 @@ def test_fewer_steps_that_are_equal():
 def test_what_parts_in_training_is_told_as_before():
     found = made(read={3: ([1, 2], [1, 3])}, metrics=MAE)
     assert headline(found) == "not equal: they first differ at step 3 of 5"
-    assert tally.verdict(found).startswith("Not equal: estimator and keras first differ at step 3 of 5, in the records of")
+    assert tally.verdict(found).startswith(
+        "Not equal: estimator and keras first differ at step 3 of 5, in the records of"
+    )
     assert "first difference: step 3" in render(found)
 
 
@@ -265,7 +269,9 @@ def test_checksums_are_counted_and_not_measured(other, says):
     said = text.summary(found).splitlines()
     assert said[:2] == ["not equal: they first differ at step 2 of 5", f"  {RECORDS}: {says}"]
     assert found.first_fault[1].message == f"{RECORDS}: {says}"
-    assert tally.verdict(found) == f"Not equal: estimator and keras first differ at step 2 of 5, in the {RECORDS}: {says}."
+    assert (
+        tally.verdict(found) == f"Not equal: estimator and keras first differ at step 2 of 5, in the {RECORDS}: {says}."
+    )
     document = json.loads(json.dumps(text.document(found)))
     sizes = ("absolute", "relative", "rtol_of_max", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
     for told in (document["first_fault"], *document["steps"][1]["records"]["differences"]):
@@ -325,7 +331,9 @@ def test_one_of_a_kind_is_no_plural():
     page = render(found)
     assert "Their 1 input or output is the same" in page and "1 variable over all steps, the worst first" in page
     assert headline(made(steps=2, only=(("keras", 3),))) == "not equal: 1 step was run by only one of them"
-    assert headline(made(steps=2, only=(("keras", 3), ("keras", 4)))).startswith("not equal: 2 steps were run by only one")
+    assert headline(made(steps=2, only=(("keras", 3), ("keras", 4)))).startswith(
+        "not equal: 2 steps were run by only one"
+    )
     many = {f"layer_{number:03d}/kernel": KERNEL for number in range(MOST_ROWS + 1)}
     assert "1 more variable is left out here: 1 bit-equal" in render(made(variables=many))
     answers = ({"predictions a": KERNEL}, {"predictions a": -KERNEL})
