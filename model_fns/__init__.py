@@ -1,15 +1,15 @@
-"""Models, one a file, by name: for job files, and as Python.
+"""Built-in models by name, one per file, for job files and for Python.
 
     import model_fns
 
     fn = model_fns.model_fn("cnn", optimizer={"name": "momentum", "learning_rate": 0.05})   # for tf.estimator
     model = model_fns.keras_model("cnn", classes=10)                               # the same layers, plain Keras
 
-A job file's model takes the shape of its input and its number of classes from the data (:func:`for_data`).
+In a job file, the input shape and the number of classes default to those of the data (`for_data`).
 
-Each file has `keras_model(params)`, which builds the layers and gives logits, `DEFAULTS` (its parameters), `LOSS` and
-`METRICS`; one that takes named columns has `columns(params)`, which gives their names. They use the public API of
-estimator_pipeline alone: a model of your own looks the same.
+Each file has `keras_model(params)`, which builds the layers and returns logits, `DEFAULTS` (its parameters), `LOSS`
+and `METRICS`; a model with named columns has `columns(params)`, which returns their names. The models use only the
+public API of estimator_pipeline: custom models have the same structure.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ __all__ = ["NAMES", "for_data", "get", "keras_model", "model_fn"]
 
 
 def get(name: str) -> ModuleType:
-    """The module of the model `name`.
+    """Return the module of the model `name`.
 
     Raises:
-        ConfigError: there is no such model.
+        ConfigError: There is no such model.
     """
     if name not in NAMES:
         raise ConfigError(
-            f"the model {name!r} is not known",
+            f"the model {name!r} is unknown",
             code="argument/unknown-name",
             found=f"models in model_fns/: {', '.join(NAMES)}",
-            hint="name one of these, or point model.function at your own",
+            hint="use one of these, or set model.function to a custom model",
         )
     return importlib.import_module(f"model_fns.{name}")
 
 
 def keras_model(name: str, **params: Any) -> Any:
-    """The plain Keras model: call it on a batch of features, it gives logits."""
+    """Return the plain Keras model, which maps a batch of features to logits."""
     module = get(name)
     return module.keras_model(complete(name, params))
 
 
 def model_fn(name: str, *, params: Mapping[str, Any] | None = None, **options: Any) -> Callable[..., Any]:
-    """The `model_fn` of the model `name`.
+    """Return the `model_fn` of the model `name`.
 
     Args:
-        name: one of :data:`NAMES`.
-        params: parameters of the layers, over the model's `DEFAULTS`.
-        **options: of :func:`estimator_pipeline.build_model_fn`; loss and metrics default to the model's own.
+        name: One of `NAMES`.
+        params: Parameters of the layers, which override the model's `DEFAULTS`.
+        **options: Options of `estimator_pipeline.build_model_fn`; loss and metrics default to the model's.
     """
     import estimator_pipeline
 
@@ -63,12 +63,12 @@ def model_fn(name: str, *, params: Mapping[str, Any] | None = None, **options: A
 
 
 def with_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """`options` with the model's own loss where they name none, and its metrics where the loss is its own."""
+    """Return `options` with the model's default loss, and with its default metrics for that loss."""
     module = get(name)
-    found = {"loss": module.LOSS, **options}
-    if found["loss"] == module.LOSS:
-        found.setdefault("metrics", module.METRICS)
-    return found
+    merged = {"loss": module.LOSS, **options}
+    if merged["loss"] == module.LOSS:
+        merged.setdefault("metrics", module.METRICS)
+    return merged
 
 
 def for_data(
@@ -80,89 +80,89 @@ def for_data(
     loss: str | None = None,
     text: Collection[str] = (),
 ) -> dict[str, Any]:
-    """`params` with what the data tell of those that are not given: the shape of the input, the number of classes.
+    """Return `params` with the data's input shape and number of classes as defaults.
 
     Args:
-        name: one of :data:`NAMES`.
-        params: what is given.
-        shapes: of one record's features by name, without the batch axis; None: not known.
-        classes: how many the labels have; None: not known.
-        loss: the loss; None: the model's own.
-        text: the names of the features that are text.
+        name: One of `NAMES`.
+        params: The explicit parameters.
+        shapes: Shapes of one record's features by name, without the batch axis; None if unknown.
+        classes: The number of classes of the labels; None if unknown.
+        loss: The loss; None for the model's default.
+        text: The names of text features.
 
     Raises:
-        ConfigError: what is given does not fit the data, or the data do not fit the model.
+        ConfigError: The parameters do not match the data, or the data do not match the model.
     """
     module = get(name)
-    told: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if shapes and "input_shape" in module.DEFAULTS:
         if len(shapes) > 1:
             raise ConfigError(
-                f"the model {name!r} takes one tensor, and the data give several features",
+                f"the model {name!r} takes one tensor, but the data have several features",
                 code="model/features-mismatch",
                 found=", ".join(sorted(shapes)),
-                hint="name one of them as input.features_key, or take another model, such as wide_deep",
+                hint="set input.features_key to one of them, or use a different model, such as wide_deep",
             )
         shape = next(iter(shapes.values()))
         if shape is not None:
-            told["input_shape"] = _input_shape(name, params, shape)
+            defaults["input_shape"] = _input_shape(name, params, shape)
     if hasattr(module, "columns"):
         columns = module.columns(complete(name, params))
         _check_columns(name, columns, shapes or {})
         text = [column for column in columns if column in text]
     if text:
         raise ConfigError(
-            f"the model {name!r} takes numbers, and the data give text: {', '.join(sorted(text))}",
+            f"the model {name!r} takes numbers, but the data have text: {', '.join(sorted(text))}",
             code="model/features-mismatch",
-            hint="give the column a type of numbers, write ids in its place, or take a model.function that looks it up",
+            hint="use a numeric type for the column, write ids instead, or set model.function to a model with a lookup",
         )
-    # With another loss, `classes` are outputs.
+    # With other losses, `classes` is the number of outputs.
     if classes is not None and (loss or module.LOSS) == "sparse_categorical_crossentropy":
-        told["classes"] = classes
-        given = _sizes(name, params, "classes", what="number of classes", many=False)
-        if given is not None and given[0] < classes:
+        defaults["classes"] = classes
+        explicit = _sizes(name, params, "classes", noun="number of classes", many=False)
+        if explicit is not None and explicit[0] < classes:
             raise ConfigError(
-                f"the model {name!r} has {given[0]} classes, and the data more",
+                f"the model {name!r} has {explicit[0]} classes, but the data have more",
                 code="model/features-mismatch",
                 found=f"labels from 0 to {classes - 1}",
-                hint=f"leave model.params.classes out, or set it to {classes} at least",
+                hint=f"leave model.params.classes out, or set it to at least {classes}",
             )
-    return {**told, **params}
+    return {**defaults, **params}
 
 
 def _check_columns(name: str, columns: Sequence[str], shapes: Mapping[str, Sequence[int | None] | None]) -> None:
     missing = [column for column in columns if column not in shapes] if shapes else []
     if missing:
         raise ConfigError(
-            f"the model {name!r} takes columns that the data do not give: {', '.join(missing)}",
+            f"the model {name!r} takes columns that the data do not have: {', '.join(missing)}",
             code="model/features-mismatch",
             found=f"features of the data: {', '.join(sorted(shapes))}",
-            hint="correct the names in model.params, or take another model for these data, such as dnn",
+            hint="correct the names in model.params, or use a different model for these data, such as dnn",
         )
     for column in columns:
         shape = shapes.get(column)
         if shape is not None and (len(shape) > 1 or (len(shape) == 1 and shape[0] not in (1, None))):
             raise ConfigError(
-                f"the model {name!r} takes one value a record of its column {column!r}, and the data give more",
+                f"the model {name!r} takes one value per record from the column {column!r}, but the data have more",
                 code="model/features-mismatch",
                 found=f"records of the shape {_shape_text(shape)}",
-                hint="leave it out of model.params, or take another model for these data, such as dnn",
+                hint="leave it out of model.params, or use a different model for these data, such as dnn",
             )
 
 
 def _input_shape(name: str, params: Mapping[str, Any], shape: Sequence[int | None]) -> tuple[int | None, ...]:
     if None in shape:
         raise ConfigError(
-            f"the model {name!r} needs inputs of one shape, and the data have none",
+            f"the model {name!r} needs inputs of one shape, but the shapes of the data differ",
             code="model/features-mismatch",
             found=f"records of the shape {_shape_text(shape)}",
-            hint="bring them to one size first: in the files, or in an own input function (input.source: function)",
+            hint="convert them to one size: in the files, or in a user input function (input.source: function)",
         )
-    given = _sizes(name, params, "input_shape", what="shape", many=True)
-    # Keras adds or drops a last axis of 1 by itself.
-    if given is not None and _without_ones(given) != _without_ones(shape):
+    explicit = _sizes(name, params, "input_shape", noun="shape", many=True)
+    # Keras automatically adds or drops a last axis of size 1.
+    if explicit is not None and _without_ones(explicit) != _without_ones(shape):
         raise ConfigError(
-            f"the input_shape {_shape_text(given)} of the model {name!r} is not that of the data",
+            f"the input_shape {_shape_text(explicit)} of the model {name!r} does not match the data",
             code="model/features-mismatch",
             found=f"records of the shape {_shape_text(shape)}",
             hint="leave model.params.input_shape out: the model takes it from the data",
@@ -170,15 +170,15 @@ def _input_shape(name: str, params: Mapping[str, Any], shape: Sequence[int | Non
     return tuple(shape)
 
 
-def _sizes(name: str, params: Mapping[str, Any], key: str, *, what: str, many: bool) -> Sequence[int] | None:
-    """A parameter that is one whole number from 1 on, or several; None: it is not given."""
-    given = params.get(key)
-    if given is None:
+def _sizes(name: str, params: Mapping[str, Any], key: str, *, noun: str, many: bool) -> Sequence[int] | None:
+    """Return a parameter of one or several whole numbers from 1 on, or None if it is not set."""
+    value = params.get(key)
+    if value is None:
         return None
-    sizes = given if many else [given]
+    sizes = value if many else [value]
     if not isinstance(sizes, list | tuple) or not sizes or any(type(size) is not int or size < 1 for size in sizes):
         raise ConfigError(
-            f"{key} {given!r} of the model {name!r} is no {what}",
+            f"{key} {value!r} of the model {name!r} is not a {noun}",
             code="argument/bad-value",
             hint=f"leave model.params.{key} out: the model takes it from the data",
         )
@@ -186,10 +186,10 @@ def _sizes(name: str, params: Mapping[str, Any], key: str, *, what: str, many: b
 
 
 def _without_ones(shape: Sequence[int | None]) -> tuple[int | None, ...]:
-    found = tuple(shape)
-    while found and found[-1] == 1:
-        found = found[:-1]
-    return found
+    sizes = tuple(shape)
+    while sizes and sizes[-1] == 1:
+        sizes = sizes[:-1]
+    return sizes
 
 
 def _shape_text(shape: Sequence[int | None]) -> str:
@@ -197,10 +197,10 @@ def _shape_text(shape: Sequence[int | None]) -> str:
 
 
 def complete(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's defaults with `params` over them.
+    """Return the model's defaults with the overrides `params`.
 
     Raises:
-        ConfigError: a parameter that the model does not have.
+        ConfigError: An unknown parameter.
     """
     defaults = get(name).DEFAULTS
     unknown = sorted(set(params) - set(defaults))

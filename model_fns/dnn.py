@@ -13,17 +13,17 @@ from estimator_pipeline import compat
 LOSS = "sparse_categorical_crossentropy"
 METRICS = ("accuracy",)
 DEFAULTS: dict[str, Any] = {
-    "input_shape": (8, 8, 1),  # a job takes it from its data
+    "input_shape": (8, 8, 1),  # in a job: from the data
     "hidden_units": (128, 64),
     "activation": "relu",
-    "classes": 10,  # likewise, where the data say how many
+    "classes": 10,  # in a job: from the data, if known
     "dropout": 0.0,
     "l2": 0.0,
 }
 
 
 def keras_model(params: Mapping[str, Any]) -> Any:
-    """Builds the layers. See `DEFAULTS` for the parameters."""
+    """Build the layers. See `DEFAULTS` for the parameters."""
     keras = compat.install().keras
     layers = keras.layers
     stack = [keras.Input(shape=tuple(params["input_shape"])), layers.Flatten()]

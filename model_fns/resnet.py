@@ -14,18 +14,18 @@ from estimator_pipeline import compat
 LOSS = "sparse_categorical_crossentropy"
 METRICS = ("accuracy",)
 DEFAULTS: dict[str, Any] = {
-    "input_shape": (8, 8, 1),  # a job takes it from its data
-    "filters": (16, 32),  # one number a stage
+    "input_shape": (8, 8, 1),  # in a job: from the data
+    "filters": (16, 32),  # one number per stage
     "blocks": 1,
     "activation": "relu",
-    "classes": 10,  # likewise, where the data say how many
+    "classes": 10,  # in a job: from the data, if known
     "momentum": 0.9,  # of the moving statistics
     "l2": 0.0,
 }
 
 
 def keras_model(params: Mapping[str, Any]) -> Any:
-    """Builds the layers. See `DEFAULTS` for the parameters."""
+    """Build the layers. See `DEFAULTS` for the parameters."""
     keras = compat.install().keras
     layers = keras.layers
 

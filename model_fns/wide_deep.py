@@ -1,8 +1,8 @@
 """Wide & deep (Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016), for tables.
 
-Features: a dictionary of columns, each [B] or [B, 1]: `numeric` ones float, `categorical` ones integer ids in
-[0, buckets). Logits: [B, classes] (one for binary_crossentropy and regression). The wide part is linear in the
-numbers and in one weight for each category; the deep part has an embedding for each category and hidden layers.
+Features: a dictionary of columns, each [B] or [B, 1]: `numeric` columns are float, `categorical` columns integer ids
+in [0, buckets). Logits: [B, classes] (one for binary_crossentropy and regression). The wide part is linear in the
+numbers, with one weight for each category; the deep part has an embedding for each category and hidden layers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ DEFAULTS: dict[str, Any] = {
 
 
 def columns(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the columns that the model takes.
+    """Return the names of the model's columns.
 
     Raises:
-        ConfigError: there are none, or they are no names.
+        ConfigError: There are no columns, or they are not names.
     """
     numeric, categorical = params["numeric"], params["categorical"]
     hint = "name them: params: {numeric: [age], categorical: {occupation: 20}}"
@@ -43,12 +43,12 @@ def columns(params: Mapping[str, Any]) -> tuple[str, ...]:
             hint=hint,
         )
     if not numeric and not categorical:
-        raise ConfigError("wide_deep was given no columns", code="argument/missing", hint=hint)
+        raise ConfigError("wide_deep needs columns", code="argument/missing", hint=hint)
     return (*numeric, *categorical)
 
 
 def keras_model(params: Mapping[str, Any]) -> Any:
-    """Builds the layers. See `DEFAULTS` for the parameters."""
+    """Build the layers. See `DEFAULTS` for the parameters."""
     keras = compat.install().keras
     layers = keras.layers
     columns(params)

@@ -26,7 +26,7 @@ Look up an error of estimator_pipeline by its code, which the first line of the 
 ```
 error: job.yaml, line 9, column 3: run.steps: unknown field. [job/unknown-field]
   found: 'steps' with the value 100; allowed: …
-  hint: leave it out, or move it to the section that it belongs to.
+  hint: leave it out, or move it to its section.
 ```
 
 `estimator-pipeline explain job/unknown-field` prints the entry of a code. The text of a message may change between

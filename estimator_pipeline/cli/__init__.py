@@ -1,4 +1,4 @@
-"""The command line: one file a subcommand, listed in `main.py`.
+"""The command line: one file for each subcommand, listed in `main.py`.
 
-`data`, `submit` and `migrate` have those about data, about scheduled jobs and about the way to Keras.
+`data`, `submit` and `migrate` hold the commands for data, for scheduled jobs and for the migration to Keras.
 """

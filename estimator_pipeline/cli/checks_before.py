@@ -1,4 +1,4 @@
-"""No subcommand: what `launch` and `submit` look at before they start anything."""
+"""Checks that `launch` and `submit` run before they start anything."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from estimator_pipeline.utils import io_errors
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
 
-__all__ = ["refuse_hopeless"]
+__all__ = ["reject_failing_jobs"]
 
 
-def refuse_hopeless(
+def reject_failing_jobs(
     jobs: Sequence[Job],
     *,
     file: str,
@@ -24,29 +24,29 @@ def refuse_hopeless(
     other_python: bool = False,
     other_files: bool = False,
 ) -> None:
-    """Refuses jobs of which can be told, without TensorFlow, that every task would end with an error.
+    """Reject jobs in which every task would fail, as far as `doctor` sees it without TensorFlow.
 
     Args:
-        jobs: the job, or those of an array.
-        file: the job file's name.
-        done: what is not done then: "nothing was submitted".
-        checks: which of doctor's.
-        other_python: whether the tasks run in another Python than this one.
-        other_files: whether they see other files than this process.
+        jobs: The job, or the jobs of an array.
+        file: Name of the job file.
+        done: What has not been done, for the message: "nothing was submitted".
+        checks: Names of the checks of `doctor` to run.
+        other_python: Whether the tasks run in a different Python installation.
+        other_files: Whether the tasks see a different file system.
 
     Raises:
-        ConfigError: all that is wrong, one a line.
-        DiskError: the data cannot be read, for a disk fails.
+        ConfigError: All errors that were found, one per line.
+        DiskError: The data cannot be read because a disk fails.
     """
     from estimator_pipeline import doctor
     from estimator_pipeline.inputs.sources.proxies import PROXIES
     from estimator_pipeline.job.error_messages import MistakesError
 
-    # The cluster is the job's: what a scheduler says here is not about its tasks.
+    # Variables of a scheduler here describe this process, not the tasks of the job.
     names = ("HOME", "XDG_CACHE_HOME", "TFDS_DATA_DIR", *PROXIES)
     known = {name: os.environ[name] for name in names if name in os.environ}
-    wrong: dict[tuple[str, str, str], list[int]] = {}
-    for job, numbers in _looked_at(jobs):
+    errors: dict[tuple[str, str, str], list[int]] = {}
+    for job, numbers in _distinct_jobs(jobs):
         context = doctor.Context(
             environ=known,
             job=job,
@@ -57,43 +57,43 @@ def refuse_hopeless(
         )
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
-                wrong.setdefault((finding.code, finding.what, finding.hint), []).extend(numbers)
-    if not wrong:
+                errors.setdefault((finding.code, finding.message, finding.hint), []).extend(numbers)
+    if not errors:
         return
-    told = [
-        (code or "job/conflict", _of_elements(numbers, len(jobs)) + what, hint or None)
-        for (code, what, hint), numbers in wrong.items()
+    messages = [
+        (code or "job/conflict", _element_prefix(numbers, len(jobs)) + message, hint or None)
+        for (code, message, hint), numbers in errors.items()
     ]
-    if {hint for *_, hint in told} == {io_errors.HINT}:
-        raise DiskError(f"{file}: {'; '.join(what for _, what, _ in told)}; {done}", hint=io_errors.HINT)
-    if len(told) == 1:
-        ((code, what, hint),) = told
-        raise ConfigError(f"{file}: {what}; {done}", code=code, hint=hint)
-    mistakes = [ConfigError(what, code=code, hint=hint) for code, what, hint in told]
-    raise MistakesError.of(f"{file} has {len(told)} mistakes, and {done}:", mistakes)
+    if {hint for *_, hint in messages} == {io_errors.HINT}:
+        raise DiskError(f"{file}: {'; '.join(message for _, message, _ in messages)}; {done}", hint=io_errors.HINT)
+    if len(messages) == 1:
+        ((code, message, hint),) = messages
+        raise ConfigError(f"{file}: {message}; {done}", code=code, hint=hint)
+    mistakes = [ConfigError(message, code=code, hint=hint) for code, message, hint in messages]
+    raise MistakesError.of(f"{file} has {len(messages)} mistakes, and {done}:", mistakes)
 
 
-def _looked_at(jobs: Sequence[Job]) -> list[tuple[Job, list[int]]]:
-    """Each job once that a check may see as another, and the numbers of those that are the same to it."""
-    found: list[tuple[Job, list[int]]] = []
+def _distinct_jobs(jobs: Sequence[Job]) -> list[tuple[Job, list[int]]]:
+    """Return the jobs that differ for the checks, each with the indices of the jobs equal to it."""
+    distinct: list[tuple[Job, list[int]]] = []
     for number, job in enumerate(jobs):
-        parts = ("model", "input", "train", "cluster", "slurm")
+        sections = ("model", "input", "train", "cluster", "slurm")
         same = (
             numbers
-            for one, numbers in found
-            if all(getattr(one, part) == getattr(job, part) for part in parts)
-            and one.run.devices_per_task == job.run.devices_per_task
+            for other, numbers in distinct
+            if all(getattr(other, section) == getattr(job, section) for section in sections)
+            and other.run.devices_per_task == job.run.devices_per_task
         )
         numbers = next(same, None)
         if numbers is None:
-            found.append((job, [number]))
+            distinct.append((job, [number]))
         else:
             numbers.append(number)
-    return found
+    return distinct
 
 
-def _of_elements(numbers: Sequence[int], count: int) -> str:
-    """Which elements of an array; nothing where it is all of them."""
+def _element_prefix(numbers: Sequence[int], count: int) -> str:
+    """Return the elements of an array as a prefix; empty for all of them."""
     if len(numbers) == count:
         return ""
     return f"element{'s'[: len(numbers) > 1]} {', '.join(map(str, sorted(numbers)))}: "

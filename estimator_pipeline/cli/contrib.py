@@ -1,4 +1,4 @@
-"""`estimator-pipeline contrib install`: TensorFlow 1.15's own files of tf.contrib, for `exec --tf1`."""
+"""`estimator-pipeline contrib install`: install TensorFlow 1.15's tf.contrib files for `exec --tf1`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def command(
     wheel: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The wheel of tensorflow 1.15.5, where pip cannot download it.", show_default=False
+            metavar="FILE", help="Use this wheel of tensorflow 1.15.5 instead of a download.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Take the Python files of tf.contrib out of TensorFlow 1.15.5's wheel into this user's cache.
+    """Extract the Python files of tf.contrib from TensorFlow 1.15.5's wheel into the user's cache.
 
-    pip downloads the wheel (110 MB) from its package index, and installs nothing. `exec --tf1` then finds there
-    what of tf.contrib has no home in today's packages. ESTIMATOR_PIPELINE_CONTRIB names another folder.
+    pip downloads the wheel (110 MB) from its package index and installs nothing. `exec --tf1` loads from there the
+    tf.contrib modules that today's packages lack. Set ESTIMATOR_PIPELINE_CONTRIB to use a different folder.
     """
     from estimator_pipeline.compat.tf1 import contrib_wheel
 

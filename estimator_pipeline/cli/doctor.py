@@ -1,4 +1,4 @@
-"""`estimator-pipeline doctor`: what is wrong with a job, before it waits in a queue."""
+"""`estimator-pipeline doctor`: check a job before it waits in a queue."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ if TYPE_CHECKING:
 
 
 def command(
-    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file.")] = None,
+    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="Check this job file.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     tf_config: Annotated[
         str | None,
-        typer.Option("--tf-config", metavar="FILE|JSON", help="A TF_CONFIG in the place of the environment's."),
+        typer.Option("--tf-config", metavar="FILE|JSON", help="Use this TF_CONFIG instead of the environment's."),
     ] = None,
     environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which scheduler to ask; none: none but TF_CONFIG.")
+        str | None, typer.Option(metavar="NAME", help="Detect the task from this scheduler; none: from TF_CONFIG only.")
     ] = None,
     model_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The model directory, where there is no job file.")
+        str | None, typer.Option(metavar="DIR", help="Check this model directory; for use without a job file.")
     ] = None,
-    connect: Annotated[bool, typer.Option("--connect", help="Try the ports of the other tasks.")] = False,
+    connect: Annotated[bool, typer.Option("--connect", help="Connect to the ports of the other tasks.")] = False,
     shared: Annotated[
         bool,
-        typer.Option("--shared", help="On every task: meet the others in the model directory, and compare."),
+        typer.Option("--shared", help="Run on every task: compare all tasks through the model directory."),
     ] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Import TensorFlow; open the data, read the latest checkpoint.")
+        bool, typer.Option("--deep", help="Import TensorFlow, open the data and read the latest checkpoint.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, callback=above_zero, help="Seconds for one host name or one connection.")
+        float,
+        typer.Option(
+            min=0.1, callback=above_zero, help="Limit each host lookup and each connection to this many seconds."
+        ),
     ] = 5.0,
     wait: Annotated[
-        float, typer.Option(min=1, callback=above_zero, help="For --shared: seconds for the others to come.")
+        float,
+        typer.Option(min=1, callback=above_zero, help="With --shared: wait this many seconds for the other tasks."),
     ] = 60.0,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; may be repeated.")
-    ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option(metavar="CHECK", help="Leave this check out; may be repeated.")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Run only this check; repeatable.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Skip this check; repeatable.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
-    list_checks: Annotated[bool, typer.Option("--list", help="Print the names of the checks, and end.")] = False,
+    list_checks: Annotated[bool, typer.Option("--list", help="List the checks and exit.")] = False,
 ) -> None:
-    """Examine a job before it starts: what is wrong with it here, why that matters, and how to mend it.
+    """Check a job before it starts: report each problem, its consequence and how to fix it.
 
-    Start it as the job will be started: `srun estimator-pipeline doctor JOB.yaml --shared` examines every task, and
-    what only shows when all are asked; rank 0 prints the report. Nothing is changed, and nothing is left behind.
-    Without --deep TensorFlow is not imported.
+    Start it the way the job is started: `srun estimator-pipeline doctor JOB.yaml --shared` checks every task and then
+    compares the tasks with each other; rank 0 prints the report. The command changes nothing and leaves no files.
+    Without --deep it does not import TensorFlow.
 
-    The exit code is 0 where no error was found (--strict: nor a warning), 1 where one was, 2 for bad usage.
+    Exit codes: 0 without errors (--strict: without warnings, too), 1 with errors, 2 for bad usage.
     """
     import os
 
@@ -70,8 +70,8 @@ def command(
 
     if list_checks:
         for check in doctor.CHECKS:
-            typer.echo(f"{check.name:<12} {check.what}")
-        typer.echo(f"{'tasks':<12} what only shows when all tasks meet (--shared)")
+            typer.echo(f"{check.name:<12} {check.description}")
+        typer.echo(f"{'tasks':<12} comparison of all tasks (--shared)")
         return
     if job is None and settings:
         raise ConfigError(
@@ -97,7 +97,9 @@ def command(
     )
     if shared and job is None and model_dir is None:
         raise ConfigError(
-            "--shared needs a folder to meet in", code="argument/missing", hint="name the job file, or --model-dir DIR"
+            "--shared needs a folder that all tasks share",
+            code="argument/missing",
+            hint="name the job file, or --model-dir DIR",
         )
     subject = ", ".join(filter(None, [str(job) if job else "", source if tf_config else "", _host()]))
     report = doctor.examine(context, only=only or [], skip=skip or [], first=first, subject=subject)
@@ -107,7 +109,7 @@ def command(
 
 
 def _load(path: Path | None, settings: list[str]) -> tuple[Job | None, list[DoctorFinding]]:
-    """The job, or what is wrong with its file: the rest is examined all the same."""
+    """Return the job, or the errors in its file; the other checks run in either case."""
     import dataclasses
 
     from estimator_pipeline.doctor.findings import of_error
@@ -126,17 +128,17 @@ def _load(path: Path | None, settings: list[str]) -> tuple[Job | None, list[Doct
         return None, [dataclasses.replace(of_error(mistake, why), check="job_file") for mistake in each]
 
 
-def _document(given: str | None) -> tuple[str | None, str]:
-    """The text of --tf-config, and what to call it."""
-    if given is None or given.lstrip().startswith(("{", "'", '"')):
-        return given, "--tf-config"
+def _document(argument: str | None) -> tuple[str | None, str]:
+    """Return the text of --tf-config and its name for messages."""
+    if argument is None or argument.lstrip().startswith(("{", "'", '"')):
+        return argument, "--tf-config"
     try:
-        return Path(given).read_text(encoding="utf-8"), given
+        return Path(argument).read_text(encoding="utf-8"), argument
     except (OSError, UnicodeDecodeError) as problem:
         from estimator_pipeline.utils.io_errors import code_of
 
         raise ConfigError(
-            f"--tf-config {given} cannot be read",
+            f"--tf-config {argument} cannot be read",
             code=code_of(problem),
             found=str(getattr(problem, "strerror", None) or problem),
             hint="name a file that holds the document, or write the document itself: --tf-config '{\"cluster\": ...}'",

@@ -1,4 +1,4 @@
-"""No subcommand: how `train` and `exec` take the part that a scheduler has given this process."""
+"""Task detection for `train` and `exec`: TF_CONFIG from the variables of a scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.cluster.roles import ClusterShape as AnyShape
     from estimator_pipeline.launch import LaunchShape
 
-__all__ = ["enter", "parse_shape", "refuse_tasks_apart"]
+__all__ = ["enter", "parse_shape", "reject_independent_tasks"]
 
 # Ports stay bound until the process ends: what holds them must not be collected.
 _kept: list[Resolved] = []
@@ -29,29 +29,29 @@ def enter(
     dialect: str = "canonical",
     whole: bool = True,
 ) -> None:
-    """Writes TF_CONFIG and what goes with it into `environ`, and says in one line on standard error what was found.
+    """Write TF_CONFIG and related variables into `environ`, and print one line on standard error.
 
-    Where TF_CONFIG is given already, or nothing has started this process as a task, nothing is written or said.
+    Does nothing if TF_CONFIG is already set or if no scheduler has started this process as a task.
 
     Args:
-        environ: the variables.
-        shape: the cluster.
-        environment: the name of the environment to take, "none", or None to look for one.
-        ports: one of :data:`estimator_pipeline.cluster.resolution.PORTS`.
-        directory: a folder that all tasks share.
-        dialect: how TF_CONFIG is written.
-        whole: whether this process may be all of several training tasks where no scheduler is around.
+        environ: The environment variables.
+        shape: The cluster.
+        environment: Name of the environment to use, "none", or None to detect it.
+        ports: One of `estimator_pipeline.cluster.resolution.PORTS`.
+        directory: A folder that all tasks share.
+        dialect: The dialect in which TF_CONFIG is written.
+        whole: Whether this process may run all training tasks where there is no scheduler.
 
     Raises:
-        ConfigError: There are several training tasks, and nothing has started this process as one of them.
-        PipelineError: See :func:`estimator_pipeline.cluster.resolve`.
+        ConfigError: There are several training tasks, and no scheduler has started this process as one of them.
+        PipelineError: See `estimator_pipeline.cluster.resolve`.
     """
     from estimator_pipeline.cluster import resolve
     from estimator_pipeline.cluster.detection import NO_ENVIRONMENT
 
     resolved = resolve(environ, shape, environment=environment, ports=ports, directory=directory, dialect=dialect)
     if resolved is None and shape.workers + shape.chief + shape.ps > 1 and environment != NO_ENVIRONMENT:
-        _refuse_alone(environ, shape.workers + shape.chief + shape.ps + shape.evaluator, whole=whole)
+        _reject_lone_process(environ, shape.workers + shape.chief + shape.ps + shape.evaluator, whole=whole)
     if resolved is None or not resolved.changes:
         return
     environ.update(resolved.changes)
@@ -60,11 +60,11 @@ def enter(
 
 
 def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | None = None) -> LaunchShape:
-    """`workers=2,chief,ps=1,evaluator`. `workers` without a number are as many as the other roles leave.
+    """Parse `workers=2,chief,ps=1,evaluator`; `workers` without a number takes the remaining tasks.
 
     Raises:
-        ConfigError: Another word, or a number that cannot be one.
-        PipelineError: The environment, which knows how many there are, cannot be understood.
+        ConfigError: An unknown role, or an invalid number.
+        PipelineError: The environment, which has the number of tasks, cannot be parsed.
     """
     from estimator_pipeline.launch import LaunchShape
 
@@ -75,7 +75,7 @@ def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | Non
         fits = name in ("workers", "ps", "chief", "evaluator") and name not in counts
         if not fits or (equals and not (number.isdigit() and (not single or number in ("0", "1")))):
             raise ConfigError(
-                f"--shape {text!r} does not say which tasks there are",
+                f"--shape {text!r} does not list the tasks of a cluster",
                 code="argument/missing",
                 found=f"the part {part.strip()!r}",
                 hint="write for example workers=3,chief,ps=1,evaluator, each at most once.",
@@ -99,39 +99,39 @@ def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | Non
     )
 
 
-def refuse_tasks_apart(environ: Mapping[str, str], *, environment: str | None = None) -> None:
-    """Refuses several tasks of one start that nobody gave roles: each would run the program for itself.
+def reject_independent_tasks(environ: Mapping[str, str], *, environment: str | None = None) -> None:
+    """Reject tasks without roles: each would run the whole program independently.
 
     Raises:
-        ConfigError: They would.
+        ConfigError: A scheduler has started several tasks, and neither TF_CONFIG nor --shape has their roles.
     """
     from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, detect
 
     if environment == NO_ENVIRONMENT:
         return
     try:
-        found = detect(environ, name=environment)
+        detected = detect(environ, name=environment)
     except PipelineError:
         return
-    if found is None or found.allocation.tf_config is not None or found.allocation.inferred:
+    if detected is None or detected.allocation.tf_config is not None or detected.allocation.inferred:
         return
-    size = found.allocation.size or 1
+    size = detected.allocation.size or 1
     if size > 1:
         raise ConfigError(
-            f"{found.environment.name} has started {size} tasks, and each would run the program alone in one place",
+            f"{detected.environment.name} has started {size} tasks, and each would run the whole program independently",
             code="cluster/not-started",
-            found=f"rank {found.allocation.rank} of {size}, no TF_CONFIG, and no --shape",
-            hint="say which cluster they are, for example exec --shape workers, or exec --shape chief,workers,ps=1; or "
-            "--environment none, where each is to run by itself or the program finds the others (Horovod, a TF_CONFIG "
-            "of its own).",
+            found=f"rank {detected.allocation.rank} of {size}, no TF_CONFIG, and no --shape",
+            hint="name the cluster, for example exec --shape workers, or exec --shape chief,workers,ps=1; or set "
+            "--environment none if the tasks are independent, or the program connects them (Horovod, or it sets "
+            "TF_CONFIG).",
         )
 
 
-def _refuse_alone(environ: Mapping[str, str], tasks: int, *, whole: bool) -> None:
-    """Refuses a process that would do alone what several training tasks should.
+def _reject_lone_process(environ: Mapping[str, str], tasks: int, *, whole: bool) -> None:
+    """Reject a single process that would run the job of several training tasks.
 
     Raises:
-        ConfigError: It would: it is in an allocation, or there is no reason (`whole`) to run alone.
+        ConfigError: The process is in an allocation, or `whole` is False.
     """
     from estimator_pipeline.cluster.detection import lone_task
 
@@ -143,20 +143,20 @@ def _refuse_alone(environ: Mapping[str, str], tasks: int, *, whole: bool) -> Non
 def _tasks_started(environ: Mapping[str, str], environment: str | None) -> int:
     from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, detect, surroundings
 
-    found = detect(environ, name=environment)
-    if found is None:
+    detected = detect(environ, name=environment)
+    if detected is None:
         around = None if environment == NO_ENVIRONMENT else surroundings(environ)
         if around is not None and around.tasks > 1:
-            _refuse_alone(environ, around.tasks, whole=False)
+            _reject_lone_process(environ, around.tasks, whole=False)
         return 1
-    config = found.allocation.tf_config
+    config = detected.allocation.tf_config
     if config is not None:
         return len(config.cluster.tasks) if config.cluster is not None else 1
-    if found.allocation.size is None:
+    if detected.allocation.size is None:
         raise ConfigError(
-            f"--shape says no number of workers, and {found.environment.name} says none either",
+            f"--shape has no number of workers, and {detected.environment.name} does not report one",
             code="argument/missing",
             found="workers without a number",
             hint="write workers=N.",
         )
-    return found.allocation.size
+    return detected.allocation.size

@@ -1,4 +1,4 @@
-"""`estimator-pipeline exec`: a tf.estimator program, unchanged, on any supported TensorFlow."""
+"""`estimator-pipeline exec`: run a tf.estimator program unchanged on any supported TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Which faults of tf.estimator are mended: all, none, -NAME,-NAME (all but these) or NAME,NAME.",
+            help="Apply these patches of tf.estimator: all, none, -NAME,-NAME (all except these) or NAME,NAME.",
             show_default="all",
         ),
     ] = None,
@@ -30,66 +30,67 @@ def command(
         bool,
         typer.Option(
             "--tf1",
-            help="The program is written for TensorFlow 1: tensorflow is tf.compat.v1 with tf.contrib, and TensorFlow "
-            "2's behaviour is off.",
+            help="Run a TensorFlow 1 program: tensorflow is tf.compat.v1 with tf.contrib, and TensorFlow 2 behavior "
+            "is disabled.",
         ),
     ] = False,
     shape: Annotated[
         str | None,
         typer.Option(
             metavar="TASKS",
-            help="The cluster, for tasks that a scheduler has started: workers=2,chief,ps=1,evaluator, or workers for "
-            "workers alone. TF_CONFIG is then written for the program.",
+            help="Set TF_CONFIG for this cluster, in tasks that a scheduler has started: "
+            "workers=2,chief,ps=1,evaluator, or workers if all tasks are workers.",
         ),
     ] = None,
     environment: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which scheduler tells this process its task; none: none but TF_CONFIG."),
+        typer.Option(metavar="NAME", help="Detect the task from this scheduler; none: from TF_CONFIG only."),
     ] = None,
     ports: Annotated[
-        str, typer.Option(metavar="HOW", help="auto, derived (from the job's id) or agreed (in --shared-dir).")
+        str,
+        typer.Option(
+            metavar="HOW", help="Choose the ports: auto, derived (from the job id) or agreed (through --shared-dir)."
+        ),
     ] = "auto",
     ledger: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write down which records each training of an Estimator consumes, for `inspect`."
-        ),
+        typer.Option(metavar="DIR", help="Record which records each Estimator consumes in training, for `inspect`."),
     ] = None,
     shared_dir: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="A folder that all tasks share, in which they agree on ports.")
+        str | None, typer.Option(metavar="FOLDER", help="Agree on ports through this folder, which all tasks share.")
     ] = None,
 ) -> None:
-    """Run a program that uses tf.estimator, as `python` would: SCRIPT.py ARGS or -m MODULE ARGS.
+    """Run a program that uses tf.estimator as `python` would: SCRIPT.py ARGS or -m MODULE ARGS.
 
-    `tf.estimator` and its old import paths are put back first. The program sees its own sys.argv and is
-    __main__; its exit code is this command's, and a traceback shows its own lines.
+    `tf.estimator` and its old import paths are restored first. The program runs as __main__ with its sys.argv. Its
+    exit code is the exit code of this command, and tracebacks show the lines of the program.
     """
     import os
 
-    from estimator_pipeline.cli.environment import enter, parse_shape, refuse_tasks_apart
+    from estimator_pipeline.cli.environment import enter, parse_shape, reject_independent_tasks
     from estimator_pipeline.cluster import proxies
 
-    # Its old name, which submitted scripts hold.
+    # The old name of the option, which submitted scripts contain.
     patches = repairs if patches is None else patches
-    given = list(arguments or [])
-    if given[:1] == ["--"]:
-        given = given[1:]
-    if not given:
+    words = list(arguments or [])
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if not words:
         raise ConfigError(
-            "exec was given no program",
+            "exec needs a program",
             code="argument/missing",
-            hint="name one: exec SCRIPT.py ARGS, or exec -m MODULE ARGS",
+            hint="name it: exec SCRIPT.py ARGS, or exec -m MODULE ARGS",
         )
-    # Not what a training takes: a program may have none, or sessions of few threads.
+    # Not the limits of a training: a program may not train, or may use sessions of few threads.
     system_limits.require(os.environ, trains=False)
     system_limits.warn(os.environ)
     if shape is not None:
         cluster = parse_shape(shape, os.environ, environment=environment)
         enter(os.environ, cluster, environment=environment, ports=ports, directory=shared_dir, whole=False)
     else:
-        refuse_tasks_apart(os.environ, environment=environment)
+        reject_independent_tasks(os.environ, environment=environment)
     proxies.bypass(os.environ)
-    # Not before they are needed: a mistake in the options is told at once.
+    # Imported late, so that errors in the options are reported without delay.
     from estimator_pipeline.compat import tf1 as tensorflow_1
     from estimator_pipeline.compat.script_runner import runner
 
@@ -101,18 +102,18 @@ def command(
 
         compat.install(patches)
         keep_for_every_training(ledger)
-    if given[0] == "-m":
-        if len(given) < 2:
+    if words[0] == "-m":
+        if len(words) < 2:
             raise ConfigError(
-                "exec -m was given no module", code="argument/missing", hint="name one: exec -m package.module ARGS"
+                "exec -m needs a module", code="argument/missing", hint="name it: exec -m package.module ARGS"
             )
-        raise typer.Exit(runner.run_module(given[1], given[2:], patches=patches, tf1=tf1))
-    if given[0].startswith("-m") and len(given[0]) > 2:
-        raise typer.Exit(runner.run_module(given[0][2:], given[1:], patches=patches, tf1=tf1))
-    if given[0].startswith("-"):
+        raise typer.Exit(runner.run_module(words[1], words[2:], patches=patches, tf1=tf1))
+    if words[0].startswith("-m") and len(words[0]) > 2:
+        raise typer.Exit(runner.run_module(words[0][2:], words[1:], patches=patches, tf1=tf1))
+    if words[0].startswith("-"):
         raise ConfigError(
-            f"exec has no option {given[0]!r}",
+            f"exec has no option {words[0]!r}",
             code="argument/unknown-name",
-            hint="options come after the program, and are the program's own: exec SCRIPT.py --its-option",
+            hint="put options of the program after it: exec SCRIPT.py --its-option",
         )
-    raise typer.Exit(runner.run_script(given[0], given[1:], patches=patches, tf1=tf1))
+    raise typer.Exit(runner.run_script(words[0], words[1:], patches=patches, tf1=tf1))

@@ -1,4 +1,4 @@
-"""`estimator-pipeline explain CODE`: what the code of an error means, and what to do about it."""
+"""`estimator-pipeline explain CODE`: explain an error code and the action to take."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _WIDTH = 100
 
 def command(
     code: Annotated[
-        str | None, typer.Argument(metavar="[CODE]", help="As it stands in brackets behind an error; none: list all.")
+        str | None,
+        typer.Argument(
+            metavar="[CODE]", help="Explain this code, shown in brackets after an error; without it: list all codes."
+        ),
     ] = None,
 ) -> None:
-    """Say what the code of an error means, and what to do about it.
+    """Explain an error code and the action to take.
 
-    Errors have a code in brackets, such as [job/unknown-field], which stays the same when their words change.
+    Each error ends with a code in brackets, such as [job/unknown-field]. A code does not change when the message does.
     """
     from estimator_pipeline.errors.codes import AREAS, CODES
     from estimator_pipeline.utils.text import nearest

@@ -1,4 +1,4 @@
-"""`estimator-pipeline launch`: all tasks of a cluster as processes of this machine."""
+"""`estimator-pipeline launch`: run all tasks of a cluster as local processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from estimator_pipeline.cli.checks_before import refuse_hopeless
+from estimator_pipeline.cli.checks_before import reject_failing_jobs
 from estimator_pipeline.cli.options import above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
@@ -30,7 +30,7 @@ COMMAND_KEY = "estimator_pipeline.command"
 
 
 class CommandAfterDashes(TyperCommand):
-    """Takes everything after the first `--` away, before options are looked for."""
+    """A command that takes everything after the first `--` as a command line."""
 
     pieces = "[OPTIONS] JOB.yaml  |  [OPTIONS] -- COMMAND [ARGS]..."
 
@@ -47,13 +47,13 @@ class CommandAfterDashes(TyperCommand):
 
 SETTINGS = {"cls": CommandAfterDashes}
 
-START_HELP = "five times --step-timeout, 1800 at least; 0: none"
-METRICS_HELP = "Keep a file for Prometheus's textfile collector, NAME.prom, with the job's steps, loss and restarts."
-HEARTBEAT_HELP = "60 with --max-restarts, else none; 0: none"
+START_HELP = "five times --step-timeout, at least 1800; 0: none"
+METRICS_HELP = "Write steps, loss and restarts to this file, NAME.prom, for Prometheus's textfile collector."
+HEARTBEAT_HELP = "60 with --max-restarts, otherwise none; 0: none"
 
 
 class Cores(Enum):
-    """How the tasks get their CPUs."""
+    """How the CPUs are divided among the tasks."""
 
     SPLIT = "split"
     SHARE = "share"
@@ -61,62 +61,68 @@ class Cores(Enum):
 
 def command(
     context: typer.Context,
-    job: Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="The job file.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker tasks; the chief is not one of them.")] = None,
-    ps: Annotated[int | None, typer.Option(help="Parameter servers.")] = None,
-    chief: Annotated[bool | None, typer.Option("--chief/--no-chief", help="A task of type chief.")] = None,
+    job: Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="Run this job file.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Start this many workers, without the chief.")] = None,
+    ps: Annotated[int | None, typer.Option(help="Start this many parameter servers.")] = None,
+    chief: Annotated[bool | None, typer.Option("--chief/--no-chief", help="Start a chief.")] = None,
     evaluator: Annotated[
-        bool | None, typer.Option("--evaluator/--no-evaluator", help="A task that evaluates checkpoints.")
+        bool | None, typer.Option("--evaluator/--no-evaluator", help="Start an evaluator, which evaluates checkpoints.")
     ] = None,
     dialect: Annotated[
-        str | None, typer.Option(help="How TF_CONFIG is written: canonical, master or evaluator_in_cluster.")
+        str | None, typer.Option(help="Write TF_CONFIG in this dialect: canonical, master or evaluator_in_cluster.")
     ] = None,
     tf_config: Annotated[
         Path | None,
-        typer.Option("--tf-config", metavar="FILE", help="Rehearse the cluster of this TF_CONFIG document."),
+        typer.Option("--tf-config", metavar="FILE", help="Start the cluster of this TF_CONFIG document."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="estimator, keras or keras3, in the place of run.engine.")
+        str | None, typer.Option(metavar="NAME", help="Override run.engine: estimator, keras or keras3.")
     ] = None,
     accept_changes: Annotated[
         bool,
         typer.Option(
-            "--accept-changes", help="Go on from the checkpoint although seed, data, global batch or model changed."
+            "--accept-changes",
+            help="Resume from the checkpoint even if seed, data, global batch or model have changed.",
         ),
     ] = False,
     ledger: Annotated[
         bool | None,
         typer.Option(
-            "--ledger/--no-ledger", help="Write down which records are consumed, in model_dir/ledger, for `inspect`."
+            "--ledger/--no-ledger", help="Record which records are consumed, in model_dir/ledger, for `inspect`."
         ),
     ] = None,
-    log_dir: Annotated[Path | None, typer.Option(help="Where the tasks' logs go.")] = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Write the logs of the tasks to this folder.")] = None,
     cores: Annotated[
-        Cores, typer.Option(help="Own CPUs and threads for each task, or all CPUs for all.")
+        Cores, typer.Option(help="Split the CPUs and threads among the tasks, or share all CPUs.")
     ] = Cores.SPLIT,
     timeout: Annotated[
-        float | None, typer.Option(callback=above_zero, help="End the job after this many seconds.")
+        float | None, typer.Option(callback=above_zero, help="Stop the job after this many seconds.")
     ] = None,
     linger: Annotated[
-        float, typer.Option(callback=from_zero, help="Seconds that ps and evaluator have to end after the training.")
+        float,
+        typer.Option(
+            callback=from_zero, help="Wait this many seconds after the training for ps and evaluator to exit."
+        ),
     ] = 120.0,
-    grace: Annotated[float, typer.Option(callback=from_zero, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
+    grace: Annotated[
+        float, typer.Option(callback=from_zero, help="Wait this many seconds between SIGTERM and SIGKILL.")
+    ] = 5.0,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="Start the job again when it fails, so often in a row without progress.")
+        int, typer.Option(min=0, help="Restart a failed job at most this many times in a row without progress.")
     ] = 0,
     step_timeout: Annotated[
         float | None,
-        typer.Option(callback=from_zero, help="A task that trains and makes no step for so many seconds hangs."),
+        typer.Option(callback=from_zero, help="Treat a training task as hung after this many seconds without a step."),
     ] = None,
     start_timeout: Annotated[
         float | None,
         typer.Option(
             callback=from_zero,
-            help="A task without a first step after so many seconds hangs.",
+            help="Treat a task as hung after this many seconds without a first step.",
             show_default=START_HELP,
         ),
     ] = None,
@@ -124,34 +130,36 @@ def command(
         float | None,
         typer.Option(
             callback=from_zero,
-            help="A task without a heartbeat for so many seconds hangs.",
+            help="Treat a task as hung after this many seconds without a heartbeat.",
             show_default=HEARTBEAT_HELP,
         ),
     ] = None,
     backoff: Annotated[
         float,
-        typer.Option(callback=from_zero, help="Seconds before the first restart; they double with each in a row."),
+        typer.Option(
+            callback=from_zero,
+            help="Wait this many seconds before the first restart; doubled for each restart in a row.",
+        ),
     ] = 1.0,
     hold_ports: Annotated[
         bool,
         typer.Option(
             "--hold-ports/--free-ports",
-            help="Keep the ports bound for the tasks, or let them go before the start, for a program whose "
-            "server is not TensorFlow's.",
+            help="Keep the ports bound until the tasks use them, or free them before the start (for servers other than "
+            "TensorFlow's).",
         ),
     ] = True,
     metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Run every task of a cluster on this machine, each a process with its own TF_CONFIG.
+    """Run every task of a cluster on this machine, each as a process with its TF_CONFIG.
 
-    With a job file each task runs `estimator-pipeline train JOB.yaml`; the options for the cluster take
-    the place of what the file says. Everything after -- is a program of your own that reads TF_CONFIG;
-    without options it runs as two workers.
+    With a job file each task runs `estimator-pipeline train JOB.yaml`; the cluster options override the file.
+    Everything after -- is the command of a program that reads TF_CONFIG; without options it runs as two workers.
 
-    The exit code is 0 when all went well, 2 for bad input, 1 when a task failed or hung or time ran out, 3 when
-    training diverged, 75 when a task was preempted, and 130 or 143 when SIGINT or SIGTERM ended the launch.
+    Exit codes: 0 for success, 1 if a task failed, hung or ran out of time, 2 for bad input, 3 if training diverged,
+    75 if a task was preempted, 130 or 143 if SIGINT or SIGTERM stopped the launch.
     """
     from estimator_pipeline import launch
 
@@ -159,34 +167,34 @@ def command(
         raise ConfigError(
             "--ledger requires a job file.",
             code="argument/not-applicable",
-            hint="Give it to the program: `launch -- estimator-pipeline exec --ledger DIR PROGRAM`.",
+            hint="Pass it to `exec`: `launch -- estimator-pipeline exec --ledger DIR PROGRAM`.",
         )
     program: list[str] | None = context.meta.get(COMMAND_KEY)
     settings = with_engine(settings, engine, ledger, accept_changes)
     _check_usage(job=job, program=program, settings=settings)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "workers": workers,
         "ps": ps,
         "chief": chief,
         "evaluator": evaluator,
         "dialect": dialect,
     }
-    cluster = {name: value for name, value in given.items() if value is not None}
+    cluster = {name: value for name, value in options.items() if value is not None}
     if tf_config is not None:
         cluster = {**_shape_of_file(tf_config).__dict__, **cluster}
     run_id = launch.new_run_id()
-    read: Job | None = None
+    loaded: Job | None = None
     if job is not None:
-        read, run, shape, folder = _job_file(job, settings=settings, cluster=cluster)
+        loaded, run, shape, folder = _job_file(job, settings=settings, cluster=cluster)
     else:
-        run, shape, folder = found_program(program or []), launch.LaunchShape(**cluster), None
+        run, shape, folder = check_program(program or []), launch.LaunchShape(**cluster), None
     folder = log_dir or (folder / "logs" / run_id if folder is not None else None)
     if folder is None and not dry_run:
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
-    if read is not None and not dry_run:
+    if loaded is not None and not dry_run:
         system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
-        refuse_hopeless([read], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
+        reject_failing_jobs([loaded], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
     timeouts = timeouts_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
     if metrics is not None and not dry_run:
@@ -208,7 +216,7 @@ def command(
             linger=linger,
             timeouts=timeouts,
         )
-        end(outcome, as_json=as_json)
+        report_and_exit(outcome, as_json=as_json)
     with launch.hold_ports(shape.ports) as held:
         plan = launch.plan_local(
             run,
@@ -235,11 +243,11 @@ def command(
             linger=linger,
             timeouts=timeouts,
         )
-    end(outcome, as_json=as_json)
+    report_and_exit(outcome, as_json=as_json)
 
 
 def _heartbeat(timeouts: TaskTimeouts) -> float | None:
-    """How far apart heartbeats are: without a deadline for them `stacks` goes by them, and a supervisor above."""
+    """Return the heartbeat interval in seconds; `stacks` and an outer supervisor read heartbeats, too."""
     from estimator_pipeline.launch import HEARTBEAT_SECS
     from estimator_pipeline.progress.progress_file import HEARTBEAT_FOLDER_VARIABLE
 
@@ -248,7 +256,7 @@ def _heartbeat(timeouts: TaskTimeouts) -> float | None:
 
 
 def timeouts_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> TaskTimeouts:
-    """How long a task may be silent, from what was given on the command line; 0 is for ever."""
+    """Return the timeouts of the command line; 0 disables a timeout."""
     from estimator_pipeline.launch.local.timeouts import HEARTBEAT_TIMEOUT, TaskTimeouts
 
     if heartbeat is None and supervised:
@@ -256,8 +264,8 @@ def timeouts_of(step: float | None, start: float | None, heartbeat: float | None
     return TaskTimeouts(step=step or None, start=start, heartbeat=heartbeat or None)
 
 
-def end(outcome: LaunchOutcome, *, as_json: bool) -> NoReturn:
-    """Say how it ended, and leave with its exit code."""
+def report_and_exit(outcome: LaunchOutcome, *, as_json: bool) -> NoReturn:
+    """Print the outcome and exit with its code."""
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))
     if outcome.failure is not None:
@@ -270,9 +278,9 @@ def end(outcome: LaunchOutcome, *, as_json: bool) -> NoReturn:
 def _check_usage(*, job: Path | None, program: list[str] | None, settings: list[str] | None) -> None:
     if job is None and not program:
         raise ConfigError(
-            "launch was given neither a job file nor a command.",
+            "launch needs a job file or a command.",
             code="argument/missing",
-            hint="Name one: `launch JOB.yaml`, or `launch -- COMMAND ARGS`.",
+            hint="Add one: `launch JOB.yaml`, or `launch -- COMMAND ARGS`.",
         )
     if job is not None and program is not None:
         raise ConfigError(
@@ -284,7 +292,7 @@ def _check_usage(*, job: Path | None, program: list[str] | None, settings: list[
         raise ConfigError(
             f"--set {settings[0]} requires a job file.",
             code="argument/not-applicable",
-            hint="Pass the command its own options, after the --.",
+            hint="Put options of the command after the --.",
         )
 
 
@@ -309,7 +317,7 @@ def _shape_of_file(path: Path) -> LaunchShape:
 def _job_file(
     path: Path, *, settings: Sequence[str], cluster: dict[str, Any]
 ) -> tuple[Job, list[str], LaunchShape, Path | None]:
-    """The job, the tasks' command, the cluster, and the folder of the model where it is on this machine."""
+    """Return the job, the tasks' command, the cluster, and the model directory if it is a local folder."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch import LaunchShape
 
@@ -331,7 +339,7 @@ def _job_file(
 
 
 def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]:
-    """What the command line changes in the job file."""
+    """Return the changes of the command line to the job file, in the form of --set."""
     return [*settings, *(f"cluster.{name}={_yaml(value)}" for name, value in cluster.items())]
 
 
@@ -339,12 +347,13 @@ def _yaml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def found_program(program: list[str]) -> list[str]:
+def check_program(program: list[str]) -> list[str]:
+    """Return the command if its program is on PATH."""
     if shutil.which(program[0]) is None:
         raise ConfigError(
             f"The command {program[0]!r} cannot be run.",
             code="launch/cannot-start",
             found="no such program on PATH, or a file that is not executable",
-            hint="Name a program, for example `-- python train.py`.",
+            hint="Name an executable, for example `-- python train.py`.",
         )
     return program

@@ -1,19 +1,19 @@
 """The `estimator-pipeline` command: a list of subcommands, each imported only when it is called.
 
-To add a subcommand, write `cli/NAME.py` and a line in :data:`COMMANDS`. The file defines
+To add a subcommand, write `cli/NAME.py` and a line in `COMMANDS`. The file defines
 
 * `command`, a function with `typer` annotations (`Annotated[int, typer.Option(...)]`) whose docstring is the
-  help text. It prints its result, and raises `typer.Exit(code)` to end with another code than 0. An error
-  that a person can act upon is raised as a `PipelineError`: it becomes a message on standard error, without
-  a traceback, and `error.exit_code`. Anything else is a defect and shows its traceback;
-* `SETTINGS`, where it needs one: a dict of further arguments for `typer.Typer.command`. A command that
-  takes a program's own arguments says `SETTINGS = {"context_settings": {"allow_interspersed_args": False}}`
-  and has a last `list[str]` argument: everything after the first argument then goes there untouched.
+  help text. It prints its result, and raises `typer.Exit(code)` for an exit code other than 0. Raise an error
+  that the user can act upon as a `PipelineError`: it becomes a message on standard error, without
+  a traceback, and `error.exit_code`. Any other exception is a defect and shows its traceback;
+* `SETTINGS` (optional): a dict of further arguments for `typer.Typer.command`. A command that takes the
+  arguments of a program sets `SETTINGS = {"context_settings": {"allow_interspersed_args": False}}`
+  and has a last `list[str]` argument: everything after the first argument is passed there unchanged.
 
-A command that is a list of commands, such as `submit`, has them in `group`, each with a file of its own.
+A command that is a list of commands, such as `submit`, has them in `group`, each in a separate file.
 
-The file may import `typer` and the standard library at its top. What takes long to import, such as
-TensorFlow or rich, is imported inside `command`, so that `--help` stays quick.
+The file may import `typer` and the standard library at its top. Slow imports, such as TensorFlow or rich,
+belong inside `command`, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["COMMANDS", "CommandEntry", "app", "main"]
 
 
 class CommandEntry(NamedTuple):
-    """A line of the command list.
+    """One entry of the command list.
 
     Attributes:
-        name: What a person types.
-        module: The module that defines `command`.
+        name: Name of the command on the command line.
+        module: The module that defines `command`; unused for a group.
         help: One line for the list.
-        group: Where it is a list of commands itself, these; `module` is not imported then.
+        group: The commands of a group, such as `submit`.
     """
 
     name: str
@@ -49,45 +49,57 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS: tuple[CommandEntry, ...] = (
-    CommandEntry("train", "estimator_pipeline.cli.train", "Run this process's task of a job file."),
-    CommandEntry("launch", "estimator_pipeline.cli.launch", "Run a whole cluster on this machine."),
-    CommandEntry("supervise", "estimator_pipeline.cli.supervise", "Run a command, and again when it fails."),
-    CommandEntry("doctor", "estimator_pipeline.cli.doctor", "Examine a job before it starts."),
+    CommandEntry("train", "estimator_pipeline.cli.train", "Run the task of this process from a job file."),
+    CommandEntry("launch", "estimator_pipeline.cli.launch", "Run all tasks of a cluster on this machine."),
+    CommandEntry("supervise", "estimator_pipeline.cli.supervise", "Run a command, and restart it when it fails."),
+    CommandEntry("doctor", "estimator_pipeline.cli.doctor", "Check a job before it starts."),
     CommandEntry(
         "submit",
         "",
-        "Run a job file on a cluster, by its scheduler.",
+        "Submit a job file to a scheduler: Slurm or Kubernetes.",
         group=(
-            CommandEntry("slurm", "estimator_pipeline.cli.submit.slurm", "A batch script, with requeues and arrays."),
-            CommandEntry("kubernetes", "estimator_pipeline.cli.submit.kubernetes", "An Indexed Job, JobSet or TFJob."),
+            CommandEntry("slurm", "estimator_pipeline.cli.submit.slurm", "Submit a batch script to Slurm."),
+            CommandEntry(
+                "kubernetes", "estimator_pipeline.cli.submit.kubernetes", "Create an Indexed Job, JobSet or TFJob."
+            ),
         ),
     ),
-    CommandEntry("status", "estimator_pipeline.cli.submit.status", "Say how a submitted job stands."),
-    CommandEntry("logs", "estimator_pipeline.cli.submit.logs", "Print a submitted job's logs."),
-    CommandEntry("stacks", "estimator_pipeline.cli.submit.stacks", "Show where each task of a running job stands."),
-    CommandEntry("cancel", "estimator_pipeline.cli.submit.cancel", "End a submitted job."),
-    CommandEntry("clean", "estimator_pipeline.cli.clean", "Remove what old runs have left; shown first."),
-    CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare a job by tf.estimator with itself by Keras."),
+    CommandEntry("status", "estimator_pipeline.cli.submit.status", "Show the status of submitted jobs."),
+    CommandEntry("logs", "estimator_pipeline.cli.submit.logs", "Print the logs of a submitted job."),
+    CommandEntry("stacks", "estimator_pipeline.cli.submit.stacks", "Print the Python stacks of a running job's tasks."),
+    CommandEntry("cancel", "estimator_pipeline.cli.submit.cancel", "Cancel a submitted job."),
+    CommandEntry("clean", "estimator_pipeline.cli.clean", "List and remove files of old runs."),
+    CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare the training of a job by two engines."),
     CommandEntry(
-        "partition", "estimator_pipeline.cli.data.partition", "Write a job's data as files, one part a worker."
+        "partition", "estimator_pipeline.cli.data.partition", "Write a job's data as one TFRecord file per worker."
     ),
-    CommandEntry("index", "estimator_pipeline.cli.data.index", "Write where the records of TFRecord files begin."),
-    CommandEntry("inspect", "estimator_pipeline.cli.data.inspect", "Show who reads which record; check a ledger."),
+    CommandEntry("index", "estimator_pipeline.cli.data.index", "Write index files for TFRecord files."),
+    CommandEntry(
+        "inspect", "estimator_pipeline.cli.data.inspect", "Show which worker reads which record; check a ledger."
+    ),
     CommandEntry(
         "migrate",
         "",
-        "Take a program to Keras: code, checkpoints, exports, configs.",
+        "Migrate a program to Keras: code, checkpoints, exports, configs.",
         group=(
-            CommandEntry("scan", "estimator_pipeline.cli.migrate.scan", "What there is, and what becomes of it."),
-            CommandEntry("convert", "estimator_pipeline.cli.migrate.convert", "TensorFlow 1 code for TensorFlow 2."),
             CommandEntry(
-                "checkpoint", "estimator_pipeline.cli.migrate.checkpoint", "A training's state to another engine."
+                "scan",
+                "estimator_pipeline.cli.migrate.scan",
+                "Report the constructs to migrate and what becomes of each.",
+            ),
+            CommandEntry("convert", "estimator_pipeline.cli.migrate.convert", "Convert code to Keras or TensorFlow 2."),
+            CommandEntry(
+                "checkpoint",
+                "estimator_pipeline.cli.migrate.checkpoint",
+                "Convert a checkpoint for a different engine.",
             ),
             CommandEntry(
-                "export", "estimator_pipeline.cli.migrate.export", "An export's signatures from a Keras model."
+                "export",
+                "estimator_pipeline.cli.migrate.export",
+                "Export a Keras model with an old export's signatures.",
             ),
             CommandEntry(
-                "config", "estimator_pipeline.cli.migrate.config", "A configuration of another era as a job file."
+                "config", "estimator_pipeline.cli.migrate.config", "Convert an old configuration to a job file."
             ),
         ),
     ),
@@ -95,22 +107,22 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "contrib",
         "",
-        "TensorFlow 1.15's own tf.contrib, for exec --tf1.",
-        group=(CommandEntry("install", "estimator_pipeline.cli.contrib", "Bring its files into this user's cache."),),
+        "Manage TensorFlow 1.15's tf.contrib files for exec --tf1.",
+        group=(CommandEntry("install", "estimator_pipeline.cli.contrib", "Install the files into the user's cache."),),
     ),
-    CommandEntry("explain", "estimator_pipeline.cli.explain", "Say what the code of an error means."),
+    CommandEntry("explain", "estimator_pipeline.cli.explain", "Explain an error code."),
 )
-"""In the order of the help: from the plain case to the special ones."""
+"""In the order of the help: common commands first."""
 
 
 class _LazyGroup(TyperGroup):
-    """A group whose commands are imported when they are called."""
+    """A group that imports a command when it is called."""
 
-    own: tuple[CommandEntry, ...] | None = None  # None: the command's own list
+    listed: tuple[CommandEntry, ...] | None = None  # None: COMMANDS
 
     @property
     def entries(self) -> tuple[CommandEntry, ...]:
-        return COMMANDS if self.own is None else self.own
+        return COMMANDS if self.listed is None else self.listed
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [entry.name for entry in self.entries]
@@ -154,7 +166,7 @@ def _exit_code(error: PipelineError) -> int:
 def _group(entry: CommandEntry) -> Any:
     inner = typer.Typer(
         name=entry.name,
-        cls=type("_Group", (_LazyGroup,), {"own": entry.group}),
+        cls=type("_Group", (_LazyGroup,), {"listed": entry.group}),
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -169,15 +181,15 @@ def _version(wanted: bool) -> None:
         return
     from importlib import metadata
 
-    found = {}
+    versions = {}
     for name in ("estimator-pipeline", "tensorflow", "tensorflow-estimator"):
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    own = found.pop("estimator-pipeline")
-    rest = ", ".join(f"{name} {version}" for name, version in found.items())
-    typer.echo(f"estimator-pipeline {own} (Python {sys.version.split()[0]}, {rest})")
+            versions[name] = "not installed"
+    package = versions.pop("estimator-pipeline")
+    rest = ", ".join(f"{name} {version}" for name, version in versions.items())
+    typer.echo(f"estimator-pipeline {package} (Python {sys.version.split()[0]}, {rest})")
     raise typer.Exit
 
 
@@ -196,11 +208,11 @@ def _start(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the versions and exit.")
     ] = False,
 ) -> None:
-    """Run tf.estimator jobs on TF_CONFIG workers, on today's TensorFlow."""
+    """Run tf.estimator jobs on TF_CONFIG clusters, on current TensorFlow."""
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     startup.own_process()
     allocator.keep_memory()
     app(prog_name="estimator-pipeline")

@@ -1,4 +1,4 @@
-"""Options that are a length of time; for the `callback` of `typer.Option`."""
+"""Callbacks of `typer.Option` for options in seconds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["above_zero", "from_zero"]
 
 
 def above_zero(param: typer.CallbackParam, value: float | None) -> float | None:
-    """Refuses what is not above 0, and NaN, which click's own limits let through."""
+    """Reject NaN and values that are not above 0; click's limits accept NaN."""
     return check_seconds(value, param.opts[0])
 
 
 def from_zero(param: typer.CallbackParam, value: float | None) -> float | None:
-    """The same with 0, which means none or at once."""
+    """Reject NaN and values below 0; 0 means none or immediately."""
     return check_seconds(value, param.opts[0], zero=True)

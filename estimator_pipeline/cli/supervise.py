@@ -1,4 +1,4 @@
-"""`estimator-pipeline supervise`: a command as a whole, started again where it fails and that makes sense."""
+"""`estimator-pipeline supervise`: run a command, and restart it after failures that a restart may resolve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from estimator_pipeline.cli.launch import (
     METRICS_HELP,
     START_HELP,
     CommandAfterDashes,
-    found_program,
+    check_program,
     timeouts_of,
 )
 from estimator_pipeline.cli.options import above_zero, from_zero
@@ -33,17 +33,20 @@ SETTINGS: dict[str, Any] = {"cls": _Supervise}
 def command(
     context: typer.Context,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="Start the command again when it fails, so often in a row without progress.")
+        int, typer.Option(min=0, help="Restart a failed command at most this many times in a row without progress.")
     ] = 3,
     step_timeout: Annotated[
         float | None,
-        typer.Option(callback=from_zero, help="No step, no line of output, no change for so many seconds: it hangs."),
+        typer.Option(
+            callback=from_zero,
+            help="Treat the command as hung after this many seconds without a step, output or change.",
+        ),
     ] = None,
     start_timeout: Annotated[
         float | None,
         typer.Option(
             callback=from_zero,
-            help="No first step after so many seconds: it hangs.",
+            help="Treat the command as hung after this many seconds without a first step.",
             show_default=START_HELP,
         ),
     ] = None,
@@ -51,48 +54,58 @@ def command(
         float | None,
         typer.Option(
             callback=from_zero,
-            help="No heartbeat for so many seconds, of a command that sends them.",
+            help="Treat a command that sends heartbeats as hung after this many seconds without one.",
             show_default=HEARTBEAT_HELP,
         ),
     ] = None,
     watch: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="A file or folder that changes while all is well, for --step-timeout."),
+        typer.Option(metavar="PATH", help="Count changes of this file or folder as progress, for --step-timeout."),
     ] = None,
     backoff: Annotated[
         float,
-        typer.Option(callback=from_zero, help="Seconds before the first restart; they double with each in a row."),
+        typer.Option(
+            callback=from_zero,
+            help="Wait this many seconds before the first restart; doubled for each restart in a row.",
+        ),
     ] = 1.0,
-    log_dir: Annotated[Path | None, typer.Option(help="Where the history and the command's output go.")] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Write the history and the command's output to this folder.")
+    ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(callback=above_zero, help="End it after this many seconds, all attempts together."),
+        typer.Option(callback=above_zero, help="Stop after this many seconds, all attempts together."),
     ] = None,
-    grace: Annotated[float, typer.Option(callback=from_zero, help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
+    grace: Annotated[
+        float, typer.Option(callback=from_zero, help="Wait this many seconds between SIGTERM and SIGKILL.")
+    ] = 30.0,
     metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on standard output, the output on standard error.")
+        bool,
+        typer.Option(
+            "--json", help="Print one JSON document on standard output, and the command's output on standard error."
+        ),
     ] = False,
 ) -> None:
-    """Run a command with all its children, and run it again when it fails and that makes sense.
+    """Run a command with all its child processes, and restart it after failures that a restart may resolve.
 
-    For the srun line of a batch script, or the program of a container. Its output is passed through. SIGTERM, SIGINT,
-    SIGUSR1 and SIGUSR2 are passed on to it, and after them it is not started again.
+    Use it for the srun line of a batch script, or as the entry point of a container. The output is passed through.
+    SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are forwarded to the command, which is not restarted afterwards.
 
-    The exit code is the command's own, or that of the first task to fail where srun has started several; 1 when a
-    signal ended it, it hung or time ran out, 3 when training diverged, 75 when it was preempted; 128 plus the number of
-    a signal that ended it and this.
+    The exit code is that of the command, or of the first task to fail if srun started several. It is 1 if a signal
+    killed the command, it hung or time ran out, 3 if training diverged, 75 if it was preempted, and 128 plus the signal
+    number if a forwarded signal ended it.
     """
     from estimator_pipeline import launch
 
     program: list[str] | None = context.meta.get(COMMAND_KEY)
     if not program:
         raise ConfigError(
-            "supervise was given no command.", code="argument/missing", hint="Name one: `supervise -- COMMAND ARGS`."
+            "supervise needs a command.", code="argument/missing", hint="Add it: `supervise -- COMMAND ARGS`."
         )
     if watch is not None and not step_timeout:
         raise ConfigError(
-            f"--watch {watch} has no deadline.",
+            f"--watch {watch} needs a timeout.",
             code="argument/bad-value",
             hint="Set how long it may be unchanged: --step-timeout SECONDS.",
         )
@@ -100,7 +113,7 @@ def command(
     folder = log_dir or Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
     output = sys.stderr.buffer if as_json else sys.stdout.buffer
     outcome = launch.supervise_command(
-        found_program(program),
+        check_program(program),
         log_dir=folder.absolute(),
         run_id=run_id,
         limits=launch.RestartLimits(max_restarts=max_restarts, backoff=backoff),

@@ -1,4 +1,4 @@
-"""`estimator-pipeline train`: this process's task of a job file."""
+"""`estimator-pipeline train`: run the task of this process from a job file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from estimator_pipeline.utils import system_limits
 def with_engine(
     settings: list[str] | None, engine: str | None, ledger: bool | None = None, accept_changes: bool = False
 ) -> list[str]:
-    """The changes to a job file that --set, --engine, --ledger and --accept-changes ask for."""
+    """Return the changes of --set, --engine, --ledger and --accept-changes, in the form of --set."""
     changes = [*(settings or []), *([] if engine is None else [f"run.engine={engine}"])]
-    # A folder that the job file or --set names stays what it is.
+    # --ledger does not override a folder that --set names.
     named = any(change.startswith("run.ledger=") for change in changes)
     if ledger is not None and not (ledger and named):
         changes.append(f"run.ledger={str(ledger).lower()}")
@@ -28,46 +28,48 @@ def with_engine(
 
 
 def command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Run this job file.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="estimator, keras or keras3, in the place of run.engine.")
+        str | None, typer.Option(metavar="NAME", help="Override run.engine: estimator, keras or keras3.")
     ] = None,
     accept_changes: Annotated[
         bool,
         typer.Option(
-            "--accept-changes", help="Go on from the checkpoint although seed, data, global batch or model changed."
+            "--accept-changes",
+            help="Resume from the checkpoint even if seed, data, global batch or model have changed.",
         ),
     ] = False,
     ledger: Annotated[
         bool | None,
         typer.Option(
-            "--ledger/--no-ledger", help="Write down which records are consumed, in model_dir/ledger, for `inspect`."
+            "--ledger/--no-ledger", help="Record which records are consumed, in model_dir/ledger, for `inspect`."
         ),
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write down what each training step did, for `parity`.")
+        Path | None, typer.Option(metavar="DIR", help="Record each training step in this folder, for `parity`.")
     ] = None,
     start: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Start from the values that the record in DIR starts from.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Start from the initial values of the step records in this folder."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON document on standard output.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No log lines of TensorFlow below warnings.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Hide TensorFlow's log lines below warnings.")] = False,
     environment: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which scheduler tells this process its task; none: none but TF_CONFIG."),
+        typer.Option(metavar="NAME", help="Detect the task from this scheduler; none: from TF_CONFIG only."),
     ] = None,
 ) -> None:
-    """Run the task that TF_CONFIG or a scheduler gives this process, or the whole job where there is neither.
+    """Run the task that TF_CONFIG or a scheduler assigns to this process, or the whole job without either.
 
-    Start it with the same arguments on every task of the cluster: by srun, mpirun, an Indexed Job and so on, each task
-    finds its part by itself. Training goes on from the latest checkpoint.
-    The exit code is 0 when the job is done, 2 for bad input, 1 when it failed.
+    Start it with the same arguments in every task of the cluster. Under srun, mpirun, an Indexed Job and so on, each
+    task detects its type and index. Training resumes from the latest checkpoint.
+    Exit codes: 0 when the job is complete, 1 when it failed, 2 for bad input.
     """
     from estimator_pipeline.progress.progress_file import forget_preemption
     from estimator_pipeline.progress.task_events import TaskEvents
@@ -84,7 +86,7 @@ def command(
         )
     except PipelineError as error:
         if error.exit_code == ConfigError.exit_code:
-            # A launcher can tell it as it is, and need not look for it in the log.
+            # A launcher reports the error from this event and need not search the log.
             TaskEvents(os.environ).ended(error, status="failed", refusal=error.to_dict())
         elif not isinstance(error, TaskFailedError):
             TaskEvents(os.environ).raised(error)
@@ -107,7 +109,7 @@ def _train(
     from estimator_pipeline.cluster import from_environ, proxies
     from estimator_pipeline.job import load_job
 
-    # Both are checked before TensorFlow is imported: a mistake is told in half a second, not in ten.
+    # Both are checked before TensorFlow is imported: errors appear after half a second, not after ten.
     loaded = load_job(job, overrides=changes)
     enter(
         os.environ,
@@ -121,29 +123,29 @@ def _train(
     proxies.bypass(os.environ)
     system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
-    from estimator_pipeline.cli.library_logging import leave_out_own_deprecations
+    from estimator_pipeline.cli.library_logging import hide_library_deprecations
     from estimator_pipeline.engines.jobs.runner import prepare_process, run_job
     from estimator_pipeline.job.user_code import place_in
     from estimator_pipeline.progress.task_events import TaskEvents
 
     tf = prepare_process(loaded)
-    # A library that logs through absl gives the root logger a handler, and TensorFlow's lines would come twice.
+    # A library that logs through absl adds a handler to the root logger, which would print TensorFlow's lines twice.
     logging.getLogger("tensorflow").propagate = False
-    leave_out_own_deprecations()
+    hide_library_deprecations()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
     try:
         result = run_job(loaded, recording=_recording(*recorded))
     except SystemExit as left:
-        # A job is done when its training has ended, whatever code its own Python ends the process with.
+        # The job is not complete before its training ends, whatever exit code its code passes to sys.exit.
         error = TaskFailedError(
-            f"the process was ended before the end of training, by a call of sys.exit({left.code!r})",
+            f"sys.exit({left.code!r}) was called before the end of training",
             code="training/ended-early",
             found=place_in(left),
-            hint="raise an exception there where something is wrong, or let the data end",
+            hint="raise an exception to report an error, or end the data to stop the training",
         )
         TaskEvents(os.environ).raised(error)
         raise error from left
-    _tell(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    _print_result(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 def _sizes_pools(run: Any) -> bool:
@@ -151,15 +153,15 @@ def _sizes_pools(run: Any) -> bool:
     return bool(threads) or any("thread" in name for name in run.session_config)
 
 
-def _tell(result: str) -> None:
-    """Prints what training came to. It has ended, whether there is room for that or not."""
+def _print_result(result: str) -> None:
+    """Print the result of the training; only warn if standard output cannot be written."""
     try:
         print(result, flush=True)
     except OSError as error:
-        # Else the interpreter tries once more to write it as it ends, and fails.
+        # Otherwise the interpreter tries to flush it again at exit, and fails.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         logging.getLogger("tensorflow").warning(
-            "Training has ended well, and its result cannot be written to standard output: %s", error.strerror or error
+            "Training is complete, but its result cannot be written to standard output: %s", error.strerror or error
         )
 
 

@@ -1,4 +1,4 @@
-"""Which task of which cluster this process is: by TF_CONFIG, or by what a scheduler tells. Imports no TensorFlow."""
+"""Detection of this process's task and cluster from TF_CONFIG or a scheduler's variables. Imports no TensorFlow."""
 
 from __future__ import annotations
 

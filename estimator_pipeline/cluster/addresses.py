@@ -1,6 +1,6 @@
-"""The lists of addresses in a cluster description: what a job may look like, and what is refused.
+"""Parsing and checks of the addresses in a cluster description.
 
-Separate from the tasks and documents, since code that builds a cluster from elsewhere checks single
+Separate from tasks and documents, because code that builds a cluster from other sources checks single
 addresses. Imports no TensorFlow.
 """
 
@@ -19,17 +19,17 @@ _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+(%[^\]\s]+)?\]")
 
 
 def check_address(address: object, *, where: str) -> str:
-    """Checks one "host:port" and returns it without outer whitespace.
+    """Check one "host:port" and return it without outer whitespace.
 
     Args:
-        address: What the document holds in the address's place.
-        where: What the address belongs to, to begin the message with ("TF_CONFIG: worker:1").
+        address: The value of the address in the document.
+        where: The prefix of messages ("TF_CONFIG: worker:1").
 
     Returns:
-        The address. An IPv6 host stands in brackets, as gRPC wants it.
+        The address, with an IPv6 host in brackets, as gRPC requires.
 
     Raises:
-        ClusterError: It is no text, has a scheme, no host, no port, or a port outside 1 to 65535.
+        ClusterError: The address is not text, has a scheme, no host, no port, or a port outside 1 to 65535.
     """
     if not isinstance(address, str):
         raise ClusterError(
@@ -44,7 +44,7 @@ def check_address(address: object, *, where: str) -> str:
         raise ClusterError(
             f"{where} has the address {text!r}, which begins with a scheme.",
             code="cluster/bad-address",
-            found=f'{text!r}; allowed: "host:port" alone, TensorFlow adds the scheme itself',
+            found=f'{text!r}; allowed: only "host:port", TensorFlow adds the scheme',
             hint=f'write {bare!r}; a transport other than grpc goes into the top-level key "rpc_layer".',
         )
     host, colon, port = text.rpartition(":")
@@ -67,23 +67,23 @@ def check_address(address: object, *, where: str) -> str:
             f"{where} has the address {text!r}, whose host {host!r} cannot be one.",
             code="cluster/bad-address",
             found=f"{host!r}; allowed: a host name, an IPv4 address, or an IPv6 address in brackets",
-            hint='write the host that the other tasks reach it by, for example "node-1:2222".',
+            hint='write the host at which the other tasks reach it, for example "node-1:2222".',
         )
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise ClusterError(
             f"{where} has the address {text!r}, whose port {port!r} cannot be one.",
             code="cluster/bad-address",
             found=f"{port!r}; allowed: a whole number from 1 to 65535",
-            hint="write the port that the task listens on; the others must know it, so 0 (any) cannot work.",
+            hint="write the port that the task listens on; 0 (any port) is not possible, as others must know it.",
         )
     return text
 
 
 def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
-    """Reads one job's addresses, given as a list or as an object from index to address.
+    """Read one job's addresses from a list, or from an object with the addresses by index.
 
     Args:
-        value: `["a:1", "b:1"]`, or `{"0": "a:1", "1": "b:1"}` (which TensorFlow's ClusterSpec takes too).
+        value: `["a:1", "b:1"]`, or `{"0": "a:1", "1": "b:1"}` (which TensorFlow's ClusterSpec also accepts).
         job: The job's name, for messages.
         source: Where the document came from, for messages.
 
@@ -91,7 +91,7 @@ def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
         The addresses in order of their index, each checked.
 
     Raises:
-        ClusterError: No list, an empty one, an index left out, or an address that cannot work.
+        ClusterError: The value is not a list, is empty, lacks an index, or has an invalid address.
     """
     where = f"{source}: job {job!r}"
     if isinstance(value, Mapping):
@@ -100,7 +100,7 @@ def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
         raise ClusterError(
             f"{where} is {value!r}, which is not a list of addresses.",
             code="cluster/bad-address",
-            found=f"a value of type {type(value).__name__}; allowed: a list, one address a task",
+            found=f"a value of type {type(value).__name__}; allowed: a list, one address per task",
             hint=f'write "{job}": ["host:port", ...], with brackets also for a single task.',
         )
     if not value:
@@ -114,28 +114,28 @@ def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
 
 
 def check_distinct(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
-    """Refuses two tasks with the same address, in one job or in two.
+    """Reject two tasks with the same address.
 
     Raises:
-        ClusterError: It names both tasks and the address.
+        ClusterError: Two tasks have the same address.
     """
     seen: dict[str, str] = {}
     for job, addresses in jobs.items():
         for index, address in enumerate(addresses):
             task = f"{job}:{index}"
-            # Host names are the same in capital letters; two spellings still meet at one port.
+            # Host names are case-insensitive.
             other = seen.setdefault(address.lower(), task)
             if other != task:
                 raise ClusterError(
                     f"{source}: {other} and {task} have the same address {address!r}.",
                     code="cluster/bad-address",
                     found="two tasks at one port; allowed: a different address for each task",
-                    hint=f"give {task} another host or another port.",
+                    hint=f"give {task} a different host or port.",
                 )
 
 
 def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
-    """{"0": a, "1": b} -> [a, b]; a gap is refused, since ranks would no longer follow from indices."""
+    """Convert {"0": a, "1": b} to [a, b]; gaps are rejected, because ranks follow from the indices."""
     by_index: dict[int, Any] = {}
     for key, address in value.items():
         if isinstance(key, bool) or not re.fullmatch(r"\d+", str(key)):
@@ -152,8 +152,8 @@ def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
             f"{where} leaves out the index {missing[0]}." if missing else f"{where} names one index twice.",
             code="cluster/bad-address",
             found=f"the indices {sorted(by_index)}; allowed: every index from 0 on, once",
-            hint="name all tasks of the job; a cluster with holes (a sparse one) cannot be trained on "
-            "synchronously, since the other tasks would never be connected.",
+            hint="name all tasks of the job; synchronous training on a sparse cluster is not possible, because the "
+            "other tasks would never be connected.",
         )
     return [by_index[i] for i in range(len(by_index))]
 
@@ -162,10 +162,10 @@ _LOOPBACK = ("localhost", "127.", "::1", "ip6-localhost")
 
 
 def host_of(address: str) -> str:
-    """The host of "host:port", an IPv6 one without its brackets."""
+    """Return the host of "host:port", an IPv6 host without brackets."""
     return address.rpartition(":")[0].strip("[]").lower()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address means "this machine" on every machine."""
+    """Return whether a name or address means "this machine" on every machine."""
     return host.startswith("127.") or host in _LOOPBACK or host.endswith(".localhost")

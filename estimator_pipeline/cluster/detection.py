@@ -1,4 +1,4 @@
-"""Which environment has started this process, out of those that are known. Imports no TensorFlow."""
+"""Detection of the scheduler or launcher that has started this process. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -36,42 +36,42 @@ __all__ = [
 NO_ENVIRONMENT = "none"
 
 ENVIRONMENTS: tuple[Environment, ...] = (
-    # What describes the whole cluster with roles leaves nothing to work out, and somebody meant it so. TF_CONFIG comes
-    # before all: Kubeflow sets it in a pod, SageMaker's parameter servers and our launcher beside other variables.
+    # A description of the whole cluster with roles is explicit and complete. TF_CONFIG comes first: Kubeflow sets it in
+    # a pod, and SageMaker's parameter servers and the launcher of this package set it in addition to other variables.
     TFConfigVariable(),
     Vertex(),
-    # The Job Step Manager of LSF also sets Open MPI's variables; its own say the same, and the job's id is LSF's.
+    # The Job Step Manager of LSF also sets Open MPI's variables; its variables agree with them, and have LSF's job id.
     LSF(),
-    # Whoever started this very process numbers it. mpirun runs inside a job of the schedulers below: their variables
-    # are then those of the job script, or of mpirun's one daemon on each node, and show every rank of a node as one.
+    # The launcher of this process numbers it. mpirun runs inside a job of the schedulers below: their variables then
+    # belong to the job script, or to mpirun's daemon on each node, and show all ranks of a node as one.
     OpenMPI(),
     Hydra(),
-    # Launchers that may run inside another scheduler's job, and hand its variables on: a Flux instance within Slurm.
+    # Launchers that may run inside a job of a different scheduler and pass its variables on: Flux within Slurm.
     Flux(),
     # Schedulers that number their tasks.
     Slurm(),
     AWSBatch(),
     SageMaker(),
-    # A JobSet's pods are those of Indexed Jobs, so the special one comes first.
+    # A JobSet's pods are also pods of Indexed Jobs, so the JobSet comes first.
     JobSet(),
     IndexedJob(),
     StatefulSet(),
-    # Schedulers that only list hosts: a task is found by its host's name, the weakest of all signs.
+    # Schedulers that only list hosts: a task is identified by its host name, the weakest evidence.
     PBS(),
     GridEngine(),
     OAR(),
 )
-"""In order of precedence: the first that matches is taken."""
+"""The supported environments in order of precedence: the first match is used."""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """What was found.
+    """A detected environment.
 
     Attributes:
-        environment: which one has started this process.
-        allocation: what it says.
-        others: the names of those that match as well, and came later in the order.
+        environment: The environment that has started this process.
+        allocation: The contents of its variables.
+        others: The names of further matches, later in the order.
     """
 
     environment: Environment
@@ -81,13 +81,13 @@ class Detection:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """An allocation in which a process runs that is no task of it: a job script, or a shell.
+    """The allocation around a process that is not a task of it: a job script, or a shell.
 
     Attributes:
-        environment: the name of the environment that would have started a task.
-        sign: the variable by which it is known, with its value.
-        launcher: what starts tasks there.
-        tasks: how many tasks it starts by itself; 1 where nothing says so.
+        environment: The name of the environment.
+        sign: The variable that identifies it, with its value.
+        launcher: The command that starts tasks.
+        tasks: The number of tasks that the launcher starts by default; 1 if unknown.
     """
 
     environment: str
@@ -96,7 +96,7 @@ class Surroundings:
     tasks: int = 1
 
 
-# The others tell a job script from a task by nothing, or take their variables away from it.
+# Other environments do not distinguish a job script from a task, or remove their variables from it.
 _ALLOCATIONS = (
     ("slurm", "SLURM_JOB_ID", "srun"),
     ("lsf", "LSB_JOBID", "blaunch or jsrun"),
@@ -105,10 +105,10 @@ _ALLOCATIONS = (
 
 
 def surroundings(environ: Mapping[str, str]) -> Surroundings | None:
-    """The allocation around a process that :func:`detect` finds to be no task; None where there is none.
+    """Return the allocation around a process that `detect` does not identify as a task, or None.
 
     Args:
-        environ: the variables to look at.
+        environ: The environment variables.
     """
     for name, variable, launcher in _ALLOCATIONS:
         if environ.get(variable):
@@ -119,20 +119,20 @@ def surroundings(environ: Mapping[str, str]) -> Surroundings | None:
 
 
 def lone_task(environ: Mapping[str, str], tasks: int, *, whole: bool = True) -> ConfigError | None:
-    """Why a process that nothing has started as a task must not do alone what several tasks should; None: it may.
+    """Return an error if a process that was not started as a task would run the job of several tasks; else None.
 
     Args:
-        environ: the variables to look at.
-        tasks: how many there are.
-        whole: whether a process outside of any allocation may be all of them.
+        environ: The environment variables.
+        tasks: The number of tasks.
+        whole: Whether a process outside of any allocation may run all tasks.
     """
     around = surroundings(environ)
     if around is None and whole:
         return None
-    alone = "or give --environment none to run all of it in this process."
+    alone = "or set --environment none to run the whole job in this process."
     if around is None:
         return ConfigError(
-            f"the cluster has {tasks} tasks, and nothing has started this process as one of them",
+            f"the cluster has {tasks} tasks, and this process was not started as one of them",
             code="cluster/not-started",
             found="neither TF_CONFIG nor the variables of a scheduler's task",
             hint=f"start each task with srun, mpirun or the like, all of them with estimator-pipeline launch, {alone}",
@@ -146,21 +146,21 @@ def lone_task(environ: Mapping[str, str], tasks: int, *, whole: bool = True) -> 
 
 
 def names() -> tuple[str, ...]:
-    """The names that `--environment` takes."""
+    """Return the values of `--environment`."""
     return (*(environment.name for environment in ENVIRONMENTS), NO_ENVIRONMENT)
 
 
 def detect(environ: Mapping[str, str], *, name: str | None = None, hostname: str | None = None) -> Detection | None:
-    """Finds the environment that has started this process.
+    """Detect the environment that has started this process.
 
     Args:
-        environ: the variables to look at.
-        name: an environment's name, which is then read whether it seems to match or not; "none" for no environment
-            but TF_CONFIG; None to look for one.
-        hostname: what this machine calls itself; asked of the system by default.
+        environ: The environment variables.
+        name: The name of an environment, which is read even if it does not seem to match; "none" for only TF_CONFIG;
+            None to detect the environment.
+        hostname: The name of this host; defaults to the system's.
 
     Returns:
-        What was found; None where nothing has started this process as a task of a cluster.
+        The detected environment; None if this process was not started as a task of a cluster.
 
     Raises:
         ConfigError: No environment has this name.
@@ -170,18 +170,18 @@ def detect(environ: Mapping[str, str], *, name: str | None = None, hostname: str
     if name is not None and name not in names():
         close = nearest(name, names())
         raise ConfigError(
-            f"the environment {name!r} is not known",
+            f"the environment {name!r} is unknown",
             code="argument/unknown-name",
             found=f"{name!r}; known: {', '.join(names())}",
-            hint=f"did you mean {close!r}?" if close else "name one of these, or leave it out.",
+            hint=f"did you mean {close!r}?" if close else "use one of these, or leave it out.",
         )
     if name == NO_ENVIRONMENT:
-        found = [environment for environment in ENVIRONMENTS[:1] if environment.matches(environ)]
+        matches = [environment for environment in ENVIRONMENTS[:1] if environment.matches(environ)]
     elif name is not None:
-        found = [environment for environment in ENVIRONMENTS if environment.name == name]
+        matches = [environment for environment in ENVIRONMENTS if environment.name == name]
     else:
-        found = [environment for environment in ENVIRONMENTS if environment.matches(environ)]
-    if not found:
+        matches = [environment for environment in ENVIRONMENTS if environment.matches(environ)]
+    if not matches:
         return None
-    others = tuple(environment.name for environment in found[1:])
-    return Detection(found[0], found[0].read(environ, hostname=host), others)
+    others = tuple(environment.name for environment in matches[1:])
+    return Detection(matches[0], matches[0].read(environ, hostname=host), others)

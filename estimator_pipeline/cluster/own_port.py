@@ -1,6 +1,6 @@
-"""Whether a task's own port is free, and who has it: asked before TensorFlow's server finds out.
+"""A check that a task's port is free, before TensorFlow's server starts.
 
-TensorFlow says "Could not start gRPC server", and names neither the port nor who listens there.
+TensorFlow's message "Could not start gRPC server" names neither the port nor the process that listens there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from estimator_pipeline.errors import PortError
 
 __all__ = ["REUSE_VARIABLE", "holder_of", "problem_of", "require_free"]
 
-# With "1" TensorFlow's server shares its port with whoever holds it for the task; with "0" not, as without it. That it
-# is there says that this package has chosen the port.
+# With "1" TensorFlow's server shares its port with the process that holds it for the task; with "0" or unset it does
+# not. If the variable is set, this package has chosen the port.
 REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
-# A process of the attempt before this one may be ending.
+# A process of the previous attempt may still be shutting down.
 _GRACE_SECS = 5.0
 _LOOK_SECS = 0.2
 _LISTENS = "0A"  # in /proc/net/tcp
@@ -28,16 +28,16 @@ _SHOWN = 80
 
 
 def require_free(address: str, task: str, environ: Mapping[str, str]) -> None:
-    """Waits a moment for the port of a task whose server is about to start in this process.
+    """Wait a moment for the port of a task whose server is about to start in this process.
 
     Args:
-        address: of the task: "host:port".
-        task: such as "worker:0".
-        environ: where TF_GRPC_REUSE_PORT may stand.
+        address: The address of the task: "host:port".
+        task: The task, such as "worker:0".
+        environ: The variables, which may contain TF_GRPC_REUSE_PORT.
 
     Raises:
-        PortError: somebody else listens there. Its exit code is 2 where the port was given, and 1 where this package
-            has chosen it: then the next start takes another one.
+        PortError: A different process listens there. Its exit code is 2 if the user has set the port, and 1 if this
+            package has chosen it: then the next start uses a different port.
     """
     port = int(address.rpartition(":")[2])
     chosen = REUSE_VARIABLE in environ
@@ -48,26 +48,26 @@ def require_free(address: str, task: str, environ: Mapping[str, str]) -> None:
             return  # the server of an earlier training
         if time.monotonic() > deadline or problem.errno != errno.EADDRINUSE:
             raise PortError(
-                f"{task} should listen at {address}, and the port {port} cannot be had on this host",
+                f"{task} should listen at {address}, but the port {port} is not available on this host",
                 found=f"{os.strerror(problem.errno or 0)}{holder and f': {holder} listens there'}",
-                hint="start the job again: it takes another port"
+                hint="start the job again: it uses a different port"
                 if chosen
-                else "end that process, or name another port for this task in the TF_CONFIG of every task",
+                else "stop that process, or set a different port for this task in the TF_CONFIG of every task",
                 restartable=chosen,
             ) from problem
         time.sleep(_LOOK_SECS)
 
 
 def problem_of(port: int, *, shared: bool = False) -> OSError | None:
-    """Why a server cannot listen at a port of this host, on all addresses as gRPC does; None where it can.
+    """Return why a server cannot listen at a port of this host, on all addresses like gRPC; None if it can.
 
     Args:
-        port: 0 is always free.
-        shared: whether the server sets SO_REUSEPORT.
+        port: The port; 0 is always free.
+        shared: Whether the server sets SO_REUSEPORT.
     """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            # As servers do: what only lingers after a closed connection does not count as taken.
+            # Like servers: a port in TIME_WAIT counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if shared:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -80,16 +80,16 @@ def problem_of(port: int, *, shared: bool = False) -> OSError | None:
 
 
 def holder_of(port: int) -> tuple[str, int | None]:
-    """Who listens at a port of this host: its command and number in words, and the number.
+    """Return the process that listens at a port of this host: its command and pid as text, and the pid.
 
-    "", None where /proc does not say it: elsewhere than on Linux, or a process of another user's.
+    The result is ("", None) if /proc does not show it: on other systems than Linux, or for a different user's process.
     """
     sockets = {f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in _listening(Path("/proc/net", name), port)}
     with contextlib.suppress(OSError):
         for process in Path("/proc").iterdir() if sockets else ():
             # Processes end, and those of other users do not show their files.
             with contextlib.suppress(OSError):
-                if process.name.isdigit() and any(os.readlink(one) in sockets for one in (process / "fd").iterdir()):
+                if process.name.isdigit() and any(os.readlink(file) in sockets for file in (process / "fd").iterdir()):
                     words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                     return f"{words[:_SHOWN]!r} (process {process.name})", int(process.name)
     return "", None

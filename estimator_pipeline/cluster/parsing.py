@@ -1,6 +1,6 @@
-"""The reader of TF_CONFIG documents: text in, :class:`TFConfig` out, or one message that says what to change.
+"""The parser of TF_CONFIG documents: text to `TFConfig`, or an error with a hint.
 
-Use it from :mod:`estimator_pipeline.cluster.spec`. Imports no TensorFlow.
+Use it from `estimator_pipeline.cluster.spec`. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from estimator_pipeline.cluster.tasks import (
     TFConfig,
     check_cluster,
     listed,
-    refuse_unknown,
+    reject_unknown,
 )
 from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.utils.text import nearest
@@ -30,18 +30,18 @@ _TOP_LEVEL = ("cluster", "task", "environment", "rpc_layer")
 
 
 def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "TF_CONFIG") -> TFConfig:
-    """Reads a TF_CONFIG document of any dialect.
+    """Parse a TF_CONFIG document of any dialect.
 
     Args:
-        text_or_mapping: The JSON text, or what it decodes to. Empty text, whitespace and `{}` mean a single
+        text_or_mapping: The JSON text, or the decoded document. Empty text, whitespace and `{}` mean a single
             process.
-        source: Where it came from, to begin messages with.
+        source: The origin, as the prefix of messages.
 
     Returns:
         The document in one form for all dialects.
 
     Raises:
-        ClusterError: The document cannot work. The message names the value, what is allowed and a hint.
+        ClusterError: The document is invalid. The message has the value, the allowed values and a hint.
     """
     document = _decode(text_or_mapping, source=source)
     for key in document:
@@ -62,16 +62,16 @@ def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "
 
 
 def tf_config_problems(text_or_mapping: str | Mapping[str, Any], *, source: str = "TF_CONFIG") -> list[ClusterError]:
-    """Everything that is wrong with a TF_CONFIG document, where :func:`parse_tf_config` tells the first.
+    """Return all errors in a TF_CONFIG document; `parse_tf_config` raises only the first.
 
     Args:
-        text_or_mapping: As for :func:`parse_tf_config`.
-        source: Where it came from, to begin messages with.
+        text_or_mapping: As for `parse_tf_config`.
+        source: The origin, as the prefix of messages.
 
     Returns:
-        The problems, in the order of the document's parts; none where :func:`parse_tf_config` returns. A part is
-        examined by itself where what it belongs to cannot be read: of a cluster with bad addresses the other
-        addresses, the number of its tasks and the task's own index.
+        The errors, in the order of the document; empty if `parse_tf_config` returns. Parts are checked
+        independently if their context cannot be read: in a cluster with bad addresses, the other addresses, the
+        number of tasks and the task's index.
     """
     problems: dict[str, ClusterError] = {}
 
@@ -91,7 +91,7 @@ def tf_config_problems(text_or_mapping: str | Mapping[str, Any], *, source: str 
     if isinstance(jobs, Mapping):
         sound = {name: _sound_part(name, jobs[name], tried, source=source) for name in jobs}
         sound = {name: addresses for name, addresses in sound.items() if addresses}
-        # What is left has to fit together; where a job that trains is lost, that it is lost has been told.
+        # The remaining jobs must be consistent; the loss of a training job has already been reported.
         if sound and (sound.keys() & {"chief", "master", "worker"} or len(sound) == len(jobs)):
             tried(lambda: _read_cluster(sound, source=source))
     else:
@@ -105,9 +105,9 @@ def tf_config_problems(text_or_mapping: str | Mapping[str, Any], *, source: str 
 
 
 def _sound_part(name: Any, value: Any, tried: Callable[[Callable[[], Any]], Any], *, source: str) -> list[str]:
-    """The addresses of a job that can be read; what is wrong with the others is told by `tried`."""
+    """Return the valid addresses of a job; `tried` reports the errors in the others."""
     if name not in (*TASK_TYPES, "master"):
-        tried(lambda: refuse_unknown(name, what="job", source=source))
+        tried(lambda: reject_unknown(name, noun="job", source=source))
         return []
     if isinstance(value, (list, tuple)) and value:
         checks = [functools.partial(check_address, a, where=f"{source}: {name}:{i}") for i, a in enumerate(value)]
@@ -116,20 +116,20 @@ def _sound_part(name: Any, value: Any, tried: Callable[[Callable[[], Any]], Any]
 
 
 def _stand_in(jobs: Any) -> ClusterSpec | None:
-    """A cluster with as many tasks as the document names, whatever their addresses: for checks of the own task."""
+    """Return a cluster with the document's number of tasks, for checks of this process's task."""
     if not isinstance(jobs, Mapping):
         return None
     known = {"chief" if name == "master" else name: value for name, value in jobs.items()}
     counts = {name: len(known[name]) for name in TASK_TYPES if isinstance(known.get(name), (list, tuple, Mapping))}
     if not counts.get("chief") and not counts.get("worker"):
         return None
-    # Two chiefs are told of elsewhere, and an evaluator is a task of any cluster.
+    # Two chiefs are reported elsewhere, and an evaluator is allowed in any cluster.
     counts = {name: min(n, 1) if name == "chief" else n for name, n in counts.items() if n and name != "evaluator"}
     return ClusterSpec({name: tuple(f"{name}{i}:1" for i in range(n)) for name, n in counts.items()})
 
 
 def _read_rest(document: Mapping[str, Any], *, source: str) -> tuple[str, str | None]:
-    """The transport and the environment's name."""
+    """Return the transport and the environment's name."""
     rpc_layer = document.get("rpc_layer") or "grpc"
     if not isinstance(rpc_layer, str):
         raise ClusterError(
@@ -177,7 +177,7 @@ def _decode(text_or_mapping: str | Mapping[str, Any], *, source: str) -> Mapping
 
 
 def _without_twins(pairs: list[tuple[str, Any]], *, source: str) -> dict[str, Any]:
-    """Python's reader keeps the last of two equal keys and says nothing: half of a cluster would be gone."""
+    """Reject duplicate keys: Python's parser silently keeps the last one and would lose a part of the cluster."""
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
@@ -192,12 +192,12 @@ def _without_twins(pairs: list[tuple[str, Any]], *, source: str) -> dict[str, An
 
 
 def _check_top_level(key: str, *, source: str) -> None:
-    """Unknown keys are kept, but one that nearly says cluster or task would silently train alone."""
+    """Reject misspelt keys: without `cluster` or `task` the process would train alone. Other keys are kept."""
     if key in _TOP_LEVEL:
         return
     if str(key).lower().replace("_", "") == "sparsecluster":
         raise ClusterError(
-            f"{source}: a sparse cluster ({key!r}) names only a part of the tasks, and cannot be used.",
+            f"{source}: a sparse cluster ({key!r}) names only some of the tasks and is not supported.",
             code="cluster/bad-tf-config",
             found=f'the key {key!r}; allowed: "cluster" with every task',
             hint="turn the launcher's dynamic workers off (Kubeflow: enableDynamicWorker: false).",
@@ -208,7 +208,7 @@ def _check_top_level(key: str, *, source: str) -> None:
             f"{source}: unknown key {key!r}.",
             code="cluster/bad-tf-config",
             found=f"{key!r}; allowed: cluster, task, environment, rpc_layer, and a service's own keys",
-            hint=f"did you mean {close!r}? As it is, this task would train alone.",
+            hint=f"did you mean {close!r}? Without it, this task would train alone.",
         )
 
 
@@ -224,7 +224,7 @@ def _read_cluster(value: Any, *, source: str) -> tuple[ClusterSpec | None, str]:
         )
     for name in value:
         if name not in (*TASK_TYPES, "master"):
-            refuse_unknown(name, what="job", source=source)
+            reject_unknown(name, noun="job", source=source)
     if "chief" in value and "master" in value:
         raise ClusterError(
             f"{source}: the cluster has a chief and a master, which are two names for one task.",
@@ -256,13 +256,13 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
             found=f"a value of type {type(value).__name__}",
             hint='write "task": {"type": "worker", "index": 0}.',
         )
-    given = dict(value or {})
-    extra = {key: item for key, item in given.items() if key not in ("type", "index")}
-    named = given.get("type")
+    fields = dict(value or {})
+    extra = {key: item for key, item in fields.items() if key not in ("type", "index")}
+    named = fields.get("type")
     if named is None:
-        return _unnamed_task(given, cluster, source=source), extra
+        return _unnamed_task(fields, cluster, source=source), extra
     if named not in (*TASK_TYPES, "master"):
-        refuse_unknown(named, what="task type", source=source)
+        reject_unknown(named, noun="task type", source=source)
     kind = "chief" if named == "master" else named
     if cluster is None:
         if kind == "ps":
@@ -274,7 +274,7 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
             )
         count = 1
     else:
-        # The evaluator may be named inside the cluster or not at all; there is one in either case.
+        # The evaluator need not be in the cluster; there is always one.
         count = 1 if kind == "evaluator" else len(cluster.jobs.get(kind, ()))
     if count == 0:
         raise ClusterError(
@@ -283,31 +283,31 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
             found=f"a cluster of {listed(cluster.tasks) if cluster else 'no tasks'}",
             hint="correct the task's type, or add its addresses to the cluster.",
         )
-    index = _read_index(given.get("index"), named, count=count, source=source)
+    index = _read_index(fields.get("index"), named, count=count, source=source)
     return Task(kind, index), extra
 
 
-def _unnamed_task(given: Mapping[str, Any], cluster: ClusterSpec | None, *, source: str) -> Task:
-    """The task of a document that names no type: clear only where a single process trains."""
+def _unnamed_task(fields: Mapping[str, Any], cluster: ClusterSpec | None, *, source: str) -> Task:
+    """Return the task of a document without a type, which is unambiguous only for a single process."""
     alone = cluster is None or (len(cluster.tasks) == 1 and cluster.evaluator is None)
     if not alone:
         assert cluster is not None
-        known = f"the task {dict(given)!r}" if given else "no task"
+        known = f"the task {dict(fields)!r}" if fields else "no task"
         raise ClusterError(
-            f"{source}: the task has no type." if given else f"{source}: there is a cluster, but no task.",
+            f"{source}: the task has no type." if fields else f"{source}: there is a cluster, but no task.",
             code="cluster/bad-tf-config",
             found=f"{known}, in a cluster of {listed(cluster.tasks)}",
-            hint='set the task of this process: "task": {"type": "worker", "index": 0}.',
+            hint='name the task of this process: "task": {"type": "worker", "index": 0}.',
         )
     task = Task("worker") if cluster is None else cluster.chief
-    _read_index(given.get("index"), task.type, count=1, source=source)
+    _read_index(fields.get("index"), task.type, count=1, source=source)
     return task
 
 
 def _read_index(value: Any, kind: str, *, count: int, source: str) -> int:
     if value is None and count == 1:
         return 0
-    # Programs that build the document from shell variables write "1".
+    # Programs that build the document from shell variables write the index as text.
     text = value.strip() if isinstance(value, str) else value
     if isinstance(text, str) and re.fullmatch(r"[+-]?[0-9]+", text):
         text = int(text)

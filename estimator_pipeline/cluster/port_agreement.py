@@ -1,16 +1,16 @@
-"""Agreed ports: each task binds a port of its own, and the tasks tell each other where they are in a shared folder.
+"""Agreed ports: each task binds a port, and the tasks publish their addresses in a shared folder.
 
-There is no race: a port is bound before it is told, and stays bound until the process ends, so nobody else can get
-it. TensorFlow's server shares it (see :mod:`estimator_pipeline.cluster.ports`).
+There is no race: a port is bound before it is published, and remains bound until the process ends, so no other process
+can get it. TensorFlow's server shares it (see `estimator_pipeline.cluster.ports`).
 
-Each task writes two files into one folder that all of them reach, whole or not at all:
+Each task atomically writes two files into a folder that all of them share:
 
-* `RANK.json`: its address, and a random word that only this start of this process has;
+* `RANK.json`: its address, and a random word that is unique to this start of this process;
 * `RANK.seen.json`: the words of all tasks as it read them.
 
-A task is done when every task has seen the same words as itself, its own among them. What an earlier run has left
-cannot be taken for news: a word that was just made stands in no old file. And once one task is done, all will be, for
-none writes any more. The words together name the start (:attr:`Agreement.start_id`).
+A task is done when every task has seen the same words as this task. Files of an earlier run cannot be mistaken for
+current files, because they do not contain the new words. Once one task is done, all tasks will be, because none writes
+any more. The words together identify the start (`Agreement.start_id`).
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ __all__ = [
 ]
 
 AGREEMENT_SECS = 600.0
-"""How long a task waits for the others: they may be in a queue for images or nodes."""
+"""Seconds that a task waits for the others, which may wait for images or nodes."""
 SECS_VARIABLE = "ESTIMATOR_PIPELINE_AGREEMENT_SECS"
 HOST_VARIABLE = "ESTIMATOR_PIPELINE_HOST"
 _POLL_SECS = (0.05, 1.0)
-# From when on a task asks those that it misses, and how often it says whom it waits for.
+# The delay before a task queries missing tasks, and the interval of its log lines.
 _ALONE_SECS = 3.0
 _LINE_SECS = 60.0
 
 
 @dataclass
 class Agreement:
-    """What the tasks have agreed upon.
+    """The result of an agreement.
 
     Attributes:
         addresses: "host:port" of each task, by rank.
-        start_id: twelve characters, the same on every task, and others for each start.
-        held: this task's port, bound until it is released or the process ends.
+        start_id: Twelve characters, the same on every task and different for each start.
+        held: This task's port, bound until it is released or the process ends.
     """
 
     addresses: tuple[str, ...]
@@ -72,27 +72,27 @@ class Agreement:
 
 
 def folder_for(directory: str | os.PathLike[str], job_id: str, restart: int) -> Path:
-    """`DIRECTORY/.cluster/JOB-RESTART`; for a folder that this process can reach as files.
+    """Return `DIRECTORY/.cluster/JOB-RESTART`, for a directory on a mounted file system.
 
     Raises:
-        ConfigError: The directory is one of a remote file system.
+        ConfigError: The directory is on a remote file system.
     """
     if "://" in str(directory):
         raise ConfigError(
-            f"the tasks cannot agree on ports in {str(directory)!r}, which is no folder of this machine",
+            f"the tasks cannot agree on ports in {str(directory)!r}, which is not a mounted folder",
             code="cluster/no-ports",
             found="agreed ports need a folder that all tasks share as files",
-            hint="set ESTIMATOR_PIPELINE_SHARED_DIR to one (NFS, Lustre, a shared volume), or cluster.ports: derived "
-            "where the environment names the hosts.",
+            hint="set ESTIMATOR_PIPELINE_SHARED_DIR to such a folder (NFS, Lustre, a shared volume), or cluster.ports: "
+            "derived if the environment names the hosts.",
         )
     return Path(directory).absolute() / ".cluster" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', job_id)}-{restart}"
 
 
 def wait_secs(environ: Mapping[str, str]) -> float:
-    """ESTIMATOR_PIPELINE_AGREEMENT_SECS, or :data:`AGREEMENT_SECS`.
+    """Return ESTIMATOR_PIPELINE_AGREEMENT_SECS, or `AGREEMENT_SECS`.
 
     Raises:
-        ConfigError: It is no number of seconds above 0.
+        ConfigError: The variable is not a number of seconds above 0.
     """
     text = environ.get(SECS_VARIABLE, "").strip()
     if not text:
@@ -101,23 +101,23 @@ def wait_secs(environ: Mapping[str, str]) -> float:
         if 0 < float(text) < float("inf"):
             return float(text)
     raise ConfigError(
-        f"{SECS_VARIABLE}={text!r} is no number of seconds above 0",
+        f"{SECS_VARIABLE}={text!r} is not a number of seconds above 0",
         code="environment/bad-value",
-        hint=f"for example {SECS_VARIABLE}=600, or leave it unset",
+        hint=f"set for example {SECS_VARIABLE}=600, or leave it unset",
     )
 
 
 def own_address(environ: Mapping[str, str], *, known: str | None, hostname: str) -> str:
-    """The host by which the other tasks reach this one.
+    """Return the host at which the other tasks reach this task.
 
-    ESTIMATOR_PIPELINE_HOST, else what the environment says, else this machine's address towards the network, else its
-    name. A machine with several networks may want the first.
+    It is ESTIMATOR_PIPELINE_HOST, or the environment's value, or this machine's network address, or its name. Set the
+    variable on machines with several networks.
     """
     return environ.get(HOST_VARIABLE, "").strip() or known or _network_address() or hostname
 
 
 def _network_address() -> str | None:
-    """The address that this machine sends from. Nothing is sent: connecting a datagram socket only looks up a route."""
+    """Return the source address of this machine; connecting a datagram socket only looks up a route."""
     for family, target in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((target, 9))
@@ -135,21 +135,21 @@ def agree(
     hint: str = "",
     addresses: Sequence[str] | None = None,
 ) -> Agreement:
-    """Binds a port, tells it to the other tasks, and waits until all know all.
+    """Bind a port, publish it to the other tasks, and wait until all tasks know all ports.
 
     Args:
-        folder: See :func:`folder_for`; made where it is not there.
-        rank: This task's.
-        size: How many tasks there are.
-        host: The name or address by which the others reach this host.
+        folder: See `folder_for`; created if it does not exist.
+        rank: The rank of this task.
+        size: The number of tasks.
+        host: The name or address at which the others reach this host.
         timeout: Seconds to wait for the others.
-        hint: What a person should look at if they do not come.
-        addresses: Where each task can be asked whether it is there, by rank, while it waits; None: nobody knows.
+        hint: The hint of the error if tasks are missing.
+        addresses: Addresses at which the waiting tasks can be queried, by rank; None if unknown.
 
     Raises:
-        ClusterError: The folder cannot be written, another process has the same rank, or the others count other tasks;
-            or another task waits in another folder of the same name.
-        WaitError: Not all tasks came in time; the message names those that are missing.
+        ClusterError: The folder cannot be written, two processes have the same rank, the numbers of tasks differ, or
+            a task waits in a different folder of the same name.
+        WaitError: Tasks are missing after the timeout; the message names them.
     """
     from estimator_pipeline.cluster.ports import hold_ports
 
@@ -159,12 +159,12 @@ def agree(
         word = secrets.token_hex(8)
         address = f"[{host}]:{held.ports[0]}" if host.count(":") > 1 else f"{host}:{held.ports[0]}"
         exchange = _AddressExchange(folder, rank=rank, size=size, word=word)
-        exchange.tell({"address": address, "word": word, "size": size, "pid": os.getpid()})
-        found = exchange.wait(timeout, hint, addresses)
+        exchange.publish({"address": address, "word": word, "size": size, "pid": os.getpid()})
+        documents = exchange.wait(timeout, hint, addresses)
         undo.pop_all()
-    words = "".join(found[i]["word"] for i in range(size))
+    words = "".join(documents[i]["word"] for i in range(size))
     return Agreement(
-        addresses=tuple(str(found[i]["address"]) for i in range(size)),
+        addresses=tuple(str(documents[i]["address"]) for i in range(size)),
         start_id=hashlib.sha256(words.encode()).hexdigest()[:12],
         held=held,
     )
@@ -175,7 +175,7 @@ class _AddressExchange:
 
     def __init__(self, folder: Path, *, rank: int, size: int, word: str) -> None:
         self.folder, self.rank, self.size, self.word = folder, rank, size, word
-        self._told: dict[str, str] | None = None
+        self._seen: dict[str, str] | None = None
         self._document: dict[str, Any] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -194,11 +194,11 @@ class _AddressExchange:
         try:
             document = json.loads((self.folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return None  # Not there yet, or not yet whole on this host; the next look will tell.
+            return None  # Missing or incomplete on this host; it is read again at the next poll.
         return document if isinstance(document, dict) else None
 
-    def tell(self, document: Mapping[str, Any]) -> None:
-        """Writes this task's own file."""
+    def publish(self, document: Mapping[str, Any]) -> None:
+        """Write this task's file."""
         self._document = dict(document)
         self.write(f"{self.rank}.json", document)
 
@@ -209,88 +209,88 @@ class _AddressExchange:
         with contextlib.ExitStack() as asking:
             neighbours: Neighbours | None = None
             for pause in _pauses():
-                found, missing = self._look()
+                documents, missing = self._poll()
                 if not missing:
-                    return found
+                    return documents
                 now = time.monotonic()
                 if now > deadline:
                     break
-                absent = [rank for rank in missing if rank not in found]
+                absent = [rank for rank in missing if rank not in documents]
                 if addresses is not None and neighbours is None and absent and now - begun > _ALONE_SECS:
                     neighbours = Neighbours(
                         self.folder.name, rank=self.rank, folder=str(self.folder), addresses=addresses
                     )
                     asking.callback(neighbours.close)
                 if neighbours is not None and (why := neighbours.apart(absent)) is not None:
-                    self._refuse_apart(why, neighbours, absent)
+                    self._check_apart(why, neighbours, absent)
                 if now > line:
                     line += _LINE_SECS
-                    self._say(now - begun, timeout, missing, absent)
+                    self._log_wait(now - begun, timeout, missing, absent)
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0.0) + 0.01))
         there = self.size - len(missing)
         raise WaitError(
-            f"rank {self.rank} waited {timeout:.0f} s for the other tasks to tell their ports, and "
+            f"rank {self.rank} waited {timeout:.0f} s for the other tasks to publish their ports, and "
             f"{there} of {self.size} did",
             found=f"missing: {_ranks(missing)}; the folder is {self.folder}",
             hint=(f"{hint} " if hint else "") + "See the logs of the missing tasks and whether they reach that folder; "
-            f"{SECS_VARIABLE} gives them longer.",
+            f"raise {SECS_VARIABLE} if they need longer.",
         )
 
-    def _look(self) -> tuple[dict[int, dict[str, Any]], list[int]]:
-        """What is there now; the ranks that are missing, or that have not yet seen what this task sees."""
-        # Listing a folder makes a network file system look again for files that it remembers as absent.
+    def _poll(self) -> tuple[dict[int, dict[str, Any]], list[int]]:
+        """Return the current documents, and the ranks that are missing or have not yet seen the same words."""
+        # Listing the folder makes a network file system refresh files that it has cached as absent.
         with contextlib.suppress(OSError):
             os.listdir(self.folder)
-        found = {i: document for i in range(self.size) if (document := self.read(f"{i}.json")) is not None}
-        own = found.get(self.rank)
-        if own is not None and own.get("word") != self.word:
+        documents = {i: document for i in range(self.size) if (document := self.read(f"{i}.json")) is not None}
+        mine = documents.get(self.rank)
+        if mine is not None and mine.get("word") != self.word:
             raise ClusterError(
                 f"two processes have the rank {self.rank}.",
                 code="cluster/contradiction",
-                found=f"this one, and one at {own.get('address')}, in {self.folder}",
-                hint="start each task once; where a scheduler starts a process for each core, ask for one a host.",
+                found=f"this one, and one at {mine.get('address')}, in {self.folder}",
+                hint="start each task once; if the scheduler starts a process per core, request one per host.",
             )
-        missing = [i for i in range(self.size) if i not in found]
+        missing = [i for i in range(self.size) if i not in documents]
         if missing:
-            return found, missing
-        words = {str(i): str(found[i].get("word")) for i in range(self.size)}
-        if words != self._told:
+            return documents, missing
+        words = {str(i): str(documents[i].get("word")) for i in range(self.size)}
+        if words != self._seen:
             self.write(f"{self.rank}.seen.json", {"words": words})
-            self._told = words
+            self._seen = words
         seen = {i: (self.read(f"{i}.seen.json") or {}).get("words") for i in range(self.size)}
         behind = [i for i in range(self.size) if seen[i] != words]
         if not behind:
-            self._check_sizes(found)
-        return found, behind
+            self._check_sizes(documents)
+        return documents, behind
 
-    def _refuse_apart(self, why: str, neighbours: Neighbours, absent: list[int]) -> None:
-        # Writing into it makes a network file system look at the folder again.
-        self.tell(self._document)
-        found, _ = self._look()
-        if neighbours.apart([rank for rank in absent if rank not in found]) is None:
+    def _check_apart(self, why: str, neighbours: Neighbours, absent: list[int]) -> None:
+        # Writing makes a network file system refresh the folder.
+        self.publish(self._document)
+        documents, _ = self._poll()
+        if neighbours.apart([rank for rank in absent if rank not in documents]) is None:
             return
         raise ClusterError(
             f"the tasks do not share the folder {self.folder}: rank {self.rank} waits there on {socket.gethostname()}.",
             code="cluster/folder-not-shared",
             found=why,
-            hint="give a run.model_dir (or ESTIMATOR_PIPELINE_SHARED_DIR) that is the same folder on every node, by "
-            "the same path, such as one of NFS or Lustre; folders below /tmp mostly are each node's own.",
+            hint="set run.model_dir (or ESTIMATOR_PIPELINE_SHARED_DIR) to a folder that all nodes share under the same "
+            "path, such as one on NFS or Lustre; folders below /tmp are usually local to a node.",
         )
 
-    def _say(self, waited: float, timeout: float, missing: list[int], absent: list[int]) -> None:
-        known = f"; nothing of {_ranks(absent)} is there: not started yet, or it has another folder" if absent else ""
+    def _log_wait(self, waited: float, timeout: float, missing: list[int], absent: list[int]) -> None:
+        known = f"; no file of {_ranks(absent)}: not started yet, or in a different folder" if absent else ""
         print(
             f"rank {self.rank} has waited {waited:.0f} s for the ports of {_ranks(missing)} in {self.folder}{known} "
-            f"(it gives up after {timeout:.0f} s, {SECS_VARIABLE})",
+            f"(timeout {timeout:.0f} s, {SECS_VARIABLE})",
             file=sys.stderr,
             flush=True,
         )
 
-    def _check_sizes(self, found: Mapping[int, Mapping[str, Any]]) -> None:
-        other = next((i for i, document in found.items() if document.get("size") != self.size), None)
+    def _check_sizes(self, documents: Mapping[int, Mapping[str, Any]]) -> None:
+        other = next((i for i, document in documents.items() if document.get("size") != self.size), None)
         if other is not None:
             raise ClusterError(
-                f"rank {self.rank} is one of {self.size} tasks, and rank {other} of {found[other].get('size')}.",
+                f"rank {self.rank} is one of {self.size} tasks, but rank {other} of {documents[other].get('size')}.",
                 code="cluster/contradiction",
                 found=f"the files in {self.folder}",
                 hint="start every task with the same job file and options.",
@@ -314,7 +314,7 @@ def _pauses() -> Iterator[float]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """ranks 1, 3 to 5: short for many."""
+    """Format ranks as "ranks 1, 3 to 5"."""
     parts, start = [], 0
     for i in range(1, len(ranks) + 1):
         if i == len(ranks) or ranks[i] != ranks[i - 1] + 1:

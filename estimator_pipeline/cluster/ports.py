@@ -1,11 +1,11 @@
-"""Ports that nobody else can take between the moment they are picked and the moment a server listens.
+"""Ports that no other process can take between their selection and the start of a server.
 
-A port picker that closes its socket again leaves a gap in which any program may get the same number. Here
-the launcher keeps each port bound, without listening, for the life of the job. TensorFlow's gRPC server
-shares the port because both sides set SO_REUSEPORT: the launcher on its socket, the server when it finds
-TF_GRPC_REUSE_PORT=1 in its environment. A socket that does not listen gets no connections, so all go to
-the server. The kernel refuses the port to everyone without SO_REUSEPORT, to other users in any case, and
-never gives a bound port out as a free one, neither to `bind(0)` nor to an outgoing connection.
+If a port picker closes its socket, any program may get the same port before the server starts. The launcher
+therefore keeps each port bound, without listening, for the life of the job. TensorFlow's gRPC server shares
+the port because both sides set SO_REUSEPORT: the launcher on its socket, the server if TF_GRPC_REUSE_PORT=1
+is set in its environment. A socket that does not listen gets no connections, so all go to the server. The
+kernel denies the port to processes without SO_REUSEPORT and to other users, and never assigns a bound port,
+neither to `bind(0)` nor to an outgoing connection.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from estimator_pipeline.errors import ClusterError
 __all__ = ["REUSE_VARIABLE", "HeldPorts", "hold_ports"]
 
 REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
-"""What TensorFlow's gRPC server reads (2.15 and 2.21): without it the server refuses to share a port."""
+"""The variable of TensorFlow's gRPC server (2.15 and 2.21): without it the server does not share a port."""
 
 
 class HeldPorts:
-    """Ports bound by this process until :meth:`release`, or until a `with` block ends.
+    """Ports bound by this process until `release`, or until a `with` block ends.
 
     Attributes:
         ports: The port numbers, all different.
@@ -35,7 +35,7 @@ class HeldPorts:
         self.ports: tuple[int, ...] = tuple(held.getsockname()[1] for held in sockets)
 
     def release(self) -> None:
-        """Let all ports go. May be called again."""
+        """Release all ports. May be called again."""
         while self._sockets:
             self._sockets.pop().close()
 
@@ -49,13 +49,13 @@ class HeldPorts:
 
 
 def hold_ports(count: int) -> HeldPorts:
-    """Pick free ports and keep them bound on the wildcard address of IPv4 and IPv6, as gRPC binds them.
+    """Select free ports and keep them bound on the wildcard address of IPv4 and IPv6, like gRPC.
 
     Args:
-        count: How many ports.
+        count: The number of ports.
 
     Returns:
-        The held ports. Give the servers' processes TF_GRPC_REUSE_PORT=1.
+        The held ports. Set TF_GRPC_REUSE_PORT=1 for the servers' processes.
 
     Raises:
         ClusterError: No port is free, or the system has no SO_REUSEPORT.
@@ -84,22 +84,22 @@ def hold_ports(count: int) -> HeldPorts:
 
 
 def _bound_socket() -> socket.socket:
-    """One socket on a free port; a socket of both families, so that one choice settles both."""
+    """Return a socket on a free port, for both IPv4 and IPv6 if possible."""
     try:
         return _bind(socket.AF_INET6, "::")
     except OSError as error:
         if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT):
             raise
-    return _bind(socket.AF_INET, "0.0.0.0")  # The servers that share it bind the same.
+    return _bind(socket.AF_INET, "0.0.0.0")  # The servers that share the port bind the same address.
 
 
 def _bind(family: int, address: str) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     with contextlib.ExitStack() as undo:
-        undo.callback(made.close)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        undo.callback(bound.close)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        made.bind((address, 0))
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((address, 0))
         undo.pop_all()
-    return made
+    return bound

@@ -1,8 +1,8 @@
-"""Tasks of a cluster talk to each other directly, also where the way out goes through a proxy.
+"""Proxy exemptions for direct connections between the tasks of a cluster.
 
-gRPC sends every connection to `http_proxy` that `no_proxy` does not exempt, those to 127.0.0.1 as well: tasks then wait
-for each other for ever. The names are those of gRPC's documentation (environment variables): a proxy is the first of
-grpc_proxy, https_proxy and http_proxy that is set, and exempt are the hosts of no_grpc_proxy, or else of no_proxy.
+gRPC sends every connection that `no_proxy` does not exempt to `http_proxy`, even those to 127.0.0.1: tasks then wait
+for each other forever. According to gRPC's documentation (environment variables), the proxy is the first of
+grpc_proxy, https_proxy and http_proxy that is set, and no_grpc_proxy, or else no_proxy, lists the exempt hosts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _EXEMPT = ("no_grpc_proxy", "no_proxy")
 
 
 def proxy_of(environ: Mapping[str, str]) -> str | None:
-    """The variable that names a proxy for gRPC."""
+    """Return the variable that sets a proxy for gRPC."""
     return next((name for name in _PROXIES if environ.get(name)), None)
 
 
 def not_exempt(environ: Mapping[str, str], addresses: Iterable[str]) -> tuple[str, ...]:
-    """The hosts of `addresses` ("host:port") to which gRPC would connect through the proxy, each once."""
+    """Return the hosts of `addresses` ("host:port") to which gRPC would connect through the proxy, each once."""
     if proxy_of(environ) is None:
         return ()
     entries = [part.strip() for part in environ.get(_exempt(environ), "").split(",") if part.strip()]
@@ -35,13 +35,13 @@ def not_exempt(environ: Mapping[str, str], addresses: Iterable[str]) -> tuple[st
 
 
 def exempted(environ: Mapping[str, str], addresses: Iterable[str]) -> dict[str, str]:
-    """The variable to set so that gRPC connects to `addresses` directly; {}: nothing is to be set."""
+    """Return the variable to set so that gRPC connects to `addresses` directly; {} if none."""
     missing, name = not_exempt(environ, addresses), _exempt(environ)
     return {name: ",".join(filter(None, [environ.get(name, "").strip(" ,"), *missing]))} if missing else {}
 
 
 def _exempt(environ: Mapping[str, str]) -> str:
-    # The first of the two that is set counts alone.
+    # Only the first of the two that is set counts.
     return next((name for name in _EXEMPT if environ.get(name)), _EXEMPT[-1])
 
 
@@ -54,7 +54,7 @@ def _is_exempt(host: str, entry: str) -> bool:
 
 
 def bypass(environ: MutableMapping[str, str]) -> None:
-    """Exempts the hosts of TF_CONFIG's cluster in `environ`. A TF_CONFIG that cannot be read is left to its reader."""
+    """Exempt the hosts of TF_CONFIG's cluster in `environ`; an invalid TF_CONFIG is reported elsewhere."""
     try:
         cluster = from_environ(environ).cluster
     except PipelineError:

@@ -1,4 +1,4 @@
-"""From the variables of any environment to what a task itself needs: TF_CONFIG, and what belongs to it."""
+"""Conversion of any environment's variables to TF_CONFIG and related variables."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 __all__ = ["PORTS", "SHARED_DIR_VARIABLE", "Resolved", "port_way", "resolve"]
 
 PORTS = ("auto", "derived", "agreed")
-"""How ports are found: "derived" from the job's id, "agreed" upon in a shared folder, or "auto": derived where the
-environment says who is where, agreed where it does not."""
+"""How ports are chosen: "derived" from the job id, "agreed" through a shared folder, or "auto": derived if the
+environment reports the host of each task, otherwise agreed."""
 SHARED_DIR_VARIABLE = "ESTIMATOR_PIPELINE_SHARED_DIR"
 RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
-# Says to all tasks of a job whether one of them is an evaluator: "1" or "0". Whoever starts them knows it.
+# Whether a job has an evaluator: "1" or "0"; set by the launcher for all tasks.
 EVALUATOR_VARIABLE = "ESTIMATOR_PIPELINE_EVALUATOR"
 
 
 @dataclass
 class Resolved:
-    """What a process does about its environment.
+    """The resolved environment of a process.
 
     Attributes:
-        detection: what was found.
-        tf_config: this process's part.
-        changes: variables to set before TensorFlow is used. TF_CONFIG, and what goes with it.
-        text: one line for a person.
-        held: the port that this process keeps bound; None where there is none.
+        detection: The detected environment.
+        tf_config: The cluster and this process's task.
+        changes: Variables to set before TensorFlow is used: TF_CONFIG and related variables.
+        text: A summary in one line.
+        held: The port that this process keeps bound, or None.
     """
 
     detection: Detection
@@ -57,29 +57,29 @@ def resolve(
     dialect: str = "canonical",
     hostname: str | None = None,
 ) -> Resolved | None:
-    """Finds this process's task in whatever has started it.
+    """Resolve this process's task from its environment.
 
     Args:
-        environ: the variables; never changed.
-        shape: the job's cluster.
-        environment: the name of the environment to take, "none", or None to look for one.
-        ports: one of :data:`PORTS`.
-        directory: a folder that all tasks share, for agreed ports; ESTIMATOR_PIPELINE_SHARED_DIR comes before it.
-        dialect: how TF_CONFIG is written.
-        hostname: see :func:`detect`.
+        environ: The variables; not modified.
+        shape: The job's cluster.
+        environment: The name of the environment to use, "none", or None to detect it.
+        ports: One of `PORTS`.
+        directory: A folder that all tasks share, for agreed ports; ESTIMATOR_PIPELINE_SHARED_DIR overrides it.
+        dialect: The dialect in which TF_CONFIG is written.
+        hostname: See `detect`.
 
     Returns:
-        What to do; None where nothing was found: the process is alone. Where TF_CONFIG was given, nothing is changed.
+        The result; None if the process is not a task of a cluster. If TF_CONFIG is set, there are no changes.
 
     Raises:
-        PipelineError: The environment cannot be understood, does not fit the job, or the others did not come.
+        PipelineError: The environment is invalid, does not match the job, or the other tasks did not start.
     """
     if ports not in PORTS:
         raise ConfigError(
             f"ports is {ports!r}",
             code="argument/bad-value",
             found=f"allowed: {', '.join(PORTS)}",
-            hint="give one of these.",
+            hint="use one of these.",
         )
     host = hostname or socket.gethostname()
     detection = detect(environ, name=environment, hostname=host)
@@ -95,7 +95,7 @@ def resolve(
     if allocation.tf_config is not None:
         result.tf_config = allocation.tf_config
     else:
-        own, tasks = task_of(allocation, shape), tasks_of(shape)
+        task, tasks = task_of(allocation, shape), tasks_of(shape)
         addresses: tuple[str, ...] | None = None
         way = port_way(ports, detection, shape)
         if len(tasks) == 1:
@@ -105,9 +105,9 @@ def resolve(
             folder = folder_for(_shared(environ, directory), allocation.job_id, allocation.restart)
             agreement = agree(
                 folder,
-                rank=tasks.index(own),
+                rank=tasks.index(task),
                 size=len(tasks),
-                host=own_address(environ, known=_own_host(detection, shape, tasks.index(own)), hostname=host),
+                host=own_address(environ, known=_own_host(detection, shape, tasks.index(task)), hostname=host),
                 timeout=wait_secs(environ),
                 hint=_hint(detection),
                 addresses=_asked_at(detection, shape, environ),
@@ -117,13 +117,13 @@ def resolve(
             addresses, start_id = agreement.addresses, agreement.start_id
         else:
             addresses = derived_addresses(allocation, shape, environ=environ)
-            if own.type != "evaluator":
-                _check_free(addresses[tasks.index(own)], own)
+            if task.type != "evaluator":
+                _check_free(addresses[tasks.index(task)], task)
         result.tf_config = roles(allocation, shape, addresses)
         result.changes[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
     if start_id and not environ.get(RUN_ID_VARIABLE):
         result.changes[RUN_ID_VARIABLE] = start_id
-    # What describes the cluster itself also has the say about an evaluator's address.
+    # An explicit description of the cluster also determines the evaluator's address.
     plain = allocation.tf_config is not None or result.tf_config.cluster is None
     result.changes["TF_CONFIG"] = result.tf_config.to_json("canonical" if plain else dialect)
     result.text = _line(detection, result.tf_config, way)
@@ -131,7 +131,7 @@ def resolve(
 
 
 def port_way(ports: str, detection: Detection, shape: ClusterShape) -> str:
-    """What "auto" of :data:`PORTS` comes to here; the others are what they are."""
+    """Return the way to choose ports; resolves "auto" of `PORTS`."""
     if ports != "auto":
         return ports
     allocation = detection.allocation
@@ -144,7 +144,7 @@ def _own_host(detection: Detection, shape: ClusterShape, rank: int) -> str | Non
 
 
 def _asked_at(detection: Detection, shape: ClusterShape, environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Where the tasks can ask each other while they wait: the ports that they would have without an agreement."""
+    """Return the addresses at which waiting tasks can query each other: those with derived ports, or None."""
     try:
         return derived_addresses(detection.allocation, shape, environ=environ)
     except ClusterError:
@@ -152,15 +152,15 @@ def _asked_at(detection: Detection, shape: ClusterShape, environ: Mapping[str, s
 
 
 def _shared(environ: Mapping[str, str], directory: str | None) -> str:
-    given = environ.get(SHARED_DIR_VARIABLE, "").strip() or directory
-    if not given:
+    folder = environ.get(SHARED_DIR_VARIABLE, "").strip() or directory
+    if not folder:
         raise ConfigError(
-            "the tasks have no folder in which they could agree on ports",
+            "the tasks have no shared folder to agree on ports",
             code="argument/missing",
             found="neither a job file with run.model_dir nor a shared folder",
-            hint=f"say --shared-dir FOLDER, or set {SHARED_DIR_VARIABLE} to a folder that all tasks share.",
+            hint=f"set --shared-dir FOLDER, or {SHARED_DIR_VARIABLE}, to a folder that all tasks share.",
         )
-    return given
+    return folder
 
 
 def _hint(detection: Detection) -> str:
@@ -168,13 +168,13 @@ def _hint(detection: Detection) -> str:
     if not detection.allocation.inferred:
         return ""
     return (
-        f"{name} does not number its processes, and this one may be the only one: start the program on every host of "
-        "the job, or say --environment none to train alone."
+        f"{name} does not number its processes, and this may be the only process: start the program on every host of "
+        "the job, or set --environment none to train in one process."
     )
 
 
 def _check_free(address: str, task: Task) -> None:
-    """Whether nobody listens at this task's port on this host.
+    """Check that this task's port is free on this host.
 
     Raises:
         ClusterError: The port is taken.
@@ -184,11 +184,11 @@ def _check_free(address: str, task: Task) -> None:
     if error is not None:
         holder, _ = holder_of(port)
         raise ClusterError(
-            f"{task} should listen at {address}, and the port {port} is taken on this host.",
+            f"{task} should listen at {address}, but the port {port} is taken on this host.",
             code="cluster/port-in-use",
             found=f"{error}{holder and f': {holder} listens there'}",
-            hint="set cluster.ports: agreed, by which each task takes a free port; or ESTIMATOR_PIPELINE_PORT_BASE to "
-            "another first port, the same on every task.",
+            hint="set cluster.ports: agreed, so that each task uses a free port; or set ESTIMATOR_PIPELINE_PORT_BASE "
+            "to a different first port, the same on every task.",
         ) from error
 
 

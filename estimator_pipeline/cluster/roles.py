@@ -1,19 +1,18 @@
-"""From an allocation to a task: the one rule by which ranks become roles, and the ports that follow from a job's id.
+"""Conversion of an allocation to a task: roles from ranks, and ports from a job's id.
 
-**The rule.** Ranks are given out in this order: the chief, where the job has one; the workers; the parameter servers;
-the evaluator. A job with `chief: true, workers: 2, ps: 1, evaluator: true` wants 5 tasks: rank 0 is chief:0, ranks 1
-and 2 are worker:0 and worker:1, rank 3 is ps:0, rank 4 evaluator:0. Without a chief rank 0 is worker:0, which is the
-chief then. There must be as many tasks as the job has, no more and no fewer.
+Roles: ranks are assigned in this order: the chief, if the job has one; the workers; the parameter servers; the
+evaluator. A job with `chief: true, workers: 2, ps: 1, evaluator: true` needs 5 tasks: rank 0 is chief:0, ranks 1
+and 2 are worker:0 and worker:1, rank 3 is ps:0, rank 4 is evaluator:0. Without a chief rank 0 is worker:0, which is
+then the chief. The number of started tasks must equal the number of the job's tasks.
 
-**Derived ports.** A job's tasks cannot ask each other for ports before they have any, so each works out the same
-ones: the base port follows from the job's id, and a task's port is the base plus the number of the job's earlier
-tasks on its host. Ports are from :data:`FIRST_PORT` to :data:`LAST_PORT`, below what systems give to outgoing
-connections (32768 and up on Linux) and below Kubernetes's node ports (30000 and up). Ids that are numbers, as most
-schedulers have them, are spread in order: two jobs with up to 16 tasks on a host have different ports if their
-numbers are less than 1250 apart, and their step and number of restarts the same. Other ids are hashed: two such jobs
-meet by a chance of 1 in 1250. A step's number and the count of restarts shift the base too. Where the ports are taken
-after all, the task says so; ESTIMATOR_PIPELINE_PORT_BASE gives another base (the same on every task), and agreed
-ports (:mod:`~estimator_pipeline.cluster.port_agreement`) cannot be taken.
+Derived ports: a job's tasks cannot exchange ports before they have any, so each task computes the same ports. The base
+port follows from the job id, and a task's port is the base plus the number of the job's earlier tasks on its host.
+Ports are from `FIRST_PORT` to `LAST_PORT`, below the ephemeral ports (32768 and up on Linux) and
+Kubernetes's node ports (30000 and up). Numeric ids, which most schedulers use, are spread in order: two jobs with up to
+16 tasks on a host have different ports if their ids differ by less than 1250, and their step and number of restarts
+are the same. Other ids are hashed: two such jobs collide with a probability of 1 in 1250. The step and the number of
+restarts also shift the base. If a port is taken, the task reports it; ESTIMATOR_PIPELINE_PORT_BASE sets a different
+base (the same on every task), and agreed ports (`port_agreement`) cannot be taken.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _SLOTS = (LAST_PORT + 1 - FIRST_PORT) // _STRIDE
 
 
 class ClusterShape(Protocol):
-    """How many tasks of each kind a job has: a job file's `cluster`, or `launch.LaunchShape`."""
+    """The number of tasks of each type: a job file's `cluster`, or `launch.LaunchShape`."""
 
     @property
     def workers(self) -> int: ...
@@ -61,75 +60,75 @@ class ClusterShape(Protocol):
 
 
 def tasks_of(shape: ClusterShape) -> tuple[Task, ...]:
-    """The job's tasks in order of their ranks."""
+    """Return the job's tasks in the order of their ranks."""
     kinds = (("chief", int(shape.chief)), ("worker", shape.workers), ("ps", shape.ps), ("evaluator", shape.evaluator))
     return tuple(Task(kind, i) for kind, count in kinds for i in range(int(count)))
 
 
 def task_of(allocation: Allocation, shape: ClusterShape) -> Task:
-    """This process's task.
+    """Return this process's task.
 
     Raises:
-        ClusterError: The job has not as many tasks as the environment has started, or none of this role.
+        ClusterError: The number of started tasks differs from the job's, or the job has no task of this role.
     """
     tasks = tasks_of(shape)
     source = allocation.environment
     if allocation.role is not None:
-        own = Task(allocation.role, allocation.rank)
-        if own not in tasks:
+        task = Task(allocation.role, allocation.rank)
+        if task not in tasks:
             raise ClusterError(
-                f"{source}: this process is {own}, and the job has no such task.",
+                f"{source}: this process is {task}, and the job has no such task.",
                 code="cluster/unknown-task",
                 found=f"the job's tasks: {listed(tasks)}",
-                hint="start as many pods of each role as the job file's cluster section says, or change that section.",
+                hint="start as many pods of each role as in the job file's section cluster, or change that section.",
             )
-        return own
+        return task
     size = len(tasks) if allocation.size is None else allocation.size
     if size != len(tasks) or allocation.rank >= size:
         started = f"this process has rank {allocation.rank}" if allocation.size is None else f"{_tasks(size)} started"
         one_host = size == 1 and len(tasks) > 1
         raise ClusterError(
-            f"{source}: {started}, and the job has {_tasks(len(tasks))}.",
+            f"{source}: {started}, but the job has {_tasks(len(tasks))}.",
             code="cluster/unknown-task",
             found=f"the job's tasks: {listed(tasks)}",
             hint=f"start {len(tasks)} tasks (ranks are chief, workers, ps, evaluator, in this order), change the "
             "job file's cluster section to match (--set cluster.workers=N), "
             + ("use `estimator-pipeline launch` for several tasks on one host, " if one_host else "")
-            + "or say --environment none to train alone in this process.",
+            + "or set --environment none to train in this process only.",
         )
     return tasks[allocation.rank]
 
 
 def roles(allocation: Allocation, shape: ClusterShape, addresses: Sequence[str] | None = None) -> TFConfig:
-    """The cluster and this process's part in it.
+    """Return the cluster and this process's task.
 
     Args:
-        allocation: What the environment says.
+        allocation: The allocation.
         shape: The job's cluster.
-        addresses: "host:port" of each task, by rank; by default hosts from the allocation and derived ports.
+        addresses: "host:port" of each task, by rank; defaults to the allocation's hosts and derived ports.
 
     Raises:
-        ClusterError: See :func:`task_of`; or the hosts are unknown and no addresses are given.
+        ClusterError: See `task_of`; or the hosts are unknown and `addresses` is not set.
     """
     if allocation.tf_config is not None:
         return allocation.tf_config
-    own, tasks = task_of(allocation, shape), tasks_of(shape)
+    this_task, tasks = task_of(allocation, shape), tasks_of(shape)
     if len(tasks) == 1:
-        return TFConfig(cluster=None, task=own)
-    given = list(derived_addresses(allocation, shape) if addresses is None else addresses)
+        return TFConfig(cluster=None, task=this_task)
+    by_rank = list(derived_addresses(allocation, shape) if addresses is None else addresses)
     jobs: dict[str, list[str]] = {}
-    for task, address in zip(tasks, given, strict=True):
+    for task, address in zip(tasks, by_rank, strict=True):
         jobs.setdefault(task.type, []).append(address)
     evaluator = jobs.pop("evaluator", [None])[0]
     return TFConfig(
         cluster=ClusterSpec({job: tuple(of_job) for job, of_job in jobs.items()}, evaluator),
-        task=own,
+        task=this_task,
         dialect="chief" if "chief" in jobs else "workers",
     )
 
 
 def hosts_of(allocation: Allocation, shape: ClusterShape) -> tuple[str, ...] | None:
-    """The host of each task of the job by rank, or None where the environment does not say."""
+    """Return the host of each task by rank, or None if unknown."""
     tasks = tasks_of(shape)
     if allocation.host_pattern is not None:
         return tuple(
@@ -142,21 +141,21 @@ def hosts_of(allocation: Allocation, shape: ClusterShape) -> tuple[str, ...] | N
 def derived_addresses(
     allocation: Allocation, shape: ClusterShape, *, environ: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """The "host:port" of each task by rank, the same on every task.
+    """Return the "host:port" of each task by rank, the same on every task.
 
     Raises:
-        ClusterError: The hosts are unknown, or ESTIMATOR_PIPELINE_PORT_BASE is no port.
+        ClusterError: The hosts are unknown, or ESTIMATOR_PIPELINE_PORT_BASE is not a port.
     """
     hosts = hosts_of(allocation, shape)
     if hosts is None:
         raise ClusterError(
-            f"{allocation.environment}: ports cannot be derived, since no variable says on which host each rank is.",
+            f"{allocation.environment}: ports cannot be derived, because no variable has the host of each rank.",
             code="cluster/no-ports",
-            found="; ".join(allocation.notes) or "ranks alone",
-            hint="set cluster.ports: agreed (or auto), by which the tasks tell each other in a shared folder.",
+            found="; ".join(allocation.notes) or "only ranks",
+            hint="set cluster.ports: agreed (or auto), so that the tasks publish their ports in a shared folder.",
         )
     most = max(Counter(hosts).values())
-    base = _given_base(environ or {}, most) or port_base(allocation.job_id, most=most, restart=allocation.restart)
+    base = _explicit_base(environ or {}, most) or port_base(allocation.job_id, most=most, restart=allocation.restart)
     seen: Counter[str] = Counter()
     addresses = []
     for host in hosts:
@@ -166,12 +165,12 @@ def derived_addresses(
 
 
 def port_base(job_id: str, *, most: int, restart: int = 0) -> int:
-    """The first of a job's ports.
+    """Return the first of a job's ports.
 
     Args:
-        job_id: See :class:`Allocation`. "123" and "123.4" (a step, or an element of an array) count as numbers.
-        most: How many tasks the fullest host has.
-        restart: How often the job has been started again.
+        job_id: See `Allocation`. "123" and "123.4" (a step, or an element of an array) count as numbers.
+        most: The largest number of tasks on a host.
+        restart: The number of restarts of the job.
     """
     number = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?", job_id)
     if number is not None:
@@ -183,7 +182,7 @@ def port_base(job_id: str, *, most: int, restart: int = 0) -> int:
     return FIRST_PORT + (slot * _STRIDE) % room
 
 
-def _given_base(environ: Mapping[str, str], most: int) -> int | None:
+def _explicit_base(environ: Mapping[str, str], most: int) -> int | None:
     text = environ.get(PORT_BASE_VARIABLE, "").strip()
     if not text:
         return None
@@ -192,7 +191,7 @@ def _given_base(environ: Mapping[str, str], most: int) -> int | None:
             f"{PORT_BASE_VARIABLE}={text!r} cannot be the first of a job's ports.",
             code="environment/bad-value",
             found=f"{text!r}; allowed: 1 to {65536 - most}",
-            hint=f"for example {PORT_BASE_VARIABLE}=12000, the same on every task, or leave it unset.",
+            hint=f"set for example {PORT_BASE_VARIABLE}=12000, the same on every task, or leave it unset.",
         )
     return int(text)
 

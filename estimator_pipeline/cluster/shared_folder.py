@@ -1,8 +1,8 @@
-"""Whether tasks that wait for each other in a shared folder share it: they ask each other by the network.
+"""A check over the network that tasks that wait for each other in a folder actually share it.
 
-A task that misses another one in the folder cannot tell one that has not started yet from one that has another folder
-under that name. Where the hosts are known it asks: each listens at the port that a derived cluster would have, and who
-connects says who it is and is told the same. One that answers, and whose file does not appear, has another folder.
+If the file of a task is missing, the task has not started yet, or it uses a different folder of the same name. If the
+hosts are known, the waiting task queries it: each task listens at its derived port, and both sides of a connection
+exchange their identity. A task that answers, but whose file does not appear, has a different folder.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any
 __all__ = ["APART_SECS", "Neighbours"]
 
 APART_SECS = 10.0
-"""How long the file of a task that answers may take to appear: a network file system may show it a moment later."""
+"""Seconds until the file of a task that answers must appear, which allows for the delay of a network file system."""
 _EVERY_SECS = 2.0
 _TIMEOUT_SECS = 2.0
 _MOST_BYTES = 4096
-# So many of the missing tasks are asked in a round: one that answers is enough.
+# The number of missing tasks that are queried in a round: one answer is enough.
 _ASKED = 16
 
 
 class Neighbours:
-    """What the tasks of one start say of themselves by the network, until :meth:`close`.
+    """The exchange of identities among the tasks of one start, until `close`.
 
     Args:
-        job: what only the tasks of this start have in common.
-        rank: this task's.
-        folder: where it waits.
-        addresses: "host:port" of each task by rank; this task listens at its own port, if nobody else does.
+        job: The identifier of this start.
+        rank: The rank of this task.
+        folder: The folder in which this task waits.
+        addresses: "host:port" of each task by rank; this task listens at its port if it is free.
     """
 
     def __init__(self, job: str, *, rank: int, folder: str, addresses: Sequence[str]) -> None:
-        self._own = {"job": job, "rank": rank, "folder": folder, "host": socket.gethostname()}
+        self._identity = {"job": job, "rank": rank, "folder": folder, "host": socket.gethostname()}
         self._addresses = tuple(addresses)
         self._missing: tuple[int, ...] = ()
         self._heard: dict[int, tuple[float, Mapping[str, Any]]] = {}
@@ -50,25 +50,25 @@ class Neighbours:
             thread.start()
 
     def apart(self, missing: Sequence[int]) -> str | None:
-        """Who has said for :data:`APART_SECS` to be there, and is still missing in the folder: in words, with its host.
+        """Describe a task that has answered for `APART_SECS` and is still missing in the folder, or return None.
 
         Args:
-            missing: the ranks of which there is no file.
+            missing: The ranks without a file.
         """
         self._missing = tuple(missing)
         now = time.monotonic()
-        for rank, (since, said) in sorted(self._heard.items()):
+        for rank, (since, identity) in sorted(self._heard.items()):
             if rank not in missing:
                 self._heard.pop(rank, None)
             elif now - since > APART_SECS:
-                return f"rank {rank} waits on {said['host']} in {said['folder']}, and nothing of it is seen here"
+                return f"rank {rank} waits on {identity['host']} in {identity['folder']}, but its file is missing here"
         return None
 
     def close(self) -> None:
-        """Listens and asks no longer."""
+        """Stop listening and querying."""
         self._done.set()
         for thread in self._threads:
-            thread.join(0.5)  # One that connects ends by itself.
+            thread.join(0.5)  # A thread that is connecting ends after its timeout.
 
     def _listen(self, port: int) -> socket.socket | None:
         both = socket.has_dualstack_ipv6()
@@ -77,7 +77,7 @@ class Neighbours:
                 ("", port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both
             )
         except OSError:
-            return None  # It can still ask, and be told.
+            return None  # This task can still query others.
         server.settimeout(0.2)
         return server
 
@@ -105,18 +105,19 @@ class Neighbours:
                     return
 
     def _line(self) -> bytes:
-        return json.dumps(self._own).encode() + b"\n"
+        return json.dumps(self._identity).encode() + b"\n"
 
     def _hear(self, connection: socket.socket) -> None:
         with connection.makefile("rb") as lines:
             text = lines.readline(_MOST_BYTES)
         try:
-            said = json.loads(text)
-            known = said["job"] == self._own["job"] and 0 <= said["rank"] < len(self._addresses)
+            identity = json.loads(text)
+            known = identity["job"] == self._identity["job"] and 0 <= identity["rank"] < len(self._addresses)
         except (ValueError, KeyError, TypeError):
-            return  # Another program listens there.
-        if known and said["rank"] != self._own["rank"]:
+            return  # A different program listens there.
+        if known and identity["rank"] != self._identity["rank"]:
             shown = {
-                name: "".join(c for c in str(said.get(name))[:300] if c.isprintable()) for name in ("folder", "host")
+                name: "".join(c for c in str(identity.get(name))[:300] if c.isprintable())
+                for name in ("folder", "host")
             }
-            self._heard.setdefault(said["rank"], (time.monotonic(), shown))
+            self._heard.setdefault(identity["rank"], (time.monotonic(), shown))

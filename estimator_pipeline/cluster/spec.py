@@ -7,7 +7,7 @@ TF_CONFIG is a JSON object in an environment variable. Three dialects of it are 
 * the evaluator's address inside `cluster` (TonY, hand-written documents).
 
 Where a cluster has no `chief` job, `worker:0` is the chief. What is written again is the first dialect,
-unless another is asked for. The evaluator is never a part of :attr:`ClusterSpec.jobs`: it trains nothing, and
+unless another is asked for. The evaluator is never a part of `ClusterSpec.jobs`: it trains nothing, and
 a strategy that is given its address waits for it for ever.
 
 The environment is an argument everywhere; nothing here reads `os.environ`. Imports no TensorFlow.
@@ -41,10 +41,10 @@ __all__ = [
 
 
 def from_environ(environ: Mapping[str, str]) -> TFConfig:
-    """Reads the variable TF_CONFIG of an environment; without one, the process is alone.
+    """Read the variable TF_CONFIG of an environment; without one, the process is alone.
 
     Raises:
-        ClusterError: See :func:`parse_tf_config`.
+        ClusterError: See `parse_tf_config`.
     """
     return parse_tf_config(environ.get("TF_CONFIG", ""))
 
@@ -56,7 +56,7 @@ def num_workers(environ: Mapping[str, str] | None = None) -> int:
         environ: where TF_CONFIG is read; `os.environ` by default.
 
     Raises:
-        ClusterError: See :func:`parse_tf_config`.
+        ClusterError: See `parse_tf_config`.
     """
     return from_environ(os.environ if environ is None else environ).num_training_tasks
 
@@ -71,7 +71,7 @@ def own_index(environ: Mapping[str, str] | None = None) -> int:
         environ: where TF_CONFIG is read; `os.environ` by default.
 
     Raises:
-        ClusterError: This task is a ps or an evaluator, which have no share; or see :func:`parse_tf_config`.
+        ClusterError: This task is a ps or an evaluator, which have no share; or see `parse_tf_config`.
     """
     return from_environ(os.environ if environ is None else environ).rank
 
@@ -85,7 +85,7 @@ def build_tf_config(
     port: int = 2222,
     task_type: str = "worker",
 ) -> dict[str, Any]:
-    """Writes the TF_CONFIG of one machine out of `num_workers` that train together.
+    """Write the TF_CONFIG of one machine out of `num_workers` that train together.
 
     Args:
         task_index: Which of the machines this is, from 0. 0 for the evaluator.
@@ -156,7 +156,7 @@ def local_cluster(
     dialect: str = "canonical",
     host: str = "localhost",
 ) -> dict[Task, dict[str, Any]]:
-    """Writes the TF_CONFIG of every task of a cluster on one machine.
+    """Write the TF_CONFIG of every task of a cluster on one machine.
 
     Args:
         workers: How many `worker` tasks; the chief is not one of them.
@@ -164,7 +164,7 @@ def local_cluster(
         chief: Whether there is a `chief` task. Otherwise worker:0 is the chief.
         ps: How many parameter servers.
         evaluator: Whether there is an evaluator.
-        dialect: See :meth:`TFConfig.to_dict`.
+        dialect: See `TFConfig.to_dict`.
         host: The host of every task.
 
     Returns:
@@ -190,10 +190,10 @@ def local_cluster(
     jobs = {name: tuple(next(left) for _ in range(count)) for name, count in counts.items() if count}
     if evaluator and dialect == "master":
         raise ClusterError(
-            f"{source}: the dialect 'master' has no evaluator task: the master runs the evaluation.",
+            f"{source}: the dialect 'master' has no evaluator task: the master evaluates.",
             code="cluster/bad-tf-config",
             found="evaluator=True",
-            hint="leave the evaluator out, or take the canonical dialect.",
+            hint="leave the evaluator out, or use the canonical dialect.",
         )
     cluster = ClusterSpec(jobs, next(left) if evaluator and dialect == "evaluator_in_cluster" else None)
     tasks = cluster.tasks + ((EVALUATOR,) if evaluator else ())

@@ -1,6 +1,6 @@
-"""Tasks, clusters, and what a TF_CONFIG says about them, in one form for all dialects.
+"""Tasks, clusters and TF_CONFIG documents in one form for all dialects.
 
-Read by :mod:`estimator_pipeline.cluster.parsing`; use all of it from :mod:`estimator_pipeline.cluster.spec`.
+Read by `estimator_pipeline.cluster.parsing`; use all of it from `estimator_pipeline.cluster.spec`.
 Imports no TensorFlow.
 """
 
@@ -26,14 +26,14 @@ __all__ = [
     "check_cluster",
     "check_dialect",
     "listed",
-    "refuse_unknown",
+    "reject_unknown",
 ]
 
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 """The canonical task types. `master` is read as `chief`."""
 
 DIALECTS = ("canonical", "master", "evaluator_in_cluster")
-"""The dialects that a document can be written in; see :meth:`TFConfig.to_dict`."""
+"""The dialects that a document can be written in; see `TFConfig.to_dict`."""
 
 _JOBS = ("chief", "worker", "ps")
 _ALLOWED_JOBS = "allowed: chief (or master), worker, ps, evaluator"
@@ -85,7 +85,7 @@ class Task:
         if self.type == "master":
             object.__setattr__(self, "type", "chief")
         if self.type not in TASK_TYPES:
-            refuse_unknown(self.type, what="task type", source="a task")
+            reject_unknown(self.type, noun="task type", source="a task")
         if isinstance(self.index, bool) or not isinstance(self.index, int) or self.index < 0:
             raise ClusterError(
                 f"a task: the index {self.index!r} of the task type {self.type!r} cannot be one.",
@@ -122,7 +122,7 @@ class ClusterSpec:
         source = "a cluster"
         for name in self.jobs:
             if name not in _JOBS:
-                refuse_unknown(name, what="job", source=source)
+                reject_unknown(name, noun="job", source=source)
         jobs = {name: read_addresses(self.jobs[name], job=name, source=source) for name in _JOBS if name in self.jobs}
         evaluator = None
         if self.evaluator is not None:
@@ -157,7 +157,7 @@ class ClusterSpec:
         return self.training_tasks + self._tasks_of("ps")
 
     def address(self, task: Task) -> str:
-        """The "host:port" of a task.
+        """Return the "host:port" of a task.
 
         Raises:
             ClusterError: The cluster has no such task, or no address for the evaluator.
@@ -175,7 +175,7 @@ class ClusterSpec:
         return addresses[task.index]
 
     def rank(self, task: Task) -> int:
-        """A training task's position among the training tasks; its `input_pipeline_id`.
+        """Return a training task's position among the training tasks; its `input_pipeline_id`.
 
         Raises:
             ClusterError: The task does not train (ps, evaluator), or is not in the cluster.
@@ -185,7 +185,7 @@ class ClusterSpec:
         return self.training_tasks.index(task)
 
     def as_dict(self, *, with_evaluator: bool = False) -> dict[str, list[str]]:
-        """The jobs as plain lists: chief, worker, ps, and the evaluator where asked for and known."""
+        """Return the jobs as plain lists: chief, worker, ps, and the evaluator where asked for and known."""
         plain = {name: list(addresses) for name, addresses in self.jobs.items()}
         if with_evaluator and self.evaluator is not None:
             plain["evaluator"] = [self.evaluator]
@@ -204,7 +204,7 @@ class ClusterSpec:
 
 @dataclasses.dataclass(frozen=True)
 class TFConfig:
-    """What a TF_CONFIG document says, in one form for all dialects.
+    """A TF_CONFIG document in one form for all dialects.
 
     Args:
         cluster: The cluster, or None for a single process.
@@ -277,7 +277,7 @@ class TFConfig:
         return 0
 
     def to_dict(self, dialect: str = "canonical") -> dict[str, Any]:
-        """The document for this task.
+        """Return the document for this task.
 
         Args:
             dialect: "canonical" (a chief is called chief, the evaluator is not in the cluster), "master" (the
@@ -287,7 +287,7 @@ class TFConfig:
             A new dict that `json.dumps` takes. An empty one means a single process.
 
         Raises:
-            ClusterError: The dialect is unknown, or has no way to say what this task or cluster is.
+            ClusterError: The dialect is unknown, or cannot express this task or cluster.
         """
         check_dialect(dialect)
         document: dict[str, Any] = {}
@@ -296,7 +296,7 @@ class TFConfig:
             document["cluster"] = self._cluster_in(dialect)
             if dialect == "master" and self.task.type == "chief":
                 task["type"] = "master"
-        # A process without a cluster is worker:0 by itself; saying so adds nothing.
+        # A process without a cluster is worker:0 by default.
         if self.cluster is not None or self.task != Task("worker") or self.task_extra:
             document["task"] = {**task, **self.task_extra}
         if self.environment is not None:
@@ -306,7 +306,7 @@ class TFConfig:
         return {**document, **self.extra}
 
     def to_json(self, dialect: str = "canonical") -> str:
-        """:meth:`to_dict` as the text of the environment variable."""
+        """`to_dict` as the text of the environment variable."""
         return json.dumps(self.to_dict(dialect))
 
     def _cluster_in(self, dialect: str) -> dict[str, list[str]]:
@@ -332,7 +332,7 @@ class TFConfig:
             )
         if self.is_evaluator:
             raise ClusterError(
-                "the dialect 'master' has no evaluator task: the master runs the evaluation.",
+                "the dialect 'master' has no evaluator task: the master evaluates.",
                 code="cluster/bad-tf-config",
                 found="the task evaluator:0",
                 hint="leave the evaluator out, or write the canonical dialect.",
@@ -350,7 +350,7 @@ def _no_rank(task: Task, training_tasks: Sequence[Task]) -> ClusterError:
 
 
 def check_cluster(jobs: Mapping[str, tuple[str, ...]], *, evaluator: str | None, source: str) -> None:
-    """What is wrong with the jobs together, once each is right by itself."""
+    """Check the jobs together, after each job has been checked."""
     if len(jobs.get("chief", ())) > 1:
         raise ClusterError(
             f"{source}: the cluster has {len(jobs['chief'])} tasks of the job 'chief'.",
@@ -381,19 +381,19 @@ def check_dialect(dialect: str) -> None:
         )
 
 
-def refuse_unknown(name: object, *, what: str, source: str) -> NoReturn:
-    """Raises the error for a job or a task type that there is not, with the name that was probably meant."""
+def reject_unknown(name: object, *, noun: str, source: str) -> NoReturn:
+    """Raise the error for an unknown job or task type, with the closest known name."""
     close = nearest(name, (*TASK_TYPES, "master"))
     raise ClusterError(
-        f"{source}: unknown {what} {name!r}.",
+        f"{source}: unknown {noun} {name!r}.",
         code="cluster/bad-tf-config",
         found=f"{name!r}; {_ALLOWED_JOBS}",
-        hint=f"did you mean {close!r}?" if close else f"use one of the allowed names for the {what}.",
+        hint=f"did you mean {close!r}?" if close else f"use one of the allowed names for the {noun}.",
     )
 
 
 def listed(tasks: Sequence[Task]) -> str:
-    """chief:0, worker:0 to worker:3, ps:0: short for clusters of any size."""
+    """Format tasks as "chief:0, worker:0 to worker:3, ps:0"."""
     counts: dict[str, int] = {}
     for task in tasks:
         counts[task.type] = counts.get(task.type, 0) + 1

@@ -1,16 +1,16 @@
-"""`tf.estimator` on TensorFlow 2.16 to 2.21, and on 2.15 where it never left.
+"""`tf.estimator` on TensorFlow 2.16 to 2.21, and on 2.15, which still includes it.
 
     from estimator_pipeline import compat
 
     tf = compat.install()          # before anything else imports TensorFlow
     tf.estimator.Estimator(...)
 
-:func:`install` may be called any number of times. On 2.15, where nothing is missing, it only applies the patches
-(:mod:`estimator_pipeline.compat.patches`). :func:`status` says what was found and what was done.
+`install` may be called any number of times. On 2.15 it only applies the patches (`estimator_pipeline.compat.patches`).
+`status` returns the detected versions and the steps that were applied.
 
-:func:`use_keras_3`, called first instead, gives the process Keras 3 as `tf.keras`, and no tf.estimator. This package is
-the only part of estimator_pipeline that touches `tensorflow.python.*` and the internals of `tensorflow_estimator` and
-`tf_keras`; each file names what it uses and why.
+`use_keras_3`, called instead of `install`, selects Keras 3 as `tf.keras`, without tf.estimator. This package is the
+only part of estimator_pipeline that uses `tensorflow.python.*` and the internals of `tensorflow_estimator` and
+`tf_keras`; each file lists its private uses with the reason.
 """
 
 from __future__ import annotations
@@ -40,30 +40,31 @@ from estimator_pipeline.utils import startup, system_limits
 __all__ = ["InstallStep", "Patch", "Status", "install", "keras_generation", "status", "tensorflow", "use_keras_3"]
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-_TRUE = ("true", "True", "1")  # what TensorFlow itself takes for "yes"
+_TRUE = ("true", "True", "1")  # the values that TensorFlow treats as true
 
 
 @dataclass(frozen=True)
 class InstallStep:
-    """One thing that :func:`install` did, and why it was needed."""
+    """One step of `install`, with its effect."""
 
     name: str
-    what: str
+    description: str
 
 
 @dataclass(frozen=True)
 class Status:
-    """What :func:`install` found in this process, and what it did.
+    """Detected versions, and the steps and patches that `install` has applied in this process.
 
     Attributes:
-        installed: whether :func:`install` has run to its end.
-        tensorflow: version of TensorFlow, None where there is none.
-        estimator: where `tf.estimator` comes from: "tensorflow" (2.15), "estimator_pipeline", or None.
-        keras: what `tf.keras` is: "tf_keras 2.21.0", "keras 2.15.0", "keras 3.15.1", or None while not installed.
-        versions: package -> version of all that has a say.
-        steps: what was done, in order. Empty on 2.15.
-        patches: the faults of tf.estimator itself that can be fixed, and whether each is.
-        moved: old private name of TensorFlow -> where it is today, of all that were asked for by their old names.
+        installed: Whether `install` has completed.
+        tensorflow: Version of TensorFlow; None if it is not installed.
+        estimator: The source of `tf.estimator`: "tensorflow" (2.15), "estimator_pipeline", or None.
+        keras: The package that is `tf.keras`: "tf_keras 2.21.0", "keras 2.15.0", "keras 3.15.1", or None before
+            `install`.
+        versions: Package -> version of all relevant packages.
+        steps: The applied steps, in order. Empty on 2.15.
+        patches: The available patches of tf.estimator, and whether each is on.
+        moved: Old private name of TensorFlow -> its new name, of all that were used by their old names.
     """
 
     installed: bool
@@ -81,8 +82,9 @@ class Status:
             f"tf.estimator: {self.estimator or 'not installed in this process'}",
             f"tf.keras: {self.keras or 'not decided yet'}",
         ]
-        lines += [f"  {step.name}: {step.what}" for step in self.steps]
-        lines += [f"  patch {patch.name} ({'on' if patch.on else 'off'}): {patch.what}" for patch in self.patches]
+        lines += [f"  {step.name}: {step.description}" for step in self.steps]
+        for patch in self.patches:
+            lines.append(f"  patch {patch.name} ({'on' if patch.on else 'off'}): {patch.description}")
         lines += [f"  moved name {old}: {new}" for old, new in self.moved.items()]
         return "\n".join(lines)
 
@@ -95,28 +97,27 @@ _chosen: frozenset[str] = frozenset()
 
 
 def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) -> ModuleType:
-    """Makes `tf.estimator` and all its old paths work in this process, and mends its faults.
+    """Make `tf.estimator` and its old import paths work in this process, and patch its bugs.
 
-    Call it before anything imports TensorFlow. It sets TF_USE_LEGACY_KERAS=1 in `os.environ` on 2.16 and later
-    (Estimator is built on Keras 2, and child processes need the same answer), and imports TensorFlow.
+    Call it before anything imports TensorFlow. On 2.16 and later it sets TF_USE_LEGACY_KERAS=1 in `os.environ`, since
+    Estimator is built on Keras 2 and child processes need the same setting. It imports TensorFlow.
 
     Args:
-        patches: which faults of tf.estimator itself are fixed: "all", "none", "-NAME,-NAME" (all but these),
-            "NAME,NAME" (these alone), or a list of names. None: what ESTIMATOR_PIPELINE_PATCHES says, "all" where it
-            is not set. The first call in a process decides.
-        tf1: whether programs of this process are written for TensorFlow 1: TensorFlow 2's behaviour is off, and what
-            they import as `tensorflow` has TensorFlow 1's names and `tf.contrib` (docs/guides/tf1.md). Call it before
-            anything is built. Nothing turns it off again.
+        patches: The patches of tf.estimator to apply: "all", "none", "-NAME,-NAME" (all but these), "NAME,NAME" (only
+            these), or a list of names. None: the value of ESTIMATOR_PIPELINE_PATCHES, or "all" if it is not set. The
+            first call in a process decides.
+        tf1: Whether programs of this process are written for TensorFlow 1: TensorFlow 2 behavior is off, and the
+            `tensorflow` that they import has TensorFlow 1's names and `tf.contrib` (docs/guides/tf1.md). Call it
+            before anything is built. It cannot be turned off again.
 
     Returns:
-        The `tensorflow` module, with `tf1=True` that of TensorFlow 1's names. In a process that was given Keras 3 by
-        :func:`use_keras_3` it is that one as it is, so that the same function builds layers of either Keras;
-        `tf.estimator` is not there.
+        The `tensorflow` module; with `tf1=True` the module with TensorFlow 1's names. After `use_keras_3` the module is
+        unchanged, so that the same function builds layers of either Keras; it has no `tf.estimator`.
 
     Raises:
-        CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or does not fit, or TensorFlow was
-            imported with Keras 3 before this call; a patch that does not exist, or other patches than those that
-            an earlier call applied; the message says what to change.
+        CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or incompatible; TensorFlow is already
+            imported with Keras 3; a patch does not exist, or an earlier call applied different patches. The message has
+            a hint.
     """
     tf = _install(patches)
     if not tf1:
@@ -125,11 +126,11 @@ def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) ->
         raise CompatError(
             "install(tf1=True) comes after use_keras_3()",
             code="argument/conflict",
-            hint="a program for TensorFlow 1 needs Keras 2: call install(tf1=True) in a process of its own",
+            hint="a program for TensorFlow 1 needs Keras 2: call install(tf1=True) in a separate process",
         )
     with _lock:
         if not _tf1.enabled():
-            # For child processes, which need the same answer.
+            # For child processes, which need the same setting.
             os.environ[_tf1.VARIABLE] = "1"
             _steps.append(InstallStep("tf1", "programs get TensorFlow 1's names and behaviour, and tf.contrib"))
         return _tf1.enable(tf)
@@ -144,17 +145,17 @@ def _install(patches: str | Sequence[str] | None) -> ModuleType:
                     f"install(patches={patches!r}) comes after an install() with other patches",
                     code="argument/conflict",
                     found=f"applied: {', '.join(sorted(_chosen)) or 'none'}",
-                    hint=f"give them to the first call of the process, or set {_patches.VARIABLE}",
+                    hint=f"pass them to the first call of the process, or set {_patches.VARIABLE}",
                 )
             return sys.modules["tensorflow"]
         chosen = _patches.chosen(patches)
         if patches is not None:
-            # For child processes, which need the same answer.
+            # For child processes, which need the same setting.
             os.environ[_patches.VARIABLE] = ",".join(sorted(chosen)) or "none"
         version = versions.tensorflow_version()
         native = versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR
         system_limits.require(os.environ, trains=False)
-        with startup.loading(), _told_of_memory():
+        with startup.loading(), _explained_memory_errors():
             tf = _native(version) if native else _restore(version)
             _patches.apply(chosen)
         _installed, _chosen = True, chosen
@@ -162,23 +163,23 @@ def _install(patches: str | Sequence[str] | None) -> ModuleType:
 
 
 def use_keras_3() -> ModuleType:
-    """Makes `tf.keras` Keras 3 in this process, which has no tf.estimator then.
+    """Select Keras 3 as `tf.keras` in this process, which then has no tf.estimator.
 
-    Call it before anything imports TensorFlow, and instead of :func:`install`. It sets TF_USE_LEGACY_KERAS=0 and
+    Call it before anything imports TensorFlow, and instead of `install`. It sets TF_USE_LEGACY_KERAS=0 and
     KERAS_BACKEND=tensorflow in `os.environ`. It may be called any number of times.
 
     Returns:
         The `tensorflow` module.
 
     Raises:
-        CompatError: TensorFlow 2.15, whose Keras is Keras 2; Keras 3 is missing; the process has Keras 2 already.
+        CompatError: TensorFlow 2.15, which has Keras 2; Keras 3 is missing; the process already has Keras 2.
     """
     global _installed, _generation
     with _lock:
         if _installed and _generation == 3:
             return sys.modules["tensorflow"]
         system_limits.require(os.environ, trains=False)
-        with startup.loading(), _told_of_memory():
+        with startup.loading(), _explained_memory_errors():
             tf = keras_3.resolve()
             chosen = _patches.chosen(None)
             if literal_paths.NAME in chosen:
@@ -193,8 +194,8 @@ def use_keras_3() -> ModuleType:
 
 
 @contextlib.contextmanager
-def _told_of_memory() -> Iterator[None]:
-    """In the block, which loads TensorFlow, a want of memory is one message."""
+def _explained_memory_errors() -> Iterator[None]:
+    """Turn a lack of memory while TensorFlow loads into one clear error."""
     try:
         yield
     except (ImportError, MemoryError) as error:
@@ -205,23 +206,23 @@ def _told_of_memory() -> Iterator[None]:
 
 
 def keras_generation() -> int:
-    """Which Keras `tf.keras` is in this process: 2, or 3 after :func:`use_keras_3`."""
+    """Return the major version of `tf.keras` in this process: 2, or 3 after `use_keras_3`."""
     return _generation
 
 
 def _native(version: str) -> ModuleType:
-    """2.15: everything is there. Only what would break it is refused."""
+    """Prepare TensorFlow 2.15, which needs no restoration, and reject broken environments."""
     if os.environ.get(LEGACY_KERAS) in _TRUE and versions.installed("tf-keras") is None:
         raise CompatError(
             f"{LEGACY_KERAS}={os.environ[LEGACY_KERAS]} is set, and tf-keras is not installed",
             code="tensorflow/wrong-keras",
-            found=f"TensorFlow {version}, whose own Keras is the legacy Keras already",
+            found=f"TensorFlow {version}, whose Keras is already Keras 2",
             hint=f"unset {LEGACY_KERAS} for TensorFlow 2.15",
         )
     keras = versions.installed("keras") or ""
     if keras.startswith("3.") and os.environ.get(LEGACY_KERAS) not in _TRUE:
         raise CompatError(
-            f"Keras {keras} is installed beside TensorFlow {version}, and Estimator cannot work with Keras 3",
+            f"Keras {keras} is installed with TensorFlow {version}, and Estimator does not support Keras 3",
             code="tensorflow/wrong-keras",
             hint="pip install 'keras==2.15.*'",
         )
@@ -230,7 +231,7 @@ def _native(version: str) -> ModuleType:
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v1.estimator.Estimator
     if os.environ.get(LEGACY_KERAS) not in _TRUE and keras_symbols.keep():
         _steps.append(
-            InstallStep("keras-symbols", "tf_keras, if it is imported, does not take the exported names of keras")
+            InstallStep("keras-symbols", "tf_keras, if it is imported, does not replace the exported names of keras")
         )
     _name_keras_version(tf)
     return tf
@@ -249,7 +250,7 @@ def _restore(version: str) -> ModuleType:
     estimator = versions.installed("tensorflow-estimator")
     if estimator is None or versions.minor(estimator) != (2, 15):
         raise CompatError(
-            "tensorflow-estimator 2.15, the last one that was published, is needed",
+            "tensorflow-estimator 2.15, its last release, is required",
             code="tensorflow/not-installed",
             found=f"tensorflow-estimator {estimator}" if estimator else "no tensorflow-estimator",
             hint="pip install 'tensorflow-estimator==2.15.*'",
@@ -260,28 +261,28 @@ def _restore(version: str) -> ModuleType:
         os.environ[LEGACY_KERAS] = "1"
         _steps.append(InstallStep("legacy-keras", f"{LEGACY_KERAS}=1: tf.keras is tf_keras (Keras 2)"))
     tf = importlib.import_module("tensorflow")
-    # Lazy loaders that a worker thread touches first end in a RecursionError or in Keras 3: resolve them now.
+    # Resolve lazy loaders now: first used from a worker thread, they cause a RecursionError or load Keras 3.
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v2.keras.layers
     count = lazy_loaders.resolve()
     _name_keras_version(tf)
     _steps.append(
-        InstallStep("keras-resolved", f"tf.keras and {count} lazy modules of it resolved on the importing thread")
+        InstallStep("keras-resolved", f"tf.keras and its {count} lazy modules are resolved on the importing thread")
     )
     if keras_seeds.apply():
-        _steps.append(InstallStep("keras-seeds", "tf_keras draws its seeds as integers, which Python 3.12 asks for"))
+        _steps.append(InstallStep("keras-seeds", "tf_keras draws its seeds with integers, as Python 3.12 requires"))
     if exports.restore():
-        _steps.append(InstallStep("export-table", "the `estimator` entry of TensorFlow's table of exported names"))
+        _steps.append(InstallStep("export-table", "the `estimator` entry in TensorFlow's table of exported names"))
     if aliases.install():
         _steps.append(
             InstallStep("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules")
         )
     if absent.bind_public_names():
         _steps.append(
-            InstallStep("tpu-embedding", "names of the removed TPU embedding API, which say that they are gone")
+            InstallStep("tpu-embedding", "stubs of the removed TPU embedding API, which raise an error on use")
         )
     if input_checkpoints.bind():
         _steps.append(
-            InstallStep("input-checkpoints", "tf.data.experimental.CheckpointInputPipelineHook, written anew")
+            InstallStep("input-checkpoints", "tf.data.experimental.CheckpointInputPipelineHook, reimplemented")
         )
     bound = aliases.bind_attributes()
     _steps.append(InstallStep("attributes", f"`estimator` set on {', '.join(bound)}"))
@@ -289,7 +290,7 @@ def _restore(version: str) -> ModuleType:
 
 
 def _name_keras_version(tf: ModuleType) -> None:
-    """`tf.keras.__version__`, which TensorFlow 2.13 left out and programs print."""
+    """Set `tf.keras.__version__`, which programs print and TensorFlow has not set since 2.13."""
     for name in (tf.keras.__name__, tf.compat.v1.keras.__name__):
         module = sys.modules[name]
         if not hasattr(module, "__version__"):
@@ -315,12 +316,12 @@ def _refuse_keras_3(version: str) -> None:
 
 
 def tensorflow() -> ModuleType:
-    """TensorFlow with its `tf.estimator`: what :func:`install` gives, for code that wants the module."""
+    """Return TensorFlow with `tf.estimator`, as `install` does."""
     return install()
 
 
 def status() -> Status:
-    """What was found and done so far. Imports nothing."""
+    """Return the detected versions and the applied steps, without imports."""
     report = versions.report()
     tensorflow = report["tensorflow"]
     if not _installed:

@@ -1,13 +1,13 @@
-"""`tf.contrib` as a package that any code can import: for programs of TensorFlow 1 that got today's names.
+"""`tf.contrib` as an importable package, for converted TensorFlow 1 programs.
 
     from estimator_pipeline.compat import contrib
     from estimator_pipeline.compat.contrib.training import HParams
 
-`migrate convert` writes these imports, for what has no other home; docs/reference/contrib.md lists all there is. It
-does not ask for `exec --tf1`: TensorFlow's behaviour is as the program sets it. Importing it installs compat.
+`migrate convert` writes these imports for names without a replacement in TensorFlow 2; docs/reference/contrib.md lists
+all names. `exec --tf1` is not required: the program sets TensorFlow's behavior. Importing this package installs compat.
 
 Raises:
-    CompatError: TensorFlow is missing or does not fit, or a name is nowhere; the message says what to change.
+    CompatError: TensorFlow is missing or incompatible, or a name does not exist; the message has a hint.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from estimator_pipeline.compat.tf1 import contrib as _contrib
 _compat.install()
 _contrib.install()
 
-# A package, whose modules the finder has. Not by way of `tensorflow.contrib`: without `--tf1` that is a module of the
-# names that moved (the patch `moved-names`), if any code has imported it.
+# A package, whose modules the finder provides. `tensorflow.contrib` cannot be used: without `--tf1` it is a module of
+# moved names (the patch `moved-names`), if any code has imported it.
 __path__: list[str] = []
 _names = _contrib.Contrib(_contrib.PACKAGE)
 

@@ -1,7 +1,7 @@
-"""What `compat` calls and a higher room does: names of functions, imported when they are called.
+"""Functions of higher-level packages that `compat` calls, imported on first call.
 
-Imports go down only; a few calls must go up all the same: `tf.estimator.train_and_evaluate`, put back by `compat`, runs
-on the engine. So they are text here, and nothing is imported before it is called.
+Modules import only from lower levels, but a few calls must go up: `tf.estimator.train_and_evaluate`, which `compat`
+restores, runs on the engine. So they are names here, which are imported when they are called.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _LEGACY = "estimator_pipeline.engines.estimator.legacy"
 
 
 def train_and_evaluate() -> Callable[..., Any]:
-    """What stands for `tf.estimator.train_and_evaluate` in an unchanged program."""
+    """Return the replacement of `tf.estimator.train_and_evaluate` in unchanged programs."""
     return _imported(_LEGACY, "train_and_evaluate")
 
 
 def own_model_dir() -> Callable[..., Any]:
-    """What holds a model directory while `Estimator.train` trains in it."""
+    """Return the function that locks a model directory during `Estimator.train`."""
     return _imported(_LEGACY, "own_model_dir")
 
 
 def _imported(module: str, attribute: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return found
+    function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return function

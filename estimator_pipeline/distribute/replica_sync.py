@@ -3,7 +3,7 @@
 Under a strategy each replica updates its local BatchNormalization statistics. A checkpoint, an export and an
 Estimator's evaluation use the mean over replicas. Keras's `evaluate`, and the validation of `fit`, read the local
 values: their metrics depend on which replica reads which record, and belong to a model that is saved nowhere. Within
-:func:`alike` all replicas read the mean. Afterwards the local values are restored bit for bit, so training is
+`alike` all replicas read the mean. Afterwards the local values are restored bit for bit, so training is
 unchanged.
 """
 
@@ -35,7 +35,7 @@ def alike(model: Any) -> Iterator[None]:
 
 
 def begin(model: Any) -> LocalValues:
-    """Set the mean, for callbacks, and return the local values for :func:`end`."""
+    """Set the mean, for callbacks, and return the local values for `end`."""
     tf = compat.tensorflow()
     local_values: LocalValues = []
     for variable in _of_replicas(tf, model):

@@ -32,7 +32,7 @@ def build_run_config(
 ) -> Any:
     """Build the `tf.estimator.RunConfig` of this task.
 
-    Strategies are selected by name (see :mod:`estimator_pipeline.distribute.strategies`) and created only in the tasks
+    Strategies are selected by name (see `estimator_pipeline.distribute.strategies`) and created only in the tasks
     that use them: chief and workers get the training strategy, the evaluator the evaluation strategy, a parameter
     server none. The same call therefore works in every task of the cluster, in every dialect of TF_CONFIG.
 
@@ -42,7 +42,7 @@ def build_run_config(
         eval_distribute: "none", "one_device" or "mirrored", or a strategy object.
         devices: Device names, for `mirrored` and `one_device`.
         num_devices: Number of devices of this task, if they are not named.
-        communication: A :class:`~estimator_pipeline.distribute.strategies.Communication`, or its fields.
+        communication: A `Communication`, or its fields.
         intra_op_threads: Threads within one operation; None: TensorFlow decides from the available cores.
         inter_op_threads: Operations that run in parallel.
         seed: Seed of the graph and of Keras initializers; None: a different model at each start.

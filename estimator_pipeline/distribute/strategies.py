@@ -8,7 +8,7 @@
 `parameter_server`               `tf.compat.v1.distribute.experimental.ParameterServerStrategy`, asynchronous
 ================================ =============================================================================
 
-Strategies are built from :class:`~estimator_pipeline.cluster.TFConfig`, never from the environment. All dialects of
+Strategies are built from `TFConfig`, never from the environment. All dialects of
 TF_CONFIG therefore work with all strategies, and an evaluator can never join the training cluster.
 """
 
@@ -91,7 +91,7 @@ def make(
     """Return the strategy `name` for this task, or None for "none".
 
     Args:
-        name: One of :data:`NAMES`.
+        name: One of `NAMES`.
         tf_config: Cluster and task of this process; by default parsed from `environ`.
         devices: Devices of `mirrored` (all of them) or `one_device` (the first), such as `["GPU:0", "GPU:1"]`.
         num_devices: Number of devices of this task, if they are not named. On a machine without GPUs `mirrored` splits
@@ -159,8 +159,8 @@ def logical_cpus(names: Sequence[str], *, devices: Sequence[str] | None = None, 
 
     Args:
         names: Names of the strategies.
-        devices: See :func:`make`.
-        num_devices: See :func:`make`.
+        devices: See `make`.
+        num_devices: See `make`.
     """
     used = []
     if "mirrored" in names:

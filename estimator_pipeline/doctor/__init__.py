@@ -1,12 +1,12 @@
-"""What is wrong with a job before it starts: small named checks, each finding with its reason and a hint.
+"""Checks of a job, its cluster and this machine before the job starts.
 
     from estimator_pipeline import doctor
 
     report = doctor.examine(doctor.Context(environ=os.environ, job=load_job("job.yaml")))
     print(report)
 
-Nothing is changed, and what is written for a try is taken away again. TensorFlow is imported only where
-`Context.deep` asks for it.
+Each finding has a severity, the reason why it matters, and a hint. The checks change nothing, and remove their
+temporary files. TensorFlow is imported only with `Context.deep`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The list of checks, and what runs them. A new one: a function (context) -> findings, and a line in :data:`CHECKS`."""
+"""The list of checks, and the function that runs them.
+
+To add a check, write a function (context) -> findings and add it to `CHECKS`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from estimator_pipeline.doctor import resources as room
 from estimator_pipeline.doctor.cluster import cross_task as together
 from estimator_pipeline.doctor.cluster import network
 from estimator_pipeline.doctor.cluster import tf_config as clusters
-from estimator_pipeline.doctor.cluster.rendezvous import Meeting, meet
+from estimator_pipeline.doctor.cluster.rendezvous import RendezvousResult, join
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import DoctorFinding, DoctorReport, NotLookedAt, error, merged, of_error
+from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, DoctorReport, error, merged, of_error
 from estimator_pipeline.doctor.job import data
 from estimator_pipeline.doctor.job import model_input as fit
 from estimator_pipeline.doctor.job import slurm as batch
@@ -23,7 +26,7 @@ from estimator_pipeline.utils.text import nearest
 __all__ = ["CHECKS", "TOGETHER", "DoctorCheck", "chosen", "examine"]
 
 TOGETHER = "tasks"
-"""The check of what only shows when all tasks meet; the last one, and only with `Context.shared`."""
+"""The check that compares all tasks. It runs last, and only with `Context.shared`."""
 
 
 @dataclass(frozen=True)
@@ -31,52 +34,52 @@ class DoctorCheck:
     """One check.
 
     Attributes:
-        name: by which it can be left out or run alone.
-        what: one line for the list.
-        run: gives its findings; raises :class:`NotLookedAt` where there is nothing to look at.
+        name: The name that `--only` and `--skip` take.
+        description: One line for `--list`.
+        run: Returns the findings; raises `CheckSkipped` where the check does not apply.
     """
 
     name: str
-    what: str
+    description: str
     run: Callable[[Context], Iterable[DoctorFinding]]
 
 
 CHECKS: tuple[DoctorCheck, ...] = (
-    # From what needs nothing else to what rests on it: a person mends from above.
-    DoctorCheck("packages", "Python, TensorFlow and what must fit it", packages.check_packages),
-    DoctorCheck("variables", "environment variables that break a job", packages.check_variables),
-    DoctorCheck("environment", "the scheduler, and the values of its variables", clusters.check_environment),
+    # Prerequisites come first, so that a user can fix findings from the top down.
+    DoctorCheck("packages", "versions of Python, TensorFlow and related packages", packages.check_packages),
+    DoctorCheck("variables", "environment variables that can break a job", packages.check_variables),
+    DoctorCheck("environment", "the detected scheduler, and this task's role", clusters.check_environment),
     DoctorCheck("tf_config", "TF_CONFIG in any dialect", clusters.check_tf_config),
-    DoctorCheck("strategy", "strategy, engine, batch and evaluator against the cluster", clusters.check_strategy),
-    DoctorCheck("addresses", "every host name resolved", network.check_addresses),
-    DoctorCheck("ports", "the own port free; with --connect, the others answer", network.check_ports),
-    DoctorCheck("threads", "threads against cores and limits", machine.check_threads),
-    DoctorCheck("devices", "GPUs that are seen against those asked for", machine.check_devices),
-    DoctorCheck("memory", "memory that is there against what the tasks take", room.check_memory),
-    DoctorCheck("limits", "open files and processes that a user may have", room.check_limits),
-    DoctorCheck("model_dir", "written, renamed at one stroke, locked", storage.check_model_dir),
-    DoctorCheck("space", "room for the next checkpoints", storage.check_space),
-    DoctorCheck("lock", "no other job trains there, and whose checkpoints are there", storage.check_lock),
-    DoctorCheck("identity", "the job is the one whose checkpoints are there", storage.check_identity),
-    DoctorCheck("checkpoint", "the latest one is whole (--deep)", storage.check_checkpoint),
-    DoctorCheck("data", "files, data sets and functions are there", data.check_data),
-    DoctorCheck("shards", "even shares for the workers", data.check_shards),
-    DoctorCheck("model", "a model of model_fns fits the data", fit.check_model),
-    DoctorCheck("slurm", "time limit, signal and shell lines of the section slurm", batch.check_slurm),
-    DoctorCheck("preemption", "time to end with a checkpoint", machine.check_preemption),
+    DoctorCheck("strategy", "strategy, engine, batch size and evaluator against the cluster", clusters.check_strategy),
+    DoctorCheck("addresses", "host names resolve", network.check_addresses),
+    DoctorCheck("ports", "this task's port is free; with --connect, other tasks answer", network.check_ports),
+    DoctorCheck("threads", "number of threads against CPU cores and limits", machine.check_threads),
+    DoctorCheck("devices", "visible GPUs against requested GPUs", machine.check_devices),
+    DoctorCheck("memory", "available memory against the tasks' needs", room.check_memory),
+    DoctorCheck("limits", "limits on open files and processes", room.check_limits),
+    DoctorCheck("model_dir", "model directory: writes, atomic renames, file locks", storage.check_model_dir),
+    DoctorCheck("space", "free disk space for the next checkpoints", storage.check_space),
+    DoctorCheck("lock", "no other job uses the model directory; existing checkpoints", storage.check_lock),
+    DoctorCheck("identity", "the job matches the run that wrote the checkpoints", storage.check_identity),
+    DoctorCheck("checkpoint", "the latest checkpoint is readable (--deep)", storage.check_checkpoint),
+    DoctorCheck("data", "files, data sets and functions exist", data.check_data),
+    DoctorCheck("shards", "even shards for the workers", data.check_shards),
+    DoctorCheck("model", "a built-in model (model_fns) matches the data", fit.check_model),
+    DoctorCheck("slurm", "time limit, signal and shell lines of the slurm section", batch.check_slurm),
+    DoctorCheck("preemption", "time to write a checkpoint on preemption", machine.check_preemption),
 )
-"""In the order in which they are run and told."""
+"""In the order in which they run and are reported."""
 
 
 def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the checks to run.
+    """Return the names of the checks to run.
 
     Raises:
-        ConfigError: A name that no check has.
+        ConfigError: There is no check of such a name.
     """
     names = (*(check.name for check in CHECKS), TOGETHER)
-    for option, given in (("--only", only), ("--skip", skip)):
-        for name in given:
+    for option, selected in (("--only", only), ("--skip", skip)):
+        for name in selected:
             if name not in names:
                 close = nearest(name, names)
                 raise ConfigError(
@@ -96,79 +99,78 @@ def examine(
     first: Sequence[DoctorFinding] = (),
     subject: str = "",
 ) -> DoctorReport:
-    """Runs the checks.
+    """Run the checks.
 
     Args:
-        context: what to look at.
-        only: the checks to run; none: all.
-        skip: the checks to leave out.
-        first: what was found before, such as mistakes in the job file.
-        subject: what the report is about.
+        context: What to examine.
+        only: Names of the checks to run; empty: all.
+        skip: Names of the checks to skip.
+        first: Findings from before, such as mistakes in the job file.
+        subject: What the report is about.
 
     Returns:
-        The report. With `context.shared` it is of all tasks, the same on each of them, where they came together.
+        The report. With `context.shared` it covers all tasks and is the same on each, provided that they met.
 
     Raises:
-        ConfigError: A check or an environment that there is not.
+        ConfigError: There is no such check or environment.
     """
     names = chosen(only, skip)
-    _ = context.part  # A name that no environment has is bad usage, and no finding.
+    _ = context.part  # An unknown environment name is bad usage, not a finding.
     report = DoctorReport(subject=subject)
-    found = list(first)
+    findings = list(first)
     for check in CHECKS:
         if check.name not in names:
             continue
         try:
             results = list(check.run(context))
-        except NotLookedAt as reason:
+        except CheckSkipped as reason:
             report.not_looked_at[check.name] = str(reason)
             continue
         except (PipelineError, OSError) as problem:
             results = [_failed(problem)]
-        found += [dataclasses.replace(one, check=check.name) for one in results]
+        findings += [dataclasses.replace(finding, check=check.name) for finding in results]
     if TOGETHER in names:
-        found = _all_tasks(context, found, report)
-    report.findings = tuple(found)
+        findings = _all_tasks(context, findings, report)
+    report.findings = tuple(findings)
     return report
 
 
 def _failed(problem: PipelineError | OSError) -> DoctorFinding:
-    why = "the job meets the same"
+    why = "the job would fail in the same way"
     return of_error(problem, why) if isinstance(problem, PipelineError) else error(str(problem), why, "see the message")
 
 
-def _all_tasks(context: Context, found: list[DoctorFinding], report: DoctorReport) -> list[DoctorFinding]:
-    """Meets the other tasks, and makes one list of what all have found."""
+def _all_tasks(context: Context, findings: list[DoctorFinding], report: DoctorReport) -> list[DoctorFinding]:
+    """Exchange findings with the other tasks, and merge them into one list."""
     if not context.shared:
-        report.not_looked_at[TOGETHER] = "--shared, on every task"
-        return found
+        report.not_looked_at[TOGETHER] = "needs --shared, on every task"
+        return findings
     try:
-        seat, folder = together.seat_of(context), together.folder_of(context)
-        facts = {**together.facts_of(context), "findings": [one.to_dict() for one in found]}
-        meeting = meet(
+        participant, folder = together.participant_of(context), together.folder_of(context)
+        facts = {**together.facts_of(context), "findings": [finding.to_dict() for finding in findings]}
+        meeting = join(
             folder,
-            seat,
+            participant,
             facts,
             timeout=context.wait,
             connect_timeout=context.timeout,
             environ=context.environ,
         )
-    except NotLookedAt as reason:
+    except CheckSkipped as reason:
         report.not_looked_at[TOGETHER] = str(reason)
-        return found
+        return findings
     except PipelineError as problem:
-        why = "tasks that do not share the model directory, or do not start, wait for each other until a time-out"
-        return [*found, dataclasses.replace(of_error(problem, why), check=TOGETHER)]
-    report.rank = meeting.own
-    last = [dataclasses.replace(one, check=TOGETHER) for one in together.compare(meeting, folder)]
+        why = "tasks that do not share the model directory, or do not start, wait for each other until a timeout"
+        return [*findings, dataclasses.replace(of_error(problem, why), check=TOGETHER)]
+    report.rank = meeting.rank
+    last = [dataclasses.replace(finding, check=TOGETHER) for finding in together.compare(meeting, folder)]
     return [*_merged(meeting), *last]
 
 
-def _merged(meeting: Meeting) -> tuple[DoctorFinding, ...]:
-    told = []
+def _merged(meeting: RendezvousResult) -> tuple[DoctorFinding, ...]:
+    by_task = []
     for rank, facts in sorted(meeting.facts.items()):
-        known = [DoctorFinding(**{**one, "tasks": ()}) for one in facts["findings"]]
-        told.append((meeting.name(rank), known))
+        by_task.append((meeting.name(rank), [DoctorFinding.from_dict(document) for document in facts["findings"]]))
     order = [check.name for check in CHECKS]
-    every = merged(told)
+    every = merged(by_task)
     return tuple(sorted(every, key=lambda finding: order.index(finding.check) if finding.check in order else -1))

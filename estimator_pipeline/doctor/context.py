@@ -1,4 +1,4 @@
-"""What the checks look at: a job, an environment, this process's part in a cluster, and how far they may go."""
+"""The input of the checks: a job, an environment, this process's task in a cluster, and options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from estimator_pipeline.cluster import EVALUATOR, Detection, Task, TFConfig, detect, parse_tf_config
 from estimator_pipeline.cluster.resolution import port_way
 from estimator_pipeline.cluster.roles import derived_addresses, hosts_of, roles, task_of, tasks_of
-from estimator_pipeline.doctor.findings import NotLookedAt
+from estimator_pipeline.doctor.findings import CheckSkipped
 from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.job import Job
 
@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JobPart:
-    """This process's part, as far as it can be told before the job starts.
+    """This process's task in the cluster, as far as it is known before the job starts.
 
     Attributes:
-        source: where it comes from: "TF_CONFIG", a file's name, "environment slurm", or "" where there is nothing.
-        detection: which environment speaks; None where none does, or where a document was given.
-        tf_config: the part; None where it is not known, or only with what the tasks agree upon at their start.
-        error: why it cannot be told.
-        task: this process's task, where that is known.
-        tasks: all of the job's tasks by rank, where they are known.
-        hosts: the host of each of them, where that is known.
-        here: whether this process is that task; not so for a document that was given by hand.
+        source: "TF_CONFIG", a file's name, "environment slurm", or "" where no source was found.
+        detection: The detected environment; None where none was detected, or where a document was passed.
+        tf_config: The cluster and this task; None where unknown, or where the tasks agree on it when they start.
+        error: Why it could not be resolved.
+        task: This process's task, if known.
+        tasks: All of the job's tasks by rank, if known.
+        hosts: The host of each task, if known.
+        here: Whether this process is that task; False for a document that was passed explicitly.
         ports: "derived", "agreed", or "given".
     """
 
@@ -48,36 +48,36 @@ class JobPart:
 
     @property
     def addresses(self) -> dict[Task, str]:
-        """ "host:port" of each task that has one."""
+        """The "host:port" of each task that has an address."""
         if self.tf_config is None or self.tf_config.cluster is None:
             return {}
         cluster = self.tf_config.cluster
-        found = {task: cluster.address(task) for task in cluster.tasks}
+        addresses = {task: cluster.address(task) for task in cluster.tasks}
         if cluster.evaluator is not None:
-            found[EVALUATOR] = cluster.evaluator
-        return found
+            addresses[EVALUATOR] = cluster.evaluator
+        return addresses
 
 
 @dataclass(frozen=True)
 class Context:
-    """What is examined.
+    """What to examine, and how.
 
     Attributes:
-        environ: the variables of this process.
-        job: the job, where there is one.
-        job_file: the file that it was read from.
-        document: the text of a TF_CONFIG that stands in the place of the environment's own.
-        document_source: where that text comes from.
-        environment: the name of the scheduler to ask, in the place of the one that is found.
-        model_dir: in the place of the job's.
-        connect: whether the ports of other tasks are tried.
-        deep: whether TensorFlow may be imported, and the data and the latest checkpoint be read.
-        shared: whether the job's tasks, each of them running this, meet in the model directory.
-        timeout: seconds for one name to be resolved, or for one connection.
-        wait: seconds for the other tasks to come.
-        hostname: what this machine calls itself.
-        other_python: whether the tasks run in another Python than this one, as in a container.
-        other_files: whether they see other files than this process, as in a cluster.
+        environ: The environment variables of this process.
+        job: The job, if there is one.
+        job_file: The file that the job was read from.
+        document: The text of a TF_CONFIG that replaces the environment's.
+        document_source: Where that text comes from, for messages.
+        environment: The name of the scheduler; replaces detection.
+        model_dir: Replaces the job's model directory.
+        connect: Whether to connect to the ports of other tasks.
+        deep: Whether TensorFlow may be imported, and the data and the latest checkpoint be read.
+        shared: Whether all tasks of the job run this and compare results in the model directory.
+        timeout: Seconds for one name lookup, or for one connection.
+        wait: Seconds to wait for the other tasks.
+        hostname: This machine's host name.
+        other_python: Whether the tasks use a different Python installation, as in a container.
+        other_files: Whether the tasks see different files than this process, as in a cluster.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -98,23 +98,23 @@ class Context:
     _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, look: Callable[[Context], T]) -> T:
-        """What `look` gives for this context, or raises: several checks may ask, and it looks once."""
+        """Return or raise the result of `look`, which is called only once for this context."""
         if look not in self._known:
             try:
                 self._known[look] = look(self), None
-            except Exception as problem:  # whatever it is, the next check is told the same
+            except Exception as problem:  # the next check gets the same error
                 self._known[look] = None, problem
-        found, raised = self._known[look]
+        result, raised = self._known[look]
         if raised is not None:
             raise raised
-        return cast("T", found)
+        return cast("T", result)
 
     @functools.cached_property
     def part(self) -> JobPart:
-        """See :class:`JobPart`.
+        """This process's task; see `JobPart`.
 
         Raises:
-            ConfigError: `environment` is no name of one.
+            ConfigError: There is no environment called `environment`.
         """
         try:
             return self._part()
@@ -127,48 +127,48 @@ class Context:
         """The model directory.
 
         Raises:
-            NotLookedAt: None is known.
+            CheckSkipped: No model directory is known.
         """
-        found = self.model_dir or (self.job.run.model_dir if self.job is not None else None)
-        if found is None:
-            raise NotLookedAt("no job file and no --model-dir")
-        return found
+        directory = self.model_dir or (self.job.run.model_dir if self.job is not None else None)
+        if directory is None:
+            raise CheckSkipped("no job file and no --model-dir")
+        return directory
 
     @property
     def local_directory(self) -> str:
-        """The model directory, where it is a folder of this machine.
+        """The model directory, which must be a local folder.
 
         Raises:
-            NotLookedAt: It is none, or not known.
+            CheckSkipped: The directory is remote or not known.
         """
         if "://" in self.directory:
-            raise NotLookedAt(f"{self.directory} is no folder of this machine")
+            raise CheckSkipped(f"{self.directory} is not a local folder")
         return self.directory
 
     def needed_job(self) -> Job:
-        """The job.
+        """Return the job.
 
         Raises:
-            NotLookedAt: There is none.
+            CheckSkipped: There is no job.
         """
         if self.job is None:
-            raise NotLookedAt("no job file")
+            raise CheckSkipped("no job file")
         return self.job
 
     @property
     def num_training_tasks(self) -> int:
-        """How many tasks train: as the cluster says, else the job file."""
+        """Number of training tasks, from the cluster, else from the job file."""
         if self.part.tf_config is not None and self.part.source:
             return self.part.tf_config.num_training_tasks
         return self.job.cluster.num_training_tasks if self.job is not None else 1
 
     @property
     def devices_per_task(self) -> int:
-        """How many replicas each training task has: as the job file says, else the GPUs that are seen, else one."""
+        """Replicas of each training task: from the job file, else the number of visible GPUs, else 1."""
         from estimator_pipeline.doctor.gpus import visible_gpus
 
-        said = self.job.run.devices_per_task if self.job is not None else None
-        return said or len(visible_gpus(self.environ)) or 1
+        configured = self.job.run.devices_per_task if self.job is not None else None
+        return configured or len(visible_gpus(self.environ)) or 1
 
     def _part(self) -> JobPart:
         if self.document is not None:

@@ -1,10 +1,10 @@
-"""Findings and the report of them: for a person, as JSON, and as an exit code."""
+"""Findings and their report, as text, as JSON and as an exit code."""
 
 from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = [
     "SEVERITIES",
     "DoctorFinding",
     "DoctorReport",
-    "NotLookedAt",
+    "CheckSkipped",
     "error",
     "info",
     "merged",
@@ -24,27 +24,27 @@ __all__ = [
 ]
 
 SEVERITIES = ("ok", "info", "warning", "error")
-"""From good to bad. "info" is for a person to know; "warning" may cost time or results; "error": the job will fail,
-hang or be wrong."""
+"""From best to worst. "info" is good to know; "warning" may cost time or results; with "error" the job will fail, hang
+or produce wrong results."""
 _WIDTH = 110
 
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """One thing that a check has found.
+    """One result of a check.
 
     Attributes:
-        check: the check's name; filled in by the one that runs the checks.
-        code: of the error that the job itself would raise, where it is one.
-        severity: one of :data:`SEVERITIES`.
-        what: what was found, with the values.
-        why: why it matters; none where all is well.
-        hint: what to change; the same.
-        tasks: the tasks that have found it, where several have looked.
+        severity: One of `SEVERITIES`.
+        message: What was checked and found, with the values; the key "what" in JSON.
+        why: Why it matters; empty for "ok".
+        hint: What to change; empty for "ok".
+        check: The check's name, set by `examine`.
+        code: The code of the error that the job would raise, if any.
+        tasks: The tasks that report it, if several tasks were examined.
     """
 
     severity: str
-    what: str
+    message: str
     why: str = ""
     hint: str = ""
     check: str = ""
@@ -52,49 +52,58 @@ class DoctorFinding:
     tasks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """A mapping that `json.dumps` takes."""
-        return {**dataclasses.asdict(self), "tasks": list(self.tasks)}
+        """Return a mapping that `json.dumps` accepts."""
+        fields = {"what" if name == "message" else name: value for name, value in dataclasses.asdict(self).items()}
+        return {**fields, "tasks": list(self.tasks)}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> DoctorFinding:
+        """Return the finding that `to_dict` wrote, without its tasks."""
+        fields = {"message" if name == "what" else name: value for name, value in document.items()}
+        return cls(**{**fields, "tasks": ()})
 
 
-class NotLookedAt(Exception):
-    """Raised by a check that has nothing to look at; the text says why."""
+class CheckSkipped(Exception):
+    """Raised by a check that does not apply; the text is the reason."""
 
 
-def ok(what: str) -> DoctorFinding:
-    """All is well."""
-    return DoctorFinding("ok", what)
+def ok(message: str) -> DoctorFinding:
+    """Return a finding of a check that passed."""
+    return DoctorFinding("ok", message)
 
 
-def info(what: str, why: str = "", hint: str = "") -> DoctorFinding:
-    """Good to know."""
-    return DoctorFinding("info", what, why, hint)
+def info(message: str, why: str = "", hint: str = "") -> DoctorFinding:
+    """Return a finding that is good to know."""
+    return DoctorFinding("info", message, why, hint)
 
 
-def warning(what: str, why: str, hint: str) -> DoctorFinding:
-    """It may cost time or results."""
-    return DoctorFinding("warning", what, why, hint)
+def warning(message: str, why: str, hint: str) -> DoctorFinding:
+    """Return a finding that may cost time or results."""
+    return DoctorFinding("warning", message, why, hint)
 
 
-def error(what: str, why: str, hint: str) -> DoctorFinding:
-    """The job will fail, hang or be wrong."""
-    return DoctorFinding("error", what, why, hint)
+def error(message: str, why: str, hint: str) -> DoctorFinding:
+    """Return a finding with which the job will fail, hang or produce wrong results."""
+    return DoctorFinding("error", message, why, hint)
 
 
 def of_error(caught: PipelineError, why: str, *, severity: str = "error") -> DoctorFinding:
-    """A finding of what the job itself would raise."""
-    message = caught.message.rstrip(".") + (f" ({caught.found})" if caught.found else "")
-    return DoctorFinding(severity, message, why, caught.hint or "", code=caught.code or "")
+    """Return a finding for an error that the job would raise."""
+    details = f" ({caught.found})" if caught.found else ""
+    return DoctorFinding(
+        severity, f"{caught.message.rstrip('.')}{details}", why, caught.hint or "", code=caught.code or ""
+    )
 
 
 @dataclass
 class DoctorReport:
-    """What all checks have found.
+    """The findings of all checks.
 
     Attributes:
-        findings: in the order of the checks.
-        not_looked_at: from a check's name to why it had nothing to look at.
-        subject: what was examined, in a few words.
-        rank: this task's, where several have met; the report is the same on all of them then.
+        findings: In the order of the checks.
+        not_looked_at: The names of skipped checks, each with the reason.
+        subject: What was examined, in a few words.
+        rank: This task's rank if several tasks were compared; all of them then have the same report.
     """
 
     findings: tuple[DoctorFinding, ...] = ()
@@ -103,16 +112,16 @@ class DoctorReport:
     rank: int | None = None
 
     def count(self, severity: str) -> int:
-        """How many findings are of a severity."""
+        """Return the number of findings of a severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """0 where there is no error (`strict`: nor a warning), else 1."""
+        """Return 1 if there is an error (with `strict`: or a warning), else 0."""
         bad = self.count("error") + (self.count("warning") if strict else 0)
         return 1 if bad else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """One document."""
+        """Return the report as a mapping that `json.dumps` accepts."""
         return {
             "subject": self.subject,
             "counts": {severity: self.count(severity) for severity in SEVERITIES},
@@ -123,42 +132,42 @@ class DoctorReport:
     def __str__(self) -> str:
         lines = [f"doctor: {self.subject}"] if self.subject else []
         for finding in self.findings:
-            lines += _told(finding)
+            lines += _format(finding)
         if self.not_looked_at:
             by_reason: dict[str, list[str]] = {}
             for name, reason in self.not_looked_at.items():
                 by_reason.setdefault(reason, []).append(name)
-            told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
-            lines += textwrap.wrap(f"not looked at: {told}", _WIDTH, subsequent_indent="  ")
+            skipped = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+            lines += textwrap.wrap(f"skipped: {skipped}", _WIDTH, subsequent_indent="  ")
         counts = [_counted(self.count(severity), severity) for severity in ("error", "warning") if self.count(severity)]
-        lines.append(", ".join(counts) if counts else "nothing is wrong, as far as was looked")
+        lines.append(", ".join(counts) if counts else "no problems found")
         return "\n".join(lines)
 
 
 def merged(findings: Iterable[tuple[str, Sequence[DoctorFinding]]]) -> tuple[DoctorFinding, ...]:
-    """The findings of several tasks as one list: what several have found stands there once, with their names.
+    """Merge the findings of several tasks; equal findings become one, with the names of its tasks.
 
-    What all have found bears no name. Where all is well, and each task says so in words of its own, one is told.
+    A finding of all tasks has no names. "ok" findings of one check that differ between tasks become one.
 
     Args:
-        findings: pairs of a task's name and what it has found.
+        findings: Pairs of a task's name and its findings.
     """
     every = list(findings)
-    found: dict[DoctorFinding, list[str]] = {}
+    by_finding: dict[DoctorFinding, list[str]] = {}
     for task, of_task in every:
         for finding in of_task:
-            told = found.setdefault(dataclasses.replace(finding, tasks=()), [])
-            if task not in told:
-                told.append(task)
+            names = by_finding.setdefault(dataclasses.replace(finding, tasks=()), [])
+            if task not in names:
+                names.append(task)
     whole = [
         dataclasses.replace(finding, tasks=() if len(tasks) == len(every) else tuple(tasks))
-        for finding, tasks in found.items()
+        for finding, tasks in by_finding.items()
     ]
     return tuple(_likewise(whole))
 
 
 def _likewise(findings: Sequence[DoctorFinding]) -> Iterator[DoctorFinding]:
-    """One for each check in the place of those that say that all is well on some of the tasks."""
+    """Keep one "ok" finding per check where some tasks report different ones."""
     well: dict[str, set[str]] = {}
     for finding in findings:
         if finding.severity == "ok" and finding.tasks:
@@ -168,15 +177,15 @@ def _likewise(findings: Sequence[DoctorFinding]) -> Iterator[DoctorFinding]:
             yield finding
         elif finding.check in well:
             others = len(well.pop(finding.check) - set(finding.tasks))
-            more = f"; and likewise on {others} other task{'s'[: others != 1]}" if others else ""
-            yield dataclasses.replace(finding, what=finding.what + more)
+            more = f"; also ok on {others} other task{'s'[: others != 1]}" if others else ""
+            yield dataclasses.replace(finding, message=finding.message + more)
 
 
-def _told(finding: DoctorFinding) -> list[str]:
+def _format(finding: DoctorFinding) -> list[str]:
     head = f"{finding.severity:<8} {finding.check:<12} "
     where = f"[{', '.join(finding.tasks)}] " if finding.tasks else ""
     indent = " " * len(head)
-    lines = textwrap.wrap(where + finding.what, _WIDTH - len(head), break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(where + finding.message, _WIDTH - len(head), break_long_words=False, break_on_hyphens=False)
     lines = [head + lines[0], *(indent + line for line in lines[1:])]
     for name, text in (("why", finding.why), ("hint", finding.hint)):
         if text:

@@ -9,9 +9,9 @@ __all__ = ["visible_gpus"]
 
 
 def visible_gpus(environ: Mapping[str, str], *, pattern: str = "/dev/nvidia[0-9]*") -> tuple[str, ...]:
-    """The NVIDIA GPUs that a process with these variables sees, by name, as far as device files tell.
+    """Return the names of the NVIDIA GPUs that are visible with these variables, by the device files.
 
-    CUDA stops at the first entry that it does not know, and an empty list hides all.
+    CUDA ignores all entries from the first unknown one on; an empty list hides all GPUs.
     """
     on_host = sorted(glob.glob(pattern))
     text = environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,7 +1,7 @@
-"""Packages that must fit one another, and environment variables that break a job. Nothing is imported: metadata alone.
+"""Checks of package versions and of environment variables, from package metadata and without imports.
 
-What TensorFlow and the packages beside it ask for themselves stands in their metadata; :data:`RULES` adds what does
-not, with the reason. It says the same as setup.py, which a test holds.
+The metadata of TensorFlow and its companions has most requirements. `RULES` adds those that the metadata lacks,
+each with a reason. A test compares the rules with setup.py.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["RULES", "PackageRule", "check_packages", "check_variables", "judge_p
 
 @dataclass(frozen=True)
 class PackageRule:
-    """What must be installed beside a TensorFlow.
+    """A requirement on a package that is used with TensorFlow.
 
     Attributes:
-        tensorflow: the versions that it is for.
-        package: the distribution.
-        wanted: the versions that work.
-        why: what happens otherwise.
-        severity: "error" where the job cannot run.
-        needed: whether its absence counts too.
+        tensorflow: The TensorFlow versions that the rule is for.
+        package: The distribution.
+        wanted: The versions that work.
+        why: What happens with other versions.
+        severity: "error" if the job cannot run.
+        needed: Whether a missing package is reported too.
     """
 
     tensorflow: str
@@ -49,8 +49,8 @@ RULES = (
             f"==2.{minor}.*",
             "tf-keras",
             f"==2.{minor}.*",
-            "Estimator is built on Keras 2, and tf-keras must be of TensorFlow's own minor version",
-            # TensorFlow 2.15 has Keras 2 itself; a tf-keras beside it must fit all the same.
+            "Estimator is built on Keras 2, and tf-keras must have the same minor version as TensorFlow",
+            # TensorFlow 2.15 includes Keras 2; if tf-keras is installed too, it must match.
             needed=minor > 15,
         )
         for minor in range(15, 22)
@@ -59,28 +59,28 @@ RULES = (
         ">=2.15",
         "tensorflow-estimator",
         ">=2.15,<2.16",
-        "it holds tf.estimator itself, and 2.15 is the last one that was published",
+        "it contains tf.estimator, and 2.15 is its last release",
     ),
     PackageRule(
         ">=2.15",
         "tensorboard",
         ">=2.15,<2.22",
-        "tf.summary in a model_fn raises TBNotInstalledError without it, and TensorFlow 2.21 no longer brings it",
+        "tf.summary in a model_fn raises TBNotInstalledError without it, and TensorFlow 2.21 no longer installs it",
         "warning",
     ),
     PackageRule(
         ">=2.15",
         "tensorflow-datasets",
         ">=4.9.4,<5",
-        "job files with `source: tfds` are read by it",
+        "job files with `source: tfds` need it",
         "warning",
     ),
     PackageRule(
         ">=2.15,<2.20",
         "tensorflow-metadata",
         "<1.18",
-        "its generated code wants a newer protobuf than TensorFlow 2.15 to 2.19 allow, and tensorflow_datasets cannot "
-        "be imported",
+        "its generated code requires a newer protobuf than TensorFlow 2.15 to 2.19 allow, so tensorflow_datasets "
+        "cannot be imported",
         needed=False,
     ),
     PackageRule(
@@ -94,7 +94,7 @@ RULES = (
         ">=2.15",
         "setuptools",
         "<82",
-        "TensorFlow 2.15 to 2.17 and tensorflow-datasets import pkg_resources on some paths, which 82 took away",
+        "TensorFlow 2.15 to 2.17 and tensorflow-datasets import pkg_resources on some paths, which 82 removed",
         "warning",
         needed=False,
     ),
@@ -103,7 +103,7 @@ _MAIN = ("tensorflow", "tf-keras", "tensorflow-estimator", "tensorboard", "tenso
 
 
 def check_packages(context: Context) -> Iterator[DoctorFinding]:
-    """Python, TensorFlow and what must fit it."""
+    """Check the versions of Python, TensorFlow and related packages."""
     installed = {rule.package: versions.installed(rule.package) for rule in RULES}
     installed |= {name: versions.installed(name) for name in (*_MAIN, "keras")}
     installed["tensorflow"] = next((v for n in versions.TENSORFLOW_DISTRIBUTIONS if (v := versions.installed(n))), None)
@@ -119,41 +119,41 @@ def judge_packages(
     version_of: Callable[[str], str | None] = lambda name: None,
     python: str | None = None,
 ) -> Iterator[DoctorFinding]:
-    """Whether versions go together.
+    """Check that versions are compatible.
 
     Args:
-        installed: distribution -> version, None where it is not installed.
-        engine: what the job trains with; keras3 needs Keras 3.
-        requires: what an installed distribution asks for, as its metadata say.
-        version_of: the version of any other distribution.
-        python: this Python's version.
+        installed: Distribution -> version; None if it is not installed.
+        engine: The job's engine; keras3 needs Keras 3.
+        requires: Returns the requirements of an installed distribution.
+        version_of: Returns the version of any other distribution.
+        python: The version of Python; default: the running one.
     """
     python = python or platform.python_version()
-    found = installed.get("tensorflow")
-    if found is None:
+    tensorflow = installed.get("tensorflow")
+    if tensorflow is None:
         yield error(
             f"TensorFlow is not installed in this Python {python}",
-            "nothing can train",
+            "no job can run",
             f"pip install 'estimator-pipeline[tf2-{versions.NEWEST[1]}]', or activate the environment that has it",
         )
         return
-    problems = list(_of_rules(found, installed, engine)) + list(_of_metadata(installed, requires, version_of))
+    problems = list(_of_rules(tensorflow, installed, engine)) + list(_of_metadata(installed, requires, version_of))
     yield from problems
-    if versions.minor(found) < versions.OLDEST:
+    if versions.minor(tensorflow) < versions.OLDEST:
         yield error(
-            f"TensorFlow {found} is older than what is supported ({versions.supported_range()})",
-            "the package refuses it",
+            f"TensorFlow {tensorflow} is older than the supported versions ({versions.supported_range()})",
+            "the package rejects it",
             f"pip install 'estimator-pipeline[tf2-{versions.NEWEST[1]}]'; 2.15 is the oldest",
         )
-    elif versions.minor(found) > versions.NEWEST:
+    elif versions.minor(tensorflow) > versions.NEWEST:
         yield warning(
-            f"TensorFlow {found} is newer than what was tested ({versions.supported_range()})",
-            "tf.estimator is put back into TensorFlow's private modules, and these may have changed",
+            f"TensorFlow {tensorflow} is newer than the tested versions ({versions.supported_range()})",
+            "tf.estimator is restored in TensorFlow's private modules, which may have changed",
             f"pip install 'tensorflow=={versions.NEWEST[0]}.{versions.NEWEST[1]}.*'",
         )
     elif not problems:
-        told = ", ".join(f"{name} {version}" for name in _MAIN if (version := installed.get(name)))
-        yield ok(f"Python {python}, {told}")
+        listed = ", ".join(f"{name} {version}" for name in _MAIN if (version := installed.get(name)))
+        yield ok(f"Python {python}, {listed}")
 
 
 def _of_rules(tensorflow: str, installed: Mapping[str, str | None], engine: str) -> Iterator[DoctorFinding]:
@@ -166,9 +166,9 @@ def _of_rules(tensorflow: str, installed: Mapping[str, str | None], engine: str)
         if have is None and not rule.needed:
             continue
         if have is None or have not in SpecifierSet(rule.wanted, prereleases=True):
-            what = f"{rule.package} {have} is installed" if have else f"{rule.package} is not installed"
+            state = f"{rule.package} {have} is installed" if have else f"{rule.package} is not installed"
             hint = f"pip install '{rule.package}{rule.wanted}'"
-            yield DoctorFinding(rule.severity, f"{what} beside TensorFlow {tensorflow}", rule.why, hint)
+            yield DoctorFinding(rule.severity, f"{state}, with TensorFlow {tensorflow}", rule.why, hint)
     keras = installed.get("keras") or ""
     if engine != "keras3":
         return
@@ -176,12 +176,12 @@ def _of_rules(tensorflow: str, installed: Mapping[str, str | None], engine: str)
         yield error(
             f"the job's engine is keras3, and TensorFlow {tensorflow} has Keras 2",
             "tf.keras of TensorFlow 2.15 cannot be Keras 3",
-            "take TensorFlow 2.16 or later, or run.engine: keras",
+            "install TensorFlow 2.16 or later, or set run.engine: keras",
         )
     elif not keras.startswith("3."):
         yield error(
             f"the job's engine is keras3, and {f'keras {keras}' if keras else 'no keras'} is installed",
-            "the engine trains models of Keras 3",
+            "the engine trains Keras 3 models",
             "pip install 'keras>=3,<4'",
         )
 
@@ -191,8 +191,8 @@ def _of_metadata(
     requires: Callable[[str], Sequence[str]],
     version_of: Callable[[str], str | None],
 ) -> Iterator[DoctorFinding]:
-    """What the packages say of each other themselves; pip only looks at it while it installs."""
-    told = {rule.package for rule in RULES}
+    """Check the packages' requirements on each other, which pip checks only while it installs."""
+    in_rules = {rule.package for rule in RULES}
     for name in _MAIN[:5]:
         if installed.get(name) is None:
             continue
@@ -204,12 +204,14 @@ def _of_metadata(
             if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
                 continue
             have = installed.get(wanted.name) or version_of(wanted.name)
-            missing = have is None and wanted.name not in told and wanted.name not in versions.TENSORFLOW_DISTRIBUTIONS
+            missing = (
+                have is None and wanted.name not in in_rules and wanted.name not in versions.TENSORFLOW_DISTRIBUTIONS
+            )
             if missing or (have is not None and not wanted.specifier.contains(have, prereleases=True)):
-                what = f"{wanted.name} {have} is installed" if have else f"{wanted.name} is not installed"
+                state = f"{wanted.name} {have} is installed" if have else f"{wanted.name} is not installed"
                 yield warning(
-                    f"{what}, and {name} {installed[name]} asks for {wanted.name}{wanted.specifier}",
-                    "the two were not built for each other: an import or a call may fail in the middle of the job",
+                    f"{state}, and {name} {installed[name]} requires {wanted.name}{wanted.specifier}",
+                    "the versions are incompatible: an import or a call may fail in the middle of the job",
                     f"pip install '{wanted.name}{wanted.specifier}'",
                 )
 
@@ -229,22 +231,22 @@ _TRUE, _FALSE = ("true", "True", "1"), ("false", "False", "0", "")
 
 
 def check_variables(context: Context) -> Iterator[DoctorFinding]:
-    """Environment variables that change what a job does."""
-    found = [
+    """Check environment variables that change what a job does."""
+    findings = [
         *_legacy_keras(context),
         *_empty_tf_config(context),
         *_proxies(context),
         *_thread_variables(context.environ),
     ]
     if context.environ.get("TF_FORCE_UNIFIED_MEMORY") == "1":
-        found.append(
+        findings.append(
             info(
-                "TF_FORCE_UNIFIED_MEMORY=1: a GPU's memory is extended by the host's",
-                "what does not fit is moved to and fro, which may cost most of the speed without a word",
+                "TF_FORCE_UNIFIED_MEMORY=1: GPU memory is extended by host memory",
+                "data that does not fit is paged between host and GPU, which may silently cost most of the speed",
                 "unset it, unless the model needs it",
             )
         )
-    yield from found or [ok("none that would break the job")]
+    yield from findings or [ok("no variable that would break the job")]
 
 
 def _legacy_keras(context: Context) -> Iterator[DoctorFinding]:
@@ -256,19 +258,19 @@ def _legacy_keras(context: Context) -> Iterator[DoctorFinding]:
     if native and value in _TRUE and versions.installed("tf-keras") is None:
         yield error(
             f"TF_USE_LEGACY_KERAS={value} is set, and tf-keras is not installed",
-            f"TensorFlow {tensorflow} has Keras 2 itself, and ends with 'Keras cannot be imported'",
+            f"TensorFlow {tensorflow} includes Keras 2, and fails with 'Keras cannot be imported'",
             "unset TF_USE_LEGACY_KERAS",
         )
     elif value not in (*_TRUE, *_FALSE):
         yield warning(
-            f"TF_USE_LEGACY_KERAS={value!r} is neither yes nor no",
-            f"TensorFlow takes {', '.join(_TRUE)} for yes, and anything else for no: Keras 3",
+            f"TF_USE_LEGACY_KERAS={value!r} is neither true nor false",
+            f"TensorFlow accepts {', '.join(_TRUE)} as true, and treats any other value as false: Keras 3",
             "set it to 1, or unset it: `train`, `launch` and `exec` set it themselves",
         )
     elif not native and value in _FALSE and (context.job is None or context.job.run.engine != "keras3"):
         yield info(
             f"TF_USE_LEGACY_KERAS={value!r} is set",
-            "a program that imports TensorFlow before estimator_pipeline gets Keras 3, and no tf.estimator",
+            "a program that imports TensorFlow before estimator_pipeline gets Keras 3, without tf.estimator",
             "unset it; `train`, `launch` and `exec` set it to 1 themselves",
         )
 
@@ -277,9 +279,9 @@ def _empty_tf_config(context: Context) -> Iterator[DoctorFinding]:
     text = context.environ.get("TF_CONFIG")
     if text is not None and not text.strip():
         yield warning(
-            "TF_CONFIG is set, and empty",
-            "this process would train alone; TensorFlow's own reader raises JSONDecodeError",
-            "unset TF_CONFIG to train alone, or find out why the launcher left it empty",
+            "TF_CONFIG is set but empty",
+            "this process would train as a single process; TensorFlow's parser raises JSONDecodeError",
+            "unset TF_CONFIG to train in a single process, or find out why the launcher left it empty",
         )
 
 
@@ -288,23 +290,24 @@ def _thread_variables(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
         text = environ.get(name, "").strip()
         if text and not text.split(",")[0].isdigit():
             yield warning(
-                f"{name}={text!r} is no whole number",
-                "it is not followed, and the pool gets a thread for each CPU",
+                f"{name}={text!r} is not an integer",
+                "it is ignored, and the thread pool gets one thread per CPU",
                 f"set {name} to a number, or unset it",
             )
 
 
 def _proxies(context: Context) -> Iterator[DoctorFinding]:
-    """gRPC sends its connections through a proxy that is set in lower case, those between tasks too."""
+    """Report a proxy that gRPC would also use for the connections between tasks."""
     addresses = list(context.part.addresses.values()) or [f"{host}:0" for host in context.part.hosts or ()]
     name = proxies.proxy_of(context.environ)
     for variable in proxies.exempted(context.environ, addresses):
         through = sorted(proxies.not_exempt(context.environ, addresses))
         yield info(
-            f"{name}={context.environ[name or '']} is set, and {variable} does not except {_few(through)}",
-            "train, launch and exec except them themselves; tasks that are started otherwise connect through the "
-            "proxy, and wait for each other for ever",
-            f"for those: {variable}={','.join(through[:8])}{',...' if len(through) > 8 else ''}, or unset {name}",
+            f"{name}={context.environ[name or '']} is set, and {variable} does not exclude {_few(through)}",
+            "train, launch and exec exclude these hosts; tasks that are started in other ways connect through the "
+            "proxy, and hang",
+            f"for such tasks set {variable}={','.join(through[:8])}{',...' if len(through) > 8 else ''}, "
+            f"or unset {name}",
         )
 
 

@@ -1,4 +1,4 @@
-"""The model directory: whether it can be written, renames and locks; its room, its owner, its last checkpoint."""
+"""Checks of the model directory: writes, renames, locks, free space, other jobs, and the last checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, of_error, ok, warning
+from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, ok, warning
 from estimator_pipeline.errors import InputError, PipelineError
 
 __all__ = [
@@ -36,15 +36,15 @@ PREFIX = ".doctor-"
 
 
 def check_model_dir(context: Context) -> Iterator[DoctorFinding]:
-    """Whether files can be written there, replaced at one stroke, and locked."""
+    """Check that files can be written, atomically replaced, and locked."""
     folder = context.directory
     if "://" in folder:
         if context.deep:
             yield from _remote(folder)
             return
-        raise NotLookedAt(f"{folder} is no folder of this machine; --deep tries it")
+        raise CheckSkipped(f"{folder} is not a local folder; use --deep")
     if os.path.exists(folder) and not os.path.isdir(folder):
-        yield error(f"{folder} is a file", "checkpoints go into a folder of that name", "give another model_dir")
+        yield error(f"{folder} is a file", "checkpoints need a folder of that name", "set a different model_dir")
         return
     place = _nearest(folder)
     try:
@@ -52,29 +52,29 @@ def check_model_dir(context: Context) -> Iterator[DoctorFinding]:
     except OSError as problem:
         yield error(
             f"{place} cannot be written: {problem.strerror}"
-            + ("" if place == folder else f"; {folder} is to be made there"),
-            "the chief ends with this at its start, or at its first checkpoint",
-            f"give this user write access to {place}, or give another run.model_dir"
+            + ("" if place == folder else f"; {folder} would be created there"),
+            "the chief fails with this error at its start, or at its first checkpoint",
+            f"give this user write access to {place}, or set a different run.model_dir"
             + (_modes(place) if problem.errno in (errno.EACCES, errno.EPERM) else ""),
         )
         return
     try:
-        found = [*_renames(trial), *_locks(trial)]
+        findings = [*_renames(trial), *_locks(trial)]
     except OSError as problem:
         yield error(
             f"a file in {place} cannot be written: {problem.strerror}",
-            "so a checkpoint cannot be either",
-            "make room, or give another run.model_dir",
+            "checkpoints cannot be written either",
+            "free some space, or set a different run.model_dir",
         )
         return
     finally:
         shutil.rmtree(trial, ignore_errors=True)
-    there = f"{folder} is there" if place == folder else f"{folder} can be made in {place}"
-    yield from found or [ok(f"{there}; files can be written, renamed and locked")]
+    there = f"{folder} exists" if place == folder else f"{folder} can be created in {place}"
+    yield from findings or [ok(f"{there}; files can be written, renamed and locked")]
 
 
 def _nearest(folder: str) -> str:
-    """The folder itself, or the one above it that is there."""
+    """Return the folder, or its nearest parent that exists."""
     place = os.path.abspath(folder)
     while not os.path.isdir(place) and os.path.dirname(place) != place:
         place = os.path.dirname(place)
@@ -83,13 +83,13 @@ def _nearest(folder: str) -> str:
 
 def _modes(place: str) -> str:
     with contextlib.suppress(OSError):
-        found = os.stat(place)
-        return f" (it is {stat.filemode(found.st_mode)} of user {found.st_uid}, and this is user {os.getuid()})"
+        status = os.stat(place)
+        return f" (it is {stat.filemode(status.st_mode)} of user {status.st_uid}, and this is user {os.getuid()})"
     return ""
 
 
 def _renames(folder: str) -> Iterator[DoctorFinding]:
-    """Replaces a file again and again while another thread reads it: a reader must always find a whole one."""
+    """Replace a file repeatedly while a thread reads it: the reader must always see a complete file."""
     path = os.path.join(folder, "state")
     whole = {f"{i}" * 4096 for i in range(10)}
     _write(path, "0" * 4096)
@@ -102,7 +102,7 @@ def _renames(folder: str) -> Iterator[DoctorFinding]:
                 with open(path, encoding="ascii") as file:
                     text = file.read()
             except OSError as problem:
-                # A file that is open on an NFS server while it is replaced there is stale, and not torn.
+                # On NFS, a file that is replaced while it is open becomes stale; it is not torn.
                 if problem.errno != errno.ESTALE:
                     torn.append(problem.strerror or str(problem))
                 continue
@@ -120,10 +120,10 @@ def _renames(folder: str) -> Iterator[DoctorFinding]:
         reader.join(10)
     if torn:
         yield error(
-            f"a file that is replaced by renaming is seen in between ({torn[0]}, {len(torn)} time(s))",
-            "the state file `checkpoint` and the tasks' messages are replaced so; a reader takes half of one for news, "
-            "or restarts at step 0",
-            "put run.model_dir on a file system with atomic renames (local disks, NFS, Lustre, CephFS)",
+            f"renames are not atomic: a reader saw an incomplete file ({torn[0]}, {len(torn)} time(s))",
+            "the `checkpoint` file and the tasks' status files are replaced by renames; a reader of an incomplete file "
+            "may restart at step 0",
+            "set run.model_dir to a folder on a file system with atomic renames (local disks, NFS, Lustre, CephFS)",
         )
 
 
@@ -135,7 +135,7 @@ def _write(path: str, text: str) -> None:
 
 
 def locks_at(path: str) -> str:
-    """What `flock` does with a file here: "kept", "none" (not known to the file system) or "not kept"."""
+    """Return whether `flock` works for a file: "kept", "none" (unsupported) or "not kept" (ignored)."""
     import fcntl
 
     first = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -155,18 +155,18 @@ def locks_at(path: str) -> str:
 
 
 def _locks(folder: str) -> Iterator[DoctorFinding]:
-    found = locks_at(os.path.join(folder, "lock"))
-    if found == "none":
+    state = locks_at(os.path.join(folder, "lock"))
+    if state == "none":
         yield warning(
-            f"the file system of {os.path.dirname(folder)} has no file locks",
-            "a lease is kept instead: a job that was killed keeps the next one waiting for 90 seconds",
+            f"the file system of {os.path.dirname(folder)} does not support file locks",
+            "a lease is used instead: after a job was killed, the next one waits for 90 seconds",
             "mount it with locks (Lustre: -o flock; NFS: version 4), or wait",
         )
-    elif found == "not kept":
+    elif state == "not kept":
         yield warning(
-            f"the file system of {os.path.dirname(folder)} takes file locks and does not keep them",
-            "two jobs in one model_dir would not notice each other, and spoil each other's checkpoints",
-            "mount it with locks (Lustre: -o flock, not localflock), and see that no two jobs share a model_dir",
+            f"the file system of {os.path.dirname(folder)} accepts file locks but does not enforce them",
+            "two jobs in one model_dir would not detect each other, and would overwrite each other's checkpoints",
+            "mount it with locks (Lustre: -o flock, not localflock), and use a separate model_dir for each job",
         )
 
 
@@ -178,88 +178,88 @@ def _remote(folder: str) -> Iterator[DoctorFinding]:
     try:
         gfile.makedirs(folder)
         with gfile.GFile(path, "w") as file:
-            file.write("a trial")
+            file.write("test")
         gfile.rename(path, path + ".b")
         gfile.remove(path + ".b")
     except (errors.OpError, OSError, NotImplementedError) as problem:
-        said = str(getattr(problem, "message", None) or problem)
+        reason = str(getattr(problem, "message", None) or problem)
         yield error(
-            f"{folder} cannot be written: {said}",
+            f"{folder} cannot be written: {reason}",
             "no checkpoint can be written there",
-            "see the credentials of this host"
-            if "not implemented" not in said
-            else "TensorFlow itself knows folders and gs://; others came with tensorflow-io, which TensorFlow 2.18 and "
-            "later cannot load: mount the storage as a folder",
+            "check the credentials of this host"
+            if "not implemented" not in reason
+            else "mount the storage as a folder: TensorFlow supports folders and gs://, and tensorflow-io, which adds "
+            "others, does not load with TensorFlow 2.18 and later",
         )
         return
     yield ok(f"{folder}: a file could be written, renamed and removed")
 
 
-# Room ------------------------------------------------------------------------------------------------------------
+# Space -----------------------------------------------------------------------------------------------------------
 
 
 def latest_checkpoint(folder: str) -> tuple[str, int] | None:
-    """The checkpoint that the state file names last, and its bytes; None where there is none whose files are there."""
+    """Return the path and size in bytes of the latest checkpoint in the state file; None if it does not exist."""
     try:
         with open(os.path.join(folder, "checkpoint"), encoding="utf-8") as file:
-            found = re.search(r'^model_checkpoint_path: "(.*)"', file.read(), re.MULTILINE)
+            match = re.search(r'^model_checkpoint_path: "(.*)"', file.read(), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
         return None
-    if found is None:
+    if match is None:
         return None
-    path = os.path.join(folder, found[1])
+    path = os.path.join(folder, match[1])
     files = glob.glob(glob.escape(path) + ".*")
     return (path, sum(map(os.path.getsize, files))) if files else None
 
 
 def check_space(context: Context) -> Iterator[DoctorFinding]:
-    """Room for the checkpoints that are to come, measured by the last one."""
+    """Check the free space for future checkpoints, by the size of the last one."""
     folder = _nearest(context.local_directory)
     usage = shutil.disk_usage(folder)
     files = os.statvfs(folder)
     free = f"{size_of(usage.free)} free of {size_of(usage.total)} at {folder}"
     if files.f_files and not files.f_favail:
         yield error(
-            f"no file can be made any more at {folder}: the file system has no free inodes",
-            "a checkpoint is several files",
-            "remove files that are not needed",
+            f"no file can be created at {folder}: the file system has no free inodes",
+            "each checkpoint consists of several files",
+            "remove files that are no longer needed",
         )
         return
     latest = latest_checkpoint(context.local_directory)
     if latest is None:
         if usage.free < 100 * _MIB:
             yield warning(
-                f"{free}, and no checkpoint to measure by",
-                "a full disk ends the job at its next checkpoint",
-                "make room, or give another run.model_dir",
+                f"{free}; no checkpoint yet",
+                "the job fails at a checkpoint when the disk is full",
+                "free some space, or set a different run.model_dir",
             )
             return
-        yield ok(f"{free}; no checkpoint yet to measure by")
+        yield ok(f"{free}; no checkpoint yet")
         return
     path, each = latest
     kept = len(glob.glob(os.path.join(glob.escape(context.local_directory), "*.ckpt-*.index")))
     keep = 5 if context.job is None else context.job.run.keep_checkpoint_max
-    # The new one is written before the oldest is removed. Without a limit nobody knows how many there will be.
+    # A new checkpoint is written before the oldest is removed. Without a limit, five more are assumed.
     more = 1 + max(0, (keep or kept + 5) - kept)
-    told = f"{free}; {os.path.basename(path)} has {size_of(each)}"
+    usage_text = f"{free}; {os.path.basename(path)} has {size_of(each)}"
     if usage.free < 2 * each:
         yield error(
-            f"{told}",
-            "the next checkpoint, or the one after it, fills the disk, and the job ends there",
-            "make room, lower run.keep_checkpoint_max, or give another run.model_dir",
+            usage_text,
+            "one of the next two checkpoints fills the disk, and the job fails",
+            "free some space, lower run.keep_checkpoint_max, or set a different run.model_dir",
         )
     elif usage.free < more * each:
         yield warning(
-            f"{told}, and {more} more of them are to come",
+            f"{usage_text}, and {more} more checkpoints will be written",
             "the disk is full before old checkpoints are removed",
-            "make room, or lower run.keep_checkpoint_max",
+            "free some space, or lower run.keep_checkpoint_max",
         )
     else:
-        yield ok(told)
+        yield ok(usage_text)
 
 
 def size_of(count: float) -> str:
-    """Bytes for a person."""
+    """Format a number of bytes."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}"
@@ -267,29 +267,29 @@ def size_of(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-# Who is there, and what is there -----------------------------------------------------------------------------------
+# Other jobs and existing checkpoints -----------------------------------------------------------------------------
 
 
 def check_lock(context: Context) -> Iterator[DoctorFinding]:
-    """Whether another job trains in this directory, or what is there belongs to another engine."""
+    """Check that no other job trains in this directory, and that its checkpoints are of the same engine."""
     from estimator_pipeline.engines.model_dir.lock import holder
 
     folder = context.local_directory
     owner = holder(folder)
     if owner is not None:
         yield error(
-            f"a job trains in {folder} right now: {owner}",
-            "a second one waits for 15 seconds and ends; two would spoil each other's checkpoints",
-            "wait for its end or end it, or give this job a run.model_dir of its own",
+            f"a job is training in {folder} now: {owner}",
+            "a second job waits for 15 seconds and then fails; two would overwrite each other's checkpoints",
+            "wait for the other job or stop it, or set a different run.model_dir",
         )
         return
-    yield ok(f"nobody trains in {folder}")
+    yield ok(f"no job trains in {folder}")
     latest = latest_checkpoint(folder)
     if latest is not None:
-        yield _goes_on(context, folder, os.path.basename(latest[0]))
+        yield _resumes(context, folder, os.path.basename(latest[0]))
 
 
-def _goes_on(context: Context, folder: str, latest: str) -> DoctorFinding:
+def _resumes(context: Context, folder: str, latest: str) -> DoctorFinding:
     from estimator_pipeline.engines.model_dir.layout import PREFIXES
 
     engine = context.job.run.engine if context.job is not None else None
@@ -297,8 +297,8 @@ def _goes_on(context: Context, folder: str, latest: str) -> DoctorFinding:
     if engine is not None and other not in (None, engine):
         return error(
             f"{folder} has checkpoints of the engine {other} ({latest}), and the job's engine is {engine}",
-            "names and optimizer slots differ, and the job refuses to go on from them",
-            "give this job a run.model_dir of its own",
+            "variable names and optimizer slots differ, and the job cannot resume from them",
+            "set a different run.model_dir for this job",
         )
     state: Any = None
     with (
@@ -308,38 +308,38 @@ def _goes_on(context: Context, folder: str, latest: str) -> DoctorFinding:
         state = json.load(file)
     how = f", where the last run is {state.get('state')}" if isinstance(state, dict) and state.get("state") else ""
     return info(
-        f"the job goes on from {latest} in {folder}{how}",
-        "a run goes on from the checkpoints that it finds",
-        "give another run.model_dir to train from the start",
+        f"the job resumes from {latest} in {folder}{how}",
+        "a run resumes from existing checkpoints",
+        "set a different run.model_dir to train from the start",
     )
 
 
 def check_identity(context: Context) -> Iterator[DoctorFinding]:
-    """Whether the job is the one whose checkpoints are there, as `train` looks; with `deep` its data too."""
+    """Compare the job with the run that wrote the checkpoints, like `train`; with `deep` its data too."""
     from estimator_pipeline.engines.model_dir import run_identity as identity
 
     job, folder = context.needed_job(), context.local_directory
     latest = latest_checkpoint(folder)
     if latest is None:
-        raise NotLookedAt(f"no checkpoint in {folder}")
+        raise CheckSkipped(f"no checkpoint in {folder}")
     before = identity.read_local(folder)
     if before is None:
-        raise NotLookedAt(f"nobody wrote down what the run in {folder} is made of")
+        raise CheckSkipped(f"{folder} has no stored run identity")
     step = int(latest[0].rpartition("-")[2]) if latest[0].rpartition("-")[2].isdigit() else 0
     try:
         now = _identity(context)
         meant = identity.changes_meant(before, now, step=step, model_dir=folder, accept=job.run.accept_changes)
     except PipelineError as problem:
-        yield of_error(problem, "the chief ends with this error at its start, and the other tasks with it")
+        yield of_error(problem, "the chief fails with this error at its start, and so do the other tasks")
         return
     if meant:
         yield info(
-            f"training goes on from step {step} with a change: {identity.words(meant, now.files)}",
-            "what was trained so far was trained otherwise",
-            "give what it was, or a run.model_dir of its own, if that is not meant",
+            f"training resumes at step {step} with changed settings: {identity.words(meant, now.files)}",
+            "the steps before were trained with the previous settings",
+            "restore the previous settings, or set a different run.model_dir, if that is not intended",
         )
         return
-    yield ok(f"the job is the one that trained to step {step}" + ("" if context.deep else ", its data not looked at"))
+    yield ok(f"the job matches the run that trained to step {step}" + ("" if context.deep else "; data not compared"))
 
 
 def _identity(context: Context) -> Any:
@@ -350,8 +350,8 @@ def _identity(context: Context) -> Any:
 
     job = context.needed_job()
     if context.deep:
-        # Data that are not there are told by their own check, and nothing is downloaded for this one.
-        with contextlib.suppress(InputError, NotPrepared, NotLookedAt):
+        # The check of the data reports missing data; this check downloads none.
+        with contextlib.suppress(InputError, NotPrepared, CheckSkipped):
             files_of(context)
             from estimator_pipeline.engines.jobs.common import job_inputs, max_steps_of
 
@@ -366,13 +366,13 @@ def _identity(context: Context) -> Any:
 
 
 def check_checkpoint(context: Context) -> Iterator[DoctorFinding]:
-    """Whether every tensor of the latest checkpoint can be read."""
+    """Check that every tensor of the latest checkpoint can be read."""
     if not context.deep:
-        raise NotLookedAt("--deep reads it")
+        raise CheckSkipped("needs --deep")
     folder = context.local_directory
     latest = latest_checkpoint(folder)
     if latest is None:
-        raise NotLookedAt(f"no checkpoint in {folder}")
+        raise CheckSkipped(f"no checkpoint in {folder}")
     from estimator_pipeline.doctor.machine import import_tensorflow
     from estimator_pipeline.engines.model_dir.checkpoint_recovery import damage
 
@@ -380,13 +380,13 @@ def check_checkpoint(context: Context) -> Iterator[DoctorFinding]:
         import_tensorflow(context)
         reason = damage(latest[0])
     except PipelineError as problem:
-        yield of_error(problem, "the job ends with this error at its start")
+        yield of_error(problem, "the job fails with this error at its start")
         return
     if reason is not None:
         yield warning(
             f"{latest[0]} is damaged: {reason}",
-            "it is set aside when the job starts, and the steps since the one before are made again",
-            "put a good copy back, or let the job go on from the one before",
+            "the job sets it aside at its start, and repeats the steps since the previous checkpoint",
+            "restore a good copy, or let the job resume from the previous checkpoint",
         )
         return
-    yield ok(f"{latest[0]} is whole")
+    yield ok(f"{latest[0]} can be read completely")

@@ -1,11 +1,11 @@
 """The exceptions that this package raises for users.
 
 Every message states the value with the problem, what was found, and what to change. The command line prints it
-without a traceback and exits with :attr:`PipelineError.exit_code`. Python code catches :class:`PipelineError` or a
+without a traceback and exits with `PipelineError.exit_code`. Python code catches `PipelineError` or a
 subclass.
 
 Each error has a code, such as `job/unknown-field`, which does not change when the text changes: use it to search for
-an error or to test for it. :mod:`estimator_pipeline.errors.codes` lists all codes, with what to do.
+an error or to test for it. `estimator_pipeline.errors.codes` lists all codes, with what to do.
 
 This package does not import TensorFlow. `estimator_pipeline.utils` converts system errors to these exceptions.
 """
@@ -36,7 +36,7 @@ class PipelineError(Exception):
 
     Args:
         message: One sentence: the value (or its location) and what is wrong with it.
-        code: One of :data:`estimator_pipeline.errors.codes.CODES`. None: the code of the class; an error that a
+        code: One of `estimator_pipeline.errors.codes.CODES`. None: the code of the class; an error that a
             user's program raises may have none.
         found: What was found instead, or what is allowed. Optional if `message` includes it.
         hint: What to change, as an imperative. Optional only if `message` leaves no doubt.
@@ -83,7 +83,7 @@ class PipelineError(Exception):
 
     @classmethod
     def from_dict(cls, document: Mapping[str, str | None]) -> PipelineError:
-        """Return the error that :meth:`to_dict` described."""
+        """Return the error that `to_dict` described."""
         fields = {name: document.get(name) for name in ("code", "found", "hint")}
         return cls(document.get("what") or "", **fields)
 

@@ -1,4 +1,4 @@
-"""Data for Estimators: each factory gives `train_input_fn` and `eval_input_fn`.
+"""Data for Estimators: each factory returns `train_input_fn` and `eval_input_fn`.
 
     from estimator_pipeline import inputs
 
@@ -9,13 +9,13 @@
 `from_tfrecord`     TFRecord files with a feature spec
 `from_csv`          CSV files
 `from_arrays`       NumPy arrays
-`partition`         a data set written as TFRecord files, one part for each worker
-`from_partition`    what it wrote
-`Inputs`            what they return
-`InputOptions`      the options that all of them share
+`partition`         writes a data set as TFRecord files, one per worker
+`from_partition`    reads the files of `partition`
+`Inputs`            the result of the factories
+`InputOptions`      the options of all factories
 =================== ==============================================================
 
-Names are imported when they are first used; TensorFlow when a factory is first called.
+Names are imported on first use, TensorFlow when a factory is first called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who reads what, in words: the text of `Inputs.describe`."""
+"""The text of `Inputs.describe`: which pipeline reads which records."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from estimator_pipeline.inputs.sharding import EvalShards, ShardOptions, TrainSh
 
 __all__ = ["describe"]
 
-_NAMED = 3  # Files named one by one in a line; more are counted.
+_NAMED = 3  # Files named in a line; further files are counted.
 
 
 def describe(data: Any, num_pipelines: int, replicas_per_pipeline: int, asynchronous: bool) -> str:
-    """The text of `Inputs.describe`."""
+    """Return the text of `Inputs.describe`."""
     replicas = replicas_per_pipeline * (1 if asynchronous else num_pipelines)
-    everyone = [ShardOptions(num_pipelines, p, replicas, asynchronous) for p in range(num_pipelines)]
+    pipelines = [ShardOptions(num_pipelines, p, replicas, asynchronous) for p in range(num_pipelines)]
     lines: list[str] = []
     if data._train is not None:
-        lines += _training(data._train, [data.train_shards(who) for who in everyone])
+        lines += _training(data._train, [data.train_shards(options) for options in pipelines])
     if data._eval is not None:
-        lines += _evaluation(data._eval, [data.eval_shards(who) for who in everyone])
+        lines += _evaluation(data._eval, [data.eval_shards(options) for options in pipelines])
     return "\n".join(lines)
 
 
@@ -29,33 +29,32 @@ def _training(reader: Any, plans: list[TrainShards]) -> list[str]:
     place = "held in memory" if reader.in_memory else "read from disk by record"
     parts = f"{source.num_records} records in {len(source.part_records)} part(s)"
     lines = [
-        f"training: {source.what}, {parts}, {place}",
+        f"training: {source.description}, {parts}, {place}",
         f"  policy {plan.policy}: {plan.why}",
     ]
     if who.asynchronous:
-        lines.append(f"  each worker steps on its own: {options.global_batch_size} records at each of its steps")
+        lines.append(f"  workers step independently: {options.global_batch_size} records at each step of a worker")
     else:
         lines.append(
             f"  a step reads {options.global_batch_size} records over {who.num_replicas} replica(s), {plan.batch} each"
         )
-    for one in plans:
-        if one.policy == "data":
-            share = one.replicas.local * one.batch
-            first = one.replicas.pipeline * share
+    for shards in plans:
+        number, count = shards.replicas.pipeline, shards.replicas.num_pipelines
+        if shards.policy == "data":
+            share = shards.replicas.local * shards.batch
+            first = number * share
             lines.append(
-                f"  pipeline {one.replicas.pipeline}: records {first} to {first + share - 1} of each "
-                f"{share * one.replicas.num_pipelines} of the one stream"
+                f"  pipeline {number}: records {first} to {first + share - 1} of each {share * count} of the one stream"
             )
-        elif one.policy == "hint":
-            every = one.replicas.num_pipelines
-            lines.append(f"  pipeline {one.replicas.pipeline}: record {one.replicas.pipeline} of each {every} in turn")
-        elif one.policy == "file":
-            lines.append(f"  pipeline {one.replicas.pipeline}: {_files(source, one.parts)}")
+        elif shards.policy == "hint":
+            lines.append(f"  pipeline {number}: record {number} of each {count} in turn")
+        elif shards.policy == "file":
+            lines.append(f"  pipeline {number}: {_files(source, shards.parts)}")
         else:
-            lines.append(f"  pipeline {one.replicas.pipeline}: all records, with the seed {one.sampler.seed}")
+            lines.append(f"  pipeline {number}: all records, with the seed {shards.sampler.seed}")
     lines.append(f"  order: {_order(plan)}")
     if plan.full_steps is None:
-        lines.append("  the stream has no end: a step at the end of an epoch goes on with the next, nothing is lost")
+        lines.append("  the stream has no end: a step at the end of an epoch continues with the next epoch")
     else:
         lines.append(f"  {options.epochs} epoch(s): {plan.full_steps} full steps, {_remainder(plans)}")
     lines.append(f"  {_promise(plans)}")
@@ -65,7 +64,7 @@ def _training(reader: Any, plans: list[TrainShards]) -> list[str]:
 def _evaluation(reader: Any, plans: list[EvalShards]) -> list[str]:
     source = reader.source
     steps = f"in {plans[0].steps} step(s) of at most {plans[0].batch} records a replica"
-    lines = [f"evaluation: {source.what}, {source.num_records} records, each exactly once, {steps}"]
+    lines = [f"evaluation: {source.description}, {source.num_records} records, each exactly once, {steps}"]
     for plan in plans:
         if plan.policy == "file":
             lines.append(f"  pipeline {plan.replicas.pipeline}: {_files(source, plan.parts)}")
@@ -84,16 +83,16 @@ def _files(source: Any, parts: tuple[int, ...] | None) -> str:
     shown = ", ".join(name.replace("\\", "/").rsplit("/", 1)[-1] for name in names[:_NAMED])
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     records = sum(source.part_records[index] for index in parts)
-    return f"{len(names)} file(s) with {records} records of its own: {shown}{more}"
+    return f"{len(names)} file(s) with {records} records: {shown}{more}"
 
 
 def _order(plan: TrainShards) -> str:
     if not plan.sampler.shuffle:
-        return "as the records lie, the same in each epoch"
+        return "as stored, the same in each epoch"
     if plan.sampler.block_records is not None:
         window = f"files shuffled, then records within windows of {plan.sampler.window}"
-        return f"{window}, anew in each epoch (seed {plan.sampler.seed})"
-    return f"all records shuffled, anew in each epoch (seed {plan.sampler.seed})"
+        return f"{window}, differently in each epoch (seed {plan.sampler.seed})"
+    return f"all records shuffled, differently in each epoch (seed {plan.sampler.seed})"
 
 
 def _remainder(plans: list[TrainShards]) -> str:
@@ -102,7 +101,7 @@ def _remainder(plans: list[TrainShards]) -> str:
         return "nothing left over"
     if not plan.tail_steps:
         return f"{plan.remainder} record(s) at the end fill no batch and are dropped"
-    sizes = [len(batch) for one in plans for batch in one.tail_ids()]
+    sizes = [len(batch) for shards in plans for batch in shards.tail_ids()]
     fewer = [index for index, size in enumerate(sizes) if size < max(sizes)]
     text = f"then {plan.tail_steps} step(s) with the {plan.remainder} record(s) left over, {max(sizes)} a batch"
     if fewer and plan.tail_steps == 1:
@@ -114,16 +113,16 @@ def _promise(plans: list[TrainShards]) -> str:
     plan = plans[0]
     if plan.replicas.asynchronous:
         return (
-            "not promised: workers that step on their own read at their own pace, so a restart goes on "
-            "at about, not exactly, the records that come next"
+            "not guaranteed: workers that step independently read at different speeds, so a restart resumes near "
+            "the next records, not exactly there"
         )
     if plan.policy in ("data", "hint"):
-        return "promised: what a step reads depends on the seed and the step alone, for any number of workers"
+        return "guaranteed: the records of a step depend only on the seed and the step, for any number of workers"
     if plan.policy == "file":
-        counts = [one.sampler.num_records for one in plans]
+        counts = [shards.sampler.num_records for shards in plans]
         text = (
-            "promised: what a step reads depends on the seed and the step, for this number of workers; "
-            "another number shares the files anew"
+            "guaranteed: the records of a step depend on the seed and the step, for this number of workers; "
+            "a different number shards the files differently"
         )
         if min(counts) != max(counts):
             text += (
@@ -131,8 +130,8 @@ def _promise(plans: list[TrainShards]) -> str:
                 f"come up to {max(counts) / min(counts):.2f} times as often"
             )
         return text
-    distinct = len({one.sampler.seed for one in plans}) > 1
+    distinct = len({shards.sampler.seed for shards in plans}) > 1
     return (
-        f"promised: what a worker reads depends on the seed and the step; all workers read all records, "
-        f"{'each in its own order' if distinct else 'the same ones at the same step'}"
+        f"guaranteed: the records of a worker depend on the seed and the step; all workers read all records, "
+        f"{'each in a different order' if distinct else 'the same records at the same step'}"
     )

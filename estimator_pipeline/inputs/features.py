@@ -1,4 +1,4 @@
-"""From the named values of a source to (features, labels): which names, single or in a dict, scaled."""
+"""Conversion of a source's named values to (features, labels): selection, structure and scaling."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ __all__ = ["FeatureLayout", "labels_of"]
 
 
 def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | tuple[str, ...]:
-    """The names of the labels, with that of the records' weights, if there are any."""
+    """Return the names of the labels, including the record weights, if any."""
     labels = (label_key,) if isinstance(label_key, str) else tuple(label_key)
     if weight_key is None:
         return label_key if isinstance(label_key, str) else labels
     if weight_key in labels:
         raise InputError(
-            f"{weight_key!r} is a label, and cannot be the records' weight as well",
+            f"{weight_key!r} is a label and cannot be the record weight as well",
             code="argument/conflict",
-            hint="name another feature",
+            hint="name a different feature",
         )
     return (*labels, weight_key)
 
 
 @dataclass(frozen=True)
 class FeatureLayout:
-    """How a model gets its features and labels.
+    """The structure of a model's features and labels.
 
     Args:
-        features_key: One name for a tensor, several for a dict of tensors, None for a dict of all but the
-            labels.
+        features_key: One name for a tensor, several for a dict of tensors, None for a dict of everything except
+            the labels.
         label_key: One name for a tensor, several for a dict.
         scale: See InputOptions.
     """
@@ -44,11 +44,11 @@ class FeatureLayout:
 
     @property
     def single_feature(self) -> str | None:
-        """The name of the feature that is handed over as a tensor, if it is one."""
+        """The name of the feature that is passed as a single tensor, or None."""
         return self.features_key if isinstance(self.features_key, str) else None
 
     def pack(self, tf: Any, values: Mapping[str, Any]) -> tuple[Any, Any]:
-        """(features, labels) of a batch's tensors."""
+        """Return (features, labels) of a batch's tensors."""
 
         def scaled(name: str, value: Any) -> Any:
             factor = self._factor(tf, name, value.dtype)
@@ -57,10 +57,10 @@ class FeatureLayout:
         return self._packed(values, scaled)
 
     def pack_specs(self, tf: Any, specs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The same for the specs of tensors; builds no operation.
+        """Return (features, labels) of tensor specs; builds no operations.
 
         Raises:
-            InputError: A name is not there.
+            InputError: A name is missing.
         """
 
         def scaled(name: str, spec: Any) -> Any:
@@ -90,7 +90,7 @@ class FeatureLayout:
         unknown = sorted(set(self.scale) - set(names)) if isinstance(self.scale, Mapping) else []
         if unknown:
             raise InputError(
-                f"scale names the feature {unknown[0]!r}, which there is not",
+                f"scale names the unknown feature {unknown[0]!r}",
                 code="data/missing-feature",
                 found=f"features {', '.join(names)}",
                 hint="use their names",

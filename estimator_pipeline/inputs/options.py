@@ -1,4 +1,4 @@
-"""The options that all `input_fn` factories share."""
+"""The common options of all `input_fn` factories."""
 
 from __future__ import annotations
 
@@ -16,39 +16,36 @@ __all__ = ["InputOptions", "make_options"]
 
 @dataclass(frozen=True)
 class InputOptions:
-    """What every factory takes besides the data itself.
+    """The options of every factory, in addition to the data.
 
     Args:
-        global_batch_size: Records that all replicas together read at a training step; each replica gets its
-            equal part, and a size that can't be shared equally is refused when the `input_fn` is called.
-            Under a parameter server each worker steps on its own, and reads a batch of this size at each of
-            its steps.
-        eval_batch_size: The same for evaluation, the most that a step reads; by default global_batch_size.
-        seed: Seed of the order of the training records.
-        shuffle: Whether training records are shuffled, anew in each epoch. Evaluation never is.
-        epochs: Epochs of the training stream; None for a stream without an end (the steps are then what ends
-            it).
-        drop_remainder: For a finite stream, whether the records that fill no global batch at its end are
-            dropped or read as a smaller batch.
-        shard_policy: "auto", "file", "data", "hint" or "off": see :mod:`estimator_pipeline.inputs.sharding`.
-        worker_seeds: "same", or with the policy "off" "distinct": each worker reads everything in its own
+        global_batch_size: Records per training step, over all replicas. Each replica gets an equal share; a size
+            that cannot be split equally is rejected when the `input_fn` is called. With parameter servers each
+            worker steps independently, and reads a batch of this size at each of its steps.
+        eval_batch_size: The maximum number of records per evaluation step; defaults to global_batch_size.
+        seed: Seed of the shuffle.
+        shuffle: Whether to shuffle training records, differently in each epoch. Evaluation is never shuffled.
+        epochs: Epochs of the training stream; None for a stream without an end.
+        drop_remainder: For a finite stream, whether to drop the last, incomplete global batch, or to read it as a
+            smaller batch.
+        shard_policy: "auto", "file", "data", "hint" or "off": see `estimator_pipeline.inputs.sharding`.
+        worker_seeds: "same"; or "distinct", with the policy "off": each worker reads everything in a different
             order.
-        shuffle_window: Data that is not held in memory is shuffled by file, then within windows of so many
-            records of that sequence, so that a file is read in one go; None shuffles all records together.
-        scale: A factor for the features, which become float32: 1/255 brings bytes to [0, 1]. A number holds
-            for each numeric feature, a mapping from name to number for those it names.
-        record_transform: `f(features, labels)` applied to each record before it is batched; it must bring
-            records of different shapes to one. TensorFlow operations, and for an order that can be repeated
-            no random ones but the stateless.
-        transform: `f(features, labels)` applied to each batch, in training and in evaluation.
-        train_transform: As `transform`, in training alone (augmentation), before it.
+        shuffle_window: Data that is not held in memory is shuffled by file, then within windows of this many
+            records, so that files are read sequentially; None shuffles all records together.
+        scale: A factor for the features, which become float32: 1/255 maps bytes to [0, 1]. A number applies to
+            all numeric features, a mapping to the features it names.
+        record_transform: `f(features, labels)` applied to each record before batching; it must return records of
+            one shape. Use TensorFlow operations; for reproducible training only stateless random operations.
+        transform: `f(features, labels)` applied to each batch, in training and evaluation.
+        train_transform: Like `transform`, only in training (augmentation), and before it.
         memory_limit: Bytes; data that decodes to less is held in memory.
-        prefetch: Batches to have ready ahead of the step.
-        start_step: The global step at which training begins to read, or a function that gives it when the
-            `input_fn` is called (the step of the latest checkpoint, say).
+        prefetch: Batches to prefetch.
+        start_step: The global step at which training starts to read, or a function that returns it when the
+            `input_fn` is called (such as the step of the latest checkpoint).
 
     Raises:
-        InputError: A value that can't work.
+        InputError: An invalid value.
     """
 
     global_batch_size: int
@@ -72,14 +69,14 @@ class InputOptions:
         sampler.check_global_batch(self.global_batch_size, 1)
         if self.eval_batch_size is not None:
             sampler.check_global_batch(self.eval_batch_size, 1)
-        # The order checks its own values; how many records there will be makes no difference to that.
+        # The sampler checks these values; the number of records does not matter.
         sampler.IndexSampler(1, seed=self.seed, epochs=self.epochs)
         check_policy(self.shard_policy)
         if self.shard_policy == "hint" and self.epochs is not None and not self.drop_remainder:
             raise _bad(
                 "drop_remainder",
                 "False with shard_policy='hint'",
-                "TensorFlow cannot share out a smaller last batch: drop it, or use shard_policy='data'",
+                "TensorFlow cannot shard a smaller last batch: drop it, or use shard_policy='data'",
             )
         if self.worker_seeds not in ("same", "distinct"):
             raise _bad("worker_seeds", self.worker_seeds, "use 'same' or 'distinct'")
@@ -108,10 +105,10 @@ class InputOptions:
 
 
 def make_options(factory: str, options: Mapping[str, Any]) -> InputOptions:
-    """The shared options out of a factory's keyword arguments.
+    """Return the common options from a factory's keyword arguments.
 
     Raises:
-        InputError: An option is not known, or global_batch_size is missing.
+        InputError: An option is unknown, or global_batch_size is missing.
     """
     known = [field.name for field in fields(InputOptions)]
     for name in options:
@@ -123,7 +120,7 @@ def make_options(factory: str, options: Mapping[str, Any]) -> InputOptions:
         raise InputError(
             f"{factory} needs global_batch_size",
             code="argument/missing",
-            hint="give the number of records that all workers together read at a step",
+            hint="give the number of records per step, over all workers",
         )
     return InputOptions(**options)
 

@@ -1,11 +1,11 @@
-"""A data set written as TFRecord files before training, one part for each worker.
+"""Data sets written as TFRecord files before training, one file per worker.
 
-    made = inputs.partition(data, "parts", parts=2)
+    written = inputs.partition(data, "parts", parts=2)
     data = inputs.from_partition("parts", global_batch_size=64, shard_policy="file")
 
-A folder of parts holds `train-00000-of-00002.tfrecord` and so on, the same for `eval` where the source has evaluation
-data, and `partition.json`: the feature spec, the keys and the records in each file. Records are written as
-the source decodes them, before `scale` and the transforms; these are options of reading.
+The folder contains `train-00000-of-00002.tfrecord` and so on, the same for `eval` if the source has evaluation
+data, and `partition.json`: the feature spec, the keys and the number of records in each file. Records are written
+as the source decodes them, before `scale` and the transforms; these are options of reading.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from estimator_pipeline.utils import durable_files as durable
 __all__ = ["Partition", "from_partition", "partition"]
 
 _ABOUT = "partition.json"
-# What an Example stores as it is; other types are written as bytes.
+# Types that an Example stores natively; other types are written as bytes.
 _LISTS = ("float32", "int64", "string")
 
 
 @dataclass(frozen=True)
 class Partition:
-    """What was written.
+    """The files that `partition` has written.
 
     Attributes:
-        folder: Where.
+        folder: The folder.
         train: Training file (its name in the folder) -> records in it.
-        eval: The same for evaluation; empty where the source has no such data.
+        eval: The same for evaluation; empty without evaluation data.
         features: Feature name -> text for `from_tfrecord`, labels included.
         features_key: As `from_tfrecord` takes it.
         label_key: As `from_tfrecord` takes it.
@@ -62,7 +62,7 @@ class Partition:
         return "\n".join(lines)
 
     def section(self) -> dict[str, Any]:
-        """The `input` section of a job file that reads it, one part a worker, but for the batch size."""
+        """Return the `input` section of a job file that reads the files, without the batch size."""
         features = {}
         for name, text in self.features.items():
             kind, dtype, shape = re.fullmatch(r"(?:(raw|varlen) )?(\w+)(?:\[([\d,]*)\])?", text).groups()  # type: ignore[union-attr]
@@ -80,23 +80,23 @@ class Partition:
 
 
 def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> Partition:
-    """Writes a data set as TFRecord files: the training data in `parts` of them, the evaluation data in as many.
+    """Write a data set as TFRecord files, `parts` for the training data and `parts` for the evaluation data.
 
-    Record i is written to the part i modulo `parts`, in the source's own order: the same source gives the same bytes,
-    the parts differ by one record at most, and data that lie sorted are spread over all of them. The folder appears
-    when all of it is written, and not before.
+    Record i is written to file i modulo `parts`, in the order of the source: the same source yields the same bytes,
+    the files differ by at most one record, and sorted data are spread over all files. The folder appears only when it
+    is complete.
 
     Args:
         source: The data, from a factory of `estimator_pipeline.inputs`.
-        folder: Where to write; must not exist yet, or be empty.
-        parts: How many training files, at least one a worker.
+        folder: The target folder; must not exist, or be empty.
+        parts: The number of training files, at least one per worker.
 
     Returns:
-        What was written.
+        The written files.
 
     Raises:
-        InputError: There is something in the folder, there are fewer records than parts, a record can't be decoded,
-            or a feature has a form that can't be written.
+        InputError: The folder is not empty, there are fewer records than files, a record cannot be decoded, or a
+            feature has a type that cannot be written.
     """
     readers = {"train": source._train, "eval": source._eval}
     sources = {kind: reader.source for kind, reader in readers.items() if reader is not None}
@@ -117,7 +117,7 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
-            "The folder for the parts is there already, and not empty",
+            "The folder for the parts exists and is not empty",
             code="file/exists",
             found=str(target),
             hint="name a new folder, or remove this one",
@@ -129,7 +129,7 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         files = {kind: _write(each, features, unfinished, kind, parts) for kind, each in sources.items()}
-        made = Partition(
+        written = Partition(
             folder=str(target),
             train=files["train"],
             eval=files.get("eval", {}),
@@ -138,35 +138,35 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
             label_key=_fixed(layout.label_key) or "label",
         )
         about = {
-            "features": made.features,
-            "features_key": _plain(made.features_key),
-            "label_key": _plain(made.label_key),
-            "train": made.train,
-            "eval": made.eval,
+            "features": written.features,
+            "features_key": _plain(written.features_key),
+            "label_key": _plain(written.label_key),
+            "train": written.train,
+            "eval": written.eval,
         }
         (unfinished / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         unfinished.chmod(0o755)
-        # One step, which replaces an empty folder as well.
+        # An atomic rename, which also replaces an empty folder.
         durable.rename(unfinished, target, by=os.rename)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    return made
+    return written
 
 
 def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
-    """An `input_fn` from a folder that :func:`partition` wrote.
+    """Read a folder of `partition` as an `input_fn`.
 
     Args:
         folder: The folder.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required, and
-            shard_policy="file" gives each worker its own part.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required, and
+            shard_policy="file" gives each worker a separate file.
 
     Returns:
-        The data, with `train_input_fn` and, where there is evaluation data, `eval_input_fn`.
+        The data, with `train_input_fn` and, if there is evaluation data, `eval_input_fn`.
 
     Raises:
-        InputError: It is no such folder, or a file is missing or holds another number of records.
+        InputError: The folder has no partition, or a file is missing or has a different number of records.
     """
     where = Path(folder)
     try:
@@ -175,10 +175,10 @@ def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
         keys = {name: about[name] for name in ("features", "features_key", "label_key")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{where} was not written by inputs.partition",
+            f"{where} is not a folder of inputs.partition",
             code="file/not-found",
             found=f"{_ABOUT}: {type(error).__name__}: {error}",
-            hint="name the folder that was given to partition, or use from_tfrecord",
+            hint="name the folder that partition has written, or use from_tfrecord",
         ) from error
     data = from_tfrecord(list(files["train"]), list(files["eval"]) or None, **keys, **options)
     for kind, reader in (("train", data._train), ("eval", data._eval)):
@@ -188,16 +188,16 @@ def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
         for name, count in files[kind].items():
             if held[name] != count:
                 raise InputError(
-                    f"{name} is not as it was written",
+                    f"{name} has changed since it was written",
                     code="data/unreadable",
                     found=f"{held[name]} records, {count} in {_ABOUT}",
-                    hint="write the parts anew",
+                    hint="write the partition again",
                 )
     return data
 
 
 def _text(name: str, spec: Any) -> str:
-    """A feature's spec as text for `from_tfrecord`."""
+    """Return a feature's spec as text for `from_tfrecord`."""
     tf = tensorflow()
     dtype = spec.dtype.name
     if isinstance(spec, tf.SparseTensorSpec) and dtype in _LISTS:
@@ -234,7 +234,7 @@ def _write(source: Source, features: Mapping[str, str], folder: Path, kind: str,
 
 
 def _column(tf: Any, value: Any, text: str) -> list[Any]:
-    """One feature of a chunk: a `tf.train.Feature` for each record."""
+    """Return a `tf.train.Feature` for each record of a chunk."""
     train = tf.train
     if text.startswith("raw "):
         return [train.Feature(bytes_list=train.BytesList(value=[np.ascontiguousarray(row).tobytes()])) for row in value]

@@ -1,4 +1,4 @@
-"""A source as a job reads it: held in memory or not, by which policy, in which order, and by whom."""
+"""Reading of a source: in memory or from disk, the shard policy, the order and the pipelines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["InMemory", "Reader", "replicas_of"]
 
 
 class Reader:
-    """A source, whether it is held in memory, and the parts of it that were picked."""
+    """A source, whether it is held in memory, and its selected parts."""
 
     def __init__(self, source: Source, options: InputOptions) -> None:
         self.source = source
@@ -44,20 +44,20 @@ class Reader:
         return contents(self.source)
 
     def follow(self, policy: str | None) -> bool:
-        """See :meth:`~estimator_pipeline.inputs.input_fn.Inputs.follow`."""
+        """See `follow`."""
         can = self.options.shard_policy == "auto" and self.source.part_names is not None
         self._followed = policy if can else None
         return self._followed is not None
 
     def policy(self, num_pipelines: int) -> tuple[str, str]:
-        """The policy in force, and why."""
+        """Return the shard policy and its reason."""
         if self._followed is not None:
             return self._followed, "this run began under it"
         parts = self.source.part_records if self.source.part_names is not None else None
         return choose_policy(self.options.shard_policy, parts, num_pipelines, self.in_memory)
 
     def sampler(self) -> IndexSampler:
-        """The order of all the training records."""
+        """Return the sampler of all training records."""
         options = self.options
         window = options.shuffle_window if not self.in_memory and options.shuffle else None
         return IndexSampler(
@@ -83,7 +83,7 @@ class Reader:
         )
 
     def eval_shards(self, replicas: ShardOptions) -> EvalShards:
-        # "auto" cuts evenly: a range of records touches few files, and no pipeline waits for a longer one.
+        # "auto" splits evenly: a range of records is in few files, and no pipeline waits for a longer one.
         if self.options.shard_policy == "file":
             self.policy(replicas.num_pipelines)
         size = self.options.eval_batch_size or self.options.global_batch_size
@@ -97,17 +97,17 @@ class Reader:
 
 
 class InMemory(Source):
-    """A source that is decoded into memory when the first of its records is asked for.
+    """A source that is decoded into memory when its first record is read.
 
-    Not when it is built: that is within the `input_fn`, before the Estimator has made its session, and the
-    first session of a process settles the number of threads for all of them.
+    It is not decoded at construction: that is within the `input_fn`, before the Estimator creates its session, and the
+    first session of a process determines the number of threads for all of them.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._loaded: ArraySource | None = None
         self._lock = threading.Lock()
-        self.what = source.what
+        self.description = source.description
         self.part_names = source.part_names
         self.part_records = source.part_records
         self._specs = source.specs()
@@ -134,15 +134,14 @@ class InMemory(Source):
 
 
 def replicas_of(tf: Any, context: Any) -> ShardOptions:
-    """Who reads, from an InputContext and the strategy in force.
+    """Return the shard options of an InputContext and the current strategy.
 
     Args:
         tf: TensorFlow.
         context: tf.distribute.InputContext, or None.
 
     Returns:
-        Replicas; asynchronous under a parameter-server strategy, which counts the replicas of one worker
-        alone.
+        The options; asynchronous under a parameter-server strategy, which counts only the replicas of one worker.
     """
     if context is None:
         return ShardOptions()

@@ -1,20 +1,19 @@
-"""Which records does step s of replica r read: pure arithmetic, no TensorFlow, no state.
+"""The records of step s of replica r: pure arithmetic without TensorFlow and without state.
 
-**Data is addressed by step.** The order of the records is a function of (seed, epoch, position) and of
-nothing else. A training stream is the epochs laid end to end; step ``s`` with the global batch ``B`` reads
+Data is addressed by step. The order of the records is a function of (seed, epoch, position) and of
+nothing else. A training stream is a sequence of epochs; step ``s`` with the global batch ``B`` reads
 the stream positions ``s*B`` to ``(s+1)*B``, and replica ``r`` of ``R`` takes its contiguous slice of them. So
-a run that starts at step ``s``, on any number of workers, reads what an uninterrupted run would have read.
+a run that starts at step ``s``, on any number of workers, reads the same records as an uninterrupted run.
 
-The shuffle is a permutation that is computed for each position on its own, so that 10**12 records cost no
+The shuffle is a permutation that is computed for each position independently, so that 10**12 records need no
 memory: a Feistel network over the grid of ``a`` rows and ``b`` columns with ``a*b >= n`` (two halves that are
-changed in turn by a keyed hash of the other one; each round can be undone, hence a bijection), with cycle
-walking (whoever lands outside of the ``n`` records walks on) as in Black and Rogaway, "Ciphers with Arbitrary
+changed in turn by a keyed hash of the other half; each round is invertible, hence a bijection), with cycle
+walking (a result outside of the ``n`` records is permuted again) as in Black and Rogaway, "Ciphers with Arbitrary
 Finite Domains" (2002). Its hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014). All of it is
 unsigned 64-bit integer arithmetic: the same on each platform, Python and NumPy.
 
-Sources that are read in blocks (files) can ask for a two-level order: the blocks are shuffled, laid end to
-end, and the records are shuffled within windows of that sequence. It is still a function of the position
-alone.
+Sources that are read in blocks (files) can use a two-level order: the blocks are shuffled and concatenated, and
+the records are shuffled within windows of that sequence. It is still a function of only the position.
 
 This module is on floor 0.
 """
@@ -48,12 +47,12 @@ __all__ = [
 ]
 
 MAX_RECORDS = 2**48
-"""More records than that are refused, so that no product below can leave 64 bits."""
+"""The maximum number of records; no product below can exceed 64 bits."""
 
 _ROUNDS = 20  # With 8 the permutations of 5 things are visibly uneven (a test measures it); the cost is small.
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment: the golden ratio as a 64-bit fraction, odd.
-_BLOCKS_TAG, _WINDOW_TAG, _PIPELINE_TAG = 1, 2, 3  # Keep the streams of keys apart from one another.
+_BLOCKS_TAG, _WINDOW_TAG, _PIPELINE_TAG = 1, 2, 3  # Separate the streams of keys.
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,8 @@ class EpochSteps(NamedTuple):
 
     Attributes:
         full: Steps with a full global batch.
-        remainder: Records left over after them. An endless stream reads them in a step that goes on with the
-            next epoch, so that none is lost; a finite one reads them as a smaller last batch, or drops them.
+        remainder: Records left after them. An endless stream reads them in a step that continues with the next
+            epoch, so that none is lost; a finite stream reads them as a smaller last batch, or drops them.
     """
 
     full: int
@@ -127,7 +126,7 @@ class EpochSteps(NamedTuple):
 
 
 def record_ids(sampler: IndexSampler, start: int, stop: int) -> np.ndarray:
-    """The record ids at the stream positions `start` to `stop`.
+    """Return the record ids at the stream positions `start` to `stop`.
 
     Args:
         sampler: The stream's order.
@@ -148,7 +147,7 @@ def record_ids(sampler: IndexSampler, start: int, stop: int) -> np.ndarray:
 
 
 def records_at(sampler: IndexSampler, positions: np.ndarray) -> np.ndarray:
-    """The record ids at any stream positions.
+    """Return the record ids at any stream positions.
 
     Args:
         sampler: The stream's order.
@@ -184,7 +183,7 @@ def records_at(sampler: IndexSampler, positions: np.ndarray) -> np.ndarray:
 
 
 def check_global_batch(global_batch: int, num_replicas: int) -> int:
-    """The batch of each replica, or an error that names the global batches that fit.
+    """Return the batch of each replica, or an error that names the global batches that fit.
 
     Args:
         global_batch: Records a step, over all replicas.
@@ -247,7 +246,7 @@ def even_split(total: int, parts: int, part: int) -> slice:
 
 
 def eval_slice(num_records: int, pipeline: int = 0, num_pipelines: int = 1) -> slice:
-    """The records that one input pipeline evaluates: all pipelines together read each record exactly once.
+    """Return the records that one input pipeline evaluates: all pipelines together read each record exactly once.
 
     Args:
         num_records: Records to evaluate.
@@ -308,14 +307,14 @@ def split_files(
 
 
 def derive_seed(seed: int, pipeline: int) -> int:
-    """A seed of its own for each input pipeline (feature row E2: no shard, distinct seeds).
+    """Return a separate seed for an input pipeline (feature row E2: no sharding, distinct seeds).
 
     Args:
         seed: The job's seed, 0 to 2**63 - 1.
         pipeline: Which pipeline, from 0.
 
     Returns:
-        A seed in the same range; distinct pipelines of one seed get distinct seeds but for chance (2**-63).
+        A seed in the same range; pipelines of one seed get distinct seeds, except with probability 2**-63.
     """
     _check_int("seed", seed, 0, 2**63 - 1)
     _check_int("pipeline", pipeline, 0, 2**31)
@@ -362,7 +361,7 @@ def _epoch_keys(seed: int, epochs: np.ndarray) -> np.ndarray:
 
 
 def _keys(seed: int, tag: int, numbers: np.ndarray, *, rounds: int = _ROUNDS) -> np.ndarray:
-    """The round keys for (seed, tag) and each number; uint64 of shape (rounds, len(numbers))."""
+    """Return the round keys for (seed, tag) and each number; uint64 of shape (rounds, len(numbers))."""
     base = _mix(np.array([(seed + _GOLDEN) & _MASK], dtype=np.uint64))
     base = _mix(base ^ np.uint64(tag * _GOLDEN & _MASK))
     each = _mix(base + numbers.astype(np.uint64) * np.uint64(_GOLDEN))

@@ -1,20 +1,18 @@
-"""Which records each input pipeline reads, under each shard policy: `order.py` put to work.
+"""The records that each input pipeline reads under each shard policy.
 
-Words: an *input pipeline* is one call of an `input_fn`, one a worker. It feeds the worker's `local_replicas`
-devices, handing its batches to them in turn. A *part* is a file (or, for arrays, all there is).
+An *input pipeline* is one call of an `input_fn`, one per worker. It feeds the worker's `local_replicas` devices,
+distributing its batches to them in turn. A *part* is a file (or, for arrays, all data).
 
-The policies, and what each one promises:
+The policies and their guarantees:
 
-- ``data``: by record. One stream for all; each pipeline takes its slice of each global batch. Which records a
-step
-  reads does not depend on the number of workers.
-- ``file``: each pipeline reads its own files alone, in an order of its own. What a step reads is still a
-function of
-  the seed and the step, for one number of workers; another number shares the files out anew.
-- ``hint``: by record, shared out by TensorFlow: the dataset has `SHARD_HINT` in the place of a worker's number, and
-  `Strategy.experimental_distribute_dataset` puts each worker's in. Pipeline p of P takes each P-th position of the one
-  stream from the p-th on, so that a step reads the same records as under ``data``.
-- ``off``: each pipeline reads everything, in the same order or (``worker_seeds="distinct"``) each in its own.
+- ``data``: by record. One stream for all; each pipeline takes its slice of each global batch. The records of a
+  step do not depend on the number of workers.
+- ``file``: each pipeline reads only its files, in a separate order. The records of a step are still a function of
+  the seed and the step, for one number of workers; a different number shards the files differently.
+- ``hint``: by record, sharded by TensorFlow: the dataset has `SHARD_HINT` instead of a worker's index, and
+  `Strategy.experimental_distribute_dataset` replaces it in each worker. Pipeline p of P takes each P-th position of
+  the stream, starting at p, so that a step reads the same records as under ``data``.
+- ``off``: each pipeline reads everything, in the same order or (``worker_seeds="distinct"``) in different orders.
 
 This module is on floor 0.
 """
@@ -45,17 +43,17 @@ POLICIES = ("auto", "file", "data", "hint", "off")
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """Who reads: the part of an InputContext that matters here.
+    """The number of pipelines and replicas, as in an InputContext.
 
     Args:
         num_pipelines: Input pipelines in the job (workers).
         pipeline: Which of them this is.
         num_replicas: Replicas that step together, over all pipelines.
-        asynchronous: Whether the pipelines step each on its own (parameter servers); `num_replicas` then
-            counts this pipeline's replicas alone, as TensorFlow's parameter-server strategy does.
+        asynchronous: Whether the pipelines step independently (parameter servers); `num_replicas` then counts
+            only this pipeline's replicas, as in TensorFlow's parameter-server strategy.
 
     Raises:
-        InputError: The numbers don't fit one another.
+        InputError: The numbers are inconsistent.
     """
 
     num_pipelines: int = 1
@@ -69,10 +67,10 @@ class ShardOptions:
             good = self.num_replicas % self.num_pipelines == 0
         if not good:
             raise InputError(
-                "An input context whose numbers do not fit one another",
+                "The numbers of an input context are inconsistent",
                 code="argument/bad-value",
                 found=f"pipeline {self.pipeline} of {self.num_pipelines}, {self.num_replicas} replicas",
-                hint="give each worker the same number of devices, and a pipeline id that there is",
+                hint="give each worker the same number of devices, and a valid pipeline id",
             )
 
     @property
@@ -83,12 +81,12 @@ class ShardOptions:
 
 @dataclass(frozen=True)
 class TrainShards:
-    """What one pipeline reads in training.
+    """The records that one pipeline reads in training.
 
     Attributes:
         policy: "data", "file", "hint" or "off"; never "auto".
-        why: Why this policy, for people.
-        replicas: Who reads.
+        why: The reason for the policy.
+        replicas: The pipeline and its replicas.
         batch: Records in the batch of one replica.
         sampler: The order of the records of `parts`, whose ids count from 0 within them.
         parts: Indices of the parts that this pipeline opens; None for all.
@@ -108,17 +106,17 @@ class TrainShards:
     remainder: int
 
     def first_step(self, start_step: int) -> int:
-        """This pipeline's own step at the global step `start_step`.
+        """Return this pipeline's step at the global step `start_step`.
 
-        Asynchronous workers all count up one global step, so that each has made its share of it, about.
+        Asynchronous workers increment a common global step, so that each has made about its share of it.
         """
         return start_step // self.replicas.num_pipelines if self.replicas.asynchronous else start_step
 
     def ids(self, step: int, count: int = 1) -> np.ndarray:
-        """The record ids (within `parts`) of `count` steps from `step` on.
+        """Return the record ids (within `parts`) of `count` steps from `step` on.
 
         Returns:
-            int64 array of shape (count * replicas.local, batch): a row a batch, in the order of handing out.
+            int64 array of shape (count * replicas.local, batch): one row per batch, in order.
         """
         share = self.replicas.local * self.batch
         stride, offset = share, 0
@@ -131,7 +129,7 @@ class TrainShards:
         return records_at(self.sampler, positions).reshape(count * self.replicas.local, self.batch)
 
     def tail_ids(self, start_step: int = 0) -> list[np.ndarray]:
-        """The ids of the batches after the full ones, from step `start_step` on; uneven, perhaps empty."""
+        """Return the ids of the batches after the full ones, from step `start_step` on; their sizes may differ."""
         if not self.tail_steps or self.full_steps is None or self.sampler.total is None:
             return []
         local, pipelines, full = self.replicas.local, self.replicas.num_pipelines, self.full_steps
@@ -154,17 +152,17 @@ class TrainShards:
 
 @dataclass(frozen=True)
 class EvalShards:
-    """What one pipeline reads in evaluation; all pipelines together read each record exactly once.
+    """The records that one pipeline reads in evaluation; all pipelines together read each record exactly once.
 
-    Every pipeline gives the same number of batches, so that none waits for another that has ended. They are
-    as even in size as can be, none above the batch asked for: an Estimator averages the batches' losses
-    without weights, and with even batches that is the mean over the records. A batch is empty only where
-    there are fewer records than batches.
+    Every pipeline returns the same number of batches, so that none waits for a pipeline that has ended. The batches
+    are as even in size as possible, and not larger than requested: an Estimator averages the losses of batches
+    without weights, and with even batches that is the mean over the records. A batch is empty only if there are
+    fewer records than batches.
 
     Attributes:
         policy: "data" or "file".
-        replicas: Who reads.
-        batch: The most records in the batch of one replica.
+        replicas: The pipeline and its replicas.
+        batch: The maximum number of records in the batch of one replica.
         parts: Indices of the parts that this pipeline opens; None for all.
         start: The first of its record ids, within `parts`.
         records: How many it reads.
@@ -185,7 +183,7 @@ class EvalShards:
         return self.steps * self.replicas.local
 
     def ids(self, index: int) -> np.ndarray:
-        """The record ids of batch `index` of this pipeline; int64."""
+        """Return the record ids of batch `index` of this pipeline; int64."""
         cut = even_split(self.records, self.num_batches, index)
         return np.arange(self.start + cut.start, self.start + cut.stop, dtype=np.int64)
 
@@ -193,11 +191,11 @@ class EvalShards:
 def choose_policy(
     policy: str, part_records: Sequence[int] | None, num_pipelines: int, in_memory: bool
 ) -> tuple[str, str]:
-    """The policy that "auto" comes to, and why; a policy that was named is checked.
+    """Resolve "auto" to a policy with its reason, and check an explicit policy.
 
     Args:
         policy: One of POLICIES.
-        part_records: Records in each file that the data is in; None where it is in none (arrays).
+        part_records: Records in each file of the data; None for data without files (arrays).
         num_pipelines: Input pipelines.
         in_memory: Whether the data is held in memory.
 
@@ -205,7 +203,7 @@ def choose_policy(
         "file", "data", "hint" or "off", and the reason.
 
     Raises:
-        InputError: The policy is not known, or cannot be followed.
+        InputError: The policy is unknown, or cannot be applied.
     """
     check_policy(policy)
     if policy == "file":
@@ -217,19 +215,19 @@ def choose_policy(
                 hint="use shard_policy='data' or 'auto'",
             )
         split_files(part_records, num_pipelines)  # raises with the counts and the hint
-        return "file", "asked for"
+        return "file", "set explicitly"
     if policy != "auto":
-        return policy, "asked for"
+        return policy, "set explicitly"
     if in_memory:
         return "data", "the data is held in memory, so that any record can be read at no cost"
-    return "data", "any record can be read by its number, so that any number of workers may go on"
+    return "data", "any record can be read by its number, so that any number of workers can resume"
 
 
 def check_policy(policy: str) -> None:
-    """Refuses the name of a policy that there is not.
+    """Reject an unknown policy.
 
     Raises:
-        InputError: It isn't one of POLICIES.
+        InputError: The policy is not one of POLICIES.
     """
     if policy not in POLICIES:
         raise InputError(
@@ -247,19 +245,19 @@ def train_shards(
     global_batch: int,
     sampler: IndexSampler,
     policy: str,
-    why: str = "asked for",
+    why: str = "set explicitly",
     worker_seeds: str = "same",
 ) -> TrainShards:
-    """What one pipeline reads in training.
+    """Return the records that one pipeline reads in training.
 
     Args:
         part_records: Records in each part.
-        replicas: Who reads.
-        global_batch: Records a step over all replicas (of this worker alone where workers are asynchronous).
-        sampler: The order wished for over all the records. Where it has two levels, its blocks are the parts.
+        replicas: The pipeline and its replicas.
+        global_batch: Records per step over all replicas (of this worker only, if workers are asynchronous).
+        sampler: The order of all records. The blocks of a two-level order are the parts.
         policy: "data", "file", "hint" or "off".
-        why: Why this policy.
-        worker_seeds: "same", or "distinct" to give each pipeline a seed of its own; needs the policy "off".
+        why: The reason for the policy.
+        worker_seeds: "same", or "distinct" for a different seed in each pipeline; requires the policy "off".
 
     Returns:
         The plan.
@@ -270,7 +268,7 @@ def train_shards(
     batch = check_global_batch(global_batch, replicas.num_replicas)
     if worker_seeds not in ("same", "distinct"):
         raise InputError(
-            "An unknown way to seed the workers",
+            "Unknown worker_seeds",
             code="argument/unknown-name",
             found=f"worker_seeds={worker_seeds!r}",
             hint="use 'same' or 'distinct'",
@@ -315,14 +313,14 @@ def train_shards(
 
 
 def eval_shards(part_records: Sequence[int], replicas: ShardOptions, *, global_batch: int, policy: str) -> EvalShards:
-    """What one pipeline reads in evaluation.
+    """Return the records that one pipeline reads in evaluation.
 
     Args:
         part_records: Records in each part.
-        replicas: Who reads.
-        global_batch: Records a step over all replicas.
-        policy: "file" to have each pipeline open its own files alone; anything else cuts the records into
-            even ranges. "off" does not hold here: each record is evaluated once.
+        replicas: The pipeline and its replicas.
+        global_batch: Records per step over all replicas.
+        policy: With "file" each pipeline opens only its files; any other policy splits the records into even
+            ranges. "off" does not apply here: each record is evaluated once.
 
     Returns:
         The plan.

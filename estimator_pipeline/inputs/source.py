@@ -1,8 +1,8 @@
-"""What the factories read from: records by number, in memory or in files.
+"""Sources of the factories: records by number, in memory or in files.
 
-A source answers two questions: the raw bytes or values of any records (`raw`, NumPy, called while a step is
-being fetched) and how TensorFlow makes tensors of them (`decode`, called while the graph is built). Any
-record can be read at any time; that is what lets data be addressed by step.
+A source returns the raw bytes or values of any records (`raw`, NumPy, called while a step is fetched) and
+converts them to tensors (`decode`, called while the graph is built). Any record can be read at any time, so that
+data can be addressed by step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DECODE_CHUNK = 4096  # Records decoded in one go while a source is loaded into 
 
 
 def tensorflow() -> ModuleType:
-    """TensorFlow with `tf.estimator` in it; imported when it is first needed."""
+    """Return TensorFlow with `tf.estimator`; imported on first use."""
     from estimator_pipeline import compat
 
     return compat.tensorflow()
@@ -34,13 +34,13 @@ class Source(abc.ABC):
     """Records that can be read by number.
 
     Attributes:
-        what: The source in words, for messages: "TFDS digits, split train".
-        part_names: A name for each part (a file's path); None where the data is in no file.
+        description: Name of the source, for messages: "TFDS digits, split train".
+        part_names: A name for each part (a file's path); None for data without files.
         part_records: Records in each part; ids count through the parts in this order.
         raw_specs: For each value of `raw` its dtype ("string" for bytes or text) and the shape of one record.
     """
 
-    what: str
+    description: str
     part_names: tuple[str, ...] | None
     part_records: tuple[int, ...]
     raw_specs: tuple[tuple[Any, tuple[int, ...]], ...]
@@ -52,56 +52,57 @@ class Source(abc.ABC):
 
     @property
     def in_memory(self) -> bool:
-        """Whether reading a record costs a copy in memory and no more."""
+        """Whether the records are in memory."""
         return False
 
     @abc.abstractmethod
     def select(self, parts: Sequence[int]) -> Source:
-        """The same source with these parts alone; ids count from 0 within them. Opens nothing."""
+        """Return the source with only these parts; ids count from 0 within them. Opens no file."""
 
     @abc.abstractmethod
     def raw(self, ids: np.ndarray) -> list[np.ndarray]:
-        """The raw values of records; one array of shape (len(ids), ...) for each of `raw_specs`."""
+        """Return the raw values of records; one array of shape (len(ids), ...) for each of `raw_specs`."""
 
     @abc.abstractmethod
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
-        """Tensors by name, of shape (batch, ...), from a batch of raw tensors. Builds graph operations."""
+        """Convert a batch of raw tensors to tensors by name, of shape (batch, ...). Builds graph operations."""
 
     @abc.abstractmethod
     def specs(self) -> dict[str, Any]:
-        """The specs of what `decode` gives, batch axis first.
+        """Return the specs of `decode`'s result, batch axis first.
 
-        Told, not traced: a graph with a loop or a function in it would start TensorFlow's runtime, and a
-        MultiWorkerMirroredStrategy that is made after that is refused.
+        They are not traced: a graph with a loop or a function would start TensorFlow's runtime, after which
+        TensorFlow rejects a new MultiWorkerMirroredStrategy.
         """
 
     def loaded_bytes(self) -> int | None:
-        """Bytes that the decoded records would take in memory; None where that can't be told or held."""
+        """Return the size of the decoded records in bytes; None if it is unknown or cannot be held."""
         return _stored_bytes(tensorflow(), self.specs(), self.num_records)
 
     def digest(self, path: str) -> str | None:
-        """What tells the content of one of its files from another's; None where nothing does."""
+        """Return a digest of a file's content, or None."""
         return None
 
     def load(self) -> ArraySource:
-        """The records decoded into memory.
+        """Return the records decoded into memory.
 
         Raises:
-            InputError: A record can't be decoded; the message says which one.
+            InputError: A record cannot be decoded; the message names it.
         """
         chunks = list(self.decoded())
         arrays = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-        return ArraySource(arrays, what=self.what, part_names=self.part_names, part_records=self.part_records)
+        return ArraySource(
+            arrays, description=self.description, part_names=self.part_names, part_records=self.part_records
+        )
 
     def decoded(self) -> Iterator[dict[str, Any]]:
-        """The decoded records in their own order, some thousand at a time; at least one chunk, perhaps an empty one.
+        """Yield the decoded records in order, some thousand at a time; at least one chunk, which may be empty.
 
         Raises:
-            InputError: A record can't be decoded; the message says which one.
+            InputError: A record cannot be decoded; the message names it.
         """
         tf = tensorflow()
-        # In caller-owned threads: this may run inside of a step of another session, whose threads may all be
-        # taken.
+        # With separate threads: this may run within a step of a different session that uses all its threads.
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, use_per_session_threads=True)
         with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
             raw = self.placeholders(tf)
@@ -117,14 +118,14 @@ class Source(abc.ABC):
                 try:
                     chunk = run(ids)
                 except tf.errors.OpError as error:
-                    # TensorFlow's own error is quoted; its traceback would bury ours.
+                    # TensorFlow's error is quoted; its traceback would hide this one.
                     raise self._undecodable(run, ids, tf, error) from None
                 yield chunk
         finally:
             session.close()
 
     def place(self, record: int) -> str:
-        """Where a record is, for messages: the part and the record's number in it."""
+        """Return the location of a record for messages: the part and the record's number in it."""
         for index, count in enumerate(self.part_records):
             if record < count:
                 return f"{self.part_names[index]}, record {record}" if self.part_names else f"record {record}"
@@ -132,13 +133,13 @@ class Source(abc.ABC):
         raise IndexError(record)
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each id, its part and its number within the part."""
+        """Return the part of each id and its number within the part."""
         ends = np.cumsum(np.asarray(self.part_records, dtype=np.int64))
         part = np.searchsorted(ends, ids, side="right")
         return part, ids - (ends[part] - np.asarray(self.part_records, dtype=np.int64)[part])
 
     def placeholders(self, tf: ModuleType) -> list[Any]:
-        """Where the raw values of a batch come in, in the graph at hand."""
+        """Return placeholders for the raw values of a batch, in the current graph."""
         return [tf.compat.v1.placeholder(dtype, [None, *shape]) for dtype, shape in self.raw_specs]
 
     def _undecodable(self, run: Any, ids: np.ndarray, tf: ModuleType, error: Exception) -> InputError:
@@ -147,17 +148,17 @@ class Source(abc.ABC):
                 run(np.array([record], dtype=np.int64))
             except tf.errors.OpError as single:
                 return InputError(
-                    f"A record of {self.what} cannot be decoded",
+                    f"A record of {self.description} cannot be decoded",
                     code="data/bad-record",
                     found=f"{self.place(int(record))}: {_first_line(single)}",
-                    hint="check the feature spec against what was written, or write the record anew",
+                    hint="compare the feature spec with the written records, or write the record again",
                 )
-        # Each record alone is fine: only their shapes differ.
+        # Each single record can be decoded: only the shapes differ.
         return InputError(
-            f"The records of {self.what} cannot be batched together",
+            f"The records of {self.description} cannot be batched together",
             code="data/bad-record",
             found=_first_line(error),
-            hint="give record_transform=, a function that brings each record to one shape",
+            hint="give record_transform=, a function that converts records to one shape",
         )
 
 
@@ -166,24 +167,24 @@ class ArraySource(Source):
 
     Args:
         arrays: Array by name, each with the records along its first axis.
-        what: In words.
+        description: Name of the data, for messages.
         part_names: Files that the arrays were read from, if any.
-        part_records: Records in each of them; by default one part.
-        digests: What tells the content of each of them from another's.
+        part_records: Records in each file; defaults to one part.
+        digests: Digests of the files' content.
     """
 
     def __init__(
         self,
         arrays: Mapping[str, np.ndarray],
         *,
-        what: str,
+        description: str,
         part_names: tuple[str, ...] | None = None,
         part_records: tuple[int, ...] | None = None,
         digests: Mapping[str, str] | None = None,
     ) -> None:
         self.arrays = dict(arrays)
         self._digests = digests or {}
-        self.what = what
+        self.description = description
         self.part_names = part_names
         count = len(next(iter(self.arrays.values())))
         self.part_records = part_records or (count,)
@@ -203,7 +204,7 @@ class ArraySource(Source):
         arrays = {name: array[rows] for name, array in self.arrays.items()}
         return ArraySource(
             arrays,
-            what=self.what,
+            description=self.description,
             part_names=names,
             part_records=tuple(self.part_records[i] for i in parts),
         )
@@ -225,7 +226,7 @@ class ArraySource(Source):
 
 
 def raw_tensor_specs(tf: ModuleType, names: Iterable[str], raw_specs: Sequence[Any]) -> dict[str, Any]:
-    """Specs of tensors that are the raw values themselves."""
+    """Return the specs of tensors of the raw values."""
     return {
         name: tf.TensorSpec([None, *shape], tf.as_dtype(dtype))
         for name, (dtype, shape) in zip(names, raw_specs, strict=True)
@@ -233,7 +234,7 @@ def raw_tensor_specs(tf: ModuleType, names: Iterable[str], raw_specs: Sequence[A
 
 
 def _stored_bytes(tf: ModuleType, specs: Mapping[str, Any], num_records: int) -> int | None:
-    """Bytes that `num_records` records of these specs take; None for strings and open shapes."""
+    """Return the size of `num_records` records of these specs in bytes; None for strings and unknown shapes."""
     total = 0
     for spec in specs.values():
         if not isinstance(spec, tf.TensorSpec) or spec.dtype == tf.string or spec.shape.rank is None:
@@ -246,34 +247,34 @@ def _stored_bytes(tf: ModuleType, specs: Mapping[str, Any], num_records: int) ->
 
 def _first_line(error: Exception) -> str:
     lines = getattr(error, "message", str(error)).strip().splitlines()
-    # In a graph the reason stands below the traceback of the operation's making.
+    # In a graph the reason follows the traceback of the operation's creation.
     node = next((number for number, line in enumerate(lines) if line.startswith("Node: ")), -1)
     return lines[node + 1][:300] if node + 1 < len(lines) else lines[0][:300]
 
 
 def files_of(source: Source) -> dict[str, str]:
-    """Names for the files of a source that are the same on another machine -> their paths."""
-    found: dict[str, str] = {}
+    """Return the paths of a source's files by names that do not depend on the machine."""
+    files: dict[str, str] = {}
     for path in dict.fromkeys(source.part_names or ()):
         name, number = os.path.basename(path), 1
-        while name in found:
+        while name in files:
             number += 1
             name = f"{os.path.basename(path)} ({number})"
-        found[name] = path
-    return found
+        files[name] = path
+    return files
 
 
 def contents(source: Source) -> dict[str, str]:
-    """What tells the content of each file from another's: names of :func:`files_of` -> digests."""
+    """Return the digests of the files by the names of `files_of`."""
     digests = {name: source.digest(path) for name, path in files_of(source).items()}
     return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def fingerprint(source: Source) -> str:
-    """What tells one data set from another without reading it: names, sizes and record counts of its files.
+    """Return a fingerprint of a data set without reading it: names, sizes and record counts of its files.
 
-    Folders are left out, for a data set may lie elsewhere on another machine. Arrays that are in no file are told by
-    their content.
+    Folders are not included, because they may differ between machines. Arrays without files are identified by their
+    content.
     """
     digest = hashlib.sha256()
     if source.part_names is None:

@@ -1,4 +1,4 @@
-"""From a plan to a dataset: the numbers of the records, the records behind them, the batches made of them."""
+"""Construction of datasets from a plan: record ids, then the records, then batches."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from estimator_pipeline.inputs.sampler import records_at
 from estimator_pipeline.inputs.sharding import EvalShards, TrainShards
 from estimator_pipeline.inputs.source import Source
 
-__all__ = ["Tell", "batches_to_rebatch", "eval_batches", "explained", "train_batches"]
+__all__ = ["FetchCallback", "batches_to_rebatch", "eval_batches", "explained", "train_batches"]
 
-# tell(whether an iterator begins with them, the ids of batches in the order of handing out, what else is known)
-Tell = Callable[..., None]
+# on_fetch(whether an iterator starts with them, the ids of batches in order, further metadata)
+FetchCallback = Callable[..., None]
 
-_BLOCK_STEPS = 64  # Steps fetched by one call into Python: at 64 the call's own cost is lost in the noise.
+_BLOCK_STEPS = 64  # Steps fetched by one call into Python: at 64 the cost of the call is negligible.
 _BLOCK_BYTES = 8 * 2**20
 _raised: deque[PipelineError] = deque(maxlen=8)
-# At the end of the process TensorFlow waits for the threads that read ahead, and a call into Python that one of them
-# makes then never comes back. So what is read is waited for, and what is read ahead after it.
+# At the exit of the process TensorFlow waits for the prefetch threads, and a call into Python from one of them would
+# block forever. So the exit waits for current reads, and for the prefetch after them.
 _LEAVING_SECS = 10.0
 _QUIET_SECS = 0.2
 
 
 class _Running:
-    """How many threads are reading records, and since when none is."""
+    """The number of threads that are reading records, and the time since the last read."""
 
     def __init__(self) -> None:
         self._count, self._since, self._lock = 0, 0.0, threading.Lock()
@@ -48,7 +48,7 @@ class _Running:
             self._since = time.monotonic()
 
     def wait(self) -> None:
-        """Until none has been for a moment; for a bounded time."""
+        """Wait until no thread has been reading for a moment, with a time limit."""
         deadline = time.monotonic() + _LEAVING_SECS
         while (now := time.monotonic()) < deadline and (self._count or now - self._since < _QUIET_SECS):
             time.sleep(_QUIET_SECS / 10)
@@ -66,21 +66,21 @@ def train_batches(
     assemble: Callable[..., Any],
     *,
     by_block: bool,
-    tell: Tell | None = None,
+    on_fetch: FetchCallback | None = None,
 ) -> tuple[Any, int]:
-    """The batches of a training stream.
+    """Return the batches of a training stream.
 
     Args:
         tf: TensorFlow.
         source: The records.
-        plan: Which of them.
-        start_step: The global step to begin at.
-        assemble: Makes (features, labels) of the raw values of a batch.
-        by_block: Whether `assemble` may be given many batches at once, along a first axis of their own.
-        tell: Told the ids (within the plan's parts) of the batches as they are fetched, in the order of handing out.
+        plan: The records to read.
+        start_step: The global step to start at.
+        assemble: Converts the raw values of a batch to (features, labels).
+        by_block: Whether `assemble` accepts many batches at once, along an additional first axis.
+        on_fetch: Called with the ids (within the plan's parts) of the batches as they are fetched, in order.
 
     Returns:
-        A dataset, and how many batches it has.
+        A dataset, and its number of batches.
     """
     start = plan.first_step(start_step)
     steps = _block_steps(source, plan)
@@ -89,12 +89,12 @@ def train_batches(
         first = start + int(block) * steps
         count = steps if plan.full_steps is None else min(steps, plan.full_steps - first)
         ids = plan.ids(first, count)
-        if tell is not None:
-            tell(not block, ids)
+        if on_fetch is not None:
+            on_fetch(not block, ids)
         return [value.reshape(ids.shape + value.shape[1:]) for value in source.raw(ids.ravel())]
 
     left = None if plan.full_steps is None else max(plan.full_steps - start, 0)
-    # Without an end, as many blocks as can be counted: no run comes to the end of them.
+    # An endless stream has as many blocks as can be counted; no run reaches the end.
     blocks = 2**62 // steps - start // steps if left is None else -(-left // steps)
     batch = plan.batch if left is None else None
     dataset = _fetched(tf, source, tf.data.Dataset.range(blocks), fetch, [None, batch])
@@ -105,8 +105,8 @@ def train_batches(
     if tail:
 
         def fetch_tail(index: np.ndarray) -> list[np.ndarray]:
-            if tell is not None:
-                tell(not left and not index, [tail[int(index)]])
+            if on_fetch is not None:
+                on_fetch(not left and not index, [tail[int(index)]])
             return source.raw(tail[int(index)])
 
         rest = _fetched(tf, source, tf.data.Dataset.range(len(tail)), fetch_tail, [None])
@@ -121,24 +121,24 @@ def batches_to_rebatch(
     start_step: int,
     assemble: Callable[..., Any],
     *,
-    tell: Tell | None = None,
+    on_fetch: FetchCallback | None = None,
 ) -> tuple[Any, int | None]:
-    """The global batches of a training stream whose records TensorFlow shares out.
+    """Return the global batches of a training stream whose records TensorFlow shards.
 
     Args:
         tf: TensorFlow.
         source: The records.
-        plan: For one pipeline, of all of them.
-        start_step: The global step to begin at.
-        assemble: Makes (features, labels) of the raw values of a batch.
-        tell: As for `train_batches`; a batch is not a step's, and which pipeline this is shows in its positions alone.
+        plan: The plan of a single pipeline with all records.
+        start_step: The global step to start at.
+        assemble: Converts the raw values of a batch to (features, labels).
+        on_fetch: As for `train_batches`; a batch is not a step's, and only its positions show the pipeline.
 
     Returns:
-        A dataset that has tf.data.experimental.SHARD_HINT in the place of a worker's number, and how many batches it
-        has; None where that depends on who reads.
+        A dataset with tf.data.experimental.SHARD_HINT instead of a worker's index, and its number of batches; None
+        if that depends on the worker.
     """
     batch = plan.batch * plan.replicas.num_replicas
-    # Without an end, as many as can be counted, in whole batches.
+    # An endless stream has as many records as can be counted, in whole batches.
     stop = 2**62 // batch * batch if plan.full_steps is None else plan.full_steps * batch
     begin = min(start_step * batch, stop)
     hint = tf.data.experimental.SHARD_HINT
@@ -147,10 +147,10 @@ def batches_to_rebatch(
 
     def fetch(at: np.ndarray) -> list[np.ndarray]:
         ids = records_at(plan.sampler, at)
-        if tell is not None:
+        if on_fetch is not None:
             workers = int(at[1] - at[0]) if len(at) > 1 else 1
-            told = {"pipelines": workers, "pipeline": int(at[0] - begin) % batch, "records_per_step": batch // workers}
-            tell(int(at[0]) < begin + batch, [ids], **told)
+            facts = {"pipelines": workers, "pipeline": int(at[0] - begin) % batch, "records_per_step": batch // workers}
+            on_fetch(int(at[0]) < begin + batch, [ids], **facts)
         return source.raw(ids)
 
     batches = _fetched(tf, source, positions, fetch, [batch])
@@ -158,8 +158,8 @@ def batches_to_rebatch(
 
 
 def eval_batches(tf: Any, source: Source, plan: EvalShards, assemble: Callable[..., Any]) -> tuple[Any, int]:
-    """The batches of an evaluation, as `train_batches` gives them."""
-    # Fetched one by one: their sizes may differ, and unbatch() crashes the process on one without records.
+    """Return the batches of an evaluation, in the form of `train_batches`."""
+    # Fetched individually: their sizes may differ, and unbatch() crashes the process on an empty batch.
     batches = tf.data.Dataset.range(plan.num_batches)
     batches = _fetched(tf, source, batches, lambda index: source.raw(plan.ids(int(index))), [None])
     return _assembled(tf, batches, assemble), plan.num_batches
@@ -170,16 +170,15 @@ def _assembled(tf: Any, batches: Any, assemble: Callable[..., Any]) -> Any:
 
 
 def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], axes: list[int | None]) -> Any:
-    # Python reads the records: it is what keeps the data out of the graph, which an Estimator writes to disk
-    # whole.
+    # Python reads the records to keep the data out of the graph, which an Estimator writes to disk completely.
     types = [tf.as_dtype(dtype) for dtype, _ in source.raw_specs]
 
     failed: list[PipelineError] = []
 
-    def told(number: np.ndarray) -> list[np.ndarray]:
+    def fetch_or_raise(number: np.ndarray) -> list[np.ndarray]:
         with _running:
             if failed:
-                # TensorFlow reads on ahead, for nobody.
+                # TensorFlow continues to prefetch after an error.
                 raise failed[0]
             try:
                 values: list[np.ndarray] = fetch(number)
@@ -190,28 +189,28 @@ def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], a
             return values
 
     def call(number: Any) -> tuple[Any, ...]:
-        values = tf.numpy_function(told, [number], types)
+        values = tf.numpy_function(fetch_or_raise, [number], types)
         for value, (_, shape) in zip(values, source.raw_specs, strict=True):
             value.set_shape([*axes, *shape])
         return tuple(values)
 
-    # AutoGraph has nothing to do here, and takes longer to find that out than the rest of a small job's graph to build.
+    # AutoGraph is not needed, and its analysis would take longer than building the rest of a small job's graph.
     return numbers.map(tf.autograph.experimental.do_not_convert(call)).prefetch(1)
 
 
 def explained(error: BaseException) -> PipelineError | None:
-    """What reading records has raised in this process and TensorFlow has wrapped, with all of the calls to it.
+    """Return the error of reading records that TensorFlow has wrapped in an exception.
 
     Args:
-        error: what training or evaluation raised.
+        error: The exception of training or evaluation.
 
     Returns:
-        The error as it was; None for one that comes from something else.
+        The original error; None for an exception with a different cause.
     """
     if isinstance(error, PipelineError):
         return None
     text = str(error)
-    return next((one for one in reversed(_raised) if one.message in text), None)
+    return next((raised for raised in reversed(_raised) if raised.message in text), None)
 
 
 def _block_steps(source: Source, plan: TrainShards) -> int:

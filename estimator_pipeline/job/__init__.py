@@ -1,11 +1,11 @@
-"""The job file: one YAML file that says what is trained, on which data, for how long, where and by whom.
+"""The job file: one YAML file with the model, the data, the length of training, the outputs and the cluster.
 
     from estimator_pipeline.job import load_job
     job = load_job("legacy_configs/digits_cnn_two_workers.yaml", overrides=["train.max_steps=100"])
 
-Relative paths in a job file (data, `run.model_dir`, function files) are relative to the working directory of
-the process, not to the job file, as they are in a program. `run.model_dir` and data paths may be of a file
-system that TensorFlow knows (`gs://...`). Imports no TensorFlow.
+Relative paths in a job file (data, `run.model_dir`, function files) start at the working directory of the
+process, as in a program, not at the job file. `run.model_dir` and data paths may use any file system that
+TensorFlow supports (`gs://...`). This package does not import TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Numbers that come from a command line or a caller's keywords, checked in the words of whoever gave them.
+"""Checks of numbers from the command line or keyword arguments, with messages that name the option.
 
-A job file has its schema. What stands beside it (`--timeout`, `run_parity(steps=...)`) is looked at here, before
-anything is started: NaN passes every comparison, and would be a deadline that never comes.
+The schema checks the job file. These functions check other arguments (`--timeout`, `run_parity(steps=...)`) before
+anything starts. NaN, for example, passes every comparison and would be a timeout that never expires.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ __all__ = ["check_count", "check_seconds"]
 
 
 def check_seconds(value: Any, name: str, *, zero: bool = False) -> float | None:
-    """A length of time.
+    """Check a number of seconds.
 
     Args:
-        value: what was given; None for no limit.
-        name: what it is called where it was given, such as `--timeout`.
-        zero: whether 0 is a length as well.
+        value: The value; None for no limit.
+        name: Name of the option or argument, such as `--timeout`.
+        zero: Whether 0 is allowed.
 
     Returns:
         The seconds, or None.
 
     Raises:
-        ConfigError: it is no number, not finite, below 0, or 0.
+        ConfigError: The value is not a finite number in the allowed range.
     """
     if value is None:
         return None
@@ -35,7 +35,7 @@ def check_seconds(value: Any, name: str, *, zero: bool = False) -> float | None:
     if real and math.isfinite(value) and (value > 0 or (zero and value == 0)):
         return float(value)
     raise ConfigError(
-        f"{name} is {value!r}, which is no number of seconds",
+        f"{name} is {value!r}, which is not a number of seconds",
         code="argument/bad-value",
         found=f"allowed: {'0 or more' if zero else 'more than 0'}, and finite",
         hint=f"give seconds, such as {name}{' ' if name.startswith('-') else '='}600"
@@ -44,17 +44,17 @@ def check_seconds(value: Any, name: str, *, zero: bool = False) -> float | None:
 
 
 def check_count(value: Any, name: str) -> int | None:
-    """A number of things, from 1 on.
+    """Check a whole number that is at least 1.
 
     Args:
-        value: what was given; None where nothing was.
-        name: what it is called where it was given, such as `steps`.
+        value: The value; None if it is not set.
+        name: Name of the option or argument, such as `steps`.
 
     Returns:
         The number, or None.
 
     Raises:
-        ConfigError: it is no whole number, or below 1.
+        ConfigError: The value is not a whole number, or below 1.
     """
     if value is None:
         return None
@@ -64,5 +64,5 @@ def check_count(value: Any, name: str) -> int | None:
         f"{name} is {value!r}",
         code="argument/bad-value",
         found="allowed: whole numbers from 1 on",
-        hint=f"give {name} such a number, or leave it out",
+        hint=f"set {name} to such a number, or leave it out",
     )

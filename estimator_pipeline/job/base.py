@@ -1,4 +1,4 @@
-"""What every section of the job file shares: strictness, and how several mistakes are told at once."""
+"""Base class and field types of the job file's sections, and the report of several errors at once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ __all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "expl
 
 
 class Problem(NamedTuple):
-    """One mistake: where (keys and list indices below the section), what, what was found, the hint, and the code of
-    the error that it becomes."""
+    """One error in a job file.
+
+    Attributes:
+        path: Keys and list indices of the field, below the section.
+        text: The message.
+        actual: The value in the job file, and the allowed values.
+        hint: How to fix it.
+        code: The error code.
+    """
 
     path: tuple[str | int, ...]
     text: str
-    found: str | None = None
+    actual: str | None = None
     hint: str | None = None
     code: str = "job/conflict"
 
 
 class Section(BaseModel):
-    """A mapping of the job file. Unknown keys are refused, and values are not converted: "5" is no number."""
+    """A mapping of the job file. Unknown keys are rejected, and values are not converted: "5" is not a number."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -36,14 +43,14 @@ class Section(BaseModel):
     )
 
     def problems(self) -> Iterator[Problem]:
-        """The mistakes that only show when several fields are seen together."""
+        """Yield the errors that involve several fields."""
         return iter(())
 
     @model_validator(mode="after")
-    def _refuse_problems(self):
-        found = list(self.problems())
-        if found:
-            raise PydanticCustomError("problems", "fields that do not go together", {"problems": found})
+    def _raise_problems(self):
+        problems = list(self.problems())
+        if problems:
+            raise PydanticCustomError("problems", "conflicting fields", {"problems": problems})
         return self
 
 
@@ -68,13 +75,13 @@ def _name(value: str) -> str:
         raise explained(
             "this is not a name.",
             found=f"{value!r}; allowed: letters, digits and underscores, beginning with a letter",
-            hint="write the bare name, without a path or a file's ending.",
+            hint="write only the name, without a path or file extension.",
         )
     return value
 
 
 def _factor(value: Any) -> Any:
-    """ "1/255" -> the number; anything else is left to pydantic."""
+    """Convert "1/255" to a number; pydantic checks everything else."""
     parts = value.split("/") if isinstance(value, str) else []
     try:
         return float(parts[0]) / float(parts[1]) if len(parts) == 2 else value
@@ -83,7 +90,7 @@ def _factor(value: Any) -> Any:
 
 
 def explained(text: str, *, found: str, hint: str) -> PydanticCustomError:
-    """For the validator of a field to raise: what is wrong with a single value."""
+    """Return the error that a field validator raises for a single value."""
     return PydanticCustomError(
         "problems", "a wrong value", {"problems": [Problem((), text, found, hint, "job/bad-value")]}
     )
@@ -93,7 +100,7 @@ Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0)]
 """A positive number, or a fraction as text, such as 1/255."""
 
 FunctionRef = Annotated[str, AfterValidator(_function_ref)]
-"""A function by its place: "package.module:function" or "path/to/file.py:function"."""
+"""A reference to a function: "package.module:function" or "path/to/file.py:function"."""
 
 Name = Annotated[str, AfterValidator(_name)]
 """A Python identifier."""

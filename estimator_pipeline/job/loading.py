@@ -1,4 +1,4 @@
-"""Job files in and out: YAML with line numbers, `--set` overrides, and one message for all mistakes."""
+"""Reading and writing of job files: YAML with line numbers, `--set` overrides, one message for all mistakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from estimator_pipeline.utils.io_errors import code_of
 
 __all__ = ["apply_override", "dump_job", "load_job", "make_job", "yaml_error"]
 
-# A job file is a page. What is larger is another file, or one that fills the memory: aliases of YAML can name one
+# A job file is a page long. A larger file is not a job file, or would fill the memory: YAML aliases can repeat one
 # value a million times.
 MOST_BYTES = 1024 * 1024
 MOST_VALUES = 100_000
@@ -31,19 +31,19 @@ _TOO_DEEP = re.compile(rf"(?:[\[{{]\s*){{{DEEPEST + 1}}}")
 
 
 def load_job(path: str | pathlib.Path, *, overrides: Sequence[str] = ()) -> Job:
-    """Reads and checks a job file.
+    """Read and check a job file.
 
     Args:
         path: The YAML file.
         overrides: "dotted.key=value", the value in YAML: `train.max_steps=100`, `run.devices=[a, b]`,
-            `eval.exporters.0.name=x`. They replace what the file says, or add to it, in their order.
+            `eval.exporters.0.name=x`. Applied in order, they replace fields of the file or add to them.
 
     Returns:
         The job, with every field set.
 
     Raises:
-        ConfigError: The file cannot be read, or has mistakes. One message names them all, each with line,
-            column, field, what was found and what is allowed.
+        ConfigError: The file cannot be read, or has mistakes. One message lists them all, each with line,
+            column, field, the value found and the allowed values.
     """
     path = pathlib.Path(path)
     source = str(path)
@@ -55,15 +55,15 @@ def load_job(path: str | pathlib.Path, *, overrides: Sequence[str] = ()) -> Job:
 
 
 def make_job(data: Mapping[str, Any], *, source: str = "the job", overrides: Sequence[str] = ()) -> Job:
-    """Checks a job that is already a mapping.
+    """Check a job that is already a mapping.
 
     Args:
-        data: What a job file would hold; left unchanged.
-        source: To begin messages with.
-        overrides: As for :func:`load_job`.
+        data: The content of a job file; not modified.
+        source: The prefix of messages.
+        overrides: As for `load_job`.
 
     Raises:
-        ConfigError: As for :func:`load_job`, without lines.
+        ConfigError: As for `load_job`, without lines.
     """
     places = Places(source)
     plain = _plain(data, (), places, ())
@@ -73,11 +73,11 @@ def make_job(data: Mapping[str, Any], *, source: str = "the job", overrides: Seq
 
 
 def dump_job(job: Job, *, defaults: bool = False) -> str:
-    """Writes a job as the YAML text of a job file; :func:`load_job` reads the same job from it.
+    """Return the YAML text of a job file; `load_job` reads the same job from it.
 
     Args:
         job: The job.
-        defaults: Whether to write also the fields that have their default value.
+        defaults: Whether to include the fields that have their default value.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
@@ -98,7 +98,7 @@ def _text_of(path: pathlib.Path) -> str:
                 f"the job file {str(path)!r} is too large.",
                 code="file/unreadable",
                 found=f"more than {MOST_BYTES // 1024} KiB",
-                hint="name a job file; a vocabulary or a table goes into a file of its own.",
+                hint="name a job file, and move a vocabulary or a table to a separate file.",
             )
         return raw.decode("utf-8")
     except OSError as error:
@@ -132,7 +132,7 @@ def _read(text: str, *, source: str) -> tuple[dict[str, Any], Places]:
             f"{source} does not hold a mapping at its top level.",
             code="job/not-yaml",
             found=f"{data!r:.60}; allowed: the sections {', '.join(Job.model_fields)}",
-            hint="write `model:`, `input:`, `run:` and so on, each at the beginning of a line.",
+            hint="write `model:`, `input:`, `run:` and so on, each at the start of a line.",
         )
     return data, places
 
@@ -141,21 +141,21 @@ def _parse(text: str, *, source: str) -> Any:
     try:
         if _TOO_DEEP.search(text):
             raise RecursionError
-        # The round-trip loader is the one that keeps line numbers. It makes no Python objects from tags.
+        # Only the round-trip loader keeps line numbers. It creates no Python objects from tags.
         return YAML(typ="rt", pure=True).load(text)
     except RecursionError:
         raise ConfigError(
             f"{source}: its values are nested too deep.",
             code="job/not-yaml",
             found=f"allowed: {DEEPEST} levels",
-            hint="write it out with fewer lists and mappings within each other.",
+            hint="use fewer nested lists and mappings.",
         ) from None
     except (YAMLError, ValueError) as error:
         raise yaml_error(error, text, source=source) from None
 
 
 def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
-    """What ruamel or a scalar's constructor raised, as a message with its line."""
+    """Return an error of ruamel or of a scalar's constructor as a message with its line."""
     if not isinstance(error, MarkedYAMLError):
         return ConfigError(
             f"{source}: this is not YAML: {str(error).splitlines()[0]}.",
@@ -165,23 +165,23 @@ def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
     mark = error.problem_mark or error.context_mark
     place = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
     line = text.splitlines()[mark.line].strip() if mark and mark.line < len(text.splitlines()) else ""
-    what = str(error.problem or error.context).splitlines()[0].strip()
-    twice = re.match(r"found duplicate key \"(.*?)\" with", what)
+    message = str(error.problem or error.context).splitlines()[0].strip()
+    twice = re.match(r"found duplicate key \"(.*?)\" with", message)
     if twice:
-        what = f"the key {twice[1]!r} appears twice in one mapping"
+        message = f"the key {twice[1]!r} appears twice in one mapping"
     return ConfigError(
-        f"{place}: {what}." if twice else f"{place}: this is not YAML: {what}.",
+        f"{place}: {message}." if twice else f"{place}: this is not YAML: {message}.",
         code="job/not-yaml",
         found=f"the line {line!r:.90}" if line else None,
         hint="keep one of the two."
         if twice
-        else "correct it there or just above; indent with spaces, and quote "
-        "text that holds ': ' or begins with a special character.",
+        else "correct this line or the one above it; indent with spaces, and quote "
+        "text that contains ': ' or starts with a special character.",
     )
 
 
 def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> Any:
-    """What ruamel or a caller gave, as plain Python values; the lines go into `places`."""
+    """Convert ruamel's values to plain Python values, and record their lines in `places`."""
     if id(value) in above:
         raise ConfigError(
             f"{places.of(path)}: {'.'.join(map(str, path))}: the value contains itself.",
@@ -196,7 +196,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
             f"{places.of(path[:1])}: {'.'.join(map(str, path[:1]))}: there are too many values below it.",
             code="job/not-yaml",
             found=f"allowed: {MOST_VALUES} values, aliases followed, and {DEEPEST} levels",
-            hint="write it out with fewer of them; a vocabulary or a table goes into a file of its own.",
+            hint="use fewer values, and move a vocabulary or a table to a separate file.",
         )
     if isinstance(value, Mapping):
         result = {}
@@ -219,16 +219,16 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
         return bool(value)
     kinds: tuple[type, ...] = (int, float, str)
     for kind in kinds:
-        # Own subclasses of these remember how the number or text was written.
+        # ruamel's subclasses of these record how the number or text was written.
         if isinstance(value, kind):
             return kind(value)
     if value is None:
         return None
     raise ConfigError(
-        f"{places.of(path)}: {'.'.join(map(str, path))}: a value of a kind that no field takes.",
+        f"{places.of(path)}: {'.'.join(map(str, path))}: no field accepts a value of this type.",
         code="job/wrong-type",
         found=f"{_tag_or_type(value)}; allowed: text, numbers, true, false, null, lists and mappings",
-        hint="write the value in quotes if text was meant.",
+        hint="put the value in quotes if it is text.",
     )
 
 
@@ -238,7 +238,7 @@ def _tag_or_type(value: Any) -> str:
 
 
 def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
-    """Puts one "dotted.key=value" into the data, making mappings on the way."""
+    """Apply one "dotted.key=value" to the data, and create missing mappings."""
     label = f"--set {override}"
     dotted, equals, text = override.partition("=")
     keys = [key.strip() for key in dotted.split(".")]
@@ -257,7 +257,7 @@ def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
         if isinstance(at, list):
             if not key.isdigit() or int(key) >= len(at):
                 raise ConfigError(
-                    f"{label}: {'.'.join(map(str, path))} is a list, and has no item {key!r}.",
+                    f"{label}: {'.'.join(map(str, path))} is a list without an item {key!r}.",
                     code="job/bad-override",
                     found=f"{len(at)} items" + (f"; allowed: 0 to {len(at) - 1}" if at else ""),
                     hint="name an item by its number, or set the whole list: --set key=[a, b].",

@@ -1,4 +1,4 @@
-"""Which name stands for which, as a file says it."""
+"""YAML files that map names to names, such as Keras weights to an Estimator's variables."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ __all__ = ["read_mapping"]
 
 
 def read_mapping(path: Path, example: str = "dense/kernel: fc1/weights") -> dict[str, str]:
-    """A YAML file of Keras weight -> the Estimator's variable, or of other names to names.
+    """Read a YAML file that maps Keras weights to the Estimator's variables, or other names to names.
 
     Args:
-        path: the file.
-        example: a line of such a file.
+        path: The file.
+        example: An example line, for messages.
 
     Raises:
-        ConfigError: it is not there, or holds something else.
+        ConfigError: The file cannot be read, or is not such a mapping.
     """
-    found = _read(path)
-    if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in found.items()):
+    mapping = _read(path)
+    if not isinstance(mapping, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in mapping.items()):
         raise ConfigError(
-            f"{path} is no mapping of names to names",
+            f"{path} is not a mapping of names to names",
             code="file/bad-format",
-            found="nothing" if found is None else repr(found)[:200],
-            hint=f"a line for each, such as {example}",
+            found="nothing" if mapping is None else repr(mapping)[:200],
+            hint=f"write a line for each name, such as {example}",
         )
-    return found
+    return mapping
 
 
 def _read(path: Path) -> Any:

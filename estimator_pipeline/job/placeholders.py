@@ -1,4 +1,4 @@
-"""Values that are still to be given: `???` in a job file, as `migrate config` leaves them."""
+"""Placeholders for missing values: `???` in a job file, as `migrate config` writes them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from estimator_pipeline.job.base import Problem
 __all__ = ["PLACEHOLDER", "placeholders_in"]
 
 PLACEHOLDER = "???"
-"""In the place of a value that nobody has decided yet: a job with one is never run."""
+"""The text in place of a value that is still open. A job that contains it is not run."""
 
 
 def placeholders_in(data: Any) -> list[Problem]:
-    """The fields of a job, as plain values, that hold :data:`PLACEHOLDER`."""
+    """Return a problem for each field that holds `PLACEHOLDER`, in a job of plain values."""
     return [
         Problem(
             path,
-            "the value is still to be given.",
+            "the value is missing.",
             PLACEHOLDER,
-            f"write it there, or give it: --set {'.'.join(map(str, path))}=VALUE.",
+            f"write it there, or set it: --set {'.'.join(map(str, path))}=VALUE.",
             code="job/missing-field",
         )
         for path in _paths(data, ())

@@ -1,4 +1,4 @@
-"""The job file's schema, section by section; see the fields of :class:`Job`."""
+"""The schema of the job file and the checks across its sections; see `Job`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ __all__ = [
 
 
 class Job(Section):
-    """A whole job file.
+    """A complete job file.
 
     Fields:
         name: Name of the job. Commands default to the file's name without its suffix.
@@ -101,7 +101,7 @@ class Job(Section):
     @model_validator(mode="before")
     @classmethod
     def _empty_sections(cls, data: Any) -> Any:
-        """`eval:` with nothing below it means a section with nothing set."""
+        """Read `eval:` with nothing below it as a section of defaults."""
         if not isinstance(data, dict):
             return data
         sections = ("model", "input", "train", "eval", "run", "keras", "cluster", "parity", "kubernetes", "slurm")
@@ -112,7 +112,7 @@ class Job(Section):
 
 
 def _cross_checks(job: Job) -> Iterator[Problem]:
-    """The mistakes between the sections of a job, each with its place and a hint."""
+    """Yield the conflicts between sections of a job, each with its location and a hint."""
     yield from _parameter_servers(job)
     yield from _outputs(job)
     yield from _keras(job)
@@ -157,7 +157,7 @@ def _parameter_servers(job: Job) -> Iterator[Problem]:
     if strategy == "parameter_server" and steps > 1:
         yield Problem(
             ("model", "optimizer", "gradient_accumulation_steps"),
-            "workers with parameter servers change the variables each by itself, while others' gradients are added up.",
+            "workers with parameter servers update variables independently, and cannot accumulate gradients together.",
             f"gradient_accumulation_steps {steps} with train_distribute parameter_server",
             "set it to 1, or train_distribute: multi_worker_mirrored and cluster.ps: 0.",
         )
@@ -169,14 +169,14 @@ def _keras(job: Job) -> Iterator[Problem]:
         who = "Model.fit" if engine == "keras" else "the training loop for Keras 3"
         yield Problem(
             ("run", "engine"),
-            f"{who} has no training with parameter servers as Estimator has it.",
+            f"{who} does not support the Estimator's training with parameter servers.",
             f"engine {engine} with train_distribute parameter_server",
             "set train_distribute: multi_worker_mirrored and cluster.ps: 0, or engine: estimator.",
         )
     if job.run.engine != "keras" and job.input.shard_policy == "hint":
         yield Problem(
             ("input", "shard_policy"),
-            "an Estimator calls the input function on each worker, and TensorFlow fills in no hint there.",
+            "an Estimator calls the input function on each worker, where TensorFlow does not apply the hint.",
             f"shard_policy hint with engine {job.run.engine}",
             "set shard_policy: data, which reads the same records at each step, or engine: keras.",
         )
@@ -184,21 +184,21 @@ def _keras(job: Job) -> Iterator[Problem]:
 
 def _callbacks(job: Job) -> Iterator[Problem]:
     if job.run.engine != "keras":
-        # The section has no meaning there, which the engine says.
+        # Other engines ignore the section, and report that.
         return
     unit, interval = job.run.checkpoint_interval
     for name in job.keras.by_epoch():
         if unit != "steps":
             yield Problem(
                 ("keras", name),
-                "epochs are counted, and checkpoints by the clock make no epochs.",
+                "epochs are counted by checkpoints, which must be saved by steps, not by time.",
                 f"checkpoints every {interval} seconds",
                 "set run.save_checkpoints_steps, the length of an epoch.",
             )
     if job.keras.learning_rate_by_epoch is not None and not isinstance(job.model.optimizer.learning_rate, float | int):
         yield Problem(
             ("keras", "learning_rate_by_epoch"),
-            "the learning rate is given by epoch and by step.",
+            "the learning rate is set both by epoch and by step.",
             f"model.optimizer.learning_rate of kind {job.model.optimizer.learning_rate.kind}",
             "keep one of them.",
         )
@@ -206,9 +206,9 @@ def _callbacks(job: Job) -> Iterator[Problem]:
         if posixpath.normpath(folder or ".") == posixpath.normpath(job.run.model_dir):
             yield Problem(
                 ("keras", name, field),
-                "this is where the engine keeps its own checkpoints, and the two lists of them would be one file.",
+                "the engine keeps its checkpoints here, and both lists of checkpoints would be the same file.",
                 f"the folder {folder or '.'}, which is run.model_dir",
-                "name another folder, or one in it.",
+                "name a different folder, or one in it.",
             )
 
 
@@ -217,7 +217,7 @@ def _single_process_strategies(job: Job) -> Iterator[Problem]:
     if tasks > 1 and strategy in ("none", "mirrored", "one_device"):
         yield Problem(
             ("cluster", "workers"),
-            f"train_distribute {strategy!r} trains in one process, and the cluster has {tasks} that train.",
+            f"train_distribute {strategy!r} trains in one process, but the cluster has {tasks} training tasks.",
             f"workers {job.cluster.workers}" + (" and a chief" if job.cluster.chief else ""),
             "set run.train_distribute: multi_worker_mirrored, or keep one training task.",
         )
@@ -226,14 +226,14 @@ def _single_process_strategies(job: Job) -> Iterator[Problem]:
         if getattr(job.run, field) == "one_device" and devices is not None and devices > 1:
             yield Problem(
                 ("run", field),
-                f"one_device computes on one device, and {devices} are given.",
+                f"one_device computes on one device, but {devices} are configured.",
                 f"num_devices {devices}" if job.run.num_devices else f"devices {job.run.devices}",
                 "set mirrored, or keep one device.",
             )
     if job.run.train_distribute == "one_device" and job.keras.backup is not None:
         yield Problem(
             ("keras", "backup"),
-            "Keras backs up no training under one_device.",
+            "Keras does not back up training under one_device.",
             "run.train_distribute one_device",
             "leave train_distribute out (none), or set mirrored or multi_worker_mirrored.",
         )
@@ -253,7 +253,7 @@ def _batches(job: Job) -> Iterator[Problem]:
             better = f"{below} or {below + parts}" if below else f"{parts}"
             yield Problem(
                 ("input", field),
-                f"a batch of {size} records cannot be shared out equally among {parts} replicas.",
+                f"a batch of {size} records cannot be split equally among {parts} replicas.",
                 f"{field} {size}, {_shares(parts // devices, devices)}",
                 f"set {field} to a multiple of {parts}, such as {better}.",
             )
@@ -269,14 +269,14 @@ def _evaluation(job: Job) -> Iterator[Problem]:
         who = "evaluator" if job.cluster.evaluator else "chief"
         yield Problem(
             ("run", "eval_distribute"),
-            f"the {who} evaluates, which is one process, and {strategy} would wait for others.",
+            f"the {who} evaluates in one process, and {strategy} would wait for other processes.",
             f"eval_distribute {strategy} with cluster.evaluator {str(job.cluster.evaluator).lower()}",
             f"set eval_distribute: mirrored (all devices of the {who}) or none.",
         )
     if job.cluster.evaluator and job.eval.during_training:
         yield Problem(
             ("eval", "during_training"),
-            "the evaluator evaluates during training, the chief need not.",
+            "the evaluator evaluates during training, so the chief must not.",
             "eval.during_training true with cluster.evaluator true",
             "leave one of them out.",
         )
@@ -294,7 +294,7 @@ def _dialect(job: Job) -> Iterator[Problem]:
     if cluster.dialect == "master" and not cluster.chief:
         yield Problem(
             ("cluster", "dialect"),
-            "the dialect 'master' is another name for the chief, and the cluster has none.",
+            "the dialect 'master' renames the chief, and the cluster has no chief.",
             "dialect master with chief false",
             "set chief: true, or dialect: canonical.",
         )
@@ -318,11 +318,11 @@ def _slurm_roles(job: Job) -> Iterator[Problem]:
                 f"the roles {', '.join(name for name, count in there.items() if count)}",
                 "leave it out, or add it to the section cluster.",
             )
-    sharing = [role for role, own in job.slurm.roles.items() if own.nodes is None]
+    sharing = [role for role, resources in job.slurm.roles.items() if resources.nodes is None]
     if job.slurm.nodes is not None and sharing:
         yield Problem(
             ("slurm", "nodes"),
-            f"the {sharing[0]} is a component of its own, and would get as many nodes as the rest.",
+            f"the {sharing[0]} is a separate component, and would get as many nodes as the rest.",
             f"slurm.nodes {job.slurm.nodes}, and slurm.roles.{sharing[0]} without nodes",
-            f"set slurm.roles.{sharing[0]}.nodes, or tasks_per_node in place of nodes.",
+            f"set slurm.roles.{sharing[0]}.nodes, or tasks_per_node instead of nodes.",
         )

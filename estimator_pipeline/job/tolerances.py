@@ -1,4 +1,4 @@
-"""The tolerances of a comparison, by name, which of them counts for what, and what bounds them. NumPy only."""
+"""Tolerances of a comparison: their names, defaults, assignment and bounds. Imports only NumPy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from estimator_pipeline.utils.variable_names import GLOBAL_STEP
 __all__ = ["KINDS", "NAMED", "Sizes", "Tolerances", "kind_of", "rounding"]
 
 
-def rounding(reason: str = "the same sums in another order") -> Tolerance:
-    """For the same numbers, rounded otherwise: errors of a few units in the last place grow with each step."""
+def rounding(reason: str = "the same sums in a different order") -> Tolerance:
+    """Return the tolerance for rounding: errors of a few units in the last place grow with each step."""
     return Tolerance(rtol=1e-4, rtol_of_max=1e-4, atol=1e-7, atol_share=1e-4, reason=reason)
 
 
@@ -28,28 +28,28 @@ AMPLIFIED = Tolerance(
     rtol_of_max=2e-2,
     atol=1e-5,
     atol_share=2e-2,
-    reason="rounding that a ReLU's kink, or a division by a small mean square, makes larger with each step",
+    reason="rounding that a ReLU near 0, or a division by a small mean square, amplifies with each step",
 )
 NAMED: Mapping[str, Tolerance] = {"bit_equal": BIT_EQUAL, "rounding": ROUNDING, "amplified": AMPLIFIED}
 
 KINDS = ("loss", "learning_rate", "update_norm", "weights", "statistics", "slots", "metrics", "predictions")
 _DEFAULTS = {
     **dict.fromkeys(KINDS, ROUNDING),
-    "learning_rate": Tolerance(ulp=4, reason="a schedule's powers and cosines, by another compiler"),
-    # A change is the difference of two weights, each rounded.
+    "learning_rate": Tolerance(ulp=4, reason="a schedule's powers and cosines, compiled differently"),
+    # An update is the difference of two rounded weights.
     "update_norm": Tolerance(
-        rtol=1e-3, atol=1e-7, atol_share=1e-3, reason="a change keeps fewer digits than the weights it leads to"
+        rtol=1e-3, atol=1e-7, atol_share=1e-3, reason="an update keeps fewer digits than the weights"
     ),
 }
-# What a person may write of one; how an absolute part is bounded is a matter of those that have names.
+# The fields that users may set; the bound of the absolute part is fixed for named tolerances.
 _FIELDS = ("ulp", "rtol", "rtol_of_max", "atol", "reason")
 _STATISTICS = ("moving_mean", "moving_variance")
-# What no word of KINDS has: it is a pattern, or the name of a variable in a scope.
+# Characters of patterns and scoped variable names; no word of KINDS has one.
 _OF_VARIABLES = "*?[/@"
 
 
 def kind_of(variable: str) -> str:
-    """What a variable of a record is, by its canonical name: "weights", "statistics", "slots" or "step"."""
+    """Return the kind of a variable by its canonical name: "weights", "statistics", "slots" or "step"."""
     if variable == GLOBAL_STEP:
         return "step"
     if " @" in variable:
@@ -58,31 +58,31 @@ def kind_of(variable: str) -> str:
 
 
 class Sizes:
-    """How large the numbers of each series are, as far as it has come: what bounds the absolute part of a tolerance.
+    """The largest magnitude in each series so far, which bounds the absolute part of a tolerance.
 
-    A series is one of :data:`KINDS`, of slots those of one name. All weights are one, for a single one of them may be
-    rounding alone, as the gradient of a bias before BatchNormalization is, and then is so beside the others.
+    A series is one of `KINDS`; slots have a series for each slot name. All weights share a series: a single
+    weight may be pure rounding noise, such as a bias before BatchNormalization, and is measured against the others.
     """
 
     def __init__(self) -> None:
         self._largest: dict[str, float] = {}
 
     def add(self, series: str, *values: Any) -> None:
-        """Counts numbers or arrays to a series; what is no finite number does not count."""
+        """Add numbers or arrays to a series, without values that are not finite."""
         for value in values:
             sizes = np.abs(np.asarray(value, np.float64))
             largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
             self._largest[series] = max(self._largest.get(series, 0.0), largest)
 
     def add_variables(self, *sides: Mapping[str, np.ndarray]) -> None:
-        """Counts variables to their series, by their canonical names; whole numbers are those of counters."""
+        """Add floating-point variables to their series, by canonical name; integers are counters."""
         for variables in sides:
             for name, value in variables.items():
                 if value.dtype.kind == "f":
                     self.add(_series_of(name), value)
 
     def of(self, series: str) -> float:
-        """The largest absolute value of a series; 0 for one that is not known."""
+        """Return the largest absolute value of a series; 0 for an unknown series."""
         return self._largest.get(series, 0.0)
 
 
@@ -93,127 +93,130 @@ def _series_of(variable: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Tolerances:
-    """What each thing that is compared may differ by.
+    """The tolerance of each compared quantity.
 
     Attributes:
-        given: what is compared (one of :data:`KINDS`, or a pattern of variables' names) -> tolerance. The last that
-            fits counts; what nothing fits has the default.
-        defaults: kind -> tolerance, in the place of those for rounding; see
-            :mod:`estimator_pipeline.parity.jobs.default_tolerances`.
+        explicit: Maps a compared quantity (one of `KINDS`, or a pattern of variable names) to its tolerance. The
+            last match counts; without a match the default applies.
+        defaults: Maps kinds to tolerances, instead of those for rounding; see
+            `estimator_pipeline.parity.jobs.default_tolerances`.
     """
 
-    given: Mapping[str, Tolerance] = dataclasses.field(default_factory=dict)
+    explicit: Mapping[str, Tolerance] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Tolerance] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Any = None, *, defaults: Mapping[str, Tolerance] | None = None) -> Tolerances:
-        """From what a person writes.
+    def of(cls, value: Any = None, *, defaults: Mapping[str, Tolerance] | None = None) -> Tolerances:
+        """Convert a user's value to tolerances.
 
         Args:
-            given: None; a tolerance or its name, for everything but learning rates; or a mapping of what is compared
-                to a tolerance, its name, or a mapping of its fields.
-            defaults: of what it does not name, see the attribute.
+            value: None; a tolerance or its name, for everything except learning rates; or a mapping from compared
+                quantities to a tolerance, its name, or a mapping of its fields.
+            defaults: The defaults of other quantities; see the attribute.
 
         Raises:
-            ConfigError: a name that is not known, a misspelt kind, a limit without its reason.
+            ConfigError: An unknown name, a misspelt kind, or a limit without a reason.
         """
-        if isinstance(given, Tolerances):
-            return given
-        if given is None:
-            found = {}
-        elif isinstance(given, Mapping):
-            for what, value in given.items():
-                _refuse_misspelt(what, value)
-            found = {str(what): _tolerance(what, value) for what, value in given.items()}
+        if isinstance(value, Tolerances):
+            return value
+        if value is None:
+            explicit = {}
+        elif isinstance(value, Mapping):
+            for name, tolerance in value.items():
+                _check_spelling(name, tolerance)
+            explicit = {str(name): _tolerance(name, tolerance) for name, tolerance in value.items()}
         else:
-            found = dict.fromkeys((kind for kind in KINDS if kind != "learning_rate"), _tolerance("all", given))
-        return cls(found, defaults or {})
+            explicit = dict.fromkeys((kind for kind in KINDS if kind != "learning_rate"), _tolerance("all", value))
+        return cls(explicit, defaults or {})
 
     def number(self, kind: str, sizes: Sizes | None = None) -> Tolerance:
-        """Of one of :data:`KINDS`; bounded by the size of its series where that is known."""
-        found = self.given.get(kind, self._default(kind))
-        return found if sizes is None else found.of_series(sizes.of(kind))
+        """Return the tolerance of one of `KINDS`, bounded by the size of its series if `sizes` is set."""
+        tolerance = self.explicit.get(kind, self._default(kind))
+        return tolerance if sizes is None else tolerance.of_series(sizes.of(kind))
 
     def _default(self, kind: str) -> Tolerance:
         return self.defaults.get(kind, _DEFAULTS[kind])
 
     def variable(self, name: str, sizes: Sizes | None = None) -> Tolerance:
-        """Of a variable, by its canonical name; bounded by the size of its series where that is known."""
+        """Return the tolerance of a variable by canonical name, bounded by the size of its series if `sizes` is set."""
         kind = kind_of(name)
         if kind == "step":
             return BIT_EQUAL
-        found = self._default(kind)
-        for what, tolerance in self.given.items():
-            if what == kind or (what not in KINDS and fnmatch.fnmatchcase(name, what)):
-                found = tolerance
-        return found if sizes is None else found.of_series(sizes.of(_series_of(name)))
+        tolerance = self._default(kind)
+        for pattern, explicit in self.explicit.items():
+            if pattern == kind or (pattern not in KINDS and fnmatch.fnmatchcase(name, pattern)):
+                tolerance = explicit
+        return tolerance if sizes is None else tolerance.of_series(sizes.of(_series_of(name)))
 
     def unused(self, variables: Any) -> tuple[str, ...]:
-        """Patterns that fit none of these variables: a name that was written wrongly allows nothing."""
-        patterns = [what for what in self.given if what not in KINDS]
+        """Return the patterns that match none of these variables, such as misspelt names."""
+        patterns = [pattern for pattern in self.explicit if pattern not in KINDS]
         return tuple(p for p in patterns if not any(fnmatch.fnmatchcase(name, p) for name in variables))
 
-    def told(self) -> Mapping[str, str]:
-        """What is compared -> its tolerance in words."""
-        found = {kind: str(self.number(kind)) for kind in KINDS}
-        return {**found, **{what: str(tolerance) for what, tolerance in self.given.items() if what not in KINDS}}
+    def described(self) -> Mapping[str, str]:
+        """Return the compared quantities with their tolerances as text."""
+        kinds = {kind: str(self.number(kind)) for kind in KINDS}
+        patterns = {name: str(tolerance) for name, tolerance in self.explicit.items() if name not in KINDS}
+        return {**kinds, **patterns}
 
 
-def _refuse_misspelt(what: Any, value: Any) -> None:
-    """Refuses what is meant as a kind, and as a pattern would fit no variable.
+def _check_spelling(name: Any, value: Any) -> None:
+    """Reject misspelt kinds, which would be patterns that match no variable.
 
-    A word alone may be a variable's name; one that is nearly that of a kind is not taken for it.
+    A single word may be the name of a variable, unless it is close to the name of a kind.
     """
-    word = str(what)
+    word = str(name)
     if word in ("parity", "tolerances") and isinstance(value, Mapping):
         raise ConfigError(
             f"tolerances.{word}: this is the name of the section",
             code="job/unknown-field",
             found=f"below it: {', '.join(map(str, value)) or 'nothing'}",
-            hint="give what stands below it alone, such as {loss: rounding}",
+            hint="pass only the content of the section, such as {loss: rounding}",
         )
     if word in KINDS or any(mark in word for mark in _OF_VARIABLES):
         return
     close = nearest(word.lower(), KINDS)
     if close:
         raise ConfigError(
-            f"tolerances.{word}: {word!r} is none of what is compared",
+            f"tolerances.{word}: {word!r} is not a compared quantity",
             code="argument/unknown-name",
-            found=f"compared are: {', '.join(KINDS)}; or a pattern of variables' names",
+            found=f"compared: {', '.join(KINDS)}; or a pattern of variable names",
             hint=f"did you mean {close!r}? For a variable of that name write {word + '*'!r}",
         )
 
 
-def _tolerance(what: Any, given: Any) -> Tolerance:
-    if isinstance(given, Tolerance):
-        return given
-    if isinstance(given, str):
-        if given in NAMED:
-            return NAMED[given]
-        close = nearest(given, NAMED)
+def _tolerance(name: Any, value: Any) -> Tolerance:
+    if isinstance(value, Tolerance):
+        return value
+    if isinstance(value, str):
+        if value in NAMED:
+            return NAMED[value]
+        close = nearest(value, NAMED)
         raise ConfigError(
-            f"tolerances.{what}: {given!r} is the name of no tolerance",
+            f"tolerances.{name}: {value!r} is not the name of a tolerance",
             code="argument/unknown-name",
             found=f"the names: {', '.join(NAMED)}",
-            hint=f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason",
+            hint=f"did you mean {close!r}?" if close else "use one of them, or set limits with a reason",
         )
-    if isinstance(given, Mapping):
-        if unknown := [name for name in given if name not in _FIELDS]:
+    if isinstance(value, Mapping):
+        if unknown := [field for field in value if field not in _FIELDS]:
             close = nearest(unknown[0], _FIELDS)
             raise ConfigError(
-                f"tolerances.{what}: a tolerance has no field {unknown[0]!r}",
+                f"tolerances.{name}: a tolerance has no field {unknown[0]!r}",
                 code="job/unknown-field",
                 found=f"the fields: {', '.join(_FIELDS)}",
                 hint=f"did you mean {close!r}?" if close else "leave it out",
             )
         try:
-            return Tolerance(**given)
+            return Tolerance(**value)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"tolerances.{what}: {error}",
+                f"tolerances.{name}: {error}",
                 code="job/bad-value",
-                hint="for example {rtol: 1e-3, reason: why they need not be the same}",
+                hint="write for example {rtol: 1e-3, reason: why they may differ}",
             ) from error
     raise ConfigError(
-        f"tolerances.{what} is a {type(given).__name__}", code="job/wrong-type", hint="a name, or limits with a reason"
+        f"tolerances.{name} is a {type(value).__name__}",
+        code="job/wrong-type",
+        hint="write a name, or limits with a reason",
     )

@@ -23,7 +23,7 @@ import numpy as np
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.job import Job, load_job
-from estimator_pipeline.job.user_code import told
+from estimator_pipeline.job.user_code import describe_error
 from estimator_pipeline.models.keras_runtime import moving_averages as keras_averages
 from estimator_pipeline.models.optimizers import moving_averages
 from estimator_pipeline.parity.graph_facts import random_of_model
@@ -107,7 +107,7 @@ def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
                 evaluation.each.append(_batch_loss(model, batch))
             except Exception as error:
                 evaluation.each = None
-                evaluation.notes.append(f"the Keras model's loss of each batch is unknown: {told(error)}")
+                evaluation.notes.append(f"the Keras model's loss of each batch is unknown: {describe_error(error)}")
         if layers is not None:
             try:
                 with _evaluated_weights(model):
@@ -117,7 +117,7 @@ def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
                 evaluation.notes.append(
                     "the losses by the Keras model's layers are unknown, and so is whether it evaluates in training "
                     "mode: "
-                    f"{told(error)}"
+                    f"{describe_error(error)}"
                 )
     evaluation.losses = None if layers is None else layers.found()
     return evaluation

@@ -15,7 +15,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import stateless_random as step_random
-from estimator_pipeline.job.user_code import told
+from estimator_pipeline.job.user_code import describe_error
 from estimator_pipeline.parity.optimizer_slots import VARIABLES, behind, updates_in
 
 __all__ = ["GraphFacts", "kind_of_metric", "options_of_keras", "random_of_model", "thresholds_of"]
@@ -200,7 +200,7 @@ def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> tup
     try:
         traced = tf.function(all_replicas, autograph=False).get_concrete_function(features)
     except Exception as error:
-        return [], [f"whether the Keras model draws random numbers is unknown: {told(error)}"]
+        return [], [f"whether the Keras model draws random numbers is unknown: {describe_error(error)}"]
     names = random_of(traced.graph, traced.graph.outputs, streams=of_a_job)
     return [name.removeprefix(f"{model.name}/") for name in names], []
 

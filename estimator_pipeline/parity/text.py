@@ -106,7 +106,7 @@ def document(parity: Parity) -> dict[str, Any]:
         "equal": parity.equal,
         "findings": [dataclasses.asdict(finding) for finding in parity.findings],
         "notes": list(parity.notes),
-        "tolerances": dict(parity.tolerances.told()),
+        "tolerances": dict(parity.tolerances.described()),
         "first_fault": None if fault is None else {"step": fault[0], **_difference(fault[1])},
         "initial": _comparison(parity.initial),
         "steps": [

@@ -1,23 +1,23 @@
-"""Checks that a team runs on its own `input_fn` and `model_fn`, by hand or in pytest.
+"""Compliance checks for an `input_fn` and a `model_fn`, as functions and as pytest tests.
 
     from estimator_pipeline import testing
 
     testing.check_input_fn(input_fn, global_batch_size=64)
     testing.check_model_fn(model_fn, input_fn)
 
-=========================== ==========================================================================
-`check_input_fn`            every record read once, by any number of workers, in the right batches
-`check_model_fn`            every mode right, on one replica and on two, trained and exported
-`input_fn_checks`           the same checks one by one, for pytest
+=========================== =====================================================================================
+`check_input_fn`            checks an `input_fn`: each record once, on any number of workers, in correct batches
+`check_model_fn`            checks a `model_fn`: each mode, one and two replicas, training and export
+`input_fn_checks`           the same checks as separate callables, for pytest
 `model_fn_checks`
-`parametrize_with_checks`   makes a test of each of them
-`prepare`                   two logical CPUs, for the check with two replicas; in `conftest.py`
-`assert_parity`             a job by both engines, or an Estimator against a Keras model; in pytest a fixture too
-`ComplianceReport`          what was found: a `CheckOutcome` for each check
-`ComplianceError`           an AssertionError with all that failed
-=========================== ==========================================================================
+`parametrize_with_checks`   creates one pytest test per check
+`prepare`                   creates two logical CPUs for the check with two replicas; call it in `conftest.py`
+`assert_parity`             compares two engines, or an Estimator with a Keras model; also a pytest fixture
+`ComplianceReport`          the report, with a `CheckOutcome` for each check
+`ComplianceError`           an AssertionError with all failed checks
+=========================== =====================================================================================
 
-Importing this imports no TensorFlow; the checks do.
+Importing this package does not import TensorFlow; running a check does.
 """
 
 from __future__ import annotations

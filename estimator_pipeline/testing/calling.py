@@ -1,4 +1,4 @@
-"""How an Estimator calls an `input_fn` and a `model_fn`: by the names of their parameters, with all that follows."""
+"""Parameters of an `input_fn` and a `model_fn`, which Estimator passes by name."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from estimator_pipeline.testing.report import ComplianceFinding
 
 __all__ = ["INPUT_FN", "MODEL_FN", "check_parameters", "describe", "parameters", "unfilled"]
 
-# The parameters that Estimator fills.
+# The parameters that Estimator passes.
 INPUT_FN = ("mode", "params", "config", "input_context")
 MODEL_FN = ("features", "labels", "mode", "params", "config")
-# What people write for them, and is too far from the right name to be found by likeness.
+# Common wrong names that are too different from the correct ones for fuzzy matching.
 _ALIASES = {"context": "input_context", "ctx": "input_context", "hparams": "params", "run_config": "config"}
 
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The parameters that Estimator sees: positional ones by name, without those that a partial has bound.
+    """Return the positional parameters that Estimator sees, without those that a partial has bound.
 
-    Keyword-only parameters, `**kwargs` and what a decorator hides are invisible to it, as they are here.
+    Keyword-only parameters, `**kwargs` and parameters that a decorator hides are invisible to Estimator.
     """
     if isinstance(function, functools.partial):
         inner = parameters(function.func)[len(function.args) :]
@@ -34,7 +34,7 @@ def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def describe(function: Callable[..., Any]) -> str:
-    """`name(its, parameters)` for messages."""
+    """Format a function as `name(its, parameters)` for messages."""
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -46,7 +46,7 @@ def describe(function: Callable[..., Any]) -> str:
 
 
 def check_parameters(function: Callable[..., Any], known: Sequence[str], *, kind: str) -> None:
-    """Raises Finding for a parameter that Estimator cannot fill, or was meant for it and is not seen by it."""
+    """Raise ComplianceFinding for a parameter that Estimator cannot pass or does not see."""
     text = describe(function)
     allowed = ", ".join(known)
     try:
@@ -64,28 +64,28 @@ def check_parameters(function: Callable[..., Any], known: Sequence[str], *, kind
         if name in known and name not in seen:
             why = "is keyword-only" if name in bound else "is hidden by a decorator"
             raise ComplianceFinding(
-                f"Estimator never fills the parameter {name} of {text}: it {why}",
+                f"Estimator never passes the parameter {name} of {text}: it {why}",
                 hint=f"make {name} a plain positional parameter of the outermost function",
             )
         if name in known:
             continue
         meant = _meant(name, [other for other in known if other not in signature])
         if meant:
-            reads = " and every pipeline reads all the data" if meant == "input_context" else ""
+            reads = ", and every pipeline reads all the data" if meant == "input_context" else ""
             raise ComplianceFinding(
                 f"{text} has a parameter {name}, which Estimator does not know; it looks like {meant}. "
-                f"Estimator fills parameters by name alone, so {meant} never arrives{reads}",
+                f"Estimator passes arguments only by name, so {meant} is never passed{reads}",
                 hint=f"rename {name} to {meant} (the names are {allowed})",
             )
         if parameter.default is parameter.empty and name in seen:
             raise ComplianceFinding(
-                f"{text} needs the parameter {name}, and Estimator fills none of that name",
+                f"{text} requires the parameter {name}, which Estimator does not pass",
                 hint=f"bind it with functools.partial or give it a default; {kind} may take {allowed}",
             )
 
 
 def unfilled(function: Callable[..., Any], known: Sequence[str]) -> list[str]:
-    """Parameters without a default that Estimator does not fill: the call must fail."""
+    """Return the parameters without a default that Estimator does not pass, so that the call fails."""
     seen = parameters(function)
     return [
         name
@@ -103,5 +103,5 @@ def _is_bound(function: Callable[..., Any], name: str) -> bool:
 def _meant(name: str, free: Sequence[str]) -> str | None:
     if _ALIASES.get(name) in free:
         return _ALIASES[name]
-    (found,) = difflib.get_close_matches(name.lower(), free, n=1, cutoff=0.8) or (None,)
-    return found
+    (match,) = difflib.get_close_matches(name.lower(), free, n=1, cutoff=0.8) or (None,)
+    return match

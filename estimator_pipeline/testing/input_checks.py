@@ -1,7 +1,7 @@
-"""`check_input_fn`: what an `input_fn` must hold so that a job reads its data right, on one worker and on many.
+"""`check_input_fn`: checks that an `input_fn` provides correct data, on one worker and on several.
 
-The input_fn is called as an Estimator calls it: in a graph of its own, with the graph's seed set, parameters filled by
-their names, and, for a job of several workers, an InputContext for each of them.
+The input_fn is called like in an Estimator: in a new graph with its seed set, with arguments passed by name and, for
+several workers, with an InputContext for each worker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EVALUATION: list[Definition] = []
 _LAST: list[Definition] = []
 
 _SHARD = (
-    "take input_context=None and call dataset.shard(input_context.num_input_pipelines, "
+    "add the parameter input_context=None and call dataset.shard(input_context.num_input_pipelines, "
     "input_context.input_pipeline_id) before shuffle, repeat and batch"
 )
 
@@ -49,14 +49,14 @@ def _some(records: Sequence[Hashable], texts: Mapping[Hashable, str]) -> str:
 
 @define(_COMMON)
 def parameters_are_known(subject: InputSubject) -> str | None:
-    """Every parameter is one that Estimator fills (mode, params, config, input_context), none misspelt or hidden."""
+    """Estimator passes every parameter (mode, params, config, input_context); none is misspelt or hidden."""
     subject.check_parameters()
     return None
 
 
 @define(_COMMON)
 def returns_batches(subject: InputSubject) -> str | None:
-    """It returns a Dataset or tensors of (features, labels) or features, and they can be read, by every pipeline."""
+    """Return it returns a readable Dataset or tensors, of features or (features, labels), for every pipeline."""
     base = subject.base()
     for _ in subject.each():
         pass
@@ -73,12 +73,12 @@ def same_structure_in_each_call(subject: InputSubject) -> str | None:
 
 @define(_COMMON)
 def shapes_are_known(subject: InputSubject) -> str | None:
-    """The number of dimensions of every feature and label is known before the data is read."""
+    """The rank of every feature and label is known statically."""
     unknown = [leaf.path for leaf in subject.base().spec if leaf.shape is None]
     if unknown:
         raise ComplianceFinding(
-            f"{', '.join(unknown)}: not even the number of dimensions is known; layers cannot be built on it",
-            hint="after tf.py_function, tf.numpy_function or tf.io.decode_raw, say the shape: x.set_shape([...]) or "
+            f"{', '.join(unknown)}: the rank is unknown, so layers cannot be built",
+            hint="set the shape after tf.py_function, tf.numpy_function or tf.io.decode_raw: x.set_shape([...]) or "
             "tf.ensure_shape(x, [...])",
         )
     return None
@@ -95,77 +95,77 @@ def rows_agree(subject: InputSubject) -> str | None:
 
 @define(_COMMON)
 def no_empty_batches(subject: InputSubject) -> str | None:
-    """No batch is empty: a mean over no examples is not a number."""
+    """No batch is empty: the mean loss of an empty batch is NaN."""
     subject.require_records()
     for stream in subject.all_streams():
         if 0 in stream.sizes:
             raise ComplianceFinding(
                 f"batch {stream.sizes.index(0)} of {stream.who} has no records",
-                hint="filter records before they are batched, and drop empty batches",
+                hint="filter records before batching, and drop empty batches",
             )
     return None
 
 
 @define(_COMMON)
 def every_pipeline_gets_data(subject: InputSubject) -> str | None:
-    """Each pipeline has at least one batch: a worker without data ends the job, or lets the others wait."""
+    """Each pipeline has at least one batch: a worker without data fails, or the others wait for it."""
     for stream in subject.all_streams():
         if not stream.batches:
             raise ComplianceFinding(
-                f"{stream.who} has no batch at all",
-                hint="shard by record, or have at least as many files as pipelines; with drop_remainder=True each "
-                "pipeline needs a whole batch",
+                f"{stream.who} has no batch",
+                hint="shard by record, or use at least as many files as pipelines; with drop_remainder=True each "
+                "pipeline needs a full batch",
             )
     return None
 
 
 @define(_COMMON)
 def per_replica_batch(subject: InputSubject) -> str | None:
-    """Each replica's batch is the global batch divided by the number of replicas."""
+    """Return the batch size per replica is the global batch size divided by the number of replicas."""
     subject.require_records()
-    base, given = max(subject.base().sizes, default=0), subject.options.global_batch_size
-    found = {layout: max(size for s in pipelines for size in (*s.sizes, 0)) for layout, pipelines in subject.each()}
-    found = {layout: size for layout, size in found.items() if size}
+    base, expected = max(subject.base().sizes, default=0), subject.options.global_batch_size
+    sizes = {layout: max(size for s in pipelines for size in (*s.sizes, 0)) for layout, pipelines in subject.each()}
+    sizes = {layout: size for layout, size in sizes.items() if size}
     hint = "batch by input_context.get_per_replica_batch_size(global_batch_size)"
     if not subject.takes_context:
-        hint = f"take the parameter input_context=None, and {hint}; each pipeline reads whole batches now"
-    if given is not None:
-        if base != given and subject.base().whole and sum(subject.base().sizes) >= given:
+        hint = f"add the parameter input_context=None, and {hint}; now each pipeline reads global batches"
+    if expected is not None:
+        if base != expected and subject.base().whole and sum(subject.base().sizes) >= expected:
             raise ComplianceFinding(
-                f"without an input_context the batch is {base}, and global_batch_size is {given}",
-                hint="batch by global_batch_size where there is no input_context",
+                f"without an input_context the batch size is {base}, and global_batch_size is {expected}",
+                hint="use global_batch_size as the batch size where there is no input_context",
             )
-        for layout, size in found.items():
-            if given % layout.all_replicas or sum(subject.base().sizes) < given:
+        for layout, size in sizes.items():
+            if expected % layout.all_replicas or sum(subject.base().sizes) < expected:
                 continue
-            if size != given // layout.all_replicas:
+            if size != expected // layout.all_replicas:
                 raise ComplianceFinding(
-                    f"{layout}: the batch of a replica is {size}, not {given // layout.all_replicas} = "
-                    f"{given} / {layout.all_replicas}",
+                    f"{layout}: the batch size per replica is {size}, not {expected // layout.all_replicas} = "
+                    f"{expected} / {layout.all_replicas}",
                     hint=hint,
                 )
         return None
-    divided = [layout for layout, size in found.items() if size * layout.all_replicas == base]
-    constant = [layout for layout, size in found.items() if size == base]
-    for layout, size in found.items():
+    divided = [layout for layout, size in sizes.items() if size * layout.all_replicas == base]
+    constant = [layout for layout, size in sizes.items() if size == base]
+    for layout, size in sizes.items():
         if layout not in divided and layout not in constant and base % layout.all_replicas == 0:
             raise ComplianceFinding(
-                f"{layout}: the batch of a replica is {size}, where a single one has {base}; that is neither the same "
-                f"nor {base} / {layout.all_replicas}",
+                f"{layout}: the batch size per replica is {size}, and {base} for a single replica; expected {base} or "
+                f"{base} / {layout.all_replicas}",
                 hint=hint,
             )
-    apart = [layout for layout in found if layout.all_replicas > 1]
+    apart = [layout for layout in sizes if layout.all_replicas > 1]
     if any(x in divided for x in apart) and any(x in constant for x in apart):
-        sizes = ", ".join(f"{layout}: {found[layout]}" for layout in apart)
-        raise ComplianceFinding(f"the batch of a replica is {base} alone, and with {sizes}", hint=hint)
+        others = ", ".join(f"{layout}: {sizes[layout]}" for layout in apart)
+        raise ComplianceFinding(f"the batch size is {base} for a single replica, and with {others}", hint=hint)
     if not any(x in divided for x in apart) and any(x in constant for x in apart):
-        return f"a replica's batch is {base} whatever their number; give global_batch_size= if it should be divided"
+        return f"the batch size per replica is always {base}; pass global_batch_size= if it should be divided"
     return None
 
 
 @define(_TRAINING)
 def shards_cover(subject: InputSubject) -> str | None:
-    """The pipelines of a job together read every record."""
+    """Return the pipelines of a job together read every record."""
     subject.require_whole()
     universe, base = subject.universe(), subject.base()
     options = subject.options
@@ -176,7 +176,7 @@ def shards_cover(subject: InputSubject) -> str | None:
         subject.judge(
             ComplianceFinding(
                 f"{base.who} reads {size} records, and there are {options.num_records}",
-                hint="look for what leaves records out: take, skip, filter, drop_remainder, a list of files",
+                hint="look for operations that drop records: take, skip, filter, drop_remainder, a list of files",
             )
         )
     for layout, pipelines in [(None, (base,)), *subject.each()]:
@@ -188,23 +188,23 @@ def shards_cover(subject: InputSubject) -> str | None:
                 ComplianceFinding(
                     f"{who}: {len(missing)} of {len(universe)} records are read by no pipeline, such as "
                     f"{_some(missing, universe)}",
-                    hint="shard by input_context.num_input_pipelines and input_context.input_pipeline_id, which counts "
-                    "from 0; not by the number of replicas",
+                    hint="shard by input_context.num_input_pipelines and input_context.input_pipeline_id (from 0), "
+                    "not by the number of replicas",
                 )
             )
     return f"{len(universe)} different records"
 
 
 def _dropped(pipelines: Sequence[Stream]) -> int:
-    """How many records training may leave out: each pipeline's last batch where batches have a fixed size."""
+    """Return how many records training may drop: each pipeline's last batch if the batch size is fixed."""
     return sum((stream.static_batch or 1) - 1 for stream in pipelines if stream.ended)
 
 
 @define(_TRAINING)
 def shards_do_not_overlap(subject: InputSubject) -> str | None:
-    """No record is read by two pipelines; or each reads all records, in its own order."""
+    """No record is read by two pipelines, or each pipeline reads all records in a different order."""
     if not any(layout.pipelines > 1 for layout in subject.layouts):
-        raise Skip("one pipeline alone has nothing to overlap with")
+        raise Skip("a single pipeline cannot overlap")
     _same_batches(subject)
     subject.require_whole()
     universe, ways = subject.universe(), []
@@ -217,7 +217,7 @@ def shards_do_not_overlap(subject: InputSubject) -> str | None:
                 ComplianceFinding(
                     f"{layout}: {len(sharing.twice)} of {len(universe)} records are read more than once in an epoch, "
                     f"such as {universe[record]} (by {readers})",
-                    hint=f"{_SHARD}; if there are records of equal content, give key=",
+                    hint=f"{_SHARD}; if some records have equal content, pass key=",
                 )
             )
         if layout.pipelines > 1:
@@ -226,60 +226,60 @@ def shards_do_not_overlap(subject: InputSubject) -> str | None:
 
 
 _WAYS = {
-    "shards": "each reads records of its own",
-    "one order": "they take turns in one order",
-    "everything": "each reads all records, in its own order",
+    "shards": "each reads different records",
+    "one order": "they take turns in a common order",
+    "everything": "each reads all records, in a different order",
 }
 
 
 def _same_batches(subject: InputSubject) -> None:
-    """Two pipelines that read the same batches; seen without reading everything."""
+    """Raise a finding if two pipelines read the same batches; needs only part of the data."""
     expected = shards.multiplicities(subject.base(), subject.options.num_records)
     for layout, pipelines in subject.each():
         sharing = shards.same_order(pipelines)
-        # Records of equal content, one for each of these pipelines, or a single record: the order says nothing.
+        # With a single record, or with a record of equal content for each pipeline, the order proves nothing.
         if not sharing or len(expected) < 2 or min(expected.values()) >= len(sharing):
             continue
-        hint = f"{_SHARD}; or shuffle with a seed of each pipeline's own"
+        hint = f"{_SHARD}; or shuffle with a different seed in each pipeline"
         if subject.options.seed is not None:
             hint += f" (the graph's seed {subject.options.seed}, RunConfig.tf_random_seed, is the same on all workers)"
         if not subject.takes_context:
-            hint += "; if the job will always be one process, say pipelines=(1,)"
+            hint += "; if the job will always be one process, pass pipelines=(1,)"
         raise ComplianceFinding(
             f"{layout}: pipelines {' and '.join(map(str, sharing))} read the same records in the same order, so that "
-            f"more workers only repeat each other's work",
+            f"all workers do the same work",
             hint=hint,
         )
 
 
 @define(_TRAINING)
 def training_repeats(subject: InputSubject) -> str | None:
-    """Training data has no end, or is declared finite."""
+    """Training data repeats endlessly, or finite=True is passed."""
     base, finite = subject.base(), subject.options.finite
     if base.ended and not finite:
         raise ComplianceFinding(
-            f"the data ends after {len(base.batches)} batches, and training with it, before max_steps",
-            hint="end with dataset.repeat(), or say finite=True if training should end there",
+            f"the data ends after {len(base.batches)} batches, and training stops there, before max_steps",
+            hint="add dataset.repeat(), or pass finite=True if training should stop there",
         )
     if finite and base.declared == -1:
         raise ComplianceFinding(
-            "finite=True was said, and the data has no end", hint="repeat(epochs) with a number of epochs"
+            "finite=True is set, and the data repeats endlessly", hint="use repeat(epochs) with a number of epochs"
         )
     if finite and not base.ended:
-        raise Skip(f"the end was not seen in {len(base.batches)} batches; give a larger steps=")
+        raise Skip(f"the data did not end within {len(base.batches)} batches; pass a larger steps=")
     return None
 
 
 @define(_EVALUATION)
 def evaluation_ends(subject: InputSubject) -> str | None:
-    """Evaluation and prediction data come to an end: EvalSpec(steps=None) would never finish."""
+    """Evaluation and prediction data end: with endless data EvalSpec(steps=None) never finishes."""
     subject.ends()
     return None
 
 
 @define(_EVALUATION)
 def evaluation_reads_every_record_once(subject: InputSubject) -> str | None:
-    """Evaluation reads every record, and each of them once."""
+    """Return evaluation reads every record exactly once."""
     subject.ends()
     subject.require_whole()
     universe, base, options = subject.universe(), subject.base(), subject.options
@@ -298,40 +298,42 @@ def evaluation_reads_every_record_once(subject: InputSubject) -> str | None:
                     f"{len(twice)} of {len(universe)} records are read more than once, such as {_some(twice, universe)}"
                 )
             )
-            hint = "no repeat() outside training, and shard for each pipeline or not at all"
+            hint = "use no repeat() outside training, and shard either for each pipeline or never"
             subject.judge(ComplianceFinding(f"{who}{many}", hint=hint))
         missing = [record for record in universe if record not in counts]
         if missing:
-            found = f"{who}{len(missing)} of {len(universe)} records are never read, such as {_some(missing, universe)}"
-            subject.judge(ComplianceFinding(found, hint="no drop_remainder=True, take or skip outside training"))
+            message = (
+                f"{who}{len(missing)} of {len(universe)} records are never read, such as {_some(missing, universe)}"
+            )
+            subject.judge(ComplianceFinding(message, hint="use no drop_remainder=True, take or skip outside training"))
         total = sum(counts.values())
         if options.num_records is not None and total != options.num_records:
             raise ComplianceFinding(
                 f"{who}{total} records are read, and there are {options.num_records}",
-                hint="no drop_remainder=True, take, skip or repeat outside training",
+                hint="use no drop_remainder=True, take, skip or repeat outside training",
             )
     return f"{sum(base.sizes)} records in {len(base.batches)} batches"
 
 
 @define(_LAST)
 def deterministic_for_a_seed(subject: InputSubject) -> str | None:
-    """Two readings with the same graph seed give the same batches in the same order (if asked for)."""
+    """Two reads with the same graph seed give the same batches in the same order (deterministic=True only)."""
     if not subject.options.deterministic:
-        raise Skip("not asked for; say deterministic=True")
+        raise Skip("not requested; pass deterministic=True")
     seed = 1 if subject.options.seed is None else subject.options.seed
-    base = subject.base() if seed == subject.options.seed else subject.read("a first reading", seed=seed)
-    again = subject.read("a second reading", seed=seed)
-    for step, (one, other) in enumerate(zip(base.digests, again.digests, strict=False)):
-        if one != other:
+    base = subject.base() if seed == subject.options.seed else subject.read("the first read", seed=seed)
+    again = subject.read("the second read", seed=seed)
+    for step, (digest, other) in enumerate(zip(base.digests, again.digests, strict=False)):
+        if digest != other:
             raise ComplianceFinding(
-                f"batch {step} is another one in a second reading with the same seed {seed}",
-                hint="look for what the graph's seed does not govern: random and numpy.random, the order of files in a "
-                "folder, interleave and parallel maps with deterministic=False",
+                f"batch {step} differs in a second read with the same seed {seed}",
+                hint="look for randomness that the graph seed does not control: random and numpy.random, the order of "
+                "files in a folder, interleave and parallel maps with deterministic=False",
             )
     if len(base.digests) != len(again.digests):
         raise ComplianceFinding(
-            f"{len(base.digests)} batches were read, and {len(again.digests)} in a second reading",
-            hint="look for state outside the dataset: generators and files that are used up",
+            f"{len(base.digests)} batches in the first read, and {len(again.digests)} in the second",
+            hint="look for state outside the dataset, such as exhausted generators and files",
         )
     return f"{len(base.digests)} batches read twice"
 
@@ -343,31 +345,31 @@ EVALUATION_CHECKS: tuple[Definition, ...] = (*_COMMON, *_EVALUATION, *_LAST)
 # For users -----------------------------------------------------------------------------------------------------
 
 
-def _suite(given: dict[str, Any]) -> Suite:
-    input_fn = given.pop("input_fn")
-    skip, only = given.pop("skip"), given.pop("only")
-    mode = given["mode"]
+def _suite(arguments: dict[str, Any]) -> Suite:
+    input_fn = arguments.pop("input_fn")
+    skip, only = arguments.pop("skip"), arguments.pop("only")
+    mode = arguments["mode"]
     if mode not in MODES:
         raise ConfigError(f"mode is {mode!r}", code="argument/bad-value", found=f"allowed: {', '.join(MODES)}")
-    given["mode"] = MODES[mode]
-    pipelines = given["pipelines"]
+    arguments["mode"] = MODES[mode]
+    pipelines = arguments["pipelines"]
     # Estimator evaluates and predicts in one process.
-    given["pipelines"] = tuple(pipelines) if pipelines is not None else (1, 2, 3) if mode == "train" else (1,)
+    arguments["pipelines"] = tuple(pipelines) if pipelines is not None else (1, 2, 3) if mode == "train" else (1,)
     if not callable(input_fn):
         raise ConfigError(
             f"the input_fn is a {type(input_fn).__name__}",
             code="argument/bad-value",
-            hint="give the function itself, not what it returns: a dataset belongs to the graph it was made in",
+            hint="pass the function itself, not its result: a dataset belongs to the graph in which it was created",
         )
-    if not given["pipelines"] or min(given["pipelines"]) < 1 or given["steps"] < 1:
+    if not arguments["pipelines"] or min(arguments["pipelines"]) < 1 or arguments["steps"] < 1:
         raise ConfigError(
-            f"pipelines={given['pipelines']}, steps={given['steps']}",
+            f"pipelines={arguments['pipelines']}, steps={arguments['steps']}",
             code="argument/bad-value",
-            hint="numbers from 1 on",
+            hint="use numbers of 1 or more",
         )
-    config, seed = given["config"], given.pop("tf_random_seed")
-    given["seed"] = getattr(config, "tf_random_seed", None) if seed == "config" else seed
-    options = InputCheckOptions(**given)
+    config, seed = arguments["config"], arguments.pop("tf_random_seed")
+    arguments["seed"] = getattr(config, "tf_random_seed", None) if seed == "config" else seed
+    options = InputCheckOptions(**arguments)
     known = [d.name for d in (*_COMMON, *_TRAINING, *_EVALUATION, *_LAST)]
     definitions = TRAINING_CHECKS if options.mode == "train" else EVALUATION_CHECKS
     title = f"{calling.describe(input_fn)} in mode {options.mode}"
@@ -391,9 +393,9 @@ def input_fn_checks(
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
 ) -> tuple[ComplianceCheck, ...]:
-    """The checks of :func:`check_input_fn`, with its arguments, as callables for pytest.
+    """Return the checks of `check_input_fn`, which has the same arguments, as callables for pytest.
 
-    Nothing is read, and TensorFlow is not imported, before the first of them runs; they share what they read.
+    The first check that runs imports TensorFlow and reads the data; all checks share the data.
     """
     return _suite(dict(locals())).checks()
 
@@ -416,37 +418,37 @@ def check_input_fn(
     only: Iterable[str] | None = None,
     raise_on_failure: bool = True,
 ) -> ComplianceReport:
-    """Checks that an `input_fn` reads its data right, alone and shared by several pipelines.
+    """Check that an `input_fn` reads its data correctly, in one pipeline and in several.
 
     Args:
-        input_fn: Any function that an Estimator takes: its parameters are some of mode, params, config and
-            input_context; it returns a Dataset or the tensors of a batch, (features, labels) or features.
-        mode: "train", "eval" or "predict" (also "infer"): which data is meant. Training data has other duties.
-        global_batch_size: Records of all replicas together at a step. Without it, both ways of batching are right:
-            by replica, and by dividing a global batch.
-        pipelines: The numbers of input pipelines (workers) to try; None: 1, 2 and 3 in training, 1 otherwise.
-        steps: The largest number of batches to read from each pipeline. Endless data is read about three times over.
-        key: `key(features, labels)` of one record, as arrays without the batch axis, gives what identifies it. None:
-            its content, which random augmentation and records of equal content make useless.
-        num_records: How many records there are; None: as many as are seen by any pipeline.
-        finite: Whether the training data is meant to end, as with `repeat(epochs)`.
-        deterministic: Whether two readings with the same graph seed (1 where there is none) must be equal.
-        params: What the Estimator gives as `params`.
-        config: What the Estimator gives as `config`, a RunConfig.
-        tf_random_seed: The graph's seed, which all workers of a job share. "config": that of `config`, or none, as
-            RunConfig has none by default.
-        skip: Names of checks to leave out.
+        input_fn: Any function that an Estimator accepts. Its parameters are some of mode, params, config and
+            input_context. It returns a Dataset, or the tensors of a batch: (features, labels) or features.
+        mode: "train", "eval" or "predict" (also "infer"). The requirements on training data differ.
+        global_batch_size: Records per step of all replicas together. Without it, the input_fn may either batch per
+            replica or divide a global batch.
+        pipelines: The numbers of input pipelines (workers) to test; None: 1, 2 and 3 in training, 1 otherwise.
+        steps: The largest number of batches to read from each pipeline. Endless data is read about three times.
+        key: `key(features, labels)` returns the identity of one record, from arrays without the batch axis. None:
+            the record's content, which fails with random augmentation and with records of equal content.
+        num_records: The number of records; None: as many as all pipelines read.
+        finite: Whether the training data is expected to end, as with `repeat(epochs)`.
+        deterministic: Whether two reads with the same graph seed (default 1) must be equal.
+        params: The Estimator's `params`.
+        config: The Estimator's `config`, a RunConfig.
+        tf_random_seed: The graph seed, which all workers of a job share. "config": the seed of `config`; a RunConfig
+            has none by default.
+        skip: Names of checks to skip.
         only: Names of the checks to run; None: all.
-        raise_on_failure: Whether a failure raises.
+        raise_on_failure: Whether to raise an error if a check fails.
 
     Returns:
-        The Report.
+        The report.
 
     Raises:
-        ComplianceError: checks failed; it holds the report.
-        ConfigError: an argument that cannot work.
+        ComplianceError: Checks failed; the error has the report.
+        ConfigError: An argument is invalid.
     """
-    given = dict(locals())
-    del given["raise_on_failure"]
-    report = _suite(given).report()
+    arguments = dict(locals())
+    del arguments["raise_on_failure"]
+    report = _suite(arguments).report()
     return report.raise_on_failure() if raise_on_failure else report

@@ -1,4 +1,4 @@
-"""`check_model_fn`: what a `model_fn` must hold to be trained, evaluated, exported and spread over replicas."""
+"""`check_model_fn`: checks that a `model_fn` trains, evaluates, exports and runs on several replicas correctly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from estimator_pipeline.testing.report import (
     Skip,
     Suite,
     define,
-    tell,
+    format_exception,
 )
 
 __all__ = ["MODEL_CHECKS", "check_model_fn", "model_fn_checks"]
@@ -32,20 +32,20 @@ STATISTICS = r"(moving_(mean|variance|stddev|average|avg)|ExponentialMovingAvera
 
 @define(_CHECKS)
 def parameters_are_known(subject: ModelSubject) -> str | None:
-    """Every parameter is one that Estimator fills (features, labels, mode, params, config), none misspelt or hidden."""
+    """Estimator passes every parameter (features, labels, mode, params, config); none is misspelt or hidden."""
     subject.check_parameters()
     return None
 
 
 @define(_CHECKS)
 def sample_is_readable(subject: ModelSubject) -> str | None:
-    """The batch on which the model is checked can be read."""
+    """Return the sample batch can be read."""
     return f"{subject.sample().rows} rows"
 
 
 @define(_CHECKS)
 def train_spec_is_complete(subject: ModelSubject) -> str | None:
-    """TRAIN gives a spec of its mode, with a scalar loss and a train_op."""
+    """TRAIN returns a spec of this mode with a scalar loss and a train_op."""
     spec, _ = subject.train_spec()
     _check_loss(spec, "TRAIN")
     return None
@@ -53,54 +53,54 @@ def train_spec_is_complete(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def eval_spec_is_complete(subject: ModelSubject) -> str | None:
-    """EVAL gives a spec of its mode, with a scalar loss and the metrics that were asked for."""
+    """EVAL returns a spec of this mode with a scalar loss and the requested metrics."""
     spec, _ = subject.eval_spec()
     _check_loss(spec, "EVAL")
     names = sorted(spec.eval_metric_ops or {})
     missing = [name for name in subject.options.metrics if name not in names]
     if missing:
         raise ComplianceFinding(
-            f"EVAL gives the metrics {', '.join(names) or 'loss alone'}; missing: {', '.join(missing)}",
-            hint="give them as eval_metric_ops in mode EVAL",
+            f"EVAL returns the metrics {', '.join(names) or 'loss only'}; missing: {', '.join(missing)}",
+            hint="return them as eval_metric_ops in mode EVAL",
         )
     return f"metrics: {', '.join(['loss', *names])}"
 
 
 def _check_loss(spec: Any, mode: str) -> None:
     if not spec.loss.dtype.is_floating:
-        raise ComplianceFinding(f"the loss in {mode} is {spec.loss.dtype.name}", hint="a loss is a float")
+        raise ComplianceFinding(f"the loss in {mode} is {spec.loss.dtype.name}", hint="use a floating-point loss")
 
 
 @define(_CHECKS)
 def predict_spec_is_complete(subject: ModelSubject) -> str | None:
-    """PREDICT gives a spec of its mode, with predictions that have one row for each example."""
+    """PREDICT returns a spec of this mode with predictions that have one row per example."""
     spec, _ = subject.predict_spec()
-    found = spec.predictions if isinstance(spec.predictions, Mapping) else {"predictions": spec.predictions}
-    flat = [name for name, value in found.items() if value.shape.rank == 0]
+    predictions = spec.predictions if isinstance(spec.predictions, Mapping) else {"predictions": spec.predictions}
+    flat = [name for name, value in predictions.items() if value.shape.rank == 0]
     if flat:
         raise ComplianceFinding(
-            f"the predictions {', '.join(flat)} have no batch dimension", hint="give a row for each example"
+            f"the predictions {', '.join(flat)} have no batch dimension", hint="return one row per example"
         )
-    return f"predictions: {', '.join(found)}"
+    return f"predictions: {', '.join(predictions)}"
 
 
 @define(_CHECKS)
 def predicts_without_labels(subject: ModelSubject) -> str | None:
-    """PREDICT works with labels=None, which is all that Estimator has there."""
+    """PREDICT works with labels=None, which Estimator passes in this mode."""
     subject.predict_spec()
     return None
 
 
 @define(_CHECKS)
 def can_be_called_again(subject: ModelSubject) -> str | None:
-    """It can be called again in a new graph, as each train() and evaluate() does."""
+    """It can be called again in a new graph, as train() and evaluate() do."""
     subject.called_again()
     return None
 
 
 @define(_CHECKS)
 def training_runs(subject: ModelSubject) -> str | None:
-    """A few training steps run on the sample batch."""
+    """Return a few training steps run on the sample batch."""
     losses = subject.training().losses
     return f"losses: {', '.join(f'{loss:.6g}' for loss in losses)}"
 
@@ -138,40 +138,39 @@ def variables_train(subject: ModelSubject) -> str | None:
     """Every trainable variable changes in training, unless its gradient is zero on the sample."""
     run = subject.training()
     if not run.trainable:
-        raise ComplianceFinding(
-            "there is no trainable variable", hint="build layers with weights; see that they are trainable"
-        )
+        raise ComplianceFinding("there is no trainable variable", hint="build layers with trainable weights")
     if not np.all(np.isfinite(run.losses)):
         subject.trained_checkpoint()
-    # Those that are local are the business of checkpoint_restores.
-    judged = [name for name in run.trainable if name in run.before and not subject.is_frozen(name)]
-    still = [name for name in judged if np.array_equal(run.before[name], run.after[name])]
+    # The check checkpoint_restores reports local variables.
+    checked = [name for name in run.trainable if name in run.before and not subject.is_frozen(name)]
+    still = [name for name in checked if np.array_equal(run.before[name], run.after[name])]
     if not still:
-        return f"{len(judged)} variables"
+        return f"{len(checked)} variables"
     unconnected, zero = _gradients(subject, still)
     if unconnected:
         raise ComplianceFinding(
             f"no gradient reaches {', '.join(unconnected)}",
-            hint="connect them to the loss (look for stop_gradient, argmax, casts to int, unused layers), or make them "
-            "trainable=False, or name them in frozen=",
+            hint="connect them to the loss (look for stop_gradient, argmax, casts to int, unused layers), or set "
+            "trainable=False, or list them in frozen=",
         )
     lazy = [name for name in still if name not in zero]
     if lazy:
         raise ComplianceFinding(
-            f"{', '.join(lazy)}: there is a gradient, and {len(run.steps)} steps change nothing",
-            hint="pass them to the optimizer (var_list), see that the learning rate is not 0; or name them in frozen=",
+            f"{', '.join(lazy)}: there is a gradient, but {len(run.steps)} steps change nothing",
+            hint="pass them to the optimizer (var_list), check that the learning rate is not 0, or list them "
+            "in frozen=",
         )
-    return f"the gradient on the sample is zero, so these could not be judged: {', '.join(zero)}"
+    return f"the gradient on the sample is zero, so these could not be checked: {', '.join(zero)}"
 
 
 def _gradients(subject: ModelSubject, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(variables without a gradient, variables whose gradient is zero) of those named."""
+    """Return the named variables without a gradient, and those with a zero gradient."""
     tf = subject.tf
     spec, graph = subject.train_spec()
     with graph.as_default():
         variables = [v for v in tf.compat.v1.trainable_variables() if v.name.partition(":")[0] in names]
-        found = tf.gradients(spec.loss, variables)
-        unconnected = [v.name.partition(":")[0] for v, g in zip(variables, found, strict=True) if g is None]
+        gradients = tf.gradients(spec.loss, variables)
+        unconnected = [v.name.partition(":")[0] for v, g in zip(variables, gradients, strict=True) if g is None]
     if unconnected:
         return unconnected, []
     return [], [name for name in names if _is_zero(subject, name)]
@@ -184,7 +183,7 @@ def _is_zero(subject: ModelSubject, name: str) -> bool:
 
 @define(_CHECKS)
 def statistics_move_in_training(subject: ModelSubject) -> str | None:
-    """Moving statistics, such as BatchNorm's, are updated with each training step."""
+    """Return moving statistics, such as BatchNorm's, are updated with each training step."""
     run = subject.training()
     names = [name for name in subject.statistics_of(list(run.before)) if not subject.is_frozen(name)]
     if not names:
@@ -212,7 +211,7 @@ def statistics_move_in_training(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def evaluation_runs(subject: ModelSubject) -> str | None:
-    """One batch is evaluated from the checkpoint that training left."""
+    """Return evaluation of one batch runs from the checkpoint of training."""
     metrics = subject.evaluation(0).metrics
     return ", ".join(f"{name} = {value:.6g}" for name, value in sorted(metrics.items()) if np.ndim(value) == 0)
 
@@ -220,67 +219,67 @@ def evaluation_runs(subject: ModelSubject) -> str | None:
 @define(_CHECKS)
 def evaluation_changes_nothing(subject: ModelSubject) -> str | None:
     """Evaluation changes no variable of the model: no statistics, no weights, no global step."""
-    found = subject.evaluation(0)
-    moved = [name for name, value in found.before.items() if not same(value, found.after[name], 0.0)]
+    run = subject.evaluation(0)
+    moved = [name for name, value in run.before.items() if not same(value, run.after[name], 0.0)]
     if moved:
         raise ComplianceFinding(
             f"evaluation changed {', '.join(moved)}",
-            hint="call layers with training=(mode == TRAIN), and run updates and optimizers in TRAIN alone",
+            hint="call layers with training=(mode == TRAIN), and run updates and optimizers only in TRAIN",
         )
     return None
 
 
 @define(_CHECKS)
 def evaluation_is_not_random(subject: ModelSubject) -> str | None:
-    """The same batch evaluated twice has the same loss: dropout and noise are off outside training."""
+    """Evaluating a batch twice gives the same loss: dropout and noise are off outside training."""
     subject.steady_evaluation()
     return None
 
 
 @define(_CHECKS)
 def prediction_runs(subject: ModelSubject) -> str | None:
-    """The sample batch can be predicted from the checkpoint that training left."""
+    """Prediction of the sample batch runs from the checkpoint of training."""
     subject.predictions()
     return None
 
 
 @define(_CHECKS)
 def prediction_is_not_random(subject: ModelSubject) -> str | None:
-    """The same batch predicted twice gives the same: dropout and noise are off outside training."""
+    """Predicting a batch twice gives the same result: dropout and noise are off outside training."""
     subject.steady_predictions()
     return None
 
 
 @define(_CHECKS)
 def checkpoint_restores(subject: ModelSubject) -> str | None:
-    """A checkpoint holds the whole model: evaluated in two new graphs it gives the same."""
-    one, other = subject.steady_evaluation(), subject.evaluation(1)
-    lost = [name for name in one.trainable if name not in one.before]
+    """A checkpoint has the complete model: evaluations in two new graphs are equal."""
+    first, other = subject.steady_evaluation(), subject.evaluation(1)
+    lost = [name for name in first.trainable if name not in first.before]
     if lost:
         raise ComplianceFinding(
-            f"the checkpoint does not hold {', '.join(lost)}",
-            hint="leave them in the collection GLOBAL_VARIABLES (local ones are not saved) and in the scaffold's saver",
+            f"the checkpoint does not contain {', '.join(lost)}",
+            hint="keep them in the collection GLOBAL_VARIABLES (local ones are not saved) and in the scaffold's saver",
         )
-    for name, value in one.metrics.items():
+    for name, value in first.metrics.items():
         if not same(value, other.metrics[name], 1e-5):
             raise ComplianceFinding(
-                f"{name} is {value} in one evaluation of the checkpoint and {other.metrics[name]} in another",
-                hint="look for what is drawn anew in each graph and not saved: local variables, numpy.random in the "
-                "model_fn, tables that are built in a random order",
+                f"{name} is {value} in one evaluation of the checkpoint and {other.metrics[name]} in the next",
+                hint="look for values that are random in each graph and not saved: local variables, numpy.random in "
+                "the model_fn, tables that are built in a random order",
             )
     return None
 
 
 @define(_CHECKS)
 def learning_rate_follows_global_step(subject: ModelSubject) -> str | None:
-    """A learning rate that changes is computed from the global step, not from a separate counter."""
+    """A learning rate schedule uses the global step, not a separate counter."""
     tf = subject.tf
     _, graph = subject.train_spec()
     with graph.as_default():
         global_step = tf.compat.v1.train.get_global_step(graph).name.partition(":")[0]
     rates = [a.rate for a in runs.applied(graph) if a.rate is not None]
     if not rates:
-        raise Skip("the optimizer uses none of TensorFlow's training operations, so its learning rate cannot be found")
+        raise Skip("the optimizer uses no TensorFlow training operation, so its learning rate cannot be determined")
     sources: dict[str, Any] = {}
     for rate in rates:
         sources.update(variables_of(rate))
@@ -291,7 +290,7 @@ def learning_rate_follows_global_step(subject: ModelSubject) -> str | None:
     if counters:
         raise ComplianceFinding(
             f"the learning rate is computed from {', '.join(sorted(counters))}, not from {global_step}",
-            hint="give the schedule tf.compat.v1.train.get_or_create_global_step(); for a Keras optimizer set "
+            hint="pass to the schedule tf.compat.v1.train.get_or_create_global_step(); for a Keras optimizer set "
             "optimizer.iterations to it",
         )
     if global_step not in sources:
@@ -301,10 +300,10 @@ def learning_rate_follows_global_step(subject: ModelSubject) -> str | None:
 
 @define(_CHECKS)
 def replicas_equal_one_batch(subject: ModelSubject) -> str | None:
-    """The gradients of two replicas are, applied, those of one replica with both batches."""
+    """Return the combined gradients of two replicas equal those of one replica with both batches."""
     rows = subject.sample().rows
     if rows < 2:
-        raise Skip("the sample batch has one row; it takes two")
+        raise Skip("the sample batch has one row; two are needed")
     if not np.all(np.isfinite(subject.training().losses)):
         subject.trained_checkpoint()
     normalised = subject.statistics_of(list(subject.training().before))
@@ -315,36 +314,36 @@ def replicas_equal_one_batch(subject: ModelSubject) -> str | None:
         halves = difference(subject, step(subject, 1, even), step(subject, 2, even // 2))
         if halves is None:
             return None
-    # Equal batches on both replicas: then moving statistics of a batch are the same, too.
+    # With equal batches on both replicas, batch statistics are equal too.
     pair = step(subject, 2, rows, 2)
     big = difference(subject, step(subject, 1, 2 * rows, 2), pair)
     if big is None and halves is None:
-        return "judged with equal batches, for BatchNorm sees each replica's batch alone"
+        return "checked with equal batches, because BatchNorm uses the statistics of each replica's batch"
     alone = None if big is None else difference(subject, step(subject, 1, rows, 2), pair)
     if big is not None and alone is None:
         return "the loss grows with the batch (a sum, or a constant batch size): the step is the mean of the replicas'"
     if is_random(subject, even):
         raise Skip(
-            "the training step is random (dropout?), so steps cannot be compared; check this once more with dropout "
-            "off, such as params={'dropout': 0.0}, only=['replicas_equal_one_batch']"
+            "the training step is random (dropout?), so steps cannot be compared; repeat this check without "
+            "dropout, for example with params={'dropout': 0.0}, only=['replicas_equal_one_batch']"
         )
     if big is None:
         raise ComplianceFinding(
-            f"two replicas with equal batches make the right step, with different ones not: {halves}",
-            hint="look for what is not linear and done for each replica by itself: clipping before the gradients are "
-            "summed, weights or a mask normalised within the replica's batch",
+            f"two replicas make a correct step with equal batches, but not with different ones: {halves}",
+            hint="look for nonlinear operations per replica: clipping before the gradients are summed, weights or a "
+            "mask that are normalized within the replica's batch",
         )
     raise ComplianceFinding(
-        f"two replicas make another step than one with both batches: {big}",
+        f"the step of two replicas differs from that of one replica with both batches: {big}",
         hint="scale the loss by 1 / tf.distribute.get_replica_context().num_replicas_in_sync for a Keras optimizer, "
-        "whose gradients are summed; a tf.compat.v1.train optimizer does it by itself; update variables by the "
-        "optimizer alone",
+        "whose gradients are summed; a tf.compat.v1.train optimizer does it automatically; update variables only by "
+        "the optimizer",
     )
 
 
 @define(_CHECKS)
 def export_answers_as_predict(subject: ModelSubject) -> str | None:
-    """A SavedModel loads in a new graph, in plain TensorFlow, and answers what predict() does."""
+    """Return a SavedModel loads in plain TensorFlow in a new graph, and gives the same outputs as predict()."""
     expected, folder, sample = subject.steady_predictions(), subject.exported(), subject.sample()
     tf = subject.tf
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -361,8 +360,8 @@ def export_answers_as_predict(subject: ModelSubject) -> str | None:
                 answers = session.run(outputs, feeds)
             except tf.errors.OpError as error:
                 raise ComplianceFinding(
-                    f"the signature {name} of the export fails on the sample: {tell(error)}",
-                    hint="PREDICT must not need more than the features",
+                    f"the signature {name} of the export fails on the sample: {format_exception(error)}",
+                    hint="use nothing but the features in PREDICT",
                     error=error,
                 )
             for key, value in answers.items():
@@ -371,13 +370,13 @@ def export_answers_as_predict(subject: ModelSubject) -> str | None:
                     raise ComplianceFinding(
                         f"{key} from predict() and from the signature {name} is "
                         f"{worst(np.asarray(expected[key]), value)}",
-                        hint="give export_outputs the same tensors as predictions",
+                        hint="use the same tensors in export_outputs and in predictions",
                     )
     if not compared:
         raise ComplianceFinding(
-            f"no signature answers a prediction; signatures: {', '.join(sorted(signatures)) or 'none'}, predictions: "
+            f"no signature returns a prediction; signatures: {', '.join(sorted(signatures)) or 'none'}, predictions: "
             f"{', '.join(expected)}",
-            hint="in PREDICT give export_outputs={'serving_default': tf.estimator.export.PredictOutput(predictions)}",
+            hint="in PREDICT return export_outputs={'serving_default': tf.estimator.export.PredictOutput(predictions)}",
         )
     return f"compared: {', '.join(sorted(compared))}"
 
@@ -388,34 +387,34 @@ MODEL_CHECKS: tuple[Definition, ...] = tuple(_CHECKS)
 # For users -----------------------------------------------------------------------------------------------------
 
 
-def _suite(given: dict[str, Any]) -> Suite:
-    model_fn, data = given.pop("model_fn"), given.pop("data")
-    skip, only = given.pop("skip"), given.pop("only")
+def _suite(arguments: dict[str, Any]) -> Suite:
+    model_fn, data = arguments.pop("model_fn"), arguments.pop("data")
+    skip, only = arguments.pop("skip"), arguments.pop("only")
     is_estimator = hasattr(model_fn, "model_fn") and hasattr(model_fn, "export_saved_model")
     if not callable(model_fn) and not is_estimator:
         raise ConfigError(
             f"the model_fn is a {type(model_fn).__name__}",
             code="argument/bad-value",
-            hint="give a model_fn, or a tf.estimator.Estimator",
+            hint="pass a model_fn, or a tf.estimator.Estimator",
         )
     if not callable(data) and not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise ConfigError(
             f"the data is a {type(data).__name__}",
             code="argument/bad-value",
-            hint="give an input_fn, or the pair (features, labels) of arrays",
+            hint="pass an input_fn, or the pair (features, labels) of arrays",
         )
-    if given["steps"] < 1:
-        raise ConfigError(f"steps is {given['steps']}", code="argument/bad-value", hint="a number from 1 on")
-    config, seed = given["config"], given.pop("tf_random_seed")
+    if arguments["steps"] < 1:
+        raise ConfigError(f"steps is {arguments['steps']}", code="argument/bad-value", hint="use a number of 1 or more")
+    config, seed = arguments["config"], arguments.pop("tf_random_seed")
     seed = getattr(config, "tf_random_seed", None) if seed == "config" else seed
-    given["seed"] = 1 if seed is None else seed  # What is found should be found again.
-    given["metrics"], given["frozen"] = tuple(given["metrics"]), tuple(given["frozen"])
+    arguments["seed"] = 1 if seed is None else seed  # Findings should be reproducible.
+    arguments["metrics"], arguments["frozen"] = tuple(arguments["metrics"]), tuple(arguments["frozen"])
     title = type(model_fn).__name__ if is_estimator else calling.describe(model_fn)
     known = [definition.name for definition in MODEL_CHECKS]
 
     def make() -> ModelSubject:
         replicas = replicas_equal_one_batch.__name__ in suite.running
-        return ModelSubject(model_fn, data, ModelCheckOptions(**given, replicas=replicas))
+        return ModelSubject(model_fn, data, ModelCheckOptions(**arguments, replicas=replicas))
 
     suite = Suite(title, MODEL_CHECKS, make, skip=skip, only=only, known=known)
     return suite
@@ -436,9 +435,9 @@ def model_fn_checks(
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
 ) -> tuple[ComplianceCheck, ...]:
-    """The checks of :func:`check_model_fn`, with its arguments, as callables for pytest.
+    """Return the checks of `check_model_fn`, which has the same arguments, as callables for pytest.
 
-    Nothing is run, and TensorFlow is not imported, before the first of them runs; they share what they run.
+    The first check that runs imports TensorFlow; all checks share the results of the runs.
     """
     return _suite(dict(locals())).checks()
 
@@ -459,38 +458,38 @@ def check_model_fn(
     only: Iterable[str] | None = None,
     raise_on_failure: bool = True,
 ) -> ComplianceReport:
-    """Checks that a `model_fn` is right in each mode, and on two replicas as on one.
+    """Check that a `model_fn` works in each mode, and on two replicas like on one.
 
-    The model is trained for a few steps on one batch, evaluated, used for prediction and exported, in graphs and
-    temporary folders of its own. For the check with two replicas the CPU is split in two, where TensorFlow has not
-    computed anything yet in this process (see :func:`prepare`).
+    The model is trained for a few steps on one batch, evaluated, used for prediction and exported, in new graphs and
+    temporary folders. For the check with two replicas the CPU is split into two logical devices, which must happen
+    before TensorFlow first runs in this process (see `prepare`).
 
     Args:
-        model_fn: Any function that an Estimator takes, with parameters features, labels, mode, params, config; or an
-            Estimator (a canned one), whose model_fn, params and config are used. It is not trained itself.
-        data: An input_fn, whose first training batch is used; or that batch: (features, labels), arrays [B, ...],
-            labels None where there are none.
-        params: What the Estimator gives as `params`.
+        model_fn: Any function that an Estimator accepts, with parameters features, labels, mode, params, config; or an
+            Estimator (also a canned one), whose model_fn, params and config are used. The Estimator is not trained.
+        data: An input_fn, whose first training batch is used; or a batch: (features, labels), arrays [B, ...]; labels
+            may be None.
+        params: The Estimator's `params`.
         config: A RunConfig; its model_dir and strategies are not used.
-        steps: Steps of training.
-        metrics: Names of the metrics that EVAL must give, besides the loss.
-        frozen: Regular expressions of variables that are not meant to change in training.
+        steps: Number of training steps.
+        metrics: Names of the metrics that EVAL must return besides the loss.
+        frozen: Regular expressions of variables that training is not expected to change.
         statistics: A regular expression of the variables that are moving statistics.
-        tolerance: How far the gradients of two replicas may be from those of one, relative to their norm: sums are
-            made in another order, in float32.
-        tf_random_seed: The graphs' seed. "config": that of `config`; 1 where there is none.
-        skip: Names of checks to leave out.
+        tolerance: Allowed difference between the gradients of two replicas and of one, relative to their norm: float32
+            sums depend on the order.
+        tf_random_seed: The graph seed. "config": the seed of `config`, or 1.
+        skip: Names of checks to skip.
         only: Names of the checks to run; None: all.
-        raise_on_failure: Whether a failure raises.
+        raise_on_failure: Whether to raise an error if a check fails.
 
     Returns:
-        The Report.
+        The report.
 
     Raises:
-        ComplianceError: checks failed; it holds the report.
-        ConfigError: an argument that cannot work.
+        ComplianceError: Checks failed; the error has the report.
+        ConfigError: An argument is invalid.
     """
-    given = dict(locals())
-    del given["raise_on_failure"]
-    report = _suite(given).report()
+    arguments = dict(locals())
+    del arguments["raise_on_failure"]
+    report = _suite(arguments).report()
     return report.raise_on_failure() if raise_on_failure else report

@@ -1,4 +1,4 @@
-"""A `model_fn` under the checks: its sample, its graphs and its runs, each made once when a check first needs it."""
+"""The `model_fn` under test: its sample, graphs and runs, each created once on first use."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.testing import calling
 from estimator_pipeline.testing import sample_batch as samples
 from estimator_pipeline.testing import training_runs as runs
-from estimator_pipeline.testing.report import Blocked, ComplianceFinding, Skip, shared, tell
+from estimator_pipeline.testing.report import Blocked, ComplianceFinding, Skip, format_exception, shared
 
 __all__ = ["ModelCheckOptions", "ModelSubject", "same", "worst"]
 
-_RUN = "correct what the model raises when it runs on the sample batch"
-_CALL = "correct what the model_fn raises; Estimator calls it in a graph of its own for each mode"
+_RUN = "correct the error of the model on the sample batch"
+_CALL = "correct the error in the model_fn; Estimator calls it in a new graph for each mode"
 
 
 @dataclass
 class ModelCheckOptions:
-    """The arguments of check_model_fn; see there."""
+    """The arguments of `check_model_fn`."""
 
     params: Any
     config: Any
@@ -41,7 +41,7 @@ class ModelCheckOptions:
 
 
 class ModelSubject:
-    """A model_fn and all that was tried with it so far."""
+    """A model_fn and the results of all runs so far."""
 
     def __init__(self, model_fn: Any, data: Any, options: ModelCheckOptions) -> None:
         self.options = options
@@ -49,12 +49,12 @@ class ModelSubject:
         self.devices_error: ConfigError | None = None
         if options.replicas:
             try:
-                # Before anything runs: afterwards the devices of this process are settled.
+                # The devices of a process cannot change after TensorFlow has run.
                 runs.prepare(2)
             except ConfigError as error:
                 self.devices_error = error
         if isinstance(model_fn, tf.compat.v1.estimator.Estimator):
-            # Its params are bound to its model_fn already; an input_fn may want them, too.
+            # Its params are already bound to its model_fn; an input_fn may need them, too.
             self.user_config, self.input_params = options.config or model_fn.config, model_fn.params
             self.function = model_fn.model_fn
         else:
@@ -68,26 +68,27 @@ class ModelSubject:
     # The model_fn as Estimator calls it ----------------------------------------------------------------------
 
     def call(self, features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
-        """Calls the model_fn with the arguments that it takes."""
-        given = {"features": features, "labels": labels, "mode": mode, "params": params, "config": config}
-        return self.function(**{name: value for name, value in given.items() if name in self.takes})
+        """Call the model_fn with the arguments that it has."""
+        arguments = {"features": features, "labels": labels, "mode": mode, "params": params, "config": config}
+        return self.function(**{name: value for name, value in arguments.items() if name in self.takes})
 
     @shared("parameters_are_known", hint="")
     def check_parameters(self) -> None:
-        """Whether Estimator could call it."""
+        """Check that Estimator can call the model_fn."""
         calling.check_parameters(self.function, calling.MODEL_FN, kind="a model_fn")
         text = calling.describe(self.function)
         if "features" not in self.takes:
             raise ComplianceFinding(
-                f"{text} does not take features", hint="name the first parameter features; Estimator fills it by name"
+                f"{text} does not accept features",
+                hint="name the first parameter features; Estimator passes it by name",
             )
         if self.options.params is not None and "params" not in self.takes:
             raise ComplianceFinding(
-                f"params were given, and {text} does not take them", hint="take the parameter params"
+                f"params were passed, and {text} does not accept them", hint="add the parameter params"
             )
         if self.sample().labels is not None and "labels" not in self.takes:
             raise ComplianceFinding(
-                f"there are labels, and {text} does not take them", hint="take the parameter labels"
+                f"there are labels, and {text} does not accept them", hint="add the parameter labels"
             )
 
     def config(self, name: str, *, seed_shift: int = 0, strategy: Any = None) -> Any:
@@ -103,13 +104,13 @@ class ModelSubject:
     def params(self) -> Any:
         return {} if self.options.params is None else self.options.params
 
-    @shared("sample_is_readable", hint="give an input_fn that works, or a pair (features, labels) of arrays")
+    @shared("sample_is_readable", hint="pass an input_fn that works, or a pair (features, labels) of arrays")
     def sample(self) -> samples.Sample:
         config = self.config("sample")
         return samples.take(self.tf, self._data, params=self.input_params, config=config, seed=config.tf_random_seed)
 
     def spec(self, mode: str, *, with_labels: bool = True) -> tuple[Any, Any]:
-        """(EstimatorSpec, graph) of one mode, in a graph of its own; nothing is run."""
+        """Return the (EstimatorSpec, graph) of one mode, in a new graph; nothing is run."""
         self.check_parameters()
         tf, config = self.tf, self.config("graph")
         sample = self.sample()
@@ -128,7 +129,7 @@ class ModelSubject:
             if spec.mode != mode:
                 raise ComplianceFinding(
                     f"in mode {mode} the model_fn returned a spec of mode {spec.mode}",
-                    hint="pass the mode on: tf.estimator.EstimatorSpec(mode, ...)",
+                    hint="pass the mode: tf.estimator.EstimatorSpec(mode, ...)",
                 )
         return spec, graph
 
@@ -137,7 +138,7 @@ class ModelSubject:
         return self.spec("train")
 
     def check_another_call(self) -> None:
-        """Raises Blocked where the model_fn works in its first call alone."""
+        """Raise Blocked if only the first call of the model_fn works."""
         try:
             self.train_spec()
         except Blocked:
@@ -161,12 +162,14 @@ class ModelSubject:
                 self.spec("infer")
             except Exception:
                 raise error from None
-            hint = "in mode PREDICT labels is None: return before they are used"
-            raise Blocked("predicts_without_labels", ComplianceFinding(tell(error), hint=hint, error=error)) from None
+            hint = "return before the labels are used: Estimator passes labels=None in mode PREDICT"
+            raise Blocked(
+                "predicts_without_labels", ComplianceFinding(format_exception(error), hint=hint, error=error)
+            ) from None
 
     @shared(
         "can_be_called_again",
-        hint="make layers, optimizers and tensors inside the model_fn: what is made outside belongs to the first graph",
+        hint="create layers, optimizers and tensors inside the model_fn: others belong to the first graph",
     )
     def called_again(self) -> Any:
         self.train_spec()
@@ -188,7 +191,7 @@ class ModelSubject:
 
     @shared("evaluation_runs", hint=_RUN)
     def evaluation(self, number: int) -> runs.CheckedEvaluation:
-        """Evaluates what was trained; each number has a seed of its own."""
+        """Evaluate the trained checkpoint, with a different seed for each number."""
         self.eval_spec()
         sample, checkpoint = self.sample(), self.trained_checkpoint()
         return runs.evaluate(
@@ -201,9 +204,9 @@ class ModelSubject:
 
     @shared("prediction_runs", hint=_RUN)
     def predictions(self) -> list[Any]:
-        """The predictions for the sample, twice in the same session."""
+        """Return the predictions for the sample, twice in the same session."""
         self.predict_spec()
-        sample, tf, found = self.sample(), self.tf, []
+        sample, tf, batches = self.sample(), self.tf, []
         estimator = tf.estimator.Estimator(self.call, params=self.params, config=self.config("predict"))
         answers = estimator.predict(
             samples.calls(sample, tf, rows=sample.rows, with_labels=False),
@@ -211,43 +214,43 @@ class ModelSubject:
             yield_single_examples=False,
         )
         for answer in answers:
-            found.append(answer)
-            if len(found) == 2:
+            batches.append(answer)
+            if len(batches) == 2:
                 answers.close()
                 break
-        return found
+        return batches
 
     @shared("evaluation_is_not_random", hint="")
     def steady_evaluation(self) -> runs.CheckedEvaluation:
-        found = self.evaluation(0)
-        one, other = found.losses
-        if not np.allclose(one, other, rtol=1e-5, equal_nan=True):
+        run = self.evaluation(0)
+        first, second = run.losses
+        if not np.allclose(first, second, rtol=1e-5, equal_nan=True):
             raise ComplianceFinding(
-                f"the loss of the same batch is {float(one):.6g} and then {float(other):.6g}",
-                hint="call layers with training=(mode == TRAIN); tf.nn.dropout in TRAIN alone",
+                f"the loss of the same batch is {float(first):.6g} and then {float(second):.6g}",
+                hint="call layers with training=(mode == TRAIN); use tf.nn.dropout only in TRAIN",
             )
-        return found
+        return run
 
     @shared("prediction_is_not_random", hint="")
     def steady_predictions(self) -> dict[str, np.ndarray]:
-        """The predictions by name; a single one as "predictions"."""
-        one, other = (
+        """Return the predictions by name; a single one as "predictions"."""
+        first, second = (
             dict(answer) if isinstance(answer, Mapping) else {"predictions": answer} for answer in self.predictions()
         )
-        for name, value in one.items():
-            if not same(value, other[name], 1e-5):
+        for name, value in first.items():
+            if not same(value, second[name], 1e-5):
                 raise ComplianceFinding(
-                    f"the prediction {name} of the same batch is {worst(value, other[name])}",
-                    hint="call layers with training=(mode == TRAIN); tf.nn.dropout in TRAIN alone",
+                    f"the prediction {name} of the same batch is {worst(value, second[name])}",
+                    hint="call layers with training=(mode == TRAIN); use tf.nn.dropout only in TRAIN",
                 )
-        return one
+        return first
 
     def trained_checkpoint(self) -> str:
         run = self.training()
         if not np.all(np.isfinite(run.losses)):
             raise Blocked("loss_is_finite", self.not_finite() or ComplianceFinding("", hint=""))
         if run.checkpoint is None:
-            raise ComplianceFinding("training left no checkpoint", hint="a scaffold's saver must save the variables")
+            raise ComplianceFinding("training wrote no checkpoint", hint="let the scaffold's saver save the variables")
         return run.checkpoint
 
     def not_finite(self) -> ComplianceFinding | None:
@@ -257,17 +260,17 @@ class ModelSubject:
             return None
         return ComplianceFinding(
             f"the losses in training are {', '.join(f'{loss:.4g}' for loss in losses)}",
-            hint="look for log(0), a division by zero, a learning rate that is too high; a loss from logits is safe",
+            hint="look for log(0), a division by zero or a high learning rate; compute the loss from logits",
         )
 
-    @shared("export_answers_as_predict", hint="use nothing in PREDICT but the features, of any number of rows")
+    @shared("export_answers_as_predict", hint="use only the features in PREDICT, with any number of rows")
     def exported(self) -> str:
-        """The folder of a SavedModel that takes raw tensors."""
+        """Export a SavedModel that accepts raw tensors, and return its folder."""
         tf, sample = self.tf, self.sample()
         self.predictions()
         features = sample.simple_features
         if features is None:
-            raise Skip("features are sparse or ragged: a SavedModel that takes them needs a receiver of your own")
+            raise Skip("features are sparse or ragged: their SavedModel needs a custom serving input receiver")
 
         def receiver() -> Any:
             batch = sample.rows if sample.fixed_batch else None
@@ -288,9 +291,9 @@ class ModelSubject:
 
     # Replicas ------------------------------------------------------------------------------------------------
 
-    @shared("replicas_equal_one_batch", hint="correct what the model raises under a strategy with two replicas")
+    @shared("replicas_equal_one_batch", hint="correct the error of the model under a strategy with two replicas")
     def step(self, replicas: int, rows: int, copies: int, seed_shift: int) -> runs.CheckedTraining:
-        """One training step from the values with which the first such run started."""
+        """Run one training step from the initial values of the first run."""
         if self.devices_error is not None:
             raise Skip(
                 f"two replicas need two logical CPUs: {self.devices_error.message}; call testing.prepare() in "
@@ -308,7 +311,7 @@ class ModelSubject:
         )
 
     def statistics_of(self, names: Sequence[str]) -> list[str]:
-        """The moving statistics among variables, such as BatchNorm's."""
+        """Return the names that are moving statistics, such as those of BatchNorm."""
         return [name for name in names if re.search(self.options.statistics, name)]
 
     def is_frozen(self, name: str) -> bool:
@@ -323,24 +326,24 @@ def _op_name(name: str) -> str:
     return re.sub(r"[^\w.]", "_", name).lstrip("_") or "feature"
 
 
-def same(one: Any, other: Any, tolerance: float) -> bool:
-    """Whether two values are equal, for floats within `tolerance` of the largest of them."""
-    one, other = np.asarray(one), np.asarray(other)
-    if one.shape != other.shape:
+def same(value: Any, other: Any, tolerance: float) -> bool:
+    """Whether two values are equal; floats within `tolerance` of the largest element."""
+    value, other = np.asarray(value), np.asarray(other)
+    if value.shape != other.shape:
         return False
-    if one.dtype.kind not in "fc":
-        return bool(np.array_equal(one, other))
-    scale = float(np.max(np.abs(one), initial=0.0))
+    if value.dtype.kind not in "fc":
+        return bool(np.array_equal(value, other))
+    scale = float(np.max(np.abs(value), initial=0.0))
     scale = scale if np.isfinite(scale) else 0.0
-    return bool(np.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True))
+    return bool(np.allclose(value, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True))
 
 
-def worst(one: np.ndarray, other: np.ndarray) -> str:
-    """The element that differs most, or the shapes."""
-    if one.shape != other.shape:
-        return f"of shape {list(one.shape)} and then {list(other.shape)}"
-    if one.dtype.kind not in "fciu":
-        at = tuple(map(int, np.argwhere(one != other)[0]))
+def worst(value: np.ndarray, other: np.ndarray) -> str:
+    """Describe the element that differs most, or the shapes."""
+    if value.shape != other.shape:
+        return f"of shape {list(value.shape)} and then {list(other.shape)}"
+    if value.dtype.kind not in "fciu":
+        at = tuple(map(int, np.argwhere(value != other)[0]))
     else:
-        at = tuple(map(int, np.unravel_index(np.argmax(np.abs(np.subtract(one, other, dtype=float))), one.shape)))
-    return f"{one[at]} and then {other[at]}, at {list(at)}"
+        at = tuple(map(int, np.unravel_index(np.argmax(np.abs(np.subtract(value, other, dtype=float))), value.shape)))
+    return f"{value[at]} and then {other[at]}, at {list(at)}"

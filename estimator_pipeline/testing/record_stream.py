@@ -1,4 +1,4 @@
-"""Reads what an `input_fn` gives, as an Estimator would, and keeps of each record what identifies it."""
+"""Reading the data of an `input_fn` like an Estimator, with an identity for each record."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Leaf", "Stream", "build", "first_batch", "leaves", "read", "rows_of"
 
 @dataclass(frozen=True)
 class Leaf:
-    """One tensor of the structure that an input_fn gives.
+    """One tensor of the structure that an input_fn returns.
 
     Attributes:
-        path: such as `features['image']` or `labels`.
-        dtype: its name.
-        shape: of a batch; None: not even the number of dimensions is known.
+        path: Such as `features['image']` or `labels`.
+        dtype: The dtype's name.
+        shape: The shape of a batch; None: the rank is unknown.
     """
 
     path: str
@@ -32,7 +32,7 @@ class Leaf:
 
     @property
     def of_record(self) -> tuple[str, str, tuple[int | None, ...] | None]:
-        """What must be the same in every call: all but the size of the batch."""
+        """The properties that must be the same in every call: all but the batch size."""
         return self.path, self.dtype, self.shape if self.shape is None else self.shape[1:]
 
     def __str__(self) -> str:
@@ -41,20 +41,20 @@ class Leaf:
 
 @dataclass
 class Stream:
-    """What one call of an input_fn gave.
+    """The data of one call of an input_fn.
 
     Attributes:
-        who: which pipeline this is, for messages.
-        spec: its structure.
-        batches: the records' identities, batch by batch, in the order of reading.
-        sizes: records of each batch.
-        digests: one of each batch's whole content.
-        ended: the data came to an end. Otherwise the reading was stopped.
-        whole: all that there is was read at least once, as far as can be told.
-        declared: the number of batches that the dataset itself declares; -1: without end; None: not known.
-        uneven: the first batch whose tensors do not have the same number of rows, in words.
-        texts: identity -> the beginning of the record's content.
-        last_new: after how many records the last one came that had not been read before.
+        who: The pipeline, for messages.
+        spec: The structure of the data.
+        batches: The records' identities, batch by batch, in the order of reading.
+        sizes: The number of records of each batch.
+        digests: The digest of each batch's content.
+        ended: Whether the data ended; otherwise reading was stopped.
+        whole: Whether all data was presumably read at least once.
+        declared: The dataset's declared number of batches; -1: infinite; None: unknown.
+        uneven: A description of the first batch whose tensors have different numbers of rows.
+        texts: Identity -> the beginning of the record's content.
+        last_new: The number of records that were read up to the last new one.
     """
 
     who: str
@@ -79,13 +79,13 @@ class Stream:
 
     @property
     def static_batch(self) -> int | None:
-        """The size of the batch where it is fixed (`drop_remainder=True`)."""
+        """The batch size if it is fixed (`drop_remainder=True`)."""
         sizes = {leaf.shape[0] for leaf in self.spec if leaf.shape}
         return sizes.pop() if len(sizes) == 1 else None
 
 
 def split(tf: Any, result: Any) -> tuple[Any, Any]:
-    """(features, labels) of a dataset's element or of what an input_fn returns; labels None where there are none."""
+    """Split the result of an input_fn or a dataset's element into (features, labels); labels may be None."""
     if isinstance(result, (tuple, list)):
         if len(result) != 2:
             raise ComplianceFinding(
@@ -97,12 +97,12 @@ def split(tf: Any, result: Any) -> tuple[Any, Any]:
 
 
 def leaves(tf: Any, value: Any, path: str) -> list[tuple[str, Any]]:
-    """(path, tensor or array) of a nested structure; sparse and ragged values are one leaf."""
+    """Flatten a nested structure into (path, tensor or array); sparse and ragged values are one leaf."""
     single = (tf.compat.v1.SparseTensorValue, tf.compat.v1.ragged.RaggedTensorValue)
     if isinstance(value, Mapping):
-        return [found for name in sorted(value, key=str) for found in leaves(tf, value[name], f"{path}[{name!r}]")]
+        return [leaf for name in sorted(value, key=str) for leaf in leaves(tf, value[name], f"{path}[{name!r}]")]
     if isinstance(value, (tuple, list)) and not isinstance(value, single):
-        return [found for i, part in enumerate(value) for found in leaves(tf, part, f"{path}[{i}]")]
+        return [leaf for i, part in enumerate(value) for leaf in leaves(tf, part, f"{path}[{i}]")]
     return [(path, value)]
 
 
@@ -112,13 +112,13 @@ def _leaves_of_pair(tf: Any, pair: tuple[Any, Any]) -> list[tuple[str, Any]]:
 
 
 def build(tf: Any, call: Callable[[], Any]) -> tuple[Any, Any, tuple[Leaf, ...], int | None]:
-    """Calls an input_fn in the current graph.
+    """Call an input_fn in the current graph.
 
     Returns:
         (features, labels, structure, declared number of batches). The iterator is initialised by the session.
 
     Raises:
-        Finding: what was returned is nothing that Estimator can use.
+        ComplianceFinding: Estimator cannot use the result.
     """
     with tf.compat.v1.device("/cpu:0"):
         result = call()
@@ -129,37 +129,37 @@ def build(tf: Any, call: Callable[[], Any]) -> tuple[Any, Any, tuple[Leaf, ...],
             with tf.compat.v1.Session() as session:
                 size = session.run(tf.data.experimental.cardinality(result))
         declared = None if size == tf.data.experimental.UNKNOWN_CARDINALITY else int(size)
-        # The tuning thread of tf.data can hold up the end of a session for seconds.
+        # The autotune thread of tf.data can delay the close of a session by seconds.
         options = tf.data.Options()
         options.autotune.enabled = False
         iterator = tf.compat.v1.data.make_initializable_iterator(result.with_options(options))
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         result = iterator.get_next()
     pair = split(tf, result)
-    found = _leaves_of_pair(tf, pair)
+    flat = _leaves_of_pair(tf, pair)
     kinds = (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)
-    other = [(path, leaf) for path, leaf in found if not isinstance(leaf, kinds)]
+    other = [(path, leaf) for path, leaf in flat if not isinstance(leaf, kinds)]
     wrong = [f"{path} is {'None' if leaf is None else type(leaf).__name__}" for path, leaf in other]
-    if wrong or not found:
+    if wrong or not flat:
         raise ComplianceFinding(
             "; ".join(wrong) or "no tensor was returned",
             hint="return a tf.data.Dataset of features or (features, labels), or the tensors of one batch",
         )
     if isinstance(pair[0], Mapping) and not all(isinstance(name, str) for name in pair[0]):
-        raise ComplianceFinding(f"the features have the names {list(pair[0])}", hint="use text as names of features")
+        raise ComplianceFinding(f"the features have the names {list(pair[0])}", hint="use strings as names of features")
     spec = tuple(
         Leaf(path, leaf.dtype.name, tuple(leaf.shape.as_list()) if leaf.shape.rank is not None else None)
-        for path, leaf in found
+        for path, leaf in flat
     )
     return *pair, spec, declared
 
 
 @contextlib.contextmanager
 def running(tf: Any) -> Iterator[Any]:
-    """A session in which everything of the current graph is initialised and the input queues are being filled."""
+    """Open a session with all variables and tables initialized and queue runners started."""
     v1 = tf.compat.v1
     config = v1.ConfigProto()
-    # A graph that is run a few times takes longer to be optimised than to run. Data sets have optimisers of their own.
+    # For a few runs, optimizing the graph takes longer than running it. tf.data has a separate optimizer.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     with v1.Session(config=config) as session:
         session.run((v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()))
@@ -170,12 +170,12 @@ def running(tf: Any) -> Iterator[Any]:
             yield session
         finally:
             coordinator.request_stop()
-            # Those that wait for room in a queue are woken by the session's end.
+            # Threads that wait for space in a queue wake up when the session closes.
             coordinator.join(threads, stop_grace_period_secs=5, ignore_live_threads=True)
 
 
 def first_batch(tf: Any, call: Callable[[], Any], *, seed: int | None) -> tuple[Any, Any, tuple[Leaf, ...]]:
-    """(features, labels, structure) of the first batch, as arrays."""
+    """Return (features, labels, structure) of the first batch, as arrays."""
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(seed)
         features, labels, spec, _ = build(tf, call)
@@ -195,16 +195,16 @@ def read(
     key: Callable[[Any, Any], Hashable] | None,
     to_the_end: bool,
 ) -> Stream:
-    """Calls an input_fn in a graph of its own and reads at most `steps` batches.
+    """Call an input_fn in a new graph and read at most `steps` batches.
 
     Args:
         tf: The tensorflow module.
         call: Calls the input_fn with its arguments.
-        who: Which pipeline this is.
+        who: The pipeline, for messages.
         steps: The largest number of batches to read.
-        seed: The graph's seed, which Estimator takes from its RunConfig.
-        key: What identifies a record; None: its content.
-        to_the_end: Read on though every record has come again (evaluation).
+        seed: The graph seed, which Estimator takes from its RunConfig.
+        key: Returns the identity of a record; None: its content.
+        to_the_end: Whether to continue after every record was read repeatedly (evaluation).
     """
     stream = Stream(who)
     with tf.Graph().as_default() as graph:
@@ -216,7 +216,7 @@ def read(
             stream.ended = stream.whole = True
             return stream
         if to_the_end and stream.declared == -1:
-            steps = min(steps, 10)  # It will not come to an end; what it gives is judged by less.
+            steps = min(steps, 10)  # The data is endless; a few batches are enough for the checks.
         with running(tf) as session:
             while len(stream.batches) < steps:
                 try:
@@ -232,11 +232,11 @@ def read(
 
 
 def _seen_again(stream: Stream) -> bool:
-    """Whether endless data has begun anew often enough that nothing unseen is to be expected.
+    """Whether endless data has repeated often enough that no new records are expected.
 
-    Three times as many records as different ones, and nothing new in the last third; where pipelines take turns in one
-    order, a pipeline meets its last new record very late, and six times as many must do. (Data that begins with many
-    records of equal content is the reason for the ten batches.)
+    That is after three times as many records as different ones, with no new record in the last third. If pipelines take
+    turns in a common order, a pipeline reads its last new record very late, so six times as many are enough. The
+    minimum of ten batches is for data that starts with many records of equal content.
     """
     total, different = sum(stream.sizes), len(stream.texts)
     if len(stream.batches) < 10 or total < 3 * different:
@@ -245,13 +245,15 @@ def _seen_again(stream: Stream) -> bool:
 
 
 def _add(tf: Any, stream: Stream, features: Any, labels: Any, key: Any) -> None:
-    found = _leaves_of_pair(tf, (features, labels))
-    rows = {path: rows_of(tf, leaf) for path, leaf in found}
+    flat = _leaves_of_pair(tf, (features, labels))
+    rows = {path: rows_of(tf, leaf) for path, leaf in flat}
     if stream.uneven is None and (len(set(rows.values())) > 1 or None in rows.values()):
-        told = ", ".join(f"{path} has {'no batch dimension' if n is None else f'{n} rows'}" for path, n in rows.items())
-        stream.uneven = f"batch {len(stream.batches)} of {stream.who}: {told}"
+        details = ", ".join(
+            f"{path} has {'no batch dimension' if n is None else f'{n} rows'}" for path, n in rows.items()
+        )
+        stream.uneven = f"batch {len(stream.batches)} of {stream.who}: {details}"
     size = min((n for n in rows.values() if n is not None), default=1)
-    parts = [(path, _contents(tf, leaf, size)) for path, leaf in found]
+    parts = [(path, _contents(tf, leaf, size)) for path, leaf in flat]
     whole = hashlib.blake2b(digest_size=12)
     batch: list[Hashable] = []
     for row in range(size):
@@ -264,7 +266,7 @@ def _add(tf: Any, stream: Stream, features: Any, labels: Any, key: Any) -> None:
             identity = _hashable(key(_row(tf, features, row), None if labels is None else _row(tf, labels, row)))
         batch.append(identity)
         if identity not in stream.texts:
-            stream.texts[identity] = _text(tf, found, row) if key is None else f"key {identity!r}"
+            stream.texts[identity] = _text(tf, flat, row) if key is None else f"key {identity!r}"
             stream.last_new = sum(stream.sizes) + row + 1
     stream.batches.append(batch)
     stream.sizes.append(size)
@@ -281,7 +283,7 @@ def rows_of(tf: Any, leaf: Any) -> int | None:
 
 
 def _contents(tf: Any, leaf: Any, size: int) -> list[bytes]:
-    """Each row's content as bytes."""
+    """Return each row's content as bytes."""
     if isinstance(leaf, tf.compat.v1.SparseTensorValue):
         rows = leaf.indices[:, 0]
         return [
@@ -298,7 +300,7 @@ def _contents(tf: Any, leaf: Any, size: int) -> list[bytes]:
 
 
 def _row(tf: Any, value: Any, row: int) -> Any:
-    """One record's part of a batch, as `key` gets it."""
+    """Return one record of a batch, in the form that `key` gets."""
     if isinstance(value, Mapping):
         return {name: _row(tf, part, row) for name, part in value.items()}
     if isinstance(value, tf.compat.v1.SparseTensorValue):
@@ -320,14 +322,14 @@ def _hashable(value: Any) -> Hashable:
     return value
 
 
-def _text(tf: Any, found: list[tuple[str, Any]], row: int) -> str:
-    """The record for a message: labels first, for they are short."""
-    told = []
-    for path, leaf in sorted(found, key=lambda pair: not pair[0].startswith("labels")):
+def _text(tf: Any, flat: list[tuple[str, Any]], row: int) -> str:
+    """Format a record for a message, labels first because they are short."""
+    parts = []
+    for path, leaf in sorted(flat, key=lambda pair: not pair[0].startswith("labels")):
         value = _row(tf, leaf, row)
-        flat = np.ravel(np.asarray(value, dtype=object)).tolist()
-        shown = ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in flat[:4])
-        told.append(f"{path} = {shown}{', …' if len(flat) > 4 else ''}")
-        if len(told) == 3:
+        elements = np.ravel(np.asarray(value, dtype=object)).tolist()
+        shown = ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in elements[:4])
+        parts.append(f"{path} = {shown}{', …' if len(elements) > 4 else ''}")
+        if len(parts) == 3:
             break
-    return "; ".join(told)
+    return "; ".join(parts)

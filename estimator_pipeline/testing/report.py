@@ -1,7 +1,7 @@
-"""What checks find: outcomes, the report over all of them, and the one error that a failed suite raises.
+"""Check outcomes, the report, and the error that a failed suite raises.
 
-A suite is a list of small named checks on one subject. A check that cannot be judged is skipped, with the reason; one
-that cannot be judged because another check failed says which. So a single fault gives a single failure.
+A suite is a list of small named checks on one subject. A check that cannot run is skipped, with the reason. If the
+reason is a different failed check, its name is reported. So one fault causes one failure.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What one check came to.
+    """The outcome of one check.
 
     Attributes:
         name: The check's name.
         state: "passed", "failed" or "skipped".
-        found: Failed: what was found, with values. Skipped: why. Passed: what is worth knowing, often empty.
+        found: Failed: what was found, with values. Skipped: the reason. Passed: a note, often empty.
         hint: Failed: what to change.
-        error: The exception of the code under test, where that is what was found.
+        error: The exception of the code under test, if there was one.
     """
 
     name: str
@@ -59,11 +59,11 @@ class CheckOutcome:
 
 @dataclass(frozen=True)
 class ComplianceReport:
-    """The outcomes of a suite, in the order of its checks. `str()` of it is what a person reads.
+    """The outcomes of a suite, in the order of its checks; `str()` formats them.
 
     Attributes:
         subject: What was checked.
-        outcomes: One for each check.
+        outcomes: The outcome of each check.
     """
 
     subject: str
@@ -84,7 +84,7 @@ class ComplianceReport:
 
     @property
     def skipped(self) -> tuple[CheckOutcome, ...]:
-        """The checks that could not be judged, or were left out."""
+        """The checks that could not run, or were skipped on request."""
         return self._in(SKIPPED)
 
     @property
@@ -93,7 +93,7 @@ class ComplianceReport:
         return not self.failed
 
     def raise_on_failure(self) -> ComplianceReport:
-        """Raises ComplianceError if a check failed; returns the report otherwise."""
+        """Raise ComplianceError if a check failed; return the report otherwise."""
         if self.failed:
             raise ComplianceError(self) from self.failed[0].error
         return self
@@ -105,10 +105,10 @@ class ComplianceReport:
 
 
 class ComplianceError(AssertionError):
-    """Checks failed; the message names each of them, with what was found and what to change.
+    """Raised if checks failed; the message has each failed check with its finding and a hint.
 
     Attributes:
-        report: The whole Report.
+        report: The complete report.
     """
 
     def __init__(self, report: ComplianceReport) -> None:
@@ -119,21 +119,21 @@ class ComplianceError(AssertionError):
 
 
 class ComplianceFinding(Exception):
-    """Raised by a check: the subject is at fault."""
+    """Raised by a check that fails."""
 
-    def __init__(self, found: str, *, hint: str, error: BaseException | None = None) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, message: str, *, hint: str, error: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.message = message
         self.hint = hint
         self.error = error
 
 
 class Skip(Exception):
-    """Raised by a check that cannot be judged; the text says why, and how it could be."""
+    """Raised by a check that cannot run; the text is the reason and, if possible, a hint."""
 
 
 class Blocked(Exception):
-    """What several checks need cannot be had; `owner` is the check whose business it is to tell."""
+    """Raised if a value that several checks need is not available; the check `owner` reports it."""
 
     def __init__(self, owner: str, finding: ComplianceFinding) -> None:
         super().__init__(owner)
@@ -142,10 +142,10 @@ class Blocked(Exception):
 
 
 def shared(owner: str, *, hint: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a method of a subject run once for each set of arguments; its failure belongs to the check `owner`.
+    """Decorate a method of a subject to run once per set of arguments; the check `owner` reports its failure.
 
     Args:
-        owner: The check that reports the failure. All others that need the value are skipped.
+        owner: The check that reports the failure. Other checks that need the value are skipped.
         hint: What to change when the code under test raises an exception.
     """
 
@@ -162,7 +162,10 @@ def shared(owner: str, *, hint: str) -> Callable[[Callable[..., Any]], Callable[
                 except ComplianceFinding as finding:
                     kept[key] = (None, Blocked(owner, finding))
                 except Exception as error:
-                    kept[key] = (None, Blocked(owner, ComplianceFinding(tell(error), hint=hint, error=error)))
+                    kept[key] = (
+                        None,
+                        Blocked(owner, ComplianceFinding(format_exception(error), hint=hint, error=error)),
+                    )
             value, failure = kept[key]
             if failure is not None:
                 raise failure.with_traceback(None)
@@ -173,9 +176,9 @@ def shared(owner: str, *, hint: str) -> Callable[[Callable[..., Any]], Callable[
     return decorate
 
 
-def tell(error: BaseException) -> str:
-    """An exception in one line: its type, the beginning of its text, and the caller's own line that led to it."""
-    # TensorFlow puts the whole stack that led to the operation before what was wrong with it.
+def format_exception(error: BaseException) -> str:
+    """Format an exception in one line: its type, the start of its text, and the line of user code that led to it."""
+    # TensorFlow writes the stack of the operation before the actual error.
     at_node = re.search(r"Node: '[^']*'\n(.*?)(?:\n\t \[\[|\n\nOriginal stack|\Z)", str(error), re.DOTALL)
     lines = [line.strip() for line in (at_node[1] if at_node else str(error)).splitlines() if line.strip()]
     text = " ".join(lines)
@@ -190,66 +193,66 @@ def tell(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Definition:
-    """A check as its module defines it: `run(subject)` returns a note or None, or raises Finding or Skip."""
+    """A check: `run(subject)` returns a note or None, or raises ComplianceFinding or Skip."""
 
     name: str
-    says: str
+    description: str
     run: Callable[[Any], str | None]
 
 
 def define(table: list[Definition]) -> Callable[[Callable[[Any], str | None]], Callable[[Any], str | None]]:
-    """Decorator: adds a function to a table of checks, under its own name and with its docstring's first line."""
+    """Return a decorator that adds a function to a table of checks, with its name and its docstring's first line."""
 
     def add(function: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
-        says = (function.__doc__ or "").strip().splitlines()[0]
-        table.append(Definition(function.__name__, says, function))
+        description = (function.__doc__ or "").strip().splitlines()[0]
+        table.append(Definition(function.__name__, description, function))
         return function
 
     return add
 
 
 class ComplianceCheck:
-    """One check on one subject. Checks of a suite share what they have read and run, so each is cheap.
+    """One check of one subject. The checks of a suite share their data and runs, so each is cheap.
 
     Attributes:
-        name: Its name, which `skip=` and `only=` take.
-        says: What it holds, in one sentence.
+        name: The check's name, for `skip=` and `only=`.
+        description: The property that it checks, in one sentence.
     """
 
     def __init__(self, definition: Definition, suite: Suite) -> None:
         self.name = definition.name
-        self.says = definition.says
+        self.description = definition.description
         self._definition = definition
         self._suite = suite
 
     def run(self) -> CheckOutcome:
-        """Runs the check; what it finds is returned, not raised."""
+        """Run the check and return its outcome; a failure is not raised."""
         suite = self._suite
         if self.name in suite.skip:
-            return CheckOutcome(self.name, SKIPPED, "left out by skip=")
+            return CheckOutcome(self.name, SKIPPED, "skipped by skip=")
         subject = suite.subject()
         try:
             note = self._definition.run(subject)
         except Skip as skip:
             return CheckOutcome(self.name, SKIPPED, str(skip))
         except ComplianceFinding as finding:
-            return CheckOutcome(self.name, FAILED, finding.found, finding.hint, finding.error)
+            return CheckOutcome(self.name, FAILED, finding.message, finding.hint, finding.error)
         except Blocked as blocked:
             cause = blocked.finding
-            told_there = blocked.owner != self.name and blocked.owner in suite.running
-            if told_there:
-                return CheckOutcome(self.name, SKIPPED, f"cannot be judged; {blocked.owner} tells why")
-            return CheckOutcome(self.name, FAILED, cause.found, cause.hint, cause.error)
+            is_reported = blocked.owner != self.name and blocked.owner in suite.running
+            if is_reported:
+                return CheckOutcome(self.name, SKIPPED, f"cannot run; see the failure of {blocked.owner}")
+            return CheckOutcome(self.name, FAILED, cause.message, cause.hint, cause.error)
         except Exception as error:
-            hint = "see the exception, from which this error was raised; it came from the code under test or its data"
-            return CheckOutcome(self.name, FAILED, tell(error), hint, error)
+            hint = "see the exception that caused this error; it came from the code under test or its data"
+            return CheckOutcome(self.name, FAILED, format_exception(error), hint, error)
         return CheckOutcome(self.name, PASSED, note or "")
 
     def __call__(self) -> CheckOutcome:
-        """Runs the check.
+        """Run the check.
 
         Raises:
-            ComplianceError: it failed.
+            ComplianceError: The check failed.
         """
         outcome = self.run()
         ComplianceReport(self._suite.title, (outcome,)).raise_on_failure()
@@ -260,7 +263,7 @@ class ComplianceCheck:
 
 
 class Suite:
-    """The checks of one subject, with those that were asked for."""
+    """The selected checks of one subject."""
 
     def __init__(
         self,
@@ -281,7 +284,7 @@ class Suite:
         self._subject: Any = None
 
     def subject(self) -> Any:
-        """Made when the first check runs: building the list of checks imports no TensorFlow."""
+        """Return the subject, created when the first check runs: the list of checks needs no TensorFlow."""
         if self._subject is None:
             self._subject = self._make()
         return self._subject
@@ -297,8 +300,8 @@ class Suite:
                 self._subject.close()
 
 
-def _names(given: Iterable[str], argument: str, known: Iterable[str]) -> set[str]:
-    names, allowed = {given} if isinstance(given, str) else set(given), list(known)
+def _names(value: Iterable[str], argument: str, known: Iterable[str]) -> set[str]:
+    names, allowed = {value} if isinstance(value, str) else set(value), list(known)
     unknown = sorted(names - set(allowed))
     if unknown:
         raise ConfigError(
@@ -310,19 +313,19 @@ def _names(given: Iterable[str], argument: str, known: Iterable[str]) -> set[str
 
 
 def parametrize_with_checks(checks: Iterable[ComplianceCheck]) -> Any:
-    """A pytest decorator: each check becomes a test of its own, with the check's name as its id.
+    """Return a pytest decorator that makes a test of each check, with the check's name as its id.
 
         @testing.parametrize_with_checks(testing.input_fn_checks(input_fn, global_batch_size=64))
         def test_input_fn(check):
             check()
 
-    A check that cannot be judged shows as skipped, with its reason.
+    A check that cannot run is shown as skipped, with its reason.
 
     Args:
-        checks: What `input_fn_checks` and `model_fn_checks` return, or both of them together.
+        checks: The checks that `input_fn_checks` or `model_fn_checks` return, or both.
 
     Returns:
-        A `pytest.mark.parametrize` for the argument `check`. pytest is imported here and nowhere else.
+        A `pytest.mark.parametrize` for the argument `check`.
     """
     import pytest
 

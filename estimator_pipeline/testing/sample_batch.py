@@ -1,4 +1,4 @@
-"""The sample batch on which a `model_fn` is checked: taken from an input_fn or given as arrays, fed again and again."""
+"""The sample batch for the checks of a `model_fn`, from an input_fn or from arrays."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Sample:
     """One batch.
 
     Attributes:
-        features: arrays [B, ...], sparse values allowed; a single one or a dict.
-        labels: the same, or None.
-        rows: B.
-        fixed_batch: the data has batches of a fixed size, so the model may rely on it.
+        features: An array [B, ...] or a dict of arrays; sparse and ragged values are allowed.
+        labels: Like `features`, or None.
+        rows: The batch size B.
+        fixed_batch: Whether the data has a static batch size, on which the model may depend.
     """
 
     features: Any
@@ -32,10 +32,10 @@ class Sample:
     fixed_batch: bool
 
     def dataset(self, tf: Any, *, rows: int, copies: int = 1, with_labels: bool = True) -> Any:
-        """Endless batches of `rows` rows: this batch, each of its parts `copies` times in a row.
+        """Return an endless dataset of this batch in batches of `rows` rows, with `copies` copies in a row.
 
-        With `rows` B and 2 copies: two batches that are equal. With `rows` 2B and 2 copies: both in one batch. With
-        `rows` B/2 and 1 copy: the two halves in turn.
+        `rows` = B and 2 copies give two equal batches. `rows` = 2B and 2 copies give both in one batch. `rows` =
+        B/2 and 1 copy give the two halves in turn.
         """
         element = (self.features, self.labels) if with_labels and self.labels is not None else self.features
         element = tf.nest.map_structure(lambda leaf: _tensor(tf, leaf), element)
@@ -44,13 +44,13 @@ class Sample:
 
     @property
     def simple_features(self) -> dict[str, np.ndarray] | None:
-        """Features by name (a single one as "features"), or None where one is sparse or ragged."""
-        found = dict(self.features) if isinstance(self.features, Mapping) else {"features": self.features}
-        return found if all(isinstance(value, np.ndarray) for value in found.values()) else None
+        """Features by name (a single one as "features"); None if any is sparse or ragged."""
+        named = dict(self.features) if isinstance(self.features, Mapping) else {"features": self.features}
+        return named if all(isinstance(value, np.ndarray) for value in named.values()) else None
 
 
 class _Whole:
-    """Keeps tf.nest from taking a sparse value for a tuple."""
+    """Wrapper of a sparse value, which tf.nest would treat as a tuple."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -76,12 +76,12 @@ def _normal(tf: Any, value: Any) -> Any:
 
 
 def take(tf: Any, data: Any, *, params: Any, config: Any, seed: int | None) -> Sample:
-    """The sample: the first training batch of an input_fn, or the pair of arrays that was given."""
+    """Return the sample: the first training batch of an input_fn, or a pair of arrays."""
     fixed = False
     if callable(data):
         takes = calling.parameters(data)
-        given = {"mode": "train", "params": params, "config": config}
-        arguments = {name: value for name, value in given.items() if name in takes}
+        known = {"mode": "train", "params": params, "config": config}
+        arguments = {name: value for name, value in known.items() if name in takes}
         features, labels, spec = streams.first_batch(tf, lambda: data(**arguments), seed=seed)
         fixed = all(leaf.shape and leaf.shape[0] is not None for leaf in spec)
     else:
@@ -91,14 +91,14 @@ def take(tf: Any, data: Any, *, params: Any, config: Any, seed: int | None) -> S
     (rows,) = set(sizes.values()) if len(set(sizes.values())) == 1 else (None,)
     if not rows:
         raise ConfigError(
-            "the sample is no batch",
+            "the sample is not a batch",
             code="data/empty",
             found=", ".join(f"{path}: {'no' if size is None else size} rows" for path, size in sizes.items()),
-            hint="give features and labels with a batch axis, of the same number of rows",
+            hint="use features and labels with a batch axis and the same number of rows",
         )
     return Sample(_normal(tf, features), _normal(tf, labels), rows, fixed)
 
 
 def calls(sample: Sample, tf: Any, **how: Any) -> Callable[[], Any]:
-    """An input_fn for the sample; see :meth:`Sample.dataset`."""
+    """Return an input_fn for the sample, with the arguments of `Sample.dataset`."""
     return lambda: sample.dataset(tf, **how)

@@ -1,10 +1,10 @@
-"""Which records the pipelines of a job read, and whether that is all of them, once. Knows nothing of TensorFlow.
+"""Analysis of the records that each pipeline of a job reads, without TensorFlow.
 
-There are three right ways to share data between pipelines, and an input_fn may follow any of them:
+An input_fn may distribute data to pipelines in three correct ways:
 
-* **shards**: each pipeline has records of its own, which no other reads;
-* **one order for all**: the pipelines take turns in a common order, so that of each epoch every record is read once;
-* **everything, shuffled apart**: each pipeline reads all records, each in an order of its own, epoch by epoch.
+* shards: each pipeline reads different records;
+* one order: the pipelines take turns in a common order, so that every record is read once per epoch;
+* everything: each pipeline reads all records in each epoch, in a different order.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Sharing:
     """How the pipelines of one layout share the records.
 
     Attributes:
-        way: "shards", "one order", "everything", or "" where it is none of them.
-        same_order: pipelines that read the same records in the same order.
-        twice: records that are read too often -> the pipelines that read them.
+        way: "shards", "one order", "everything", or "" for an incorrect way.
+        same_order: The pipelines that read the same records in the same order.
+        twice: Records that are read too often -> the pipelines that read them.
     """
 
     way: str
@@ -35,9 +35,9 @@ class Sharing:
 
 
 def multiplicities(stream: Stream, num_records: int | None = None) -> Counter[Hashable]:
-    """How often each record stands in the data: more than once where records of equal content exist.
+    """Return how often each record occurs in the data; more than once for records of equal content.
 
-    Endless data was read for several epochs: as many as `num_records` says, or as the record in the middle was read.
+    Endless data was read for several epochs. Their number follows from `num_records`, or is the median of the counts.
     """
     counts = stream.counts
     if stream.ended or not counts:
@@ -47,14 +47,14 @@ def multiplicities(stream: Stream, num_records: int | None = None) -> Counter[Ha
 
 
 def share(base: Stream, pipelines: Sequence[Stream], num_records: int | None = None) -> Sharing:
-    """How `pipelines` share the records that `base`, a pipeline alone, reads. All have been read to the whole."""
+    """Return how `pipelines` share the records that the single pipeline `base` reads; all have been read completely."""
     expected = multiplicities(base, num_records)
     apart = same_order(pipelines)
     if all(stream.ended for stream in pipelines) and base.ended:
         return _share_ended(expected, pipelines, apart)
     sets = [set(stream.texts) for stream in pipelines]
     readers = _readers(sets)
-    # Records of equal content may rightly be read by several pipelines; which is which cannot be told.
+    # Several pipelines may correctly read records of equal content, which cannot be distinguished.
     twice = {record: by for record, by in readers.items() if len(by) > 1 and expected.get(record, 1) == 1}
     if not twice:
         return Sharing("shards")
@@ -63,7 +63,7 @@ def share(base: Stream, pipelines: Sequence[Stream], num_records: int | None = N
     again = _too_often(expected, pipelines)
     if again is not None and not again:
         return Sharing("one order")
-    if not all(own >= set(expected) for own in sets):
+    if not all(records >= set(expected) for records in sets):
         return Sharing("", twice={record: by for record, by in twice.items() if record in (again or ())} or twice)
     if not _early(base, expected):
         for i, stream in enumerate(pipelines):
@@ -77,7 +77,7 @@ def _share_ended(expected: Counter[Hashable], pipelines: Sequence[Stream], apart
     counts = [stream.counts for stream in pipelines]
     total = sum(counts, Counter())
     twice = {
-        record: tuple(i for i, own in enumerate(counts) if record in own)
+        record: tuple(i for i, count_of in enumerate(counts) if record in count_of)
         for record, count in total.items()
         if count > max(1, expected.get(record, 1))
     }
@@ -85,18 +85,18 @@ def _share_ended(expected: Counter[Hashable], pipelines: Sequence[Stream], apart
         return Sharing("shards")
     if apart:
         return Sharing("", same_order=apart, twice=twice)
-    if len(pipelines) > 1 and all(own == expected for own in counts):
+    if len(pipelines) > 1 and all(count_of == expected for count_of in counts):
         return Sharing("everything")
     return Sharing("", twice=twice)
 
 
 def same_order(pipelines: Sequence[Stream]) -> tuple[int, ...]:
-    """The first pipelines found that give the same batches."""
-    for i, one in enumerate(pipelines):
+    """Return the first group of pipelines with equal batches."""
+    for i, stream in enumerate(pipelines):
         alike = [i]
         for j in range(i + 1, len(pipelines)):
-            common = min(len(one.batches), len(pipelines[j].batches))
-            if common and one.batches[:common] == pipelines[j].batches[:common]:
+            common = min(len(stream.batches), len(pipelines[j].batches))
+            if common and stream.batches[:common] == pipelines[j].batches[:common]:
                 alike.append(j)
         if len(alike) > 1:
             return tuple(alike)
@@ -105,17 +105,17 @@ def same_order(pipelines: Sequence[Stream]) -> tuple[int, ...]:
 
 def _readers(sets: Sequence[set[Hashable]]) -> dict[Hashable, tuple[int, ...]]:
     readers: dict[Hashable, tuple[int, ...]] = {}
-    for i, own in enumerate(sets):
-        for record in own:
+    for i, records in enumerate(sets):
+        for record in records:
             readers[record] = (*readers.get(record, ()), i)
     return readers
 
 
 def _too_often(expected: Counter[Hashable], pipelines: Sequence[Stream]) -> set[Hashable] | None:
-    """The records read more often than one order for all allows, all pipelines taken together, step by step.
+    """Return the records that all pipelines together read more often than a common order allows.
 
-    Within the whole steps of the first epoch each record is read once. Later one more is allowed: epochs do not end
-    with a step, and not all pipelines end theirs at the same step. None where not even one step fits into an epoch.
+    In the complete steps of the first epoch each record is read once. Later one more read is allowed: epochs do not end
+    with a step, and pipelines end them at different steps. None if an epoch is shorter than one step.
     """
     size, read = sum(expected.values()), 0
     seen: Counter[Hashable] = Counter()
@@ -132,7 +132,7 @@ def _too_often(expected: Counter[Hashable], pipelines: Sequence[Stream]) -> set[
 
 
 def _early(stream: Stream, expected: Counter[Hashable]) -> set[Hashable]:
-    """The records that a pipeline reads again before it has read as many as there are."""
+    """Return the records that a pipeline reads again within its first epoch."""
     first = Counter(stream.records[: sum(expected.values())])
     return {record for record, count in first.items() if count > max(1, expected.get(record, 1))}
 
@@ -142,5 +142,5 @@ def _above(seen: Counter[Hashable], expected: Counter[Hashable], epochs: int, mo
 
 
 def repeats(counts: Counter[Hashable]) -> int:
-    """How many times all the data was read: the greatest number that divides every count."""
+    """Return how many times all data was read: the greatest common divisor of the counts."""
     return math.gcd(*counts.values()) if counts else 1

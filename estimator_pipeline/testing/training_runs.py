@@ -1,4 +1,4 @@
-"""Runs a `model_fn` under an Estimator for a few steps, on one replica or two, and writes down what happened."""
+"""Runs of a `model_fn` in an Estimator for a few steps, on one or two replicas, with recorded values."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = [
 
 
 def prepare(num_devices: int = 2) -> Any:
-    """Gets TensorFlow ready for the checks: `tf.estimator`, and logical CPUs for the check with two replicas.
+    """Prepare TensorFlow for the checks: `tf.estimator`, and logical CPUs for the check with two replicas.
 
-    TensorFlow settles its devices when it first computes something, once for a process. So call this in
-    `conftest.py`, before tests or their imports use TensorFlow; without it that check may have to be skipped.
+    TensorFlow fixes the devices of a process when it first runs an operation. Call this function in `conftest.py`,
+    before tests or their imports use TensorFlow; otherwise that check may be skipped.
 
     Args:
         num_devices: The number of logical CPUs.
@@ -42,7 +42,7 @@ def prepare(num_devices: int = 2) -> Any:
         The `tensorflow` module.
 
     Raises:
-        ConfigError: TensorFlow is running already, with fewer.
+        ConfigError: TensorFlow already runs with fewer devices.
     """
     tf = compat.tensorflow()
     strategies.split_cpu(num_devices)
@@ -50,24 +50,24 @@ def prepare(num_devices: int = 2) -> Any:
 
 
 def two_replicas() -> Any:
-    """A strategy over two logical CPUs, on any machine.
+    """Return a strategy with two logical CPUs, on any machine.
 
     Raises:
-        ConfigError: the devices of this process are settled, with fewer.
+        ConfigError: TensorFlow already runs with fewer devices.
     """
     tf = prepare(2)
-    # Ring collectives between a CPU's devices, TensorFlow's own choice, wait for each other for ever in a session.
+    # TensorFlow's default, ring collectives between the devices of a CPU, deadlocks in a session.
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
-def make_config(given: Any, model_dir: str, *, seed: int | None, strategy: Any = None) -> Any:
-    """The RunConfig of a run: the user's own where there is one, with what the checks need changed."""
+def make_config(user_config: Any, model_dir: str, *, seed: int | None, strategy: Any = None) -> Any:
+    """Return the RunConfig of a run: the user's, if there is one, with the changes that the checks need."""
     tf = compat.tensorflow()
     session = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    if given is not None and given.session_config is not None:
-        session.CopyFrom(given.session_config)
+    if user_config is not None and user_config.session_config is not None:
+        session.CopyFrom(user_config.session_config)
     if strategy is not None:
-        # A session counts its devices anew; without this the replicas' logical CPUs do not exist in it.
+        # A session creates its devices by this count; without it the replicas' logical CPUs do not exist.
         session.device_count["CPU"] = max(2, session.device_count.get("CPU", 0))
     changes = {
         "tf_random_seed": seed,
@@ -78,11 +78,13 @@ def make_config(given: Any, model_dir: str, *, seed: int | None, strategy: Any =
         "session_config": session,
         "train_distribute": strategy,
     }
-    distributed = given is not None and (given.train_distribute is not None or given.eval_distribute is not None)
-    if given is None or distributed:
-        # A strategy cannot be copied along with the RunConfig that holds it. No TF_CONFIG: this is a single process.
+    distributed = user_config is not None and (
+        user_config.train_distribute is not None or user_config.eval_distribute is not None
+    )
+    if user_config is None or distributed:
+        # A RunConfig with a strategy cannot be copied. TF_CONFIG is ignored: this is a single process.
         return build_run_config(model_dir, environ={}, **changes)
-    return given.replace(model_dir=model_dir, save_checkpoints_secs=None, **changes)
+    return user_config.replace(model_dir=model_dir, save_checkpoints_secs=None, **changes)
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,9 @@ class Applied:
 
     Attributes:
         variable: The variable's name.
-        gradient: The tensor that is applied.
-        indices: The rows that it belongs to, where it is sparse.
-        rate: The learning rate's tensor, or None.
+        gradient: The gradient tensor that is applied.
+        indices: The rows of a sparse gradient, else None.
+        rate: The learning rate tensor, or None.
     """
 
     variable: str
@@ -103,29 +105,30 @@ class Applied:
 
 
 def applied(graph: Any) -> list[Applied]:
-    """What the optimizers in a graph apply, from TensorFlow's own training operations (`ResourceApplyAdam`, ...)."""
-    found = []
+    """Return the optimizer updates in a graph, from TensorFlow's training operations (`ResourceApplyAdam`, ...)."""
+    updates = []
     for op in graph.get_operations():
         if re.match(r"(Resource)?(Sparse)?Apply[A-Z]", op.type):
             inputs = dict(zip([argument.name for argument in op.op_def.input_arg], op.inputs, strict=False))
             gradient = inputs.get("grad", inputs.get("delta"))
             if gradient is not None:
                 rate = inputs.get("lr", inputs.get("alpha"))
-                found.append(Applied(inputs["var"].op.name, gradient, inputs.get("indices"), rate))
-    return found
+                updates.append(Applied(inputs["var"].op.name, gradient, inputs.get("indices"), rate))
+    return updates
 
 
 @dataclass
 class CheckedTraining:
-    """What happened in a few steps of training.
+    """The record of a few training steps.
 
     Attributes:
-        before: variable -> its value before the first step; after: at the end.
-        trainable: names of the trainable variables.
+        before: Variable -> value before the first step.
+        after: Variable -> value at the end.
+        trainable: Names of the trainable variables.
         steps: (global step before, after) of each session call.
-        losses: the loss of each step.
-        gradients: variable -> the gradient that was applied to it in the first step.
-        checkpoint: path of the last checkpoint.
+        losses: The loss of each step.
+        gradients: Variable -> the gradient that was applied in the first step.
+        checkpoint: Path of the last checkpoint.
     """
 
     before: dict[str, np.ndarray] = field(default_factory=dict)
@@ -137,10 +140,10 @@ class CheckedTraining:
     checkpoint: str | None = None
 
 
-def _variables(tf: Any, found: Any) -> dict[str, list[Any]]:
-    """Name -> the variable's copies, one for each replica."""
+def _variables(tf: Any, variables: Any) -> dict[str, list[Any]]:
+    """Return the variables by name, with a copy for each replica."""
     named: dict[str, list[Any]] = {}
-    for variable in found:
+    for variable in variables:
         copies = list(variable.values) if isinstance(variable, tf.distribute.DistributedValues) else [variable]
         named.setdefault(copies[0].name.partition(":")[0], copies)
     return {name: copies for name, copies in named.items() if "/replica_" not in name}
@@ -155,7 +158,7 @@ def train(
     steps: int,
     initial: Mapping[str, np.ndarray] | None = None,
 ) -> CheckedTraining:
-    """Trains for `steps` calls of the session, whatever the global step does, from `initial` values where given."""
+    """Train for `steps` session calls, independent of the global step, optionally from `initial` values."""
     tf = compat.tensorflow()
     run = CheckedTraining()
     box: dict[str, Any] = {}
@@ -194,15 +197,15 @@ def train(
             run.losses.append(float(np.mean(run_values.results["loss"])))
             if not run.gradients:
                 shapes = {name: run.before[name].shape for name in self.gradients}
-                found = run_values.results["gradients"]
-                run.gradients = {name: _dense(value, shapes[name]) for name, value in found.items()}
+                gradients = run_values.results["gradients"]
+                run.gradients = {name: _dense(value, shapes[name]) for name, value in gradients.items()}
             if len(run.steps) == steps:
                 run.after = run_context.session.run(self.values)
                 run_context.request_stop()
 
     estimator = tf.estimator.Estimator(_watched(model_fn, box), params=params, config=config)
     try:
-        # Closing a session with two devices takes seconds otherwise.
+        # Otherwise, closing a session with two devices takes seconds.
         with sessions.short_waits():
             estimator.train(input_fn, hooks=[Recorder()])
     except tf.estimator.NanLossDuringTrainingError:
@@ -213,7 +216,7 @@ def train(
 
 
 def _watched(model_fn: Any, box: dict[str, Any]) -> Any:
-    """The same model function, whose first loss tensor is put into `box`."""
+    """Wrap a model function so that its first loss tensor is stored in `box`."""
 
     def watched(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
         spec = model_fn(features, labels, mode, params, config)
@@ -243,10 +246,11 @@ class CheckedEvaluation:
     """One evaluation of a checkpoint.
 
     Attributes:
-        metrics: what `Estimator.evaluate` returned.
-        losses: the loss of the same batch, computed twice in the same session.
-        before: variable -> value; after: the same after the metrics were updated.
-        trainable: names of the trainable variables.
+        metrics: The result of `Estimator.evaluate`.
+        losses: The loss of the same batch, computed twice in the same session.
+        before: Variable -> value before the evaluation.
+        after: Variable -> value after the metrics were updated.
+        trainable: Names of the trainable variables.
     """
 
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -259,9 +263,9 @@ class CheckedEvaluation:
 def evaluate(
     model_fn: Callable[..., Any], input_fn: Callable[..., Any], *, params: Any, config: Any, checkpoint: str | None
 ) -> CheckedEvaluation:
-    """Evaluates one batch from a checkpoint."""
+    """Evaluate one batch from a checkpoint."""
     tf = compat.tensorflow()
-    found = CheckedEvaluation()
+    run = CheckedEvaluation()
     box: dict[str, Any] = {}
 
     hook: Any = tf.estimator.SessionRunHook
@@ -269,29 +273,29 @@ def evaluate(
     class Recorder(hook):
         def begin(self) -> None:
             keys = tf.compat.v1.GraphKeys
-            own = [
+            local = [
                 v for name in (keys.METRIC_VARIABLES, keys.LOCAL_VARIABLES) for v in tf.compat.v1.get_collection(name)
             ]
-            metrics = set(_variables(tf, own))
+            metrics = set(_variables(tf, local))
             variables = _variables(tf, tf.compat.v1.global_variables())
-            # The loss that is reported is a metric; it is counted in variables of its own.
+            # The reported loss is a metric with separate variables.
             self.values = {n: tf.identity(copies[0]) for n, copies in variables.items() if n not in metrics}
-            found.trainable = list(_variables(tf, tf.compat.v1.trainable_variables()))
+            run.trainable = list(_variables(tf, tf.compat.v1.trainable_variables()))
 
         def after_create_session(self, session: Any, coord: Any) -> None:
-            found.before = session.run(self.values)
+            run.before = session.run(self.values)
 
         def end(self, session: Any) -> None:
-            found.after = session.run(self.values)
-            found.losses = [session.run(box["loss"]) for _ in range(2)]
+            run.after = session.run(self.values)
+            run.losses = [session.run(box["loss"]) for _ in range(2)]
 
     estimator = tf.estimator.Estimator(_watched(model_fn, box), params=params, config=config)
-    found.metrics = estimator.evaluate(input_fn, steps=1, hooks=[Recorder()], checkpoint_path=checkpoint)
-    return found
+    run.metrics = estimator.evaluate(input_fn, steps=1, hooks=[Recorder()], checkpoint_path=checkpoint)
+    return run
 
 
 def under(folder: str, name: str) -> str:
-    """A folder for one run."""
+    """Create and return a folder for one run."""
     path = os.path.join(folder, name)
     os.makedirs(path, exist_ok=True)
     return path

@@ -213,10 +213,10 @@ def test_a_document_of_a_real_cluster_is_rehearsed_on_this_machine(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "neither a job file nor a command"),
-        (["--"], "neither a job file nor a command"),
+        ([], "launch needs a job file or a command"),
+        (["--"], "launch needs a job file or a command"),
         (["job.yaml", "--", "true"], "the job file job.yaml and a command"),
-        (["--set", "a=1", "--", "true"], "--set a=1 changes a job file"),
+        (["--set", "a=1", "--", "true"], "--set a=1 requires a job file"),
         (["--", "no-such-program"], "The command 'no-such-program' cannot be run."),
         (["--tf-config", "none.json", "--", "true"], "--tf-config none.json cannot be read."),
         (["--tf-config", "bad.json", "--", "true"], "bad.json"),

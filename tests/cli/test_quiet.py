@@ -117,7 +117,7 @@ def test_a_job_is_not_told_what_its_engine_calls_that_is_deprecated(tensorflows_
     ours = Path(estimator_pipeline.__file__).parent / "engines" / "jobs" / "runner.py"
     kept = ["From /home/me/model_code.py:7: dense (from tensorflow.layers) is deprecated and will be removed.",
             f"Restoring from {ours}: is deprecated"]  # fmt: skip
-    quiet.leave_out_own_deprecations()
+    quiet.hide_library_deprecations()
     log = logging.getLogger("tensorflow")
     told = "From %s:%d: %s (from %s) is deprecated and will be removed %s.\nInstructions for updating:\n%s"
     log.warning(told, ours, 73, "Estimator.__init__", "estimator", "in a future version", "Use tf.keras instead.")

@@ -41,7 +41,7 @@ def test_the_port_and_who_has_it_are_named(taken, reuse, code, monkeypatch):
     text = str(caught.value)
     assert f"worker:1 should listen at node1:{port}" in text
     assert re.search(rf"found: Address already in use: '.*python.*' \(process {pid}\) listens there", text)
-    assert ("another port for this task in the TF_CONFIG" if code == 2 else "takes another port") in text
+    assert ("a different port for this task in the TF_CONFIG" if code == 2 else "uses a different port") in text
     assert caught.value.exit_code == code
 
 

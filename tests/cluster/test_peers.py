@@ -69,7 +69,9 @@ def test_a_stopped_process_is_told_from_one_that_is_there(quick):
         watch.check("the next step")
         process.send_signal(signal.SIGSTOP)
         assert answers(address)
-        with pytest.raises(WaitError, match=f"worker:1 at {address} stands still: its port answers, and its process"):
+        with pytest.raises(
+            WaitError, match=f"worker:1 at {address} hangs: its port accepts connections, but its process"
+        ):
             watched(watch, 60)
         process.send_signal(signal.SIGCONT)
         watched(watch, 2 * GRACE_SECS)
@@ -90,7 +92,7 @@ def test_one_word_that_is_missed_is_none_yet(monkeypatch):
     watch = PeerWatch("worker:1", "host:1", grace=0.0)
     for _ in range(4):
         watch.check("the next step")
-    with pytest.raises(WaitError, match="stands still"):
+    with pytest.raises(WaitError, match="hangs"):
         watch.check("the next step")
 
 
@@ -130,8 +132,8 @@ def test_a_roll_call_names_who_is_missing():
         line = calls.look()
         missing = f"nothing answers at the port of worker:0 ({addresses[0]}), worker:3 ({addresses[1]}); "
         assert line.startswith("worker:2 has waited 0 s for the other tasks to join: " + missing)
-        assert "worker:0 leads the cluster, and without it nobody can join" in line and "worker:1" not in line
-        assert "gives up after 1000 s, ESTIMATOR_PIPELINE_START_SECS" in line
+        assert "worker:0 leads the cluster, and no task can join without it" in line and "worker:1" not in line
+        assert "timeout 1000 s, ESTIMATOR_PIPELINE_START_SECS" in line
 
 
 def test_a_roll_call_ends():
@@ -149,9 +151,9 @@ def test_a_roll_call_tells_what_is_known_when_all_answer(monkeypatch):
     monkeypatch.setattr("estimator_pipeline.cluster.start_wait._WORD_SECS", 0.05)
     with server() as (_, there), socket.create_server(("localhost", 0)) as listening:
         calls = RollCall("worker:0", {"worker:1": there}, seconds=1000.0)
-        assert "all of them answer at their ports, and not all have joined" in calls.look()
+        assert "all tasks answer at their ports, but not all have joined" in calls.look()
         calls = RollCall("worker:0", {"worker:1": f"localhost:{listening.getsockname()[1]}"}, seconds=1000.0)
-        assert "answers, and no process speaks there" in calls.look() and not calls.missing
+        assert "accepts connections, but its process sends nothing" in calls.look() and not calls.missing
 
 
 def test_a_roll_call_is_due_once_a_minute(monkeypatch):

@@ -204,7 +204,7 @@ def test_nothing_says_how_good_they_are(runs, warnings):
     (runs.directory / "1600000000").mkdir(parents=True)
     assert runs.process(4, 3, event_file_pattern=None) == {4: True, 3: False}
     (text,) = warnings
-    assert "nothing says how good they are" in text and "is exported whether it is better or not" in text
+    assert "The results of the exports" in text and "is exported, whether it is better or not" in text
 
 
 @pytest.mark.parametrize("damage", ["{", "null", '{"version": 1}', '{"version": 9, "exported": null}'])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from estimator_pipeline.compat.internals.data_end.common_end import CommonEnd, told_end, with_following
+from estimator_pipeline.compat.internals.data_end.common_end import CommonEnd, end_warning, with_following
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -122,5 +122,5 @@ def test_the_worker_without_data_is_named(warnings):
 
 
 def test_the_warning_names_the_tasks_and_the_step():
-    said = told_end(["chief:0", "worker:0", "worker:1"], [False, True, False], 6)
+    said = end_warning(["chief:0", "worker:0", "worker:1"], [False, True, False], 6)
     assert said.startswith("the training data of worker:0 ended after step 6, and chief:0, worker:1 had more")

@@ -56,14 +56,14 @@ def test_a_training_ends_with_the_refusal(tmp_path):
     """Where one graph is kept for all evaluations, too."""
     estimator = tf.estimator.Estimator(model_fn, str(tmp_path))
     specs = tf.estimator.TrainSpec(endless, max_steps=1), tf.estimator.EvalSpec(endless, steps=None)
-    with pytest.raises(InputError, match="leave repeat"):
+    with pytest.raises(InputError, match="remove repeat"):
         ep.train_and_evaluate(estimator, *specs, environ={})
 
 
 def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, warnings, monkeypatch):
-    monkeypatch.setattr(endless_evaluation, "FIRST_TOLD_SECS", 1e-9)
+    monkeypatch.setattr(endless_evaluation, "FIRST_WARNING_SECS", 1e-9)
     assert trained.evaluate(numbers)["count"] == 2.0
-    assert warnings[0].startswith("the evaluation has read 1 batches in 0 s, and reads its data to the end")
+    assert warnings[0].startswith("the evaluation has read 1 batches in 0 s, and continues to the end of its data")
 
 
 OWN = """

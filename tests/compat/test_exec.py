@@ -285,8 +285,8 @@ def test_what_belongs_to_the_program(given, called, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([], "was given no program"),
-        (["-m"], "was given no module"),
+        ([], "exec needs a program"),
+        (["-m"], "exec -m needs a module"),
         (["--verbose", "p.py"], "has no option '--verbose'"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import sessions
-from estimator_pipeline.compat.patches.init_fn import _PREPARING, _Word
+from estimator_pipeline.compat.patches.init_fn import _PREPARING, _PreparationStatus
 from estimator_pipeline.launch import hold_ports
 
 tf = compat.install()
@@ -84,7 +84,7 @@ def test_a_worker_waits_for_the_chiefs_init_fn(task, kind, logged):
 
     def init_fn():
         deadline = time.monotonic() + DEADLINE_SECS
-        while not (began.wait(0.05) or "init_fn fills the variables" in logged.text):
+        while not (began.wait(0.05) or "init_fn sets the variables" in logged.text):
             assert time.monotonic() < deadline
 
     def worker():
@@ -102,7 +102,7 @@ def test_a_worker_waits_for_the_chiefs_init_fn(task, kind, logged):
 
 
 def test_without_an_init_fn_nothing_is_said(task, targets):
-    word = _Word(targets["worker"], v1.ConfigProto(device_filters=["/job:ps", "/job:worker"]))
+    word = _PreparationStatus(targets["worker"], v1.ConfigProto(device_filters=["/job:ps", "/job:worker"]))
     before = word.read()
     assert task("chief", "monitored") == task("worker", "monitored") == [0.0, 0.0]
     assert word.read() == before
@@ -110,10 +110,10 @@ def test_without_an_init_fn_nothing_is_said(task, targets):
 
 def test_an_init_fn_that_takes_too_long(targets):
     config = v1.ConfigProto(device_filters=["/job:ps", "/job:worker"])
-    word = _Word(targets["worker"], config)
-    word.say(_PREPARING)
+    word = _PreparationStatus(targets["worker"], config)
+    word.set(_PREPARING)
     try:
         with pytest.raises(tf.errors.DeadlineExceededError, match="init_fn"):
-            word.after_preparing(_PREPARING, 0.0)
+            word.wait_until_prepared(_PREPARING, 0.0)
     finally:
-        word.say(2)
+        word.set(2)

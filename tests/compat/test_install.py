@@ -401,7 +401,7 @@ def test_2_15_with_the_variable_set_and_no_tf_keras(run_code, only_native):
 
 def test_2_15_beside_keras_3(run_code, only_native):
     message = _message(run_code, _installed(keras="3.4.0"))
-    assert "Keras 3.4.0 is installed beside TensorFlow 2.15" in message and "pip install 'keras==2.15.*'" in message
+    assert "Keras 3.4.0 is installed with TensorFlow 2.15" in message and "pip install 'keras==2.15.*'" in message
 
 
 @pytest.mark.parametrize(

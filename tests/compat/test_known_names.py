@@ -209,7 +209,7 @@ def test_exec_without_the_patch_says_what_would_find_the_name(executed):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "estimator-pipeline: tensorflow.python.util.nest.is_sequence moved: it is tensorflow.python.util.nest.is_nested"
-        " today; the patch moved-names, which is left out, finds it"
+        " today; the patch moved-names, which is off, resolves it"
     )
 
 

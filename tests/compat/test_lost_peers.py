@@ -50,7 +50,7 @@ def watch(monkeypatch):
 def test_a_peer_that_went_before_its_port_was_tried_is_lost(watch, capsys, finished):
     """The session stood, so it was there. A chief waited for ever when it went before the first step was finished."""
     address, (message, code) = watch(20, True, finished)
-    assert f"chief:0 ends: ps:0 at {address} is gone" in message
+    assert f"chief:0 stops: ps:0 at {address} is gone" in message
     assert code == 1 and message in capsys.readouterr().err
 
 

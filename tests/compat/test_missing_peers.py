@@ -63,14 +63,16 @@ def test_it_ends_and_names_who_is_missing(wait, index):
 
 @pytest.mark.parametrize(
     ("number", "code", "says"),
-    [(15, 75, "was asked to end (SIGTERM)"), (2, 130, "was interrupted"), (10, 75, "was asked to end (SIGUSR1)")],
+    [(15, 75, "was asked to stop (SIGTERM)"), (2, 130, "was interrupted"), (10, 75, "was asked to stop (SIGUSR1)")],
 )
 def test_a_signal_ends_it(wait, number, code, says):
     """TensorFlow's own handler dropped SIGTERM, and Python's waited for TensorFlow to come back."""
     env = {"ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS": "SIGTERM,SIGUSR1", "ESTIMATOR_PIPELINE_START_SECS": "20"}
     done, _, told = wait(1, str(number), env=env)
     assert done.returncode == code, done.stderr
-    assert f"worker:1 {says}: it waited for the other tasks to join" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        f"worker:1 {says}: it was waiting for the other tasks to join" in done.stderr and "Traceback" not in done.stderr
+    )
     assert [event["status"] for event in told if event["event"] == "end"] == (["preempted"] if code == 75 else [])
 
 

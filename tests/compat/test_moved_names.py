@@ -256,7 +256,7 @@ def test_from_import_of_what_is_gone():
         from tensorflow.python.framework.ops import RegisterShape  # noqa: F401
     assert isinstance(error.value, ImportError) and error.value.name == "RegisterShape"
     assert error.value.code == "tensorflow/removed-name" and error.value.hint
-    assert error.value.what.startswith("tensorflow.python.framework.ops.RegisterShape ")
+    assert error.value.message.startswith("tensorflow.python.framework.ops.RegisterShape ")
 
 
 def test_attribute_that_is_gone():

@@ -77,7 +77,7 @@ def test_refused():
     with pytest.raises(CompatError, match="ESTIMATOR_PIPELINE_PATCHES names sigter") as error:
         patches.chosen(None, {"ESTIMATOR_PIPELINE_PATCHES": "sigter"})
     assert "the patches are train-and-evaluate, every-checkpoint" in str(error.value)
-    with pytest.raises(CompatError, match="mixes names to keep and names to leave out"):
+    with pytest.raises(CompatError, match="mixes names to apply and names to disable"):
         patches.chosen("sigterm,-lost-peers")
 
 
@@ -85,7 +85,7 @@ def test_refused():
 def test_seconds_of_silence(given):
     assert peers.grace_secs({}) == 60
     assert peers.grace_secs({"ESTIMATOR_PIPELINE_PEER_SECS": "2.5"}) == 2.5
-    with pytest.raises(ConfigError, match="is no number of seconds above 0"):
+    with pytest.raises(ConfigError, match="is not a number of seconds above 0"):
         peers.grace_secs({"ESTIMATOR_PIPELINE_PEER_SECS": given})
 
 
@@ -131,7 +131,7 @@ def test_all_by_default_and_listed(run_python):
     seen = look(run_python, before="assert not any(patch.on for patch in compat.status().patches)")
     assert seen["on"] == list(patches.NAMES) and seen["off"] == []
     assert all(seen["patched"].values()), seen["patched"]
-    assert "patch lost-peers (on): a training task whose peer has died ends" in seen["text"]
+    assert "patch lost-peers (on): a training task whose peer has died exits" in seen["text"]
 
 
 @pytest.mark.nightly

@@ -52,7 +52,7 @@ def trained(tmp_path_factory):
 def test_refused(trained, way):
     with pytest.raises(CompatError) as error:
         WAYS[way](model(trained, 5))
-    assert str(error.value).startswith(f"the checkpoint {trained}/model.ckpt-1 is of another model")
+    assert str(error.value).startswith(f"the checkpoint {trained}/model.ckpt-1 is of a different model")
     assert "found: net/bias is [2] there and [5] here; net/kernel is [3, 2] there and [3, 5] here" in str(error.value)
     assert isinstance(error.value, tf.errors.InvalidArgumentError)
     # The checkpoint is as it was.

@@ -44,7 +44,7 @@ def input_fn():
     return tf.data.Dataset.from_tensor_slices(([[1.0], [2.0]], [[1.0], [3.0]])).repeat().batch(2)
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
-assert saving_listeners.are_refused(strategy) and not saving_listeners.are_refused(None)
+assert saving_listeners.are_rejected(strategy) and not saving_listeners.are_rejected(None)
 config = tf.estimator.RunConfig(
     folder, save_checkpoints_steps=saves or None, save_checkpoints_secs=None, train_distribute=strategy)
 estimator = tf.estimator.Estimator(model_fn, config=config)
@@ -90,6 +90,6 @@ def test_to_the_end(trained):
 
 
 @pytest.mark.nightly
-def test_without_checkpoints_they_are_refused(trained):
+def test_without_checkpoints_they_are_rejected(trained):
     (text,) = trained(100, 0)
     assert "no checkpoints are saved" in text and "save_checkpoints_steps" in text

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat.patches.sync_replicas import _NotWaitedFor
+from estimator_pipeline.compat.patches.sync_replicas import _UnjoinedCoordinator
 
 tf = compat.install()
 
@@ -70,7 +70,7 @@ def test_a_copy_of_the_hook_is_reached_by_its_queue(queue, left_alone, logged):
 
 def test_an_error_of_the_thread_while_training_goes_on_is_told():
     coord = tf.train.Coordinator()
-    seen = _NotWaitedFor(coord)
+    seen = _UnjoinedCoordinator(coord)
     assert not seen.should_stop()
     try:
         raise ArithmeticError("planted")
@@ -85,13 +85,13 @@ def test_the_end_of_the_session_is_no_error():
     coord = tf.train.Coordinator()
     coord.request_stop()
     coord.join()
-    _NotWaitedFor(coord).request_stop(tf.errors.CancelledError(None, None, "Session::Close()"))
+    _UnjoinedCoordinator(coord).request_stop(tf.errors.CancelledError(None, None, "Session::Close()"))
 
 
 def test_only_the_thread_that_closes_the_queue_is_waited_for():
     coord = tf.train.Coordinator()
     runs, closes = threading.Event(), threading.Event()
-    seen = _NotWaitedFor(coord)
+    seen = _UnjoinedCoordinator(coord)
     threads = {
         "QueueRunnerThread-sync_token_q-sync_token_q_EnqueueMany": runs,
         "QueueRunnerThread-sync_token_q-close_on_stop": closes,

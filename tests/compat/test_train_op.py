@@ -95,7 +95,7 @@ def test_a_global_step_that_nothing_advances(tmp_path, warnings, use_resource):
         )
     # Its end is that of the data.
     estimator.train(one_weight.input_fn(tf, batches=3))
-    told = [one for one in warnings if "advances the global step" in one]
+    told = [one for one in warnings if "increments the global step" in one]
     assert len(told) == 1
     assert estimator.get_variable_value("global_step") == 0
 

@@ -383,7 +383,7 @@ def test_unknown_estimators_evaluate_themselves(trained):
     estimator.evaluate = lambda *args, **kwargs: {"own": 1}
     kept = RepeatedEvaluation(estimator, pixels)
     assert kept.evaluate("anything") == {"own": 1}
-    assert kept.rebuilds_because == "EstimatorV2 evaluates in its own way" and kept.graphs == 0
+    assert kept.rebuilds_because == "EstimatorV2 overrides methods of the evaluation" and kept.graphs == 0
 
 
 # -- the evaluator ----------------------------------------------------------------------------------------------------
@@ -690,7 +690,7 @@ def test_it_says_which_checkpoints_were_deleted_before_their_turn(training, warn
     assert "steps [20] were deleted before their evaluation" in warnings[0]
     assert "steps [40] were deleted" in warnings[1]
     assert "no checkpoint between steps 40 and 70, though one is written every 10 steps" in warnings[2]
-    assert all("Raise keep_checkpoint_max" in text for text in warnings)
+    assert all("Increase keep_checkpoint_max" in text for text in warnings)
 
 
 @pytest.mark.parametrize("options", [{"literal_delays": True, "throttle_secs": 0, "start_delay_secs": 0}])

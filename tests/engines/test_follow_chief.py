@@ -101,5 +101,5 @@ def test_the_word_of_an_earlier_run_is_none(tmp_path):
     chief = rendezvous(tmp_path, CHIEF)
     with chief.attending():
         chief.publish_status("running", from_step=40)
-    with pytest.raises(WaitError, match="where training goes on"):
+    with pytest.raises(WaitError, match="the step at which the chief resumes"):
         Follower(tmp_path, timeout=1.0).came_to()

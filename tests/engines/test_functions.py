@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from estimator_pipeline.errors import ConfigError, InputError
-from estimator_pipeline.job.user_code import call_function, load_function, place_in, refusal_in, told
+from estimator_pipeline.job.user_code import call_function, describe_error, load_function, place_in, refusal_in
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_two_modules_of_one_name_beside_two_files(tmp_path):
     )
     load_function(f"{a}/own_first.py:f", field="f")
     error = refused(f"{b}/own_second.py:f")
-    assert "imports 'own_shared', and another module of that name is loaded" in error.what
+    assert "imports 'own_shared', and a different module of that name is loaded" in error.what
     assert f"beside it {b}/own_shared.py; loaded {a}/own_shared.py" == error.found
     # One that is imported later counts as well.
     c = write(tmp_path / "c", own_third="def f():\n    import own_later\n", own_later="")
@@ -162,7 +162,7 @@ def test_an_error_in_a_module_beside_it_is_told_where_it_is(tmp_path, monkeypatc
 def test_a_program_that_ends_the_process(tmp_path):
     write(tmp_path, own_exits="import sys\nsys.exit(2)\n")
     error = refused(f"{tmp_path}/own_exits.py:f")
-    assert "ends the process when it is loaded" in error.what and "line 2" in error.found and "__main__" in error.hint
+    assert "exits the process when it is loaded" in error.what and "line 2" in error.found and "__main__" in error.hint
 
 
 def test_a_message_of_this_package_stays_as_it_is(tmp_path):
@@ -178,7 +178,7 @@ def test_a_message_of_this_package_stays_as_it_is(tmp_path):
         (":f", "':f' does not name a function"),
         ("own.py:", "'own.py:' does not name a function"),
         ("gone.py:f", "the file 'gone.py' does not exist"),
-        ("folder.py:f", "the file 'folder.py' is no file"),
+        ("folder.py:f", "the file 'folder.py' is not a file"),
         ("own_gone.mod:f", "the module 'own_gone.mod' cannot be found"),
         ("own.py:g", "own.py has no function 'g'"),
         ("own.py:f.g", "own.py has no function 'f.g'"),
@@ -264,7 +264,8 @@ def test_a_refusal_that_autograph_has_made_an_error_of_its_own_of():
 def test_what_was_raised_while_a_function_was_traced():
     """TensorFlow's message begins with the stack; the place is the last one that is somebody's own."""
     error = ValueError(TRACED)
-    assert told(error) == "ValueError: count: Tensor conversion requested dtype int64 for Tensor with dtype int32"
+    expected = "ValueError: count: Tensor conversion requested dtype int64 for Tensor with dtype int32"
+    assert describe_error(error) == expected
     assert place_in(error) == "/home/me/train.py, line 58"
-    assert told(ValueError("in user code:\n\n    and nothing of the kind")) == "ValueError: in user code:"
-    assert told(ValueError("in user code:\n\n    KeyError: 'age'\n")) == "KeyError: 'age'", "without a stack"
+    assert describe_error(ValueError("in user code:\n\n    and nothing of the kind")) == "ValueError: in user code:"
+    assert describe_error(ValueError("in user code:\n\n    KeyError: 'age'\n")) == "KeyError: 'age'", "without a stack"

@@ -416,7 +416,7 @@ def test_own_callbacks_that_are_none(run, tmp_path, name, says):
 )
 def test_a_path_that_names_a_value_that_is_not_there(run, tmp_path, settings, names_one, values):
     section = ", ".join(settings).replace("X", str(tmp_path / "best"))
-    with pytest.raises(ConfigError, match="and no such value is there when it is saved") as error:
+    with pytest.raises(ConfigError, match="and no such value is logged when it is saved") as error:
         run(f"keras.model_checkpoint={{{section}}}")
     assert f"names {names_one}" in error.value.what and values in error.value.found
     assert not names(tmp_path / "model")
@@ -428,17 +428,17 @@ def test_a_path_of_values_that_are_there(run, tmp_path, warnings):
     run(f"keras.model_checkpoint={{path: '{path}'}}", rate, "eval.during_training=true")
     found = names(tmp_path / "best")
     assert len(found) == 2 and found[0].startswith("01_0.") and found[0].endswith("_0.0")
-    assert not [line for line in warnings if "replaces the one before" in line]
+    assert not [line for line in warnings if "overwrites the previous one" in line]
 
 
 def test_one_file_for_all_saves_is_said_once(run, tmp_path, warnings):
     path = tmp_path / "newest" / "ckpt"
     run(f"keras.model_checkpoint={{path: '{path}'}}")
     assert names(path.parent) == ["ckpt"]
-    told = [line for line in warnings if "replaces the one before" in line]
+    told = [line for line in warnings if "overwrites the previous one" in line]
     assert told == [
-        f"keras.model_checkpoint.path is {path}, without {{epoch}}: each save replaces the one before, and the newest "
-        "alone is kept"
+        f"keras.model_checkpoint.path is {path}, without {{epoch}}: each save overwrites the previous one, and only "
+        "the newest is kept"
     ]
 
 
@@ -454,15 +454,15 @@ def test_an_empty_folder_of_backups_is_taken_away(run, tmp_path):
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ("model_checkpoint={path: 'a/{}'}", "this path cannot be filled in: a field in braces has no name"),
+        ("model_checkpoint={path: 'a/{}'}", "this path cannot be formatted: a field in braces has no name"),
         ("model_checkpoint={path: 'a/{0}'}", "a field in braces has no name"),
-        ("model_checkpoint={path: 'a/{epoch'}", "this path cannot be filled in"),
-        ("model_checkpoint={path: 'a/{epoch:zz}'}", "this path cannot be filled in"),
-        ("model_checkpoint={path: 'a/{epoch.nothing}'}", "this path cannot be filled in"),
-        ("model_checkpoint={path: 'a/{step}'}", "there is no {step} for a path here"),
-        ("model_checkpoint={path: 'a/{batch}'}", "there is no {batch} for a path here"),
+        ("model_checkpoint={path: 'a/{epoch'}", "this path cannot be formatted"),
+        ("model_checkpoint={path: 'a/{epoch:zz}'}", "this path cannot be formatted"),
+        ("model_checkpoint={path: 'a/{epoch.nothing}'}", "this path cannot be formatted"),
+        ("model_checkpoint={path: 'a/{step}'}", "{step} is not available for this path"),
+        ("model_checkpoint={path: 'a/{batch}'}", "{batch} is not available for this path"),
         ("chief_checkpoint={path: 'a/{batch}'}", "allowed: {epoch}, {step}"),
-        ("chief_checkpoint={path: 'a/{loss}'}", "there is no {loss} for a path here"),
+        ("chief_checkpoint={path: 'a/{loss}'}", "{loss} is not available for this path"),
     ],
 )
 def test_paths_are_looked_at_when_the_job_is_loaded(section, says):
@@ -476,7 +476,7 @@ def test_paths_are_looked_at_when_the_job_is_loaded(section, says):
 def test_the_engine_estimator_says_that_the_section_means_nothing_there(run, warnings):
     run("run.engine=estimator", "train.max_steps=2", "keras.print_learning_rate=true", "keras.backup={every: 3}")
     told = [line for line in warnings if "section keras" in line]
-    assert told == ["The engine estimator reads nothing of the section keras: backup, print_learning_rate"]
+    assert told == ["The engine estimator ignores the section keras: backup, print_learning_rate"]
 
 
 BAD = [

@@ -92,7 +92,7 @@ def test_the_same_run_with_fewer_executions(train, native, engine, strategy):
     [
         (
             ["model.name=dnn", "model.params={dropout: 0.5}", "run.seed=null"],
-            "draws random numbers from a stream of its own",
+            "draws random numbers from a stateful generator",
         ),
         (["keras.model_checkpoint={every: 7}"], "the callback .* may want to see every step"),
         (["keras.backup={every: epoch}"], "a backup is kept"),

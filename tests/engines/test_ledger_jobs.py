@@ -76,4 +76,4 @@ def test_parameter_servers_promise_no_epochs(launch):
     report = ledger.check(found)
     assert report.well, str(report)
     assert {share.task: share.steps for share in report.shares} == made
-    assert "nothing is promised of an epoch" in str(report)
+    assert "epochs are not guaranteed" in str(report)

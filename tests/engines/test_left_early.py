@@ -50,6 +50,6 @@ run: {model_dir: model}
     done = call("train", "job.yaml", cwd=tmp_path, env={"ESTIMATOR_PIPELINE_PROGRESS": str(tmp_path / "told")})
     sys.modules.pop("own", None)
     assert done.returncode == 1, done.stderr
-    assert "error: the process was ended before the end of training, by a call of sys.exit(0)" in done.stderr
+    assert "error: sys.exit(0) was called before the end of training" in done.stderr
     assert "own.py, line 6: sys.exit(0)" in done.stderr
     assert "result" not in [event["event"] for event in _told(tmp_path / "told")]

@@ -105,10 +105,10 @@ def test_what_an_own_input_function_gives_is_not_known(job, tmp_path):
     ("params", "message"),
     [
         ({"input_shape": [28, 28, 1]}, r"input_shape \[28, 28, 1\] of the model 'cnn'.*\n.*shape \[8, 8, 1\]"),
-        ({"input_shape": 64}, "input_shape 64 of the model 'cnn' is no shape"),
-        ({"input_shape": [8, "8", 1]}, r"input_shape \[8, '8', 1\] of the model 'cnn' is no shape"),
+        ({"input_shape": 64}, "input_shape 64 of the model 'cnn' is not a shape"),
+        ({"input_shape": [8, "8", 1]}, r"input_shape \[8, '8', 1\] of the model 'cnn' is not a shape"),
         ({"classes": 9}, r"'cnn' has 9 classes.*\n.*labels from 0 to 9"),
-        ({"classes": [10]}, r"classes \[10\] of the model 'cnn' is no number of classes"),
+        ({"classes": [10]}, r"classes \[10\] of the model 'cnn' is not a number of classes"),
     ],
 )
 def test_params_that_do_not_fit_the_data_are_refused(job, params, message):
@@ -158,17 +158,17 @@ def test_several_features_are_refused(job, tmp_path):
 
 def test_columns_that_the_data_do_not_give_are_refused(job, tmp_path):
     columns = {"numeric": ["a"], "categorical": {"b": 3}}
-    with pytest.raises(ConfigError, match=r"the data do not give: a, b .*\n.*of the data: image"):
+    with pytest.raises(ConfigError, match=r"the data do not have: a, b .*\n.*of the data: image"):
         params_of(job("digits", {"name": "wide_deep", "params": columns}))
     shapes = {"a": [], "b": [1], "c": [7]}
     assert model_fns.for_data("wide_deep", columns, shapes=shapes) == columns
-    with pytest.raises(ConfigError, match="its column 'c'") as caught:
+    with pytest.raises(ConfigError, match="the column 'c'") as caught:
         model_fns.for_data("wide_deep", {"numeric": ["c"]}, shapes=shapes)
     assert (caught.value.code, caught.value.found) == ("model/features-mismatch", "records of the shape [7]")
 
 
 def test_text_to_a_model_that_takes_numbers_is_refused():
-    with pytest.raises(ConfigError, match="'dnn' takes numbers, and the data give text: city"):
+    with pytest.raises(ConfigError, match="'dnn' takes numbers, but the data have text: city"):
         model_fns.for_data("dnn", {}, shapes={"city": []}, text=["city"])
     # A column of the data that the model does not take may be of any type.
     columns = {"numeric": ["a"]}
@@ -178,7 +178,7 @@ def test_text_to_a_model_that_takes_numbers_is_refused():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({}, "wide_deep was given no columns"),
+        ({}, "wide_deep needs columns"),
         ({"numeric": "age"}, "are a list of names"),
         ({"numeric": [1]}, "are a list of names"),
         ({"categorical": ["occupation"]}, r"mapping of names to numbers of ids .*\n.*categorical \['occupation'\]"),

@@ -68,7 +68,7 @@ def test_the_parity_of_both(job, run_python):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["model.loss=mse"], "model.loss: the model has several outputs, and each has its own"),
+        (["model.loss=mse"], "model.loss: the model has several outputs, and each needs a separate value"),
         (["input.label_key=kind"], "model.outputs.sign: there are no labels for this output"),
         (["input.label_key=[kind, kind]"], "input.label_key: a label is named twice"),
         (

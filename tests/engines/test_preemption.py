@@ -66,7 +66,7 @@ def test_signals():
 def test_seconds(given):
     assert seconds_of({}) == PREEMPTION_SECS
     assert seconds_of({"ESTIMATOR_PIPELINE_PREEMPTION_SECS": "90"}) == 90
-    with pytest.raises(ConfigError, match="is no number of seconds above 0"):
+    with pytest.raises(ConfigError, match="is not a number of seconds above 0"):
         seconds_of({"ESTIMATOR_PIPELINE_PREEMPTION_SECS": given})
 
 

@@ -348,7 +348,7 @@ def test_a_peer_that_goes_away_is_noticed(monkeypatch):
     watch = PeerWatch(Task("chief"), address, grace=0.2)
     watch.check("a checkpoint")
     server.close()
-    with pytest.raises(WaitError, match=f"chief:0 at {address} is gone.*waited on for a checkpoint"):
+    with pytest.raises(WaitError, match=f"chief:0 at {address} is gone.*waited for a checkpoint"):
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             watch.check("a checkpoint")

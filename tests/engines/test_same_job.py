@@ -71,7 +71,7 @@ def told(monkeypatch):
         monkeypatch.setattr(
             coordination,
             "exchange",
-            lambda key, value, *, own, tasks, timeout: {
+            lambda key, value, *, task, tasks, timeout: {
                 name: same_job.document(*one) for name, one in zip(tasks, documents, strict=True)
             },
         )

@@ -349,7 +349,7 @@ def counts_by_two(features, labels, mode):
 
 @pytest.mark.gate(
     "auto-options0-the hook Looks may want to see every step",
-    "auto-options1-the step has an operation with a state of its own (RandomUniform)",
+    "auto-options1-the step has an operation with internal state (RandomUniform)",
     "auto-options2-the global step is 2 after step 1",
 )
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def counts_by_two(features, labels, mode):
         ({"hooks": [Looks()]}, "the hook Looks may want to see every step"),
         (
             {"model": "dnn", "params": {"dropout": 0.5}, "config": {"seed": None}},
-            "the step has an operation with a state of its own (RandomUniform)",
+            "the step has an operation with internal state (RandomUniform)",
         ),
         ({"model_fn": counts_by_two}, "the global step is 2 after step 1"),
     ],

@@ -145,7 +145,7 @@ def test_where_no_checkpoint_is_whole_training_does_not_begin_at_0(model_dir):
         path.write_bytes(b"")
     with pytest.raises(TaskFailedError, match=r"no checkpoint in .* can be restored") as failed:
         run(model_dir, max_steps=20)
-    assert "model.ckpt-10" in str(failed.value) and "give another model_dir" in str(failed.value)
+    assert "model.ckpt-10" in str(failed.value) and "use a different model_dir" in str(failed.value)
 
 
 def test_without_a_state_file_training_begins_anew_and_says_so(model_dir, logged):
@@ -475,7 +475,7 @@ def test_what_cannot_be_read_is_not_taken_for_nothing(model_dir, content, logged
         run(model_dir, max_steps=15)
     assert "--accept-changes" in str(refused.value)
     assert run(model_dir, max_steps=15, accept_changes=True).global_step == 15
-    assert "training goes on with what is given now" in logged.text
+    assert "training resumes with the current settings" in logged.text
 
 
 @pytest.mark.parametrize(

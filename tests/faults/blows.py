@@ -29,7 +29,7 @@ PREEMPTED, BAD_INPUT = 75, 2
 # After how long a silence a peer is lost, among tasks that are started by hand: TensorFlow's own is no shorter.
 GRACE_SECS = 10
 # What a task says of a peer that it has lost.
-LOST = r"{0} at \S+ (is gone|stands still)|training failed on {0}: "
+LOST = r"{0} at \S+ (is gone|hangs)|training failed on {0}: "
 # What one worker is started with, and the other is not.
 SKEWS = ("model.optimizer.learning_rate=0.5", "input.seed=9", "train.max_steps=77777")
 

@@ -328,11 +328,11 @@ def test_k3_the_hint_is_filled_in_by_the_strategy(tf, tmp_path, environ, memory_
         for (x, label), (other_x, other_label) in zip(got, own, strict=True):
             assert label.numpy().tolist() == other_label.numpy().tolist()
             assert np.array_equal(x, other_x) and np.array_equal(x[:, 0], label.numpy() * 10)
-    with pytest.raises(InputError, match="nobody fills the hint in"):
+    with pytest.raises(InputError, match="TensorFlow does not apply the hint"):
         data.train_input_fn(context(tf, 2, 0))
     text = data.describe(2)
-    assert "policy hint: asked for" in text and "pipeline 1: record 1 of each 2 in turn" in text
-    assert "promised: what a step reads depends on the seed and the step alone" in text
+    assert "policy hint: set explicitly" in text and "pipeline 1: record 1 of each 2 in turn" in text
+    assert "guaranteed: the records of a step depend only on the seed and the step" in text
 
 
 def test_k3_a_finite_stream_by_the_hint_ends_with_its_full_steps(tf):
@@ -342,7 +342,7 @@ def test_k3_a_finite_stream_by_the_hint_ends_with_its_full_steps(tf):
         label for batch in strategy.experimental_distribute_dataset(data.train_input_fn()) for label in batch[1].numpy()
     ]
     assert len(read) == len(set(read)) == 96
-    with pytest.raises(InputError, match="cannot share out a smaller last batch"):
+    with pytest.raises(InputError, match="cannot shard a smaller last batch"):
         inputs.from_arrays(arrays(), global_batch_size=12, shard_policy="hint", epochs=1, drop_remainder=False)
 
 
@@ -444,10 +444,10 @@ def test_describe_says_who_reads_what_why_and_what_is_not_promised(tf, tmp_path,
         train=paths, features=SPEC, global_batch_size=12, memory_limit=0, shard_policy="file", environ=environ
     )
     text = data.describe(2)
-    assert "pipeline 0: 2 file(s) with 60 records of its own: part-0.tfrecord" in text
+    assert "pipeline 0: 2 file(s) with 60 records: part-0.tfrecord" in text
     assert "records of the smaller ones come up to 1.50 times as often" in text
-    assert "another number shares the files anew" in text
-    assert "not promised" in data.describe(2, asynchronous=True)
+    assert "a different number shards the files differently" in text
+    assert "not guaranteed" in data.describe(2, asynchronous=True)
     finite = inputs.from_arrays(arrays(), global_batch_size=12, epochs=1)
     assert "8 full steps, 4 record(s) at the end fill no batch and are dropped" in finite.describe()
     kept = inputs.from_arrays(arrays(), global_batch_size=12, epochs=1, drop_remainder=False)
@@ -620,7 +620,7 @@ REFUSED = {
     "a directory": (lambda tf, p: _tfrecord(tf, p, train=str(p)), "a directory"),
     "a pattern without matches": (lambda tf, p: _tfrecord(tf, p, train=f"{p}/*.tfr"), "the folder is there"),
     "a pattern in no folder": (lambda tf, p: _tfrecord(tf, p, train=f"{p}/x/*"), "there is no folder"),
-    "no files": (lambda tf, p: _tfrecord(tf, p, train=[]), "No training files were given"),
+    "no files": (lambda tf, p: _tfrecord(tf, p, train=[]), "There are no training files"),
     "neither": (lambda tf, p: _tfrecord(tf, p), "give train=, eval=, or both"),
     "twice": (lambda tf, p: _tfrecord(tf, p, train=[_file(p, "a", "")] * 2), "named twice"),
     "remote": (lambda tf, p: _tfrecord(tf, p, train="gs://b/x"), "copy the files to a local disk"),
@@ -652,7 +652,7 @@ REFUSED = {
     ),
     "no Example": (
         lambda tf, p: _tfrecord(tf, p, train=_record(tf, p, b"\xff\xff\xff")),
-        "A record is no tf.train.Example",
+        "A record is not a tf.train.Example",
     ),
     "a feature missing": (
         lambda tf, p: _tfrecord(
@@ -679,7 +679,7 @@ REFUSED = {
         lambda tf, p: _tfrecord(
             tf, p, train=write_examples(tf, p / "a", range(2)), features={"x": "int64[2]", "label": "int64"}
         ),
-        "record 0 holds float32, the spec says int64",
+        "record 0 has float32, the spec has int64",
     ),
     "another size": (
         lambda tf, p: _tfrecord(
@@ -697,7 +697,7 @@ REFUSED = {
     ),
     "a weight that is the label": (
         lambda tf, p: _tfrecord(tf, p, train=write_examples(tf, p / "a", range(2)), weight_key="label"),
-        "'label' is a label, and cannot be the records' weight as well",
+        "'label' is a label and cannot be the record weight as well",
     ),
     "no such weight": (
         lambda tf, p: _tfrecord(tf, p, train=write_examples(tf, p / "a", range(2)), weight_key="w"),
@@ -711,7 +711,7 @@ REFUSED = {
     "csv: no number": (lambda tf, p: _csv(p, "x,label\n1,2\nabc,3\n"), "t.csv, line 3: 'abc'"),
     "csv: a fraction": (
         lambda tf, p: _csv(p, "x,label\n1.5,2\n", columns={"x": "int64", "label": "int64"}),
-        "A cell of the column 'x' is no int64",
+        "A cell of the column 'x' is not of type int64",
     ),
     "csv: too large": (
         lambda tf, p: _csv(p, "x,label\n3000000000,2\n", columns={"x": "int32", "label": "int64"}),
@@ -742,11 +742,11 @@ REFUSED = {
     "no data": (lambda tf, p: inputs.from_arrays(global_batch_size=1), "from_arrays got no data"),
     "objects": (
         lambda tf, p: inputs.from_arrays((np.array([{}, {}]), np.zeros(2)), global_batch_size=1),
-        "is no array of records",
+        "is not an array of records",
     ),
     "unlike": (
         lambda tf, p: inputs.from_arrays(XY, (np.zeros((4, 3)), np.zeros(4)), global_batch_size=1),
-        "Training and evaluation data do not look alike",
+        "Training and evaluation data have different structures",
     ),
     "no batch": (lambda tf, p: inputs.from_arrays(XY), "needs global_batch_size"),
     "misspelt": (
@@ -765,7 +765,7 @@ REFUSED = {
     "scale": (lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, scale="1/16"), "scale=1/16"),
     "scale of none": (
         lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, scale={"x": 2.0}),
-        "scale names the feature 'x'",
+        "scale names the unknown feature 'x'",
     ),
     "transform": (
         lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, transform=lambda f, y: f).train_input_fn(),

@@ -90,7 +90,7 @@ def test_by_the_command_line(inspect, place):
     done = inspect("job.yaml", "--steps", "1:2", "--picture", "out/who.svg", "--set", "input.shuffle=false")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[0].startswith("training: training arrays, 50 records")
-    assert "promised: what a step reads depends on the seed and the step alone" in done.stdout
+    assert "guaranteed: the records of a step depend only on the seed and the step" in done.stdout
     assert "   2      1  12-17     18-23" in done.stdout
     picture = (place / "out" / "who.svg").read_text()
     assert picture.startswith("<?xml") and "the picture is in out/who.svg" in done.stderr
@@ -118,8 +118,8 @@ def test_a_ledger_without_a_job_needs_no_tensorflow(inspect, place):
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[:6] == [
         "ledger: 2 run(s), 4 file(s); steps 1 to 20 count",
-        "run 1: 2 worker(s), steps 1 to 12, broke off, or goes on; up to 10 count",
-        "run 2: 2 worker(s), steps 11 to 20, ended; all count",
+        "run 1: 2 worker(s), steps 1 to 12, interrupted, or still running; up to 10 count",
+        "run 2: 2 worker(s), steps 11 to 20, completed; all count",
         "worker:0: 20 steps, 120 records (50.0%), 2 attempt(s); 2 further steps were done again",
         "worker:1: 20 steps, 120 records (50.0%), 2 attempt(s); 2 further steps were done again",
         "all is well",
@@ -138,7 +138,7 @@ def test_a_ledger_that_is_not_well(inspect, place):
     train(place / "ledger", 12, spoil=lambda worker, step, ids: facts(2, 0)[0].ids(step - 1))
     done = inspect("--ledger", "ledger")
     assert done.returncode == 1 and done.stderr == ""
-    assert "found: worker:1 did not read what is its own at the steps 1 to 12" in done.stdout
+    assert "found: worker:1 did not read its records at the steps 1 to 12" in done.stdout
     assert done.stdout.rstrip().endswith("finding(s)")
 
 
@@ -149,7 +149,7 @@ def test_a_ledger_of_another_job(inspect, place):
     assert done.returncode == 1, done.stderr[-3000:]
     found = json.loads(done.stdout)["check"]["findings"]
     texts = [finding["text"] for finding in found if finding["kind"] == "data"]
-    assert "the ledger was written with seed 4, and the job says 3" in texts
+    assert "the ledger was written with seed 4, but the job has 3" in texts
 
 
 @pytest.mark.nightly
@@ -164,7 +164,7 @@ def test_data_of_a_program_are_counted(inspect, place):
         stream(step == 0, [prints[:4] if step % 2 else prints[4:8]])
         writer.step()
     writer.end()
-    assert inspect("--ledger", "ledger").returncode == 0, "nothing is known to be missing"
+    assert inspect("--ledger", "ledger").returncode == 0, "missing records cannot be detected"
     done = inspect("--ledger", "ledger", "--input-fn", "program.py:input_fn")
     assert done.returncode == 1, done.stderr[-3000:]
     assert "12 record(s) were never read, in 1.20 epochs" in done.stdout
@@ -173,15 +173,15 @@ def test_data_of_a_program_are_counted(inspect, place):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "inspect was given nothing to look at"),
-        (["job.yaml", "--input-fn", "program.py:input_fn"], "was given the job file job.yaml and --input-fn"),
-        (["job.yaml", "--steps", "9:3"], "--steps '9:3' names no steps"),
-        (["job.yaml", "--count-data"], "--count-data is for the check of a ledger"),
+        ([], "inspect needs a job file, an input function or a ledger"),
+        (["job.yaml", "--input-fn", "program.py:input_fn"], "cannot combine the job file job.yaml with --input-fn"),
+        (["job.yaml", "--steps", "9:3"], "--steps '9:3' is not a range of steps"),
+        (["job.yaml", "--count-data"], "--count-data requires a ledger"),
         (["--ledger", "nowhere"], "there is no ledger in nowhere"),
-        (["--ledger", "ledger", "--set", "input.seed=3"], "--set input.seed=3 changes a job file"),
+        (["--ledger", "ledger", "--set", "input.seed=3"], "--set input.seed=3 requires a job file"),
         (["--ledger", "ledger", "--picture", "who.bmp"], "a picture cannot be written as who.bmp"),
         (["--ledger", "ledger", "--steps", "90:99", "--picture", "who.png"], "there is no step to draw"),
-        (["--input-fn", "program.py:tensors"], "the input function gives no dataset"),
+        (["--input-fn", "program.py:tensors"], "the input function returns no dataset"),
         (["--input-fn", "program.py:nothing"], "has no function 'nothing'"),
     ],
 )

@@ -86,7 +86,7 @@ def test_d5_each_worker_opens_its_own_part_alone(tf, tmp_path, environ):
     seen = [sorted(rows(data.train_input_fn(tf.distribute.InputContext(2, worker, 2)))) for worker in (0, 1)]
     assert seen == [list(range(0, 24, 2)), list(range(1, 24, 2))]
     text = data.describe(2)
-    assert "pipeline 1: 1 file(s) with 12 records of its own: train-00001-of-00002.tfrecord" in text
+    assert "pipeline 1: 1 file(s) with 12 records: train-00001-of-00002.tfrecord" in text
 
 
 def test_lists_of_any_length_and_keys_are_kept(tf, tmp_path, environ):
@@ -117,10 +117,10 @@ def bad_folder(source, folder):
 
 
 BAD = [
-    (bad_folder, ["there already, and not empty", "there", "name a new folder"]),
+    (bad_folder, ["exists and is not empty", "there", "name a new folder"]),
     (lambda s, f: inputs.partition(s, f / "x", parts=0), ["records cannot be written as 0 parts", "1 to 23"]),
     (lambda s, f: inputs.partition(s, f / "x", parts=24), ["as 24 parts", "a whole number from 1 to 23"]),
-    (lambda s, f: inputs.from_partition(f, global_batch_size=2), ["no folder that inputs.partition", "from_tfrecord"]),
+    (lambda s, f: inputs.from_partition(f, global_batch_size=2), ["not a folder of inputs.partition", "from_tfrecord"]),
 ]  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def test_a_part_that_was_cut_is_noticed(tf, tmp_path, environ):
     first = tmp_path / "parts" / "train-00000-of-00002.tfrecord"
     second = tmp_path / "parts" / "train-00001-of-00002.tfrecord"
     first.write_bytes(first.read_bytes() + second.read_bytes())
-    with pytest.raises(InputError, match="is not as it was written") as told:
+    with pytest.raises(InputError, match="has changed since it was written") as told:
         inputs.from_partition(tmp_path / "parts", global_batch_size=4, environ=environ)
     assert "8 records, 4 in partition.json" in str(told.value)
 

@@ -128,7 +128,7 @@ def test_an_index_of_another_file_of_the_same_size_is_refused_when_it_is_read(tm
     (tmp_path / "a.idx").write_text("0 21\n21 19\n")
     files = IndexedTFRecords([path], compression="", cache=None, memory_limit=0)
     assert files.count(path) == 2
-    with pytest.raises(InputError, match="at byte 0 begins no record of 5 bytes"):
+    with pytest.raises(InputError, match="there is no record of 5 bytes at byte 0"):
         files.read(path, np.array([0]))
 
 
@@ -155,7 +155,7 @@ def test_a_pattern_means_the_data(tmp_path):
     other = write(tmp_path / "train-2.idx", b"two")  # no index: there is no train-2
     for path in paths:
         write_index(path)
-    assert find_files(str(tmp_path / "train-*"), what="training") == (*paths, other)
+    assert find_files(str(tmp_path / "train-*"), kind="training") == (*paths, other)
 
 
 def test_the_command(tmp_path):
@@ -167,7 +167,7 @@ def test_the_command(tmp_path):
         f"{tmp_path}/a.tfrecord.idx: 2 records", f"{tmp_path}/b.tfrecord.idx: 2 records", "2 files: 4 records",
     ]  # fmt: skip
     again = CliRunner().invoke(app, ["index", f"{tmp_path}/a.tfrecord"])
-    assert again.stdout == f"{tmp_path}/a.tfrecord.idx: 2 records, was there\n"
+    assert again.stdout == f"{tmp_path}/a.tfrecord.idx: 2 records, up to date\n"
 
 
 @pytest.mark.parametrize("name", ["a.tfrecord.gz", "there-is-none", "cut"])

@@ -62,7 +62,7 @@ REFUSED = [
 def test_seconds_of_every_command(command, option, value):
     done = CliRunner().invoke(cli.app, [*command.split(), option, value])
     assert done.exit_code == 2 and not isinstance(done.exception, ValueError)
-    assert f"error: {option} is {float(value)}, which is no number of seconds" in done.output
+    assert f"error: {option} is {float(value)}, which is not a number of seconds" in done.output
 
 
 def test_no_option_of_seconds_is_forgotten():

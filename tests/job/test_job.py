@@ -194,8 +194,8 @@ def test_every_schedule(text, job_file):
         ("{name: adamw, exclude_from_weight_decay: [bias], options: {beta1: 0.8}, warmup_steps: 10}", None),
         ("{name: momentum, weight_decay: 0.01, exclude_from_weight_decay: [bias], warmup_steps: 10}", None),
         ("{weight_decay: -1}", "weight_decay"),
-        ("{name: ftrl, weight_decay: 0.1}", "ftrl works out each weight anew"),
-        ("{exclude_from_weight_decay: [bias]}", "nothing decays"),
+        ("{name: ftrl, weight_decay: 0.1}", "ftrl recomputes each weight"),
+        ("{exclude_from_weight_decay: [bias]}", "there is no weight decay"),
         ("{gradient_accumulation_steps: 4, warmup_steps: 10}", None),
         ("{gradient_accumulation_steps: 0}", "gradient_accumulation_steps"),
         ("{warmup_steps: -1}", "warmup_steps"),
@@ -336,14 +336,14 @@ STRATEGY_CASES = [
     (["run.train_distribute=parameter_server"], "needs a parameter server"),
     (["cluster.ps=1"], "uses no parameter servers"),
     # One process or several.
-    (["run.train_distribute=none"], "trains in one process, and the cluster has 2"),
+    (["run.train_distribute=none"], "trains in one process, but the cluster has 2"),
     (["run.train_distribute=one_device"], "trains in one process"),
     (["run.train_distribute=mirrored", "cluster.workers=1", "cluster.chief=true"], "trains in one process"),
     (["run.train_distribute=mirrored", "cluster.workers=1"], None),
     (["cluster.workers=1"], None),
     (
         ["run.train_distribute=one_device", "cluster.workers=1", "run.num_devices=2"],
-        "on one device, and 2 are given",
+        "on one device, but 2 are configured",
     ),
     # Batches.
     (["cluster.workers=3"], "such as 63 or 66"),
@@ -360,21 +360,21 @@ STRATEGY_CASES = [
     ),
     (["input.global_batch_size=1"], "to a multiple of 2, such as 2."),
     # Evaluation.
-    (["run.eval_distribute=multi_worker_mirrored"], "the evaluator evaluates, which is one process"),
+    (["run.eval_distribute=multi_worker_mirrored"], "the evaluator evaluates in one process"),
     (
         ["run.eval_distribute=parameter_server", "cluster.evaluator=false"],
-        "the chief evaluates, which is one",
+        "the chief evaluates in one",
     ),
     (["run.eval_distribute=mirrored"], None),
-    (["eval.during_training=true"], "the chief need not"),
+    (["eval.during_training=true"], "the chief must not"),
     (["eval.during_training=true", "cluster.evaluator=false"], None),
     # Dialects.
-    (["cluster.dialect=master", "cluster.evaluator=false"], "another name for the chief"),
+    (["cluster.dialect=master", "cluster.evaluator=false"], "renames the chief"),
     (["cluster.dialect=master", "cluster.evaluator=false", "cluster.workers=1", "cluster.chief=true"], None),
     (["cluster.dialect=evaluator_in_cluster"], None),
     (["cluster.dialect=evaluator_in_cluster", "cluster.evaluator=false"], "needs an evaluator"),
     # Fields of one section.
-    (["run.save_checkpoints_secs=5"], "cannot save by the clock"),
+    (["run.save_checkpoints_secs=5"], "cannot save checkpoints by time"),
     (["run.devices=[a]", "run.num_devices=1"], "by name and by number"),
     (["model.clip_norm=1", "model.clip_value=1"], "clipped twice"),
     (["model.export.signatures=[predict, predict]"], "named twice"),
@@ -385,7 +385,7 @@ STRATEGY_CASES = [
     (["input.worker_seeds=distinct"], "worker_seeds distinct with shard_policy auto"),
     (["input.worker_seeds=distinct", "input.shard_policy=off"], None),
     (["input.worker_seeds=distinct", "input.shuffle=false"], "do nothing without a shuffle"),
-    (["model.optimizer.learning_rate={kind: piecewise, boundaries: [5, 2], values: [1, 2]}"], "do not rise"),
+    (["model.optimizer.learning_rate={kind: piecewise, boundaries: [5, 2], values: [1, 2]}"], "not increasing"),
     (
         ["model.optimizer.learning_rate={kind: piecewise, boundaries: [5, 2], values: [1, 2]}"],
         "2 boundaries need 3",

@@ -361,10 +361,10 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
 
 def test_a_training_that_has_ended_has_not_failed_for_want_of_room():
     """Its output, which a launcher writes to the same disk as its steps, is lost, and nothing else."""
-    code = "from estimator_pipeline.cli.train import _tell\n_tell('12 steps')\n_tell('again')\n"
+    code = "from estimator_pipeline.cli.train import _print_result\n_print_result('12 steps')\n_print_result('again')\n"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT
         )
     assert done.returncode == 0, done.stderr
-    assert "Training has ended well, and its result cannot be written to standard output: No space" in done.stderr
+    assert "Training is complete, but its result cannot be written to standard output: No space" in done.stderr

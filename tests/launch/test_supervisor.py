@@ -937,9 +937,9 @@ def test_the_run_id_of_a_job_on_several_machines_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["supervise"], "supervise was given no command."),
+        (["supervise"], "supervise needs a command."),
         (["supervise", "--", "no-such-program"], "The command 'no-such-program' cannot be run."),
-        (["supervise", "--watch", "x", "--", "true"], "--watch x has no deadline."),
+        (["supervise", "--watch", "x", "--", "true"], "--watch x needs a timeout."),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(arguments, message):

@@ -73,7 +73,7 @@ def test_a_job_with_open_fields_is_refused_by_name_and_a_completed_one_loads(exa
         load_job(example.golden)
     names = [".".join(map(str, path)) for path in made.placeholders]
     for name in names:
-        assert f"{name}: the value is still to be given." in str(caught.value)
+        assert f"{name}: the value is missing." in str(caught.value)
     assert "found: ???" in str(caught.value) and "line" in str(caught.value)
     needed = {*names, "input.name"} if "input.source" in names else set(names)
     settings = [f"{name}={value}" for name, value in GIVEN.items() if name in needed]

@@ -33,8 +33,8 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         (b"\x80\x04\x95\x1c\x00", ["is not UTF-8 text", "at byte 0", "pickle"]),
         ("a: 1\n".encode("utf-16"), ["is not UTF-8 text"]),
         (b"a: 1\nb: \x00\n", ["is no text: line 2 holds a byte 0"]),
-        ('{"model_dir": "x",\n "model_dir": "y"}', ["line 2: the key 'model_dir' stands twice", "line 1"]),
-        ("trainingInput:\n  region: a\n  region: b\n", ["line 3", "the key 'region' stands twice"]),
+        ('{"model_dir": "x",\n "model_dir": "y"}', ["line 2: the key 'model_dir' appears twice", "line 1"]),
+        ("trainingInput:\n  region: a\n  region: b\n", ["line 3", "the key 'region' appears twice"]),
         ('{"a": 1,\n "b": }', ["line 2, column 7: this is not JSON: '}' begins no value"]),
         ('{"a": 1\n "b": 2}', ["line 2, column 2", "a comma or a closing brace is missing"]),
         ('{"a": "x\ny"}', ["line 1", "this is not JSON: invalid control character"]),
@@ -147,7 +147,7 @@ def test_any_text_comes_through(tmp_path, text):
     if text == "???":
         made = converted(path, wanted="hparams_json", settings=settings)
         (tmp_path / "job.yaml").write_text(made.text)
-        with pytest.raises(ConfigError, match=r"model\.params\.x: the value is still to be given"):
+        with pytest.raises(ConfigError, match=r"model\.params\.x: the value is missing"):
             load_job(tmp_path / "job.yaml")
         return
     made = converted(path, wanted="hparams_json", settings=settings)
@@ -238,6 +238,6 @@ def test_damaged_files_are_refused_or_converted_whole(example, tmp_path):
             continue
         outcomes["converted"] += 1
         (tmp_path / "job.yaml").write_text(made.text)
-        with pytest.raises(ConfigError, match="the value is still to be given"):
+        with pytest.raises(ConfigError, match="the value is missing"):
             load_job(tmp_path / "job.yaml")
     assert outcomes["refused"] and outcomes["converted"], outcomes

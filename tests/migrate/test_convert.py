@@ -506,7 +506,7 @@ def test_a_dry_run_prints_a_diff_and_writes_nothing(program, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["trainer"], "there is no --output"),
+        (["trainer"], "--output is missing"),
         (["nowhere", "--output", "out"], "nowhere: there is no such file or folder"),
         (["trainer", "--output", "there"], "--output there is there already"),
         (["trainer", "--output", "trainer"], "--output trainer: the program itself lies there"),

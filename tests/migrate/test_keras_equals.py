@@ -233,6 +233,11 @@ def test_a_conversion_and_its_proof(data, tmp_path, capsys):
         ("import absent_module", [], "cannot be imported: ModuleNotFoundError"),
         ("raise SystemExit(2)", [], "ends when it is imported, with code 2"),
         (None, [], "there is no file"),
+        (
+            "estimator = input_fn = print\ndef model(made):\n    return made.build",
+            [],
+            "the function model uses build, which",
+        ),
         ("", ["--dry-run"], "compares what is written"),
     ],
 )
@@ -250,7 +255,7 @@ def test_what_has_no_conversion_has_no_proof(tmp_path, capsys):
     (tmp_path / "proof.py").write_text("")
     alone = tmp_path / "alone.py"
     alone.write_text("import tensorflow as tf\n\ntf.estimator.BoostedTreesClassifier([], 1).train(lambda: None)\n")
-    reasons = {alone: "remains an Estimator program, and there is no Keras model", tmp_path: f"{tmp_path} is a folder"}
+    reasons = {alone: "remains an Estimator program, so there is no Keras model", tmp_path: f"{tmp_path} is a folder"}
     for path, reason in reasons.items():
         command = ["migrate", "convert", path, "--parity", tmp_path / "proof.py", "--output", tmp_path / "out"]
         code, _, told = run(command, capsys)

@@ -363,7 +363,7 @@ def test_fail_on(tmp_path, capsys):
     ("arguments", "says"),
     [
         (["nowhere"], "nowhere: there is no such file or folder"),
-        ([".", "--fail-on", "never"], "--fail-on never is not a known treatment"),
+        ([".", "--fail-on", "never"], "--fail-on never is not a treatment"),
         (["a.py", "--html", "a.py/x.html"], "--html a.py/x.html: the file cannot be written"),
         (["a.py", "--sarif", "."], "--sarif .: the file cannot be written"),
     ],

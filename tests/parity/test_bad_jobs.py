@@ -138,13 +138,13 @@ def test_ctrl_c(own, run_environment, tmp_path):
         (["--engines", ""], "[argument/missing]\n  found: named: none"),
         (["--engines", "keras,keras3,estimator"], "[argument/missing]\n  found: named: keras, keras3, estimator"),
         (["--engines", "keras, torch"], "not known: 'torch'"),
-        (["--timeout", "nan"], "--timeout is nan, which is no number of seconds"),
+        (["--timeout", "nan"], "--timeout is nan, which is not a number of seconds"),
         (
             ["--workers", "2", "--set", "run.train_distribute=mirrored"],
             "'mirrored' trains in one process, and 2 workers",
         ),
         (["--set", "parity.tolerances={weights: roundin}"], "did you mean 'rounding'"),
-        (["--set", "input.shard_policy=hint", "--set", "run.seed=1"], "no hint there"),
+        (["--set", "input.shard_policy=hint", "--set", "run.seed=1"], "does not apply the hint"),
     ],
 )
 def test_bad_input(arguments, says, tmp_path):
@@ -172,5 +172,5 @@ def test_ctrl_c_while_nothing_runs(tmp_path, monkeypatch):
 
     monkeypatch.setattr("estimator_pipeline.parity.jobs.run.run_parity", interrupted)
     done = CliRunner().invoke(cli.app, ["parity", JOB, "--report", str(tmp_path / "report")])
-    assert done.exit_code == 130 and "error: the comparison was ended by the user (SIGINT) [" in done.output
+    assert done.exit_code == 130 and "error: the comparison was stopped by the user (SIGINT) [" in done.output
     assert not os.listdir(tmp_path)

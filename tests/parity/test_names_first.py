@@ -328,7 +328,7 @@ def failing_input_fn():
             {"model": tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(6,))])},
             "the Keras model is not compiled",
         ),
-        ({"steps": 0}, "[argument/bad-value]\n  found: allowed: whole numbers from 1 on\n  hint: give steps"),
+        ({"steps": 0}, "[argument/bad-value]\n  found: allowed: whole numbers from 1 on\n  hint: set steps"),
         ({"steps": -2}, "steps is -2"),
         ({"steps": 2.5}, "steps is 2.5"),
         ({"steps": True}, "steps is True"),
@@ -530,9 +530,9 @@ def test_eval_steps_where_they_do_not_apply(program):
     """Told in one error each: without an evaluation, beside a job file, which says it by itself, and in Python."""
     done = CliRunner().invoke(app, ["parity", "job.yaml", "--eval-steps", "5"])
     assert done.exit_code == 2 and done.stderr == (
-        "error: --eval-steps is for the functions of a program, and a job file was given [argument/not-applicable]\n"
+        "error: --eval-steps is for functions of a program, not for a job file [argument/not-applicable]\n"
         "  found: the job file job.yaml\n"
-        "  hint: --set eval.steps=5: a job file says itself how many batches are evaluated\n"
+        "  hint: use --set eval.steps=5\n"
     )
     done = CliRunner().invoke(app, ["parity", "--eval-steps", "5"])
     assert done.exit_code == 2 and "parity needs a job file, or --estimator, --model" in done.stderr
@@ -569,7 +569,7 @@ def test_a_program_of_several_files(program):
         ),
         ({"eval_input_fn": "{train}:nothing"}, [], "eval_input_fn (nothing) returns nothing"),
         ({"estimator": "{folder}/broken.py:f"}, [], "cannot be loaded: ModuleNotFoundError: No module named 'not_inst"),
-        ({"mapping": "twice.yaml"}, [], "twice.yaml, line 2, column 1: the key 'dense/kernel' stands twice"),
+        ({"mapping": "twice.yaml"}, [], "twice.yaml, line 2, column 1: the key 'dense/kernel' appears twice"),
         (
             {"mapping": "absent.yaml"},
             [],
@@ -578,7 +578,7 @@ def test_a_program_of_several_files(program):
         (
             {"metric_names": "empty.yaml"},
             [],
-            "[file/bad-format]\n  found: nothing\n  hint: a line for",
+            "[file/bad-format]\n  found: nothing\n  hint: write a line for",
         ),
         (
             {},

@@ -65,7 +65,7 @@ def test_metrics_that_have_another_threshold_are_explained(parity):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"mapping": "dense/kernel: [fc/weights]\n"}, "is no mapping of names to names"),
+        ({"mapping": "dense/kernel: [fc/weights]\n"}, "is not a mapping of names to names"),
         ({"mapping": None}, "weights have no counterpart on the other side"),
         ({"model": "make_estimator"}, "returns an Estimator"),
         ({"model": "nothing"}, "has no function 'nothing'"),
@@ -83,8 +83,8 @@ def test_bad_input(parity, options, says):
     [
         ([], "parity needs a job file, or --estimator, --model and --input-fn"),
         (["--estimator", "a.py:b"], "parity needs a job file, or --estimator, --model and --input-fn"),
-        (["job.yaml", "--model", "a.py:b"], "--model and the job file job.yaml were both given"),
-        (["--workers", "2"], "--workers is for job files, and none was given"),
+        (["job.yaml", "--model", "a.py:b"], "--model cannot be combined with the job file job.yaml"),
+        (["--workers", "2"], "--workers requires a job file"),
     ],
 )
 def test_a_job_file_or_a_program(run_python, command, says):

@@ -24,7 +24,7 @@ from estimator_pipeline.parity.result import ENGINES, Parity, StepParity
 from estimator_pipeline.utils.jsonable import finite
 from tests.support.processes import ROOT
 
-ROUNDING = Tolerance(rtol=1e-4, reason="the same sums in another order")
+ROUNDING = Tolerance(rtol=1e-4, reason="the same sums in a different order")
 WEIGHTS = {
     "dense/kernel": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3),
     "dense/bias": np.full(3, 0.5, np.float32),
@@ -363,7 +363,7 @@ def test_what_was_run_and_where(report):
         "job": "jobs/digits.yaml", "settings": ["model.optimizer.name=adam"], "engines": list(ENGINES), "workers": 2,
         "steps": 5, "model": "cnn", "optimizer": "adam, learning_rate 0.01", "strategy": "multi_worker_mirrored",
         "run.seed": 3, "input.seed": None,
-        "tolerances": {"initial values": "bit-equal", "variables": "rtol 0.0001: the same sums in another order"},
+        "tolerances": {"initial values": "bit-equal", "variables": "rtol 0.0001: the same sums in a different order"},
     }  # fmt: skip
     environments = {
         "estimator": {"tensorflow": "2.21.0", "replicas": 2, "devices": ["CPU"], "variables": {"XLA_FLAGS": "--x"}},
@@ -372,7 +372,7 @@ def test_what_was_run_and_where(report):
     page = report(made(about=about, environments=environments))
     assert page.row("What was run", "job") == ["jobs/digits.yaml"]
     assert page.row("What was run", "replicas") == ["2"] and page.row("What was run", "steps") == ["5"]
-    assert "variables: rtol 0.0001: the same sums in another order" in page.row("What was run", "tolerances")[0]
+    assert "variables: rtol 0.0001: the same sums in a different order" in page.row("What was run", "tolerances")[0]
     assert not [row for row in page.tables["What was run"] if row[0] == "input.seed"]
     assert page.row("Environment", "tensorflow") == ["2.21.0", "2.15.1"]
     assert page.row("Environment", "XLA_FLAGS") == ["--x", "not set"]

@@ -20,7 +20,7 @@ from tests.support.processes import ROOT
 JOB = ROOT / "legacy_configs" / "single.yaml"
 REFUSAL = {
     "code": "model/labels-mismatch",
-    "what": "the model 'cnn' has 3 classes, and the data more",
+    "what": "the model 'cnn' has 3 classes, but the data have more",
     "found": "labels from 0 to 9",
     "hint": "leave model.params.classes out,\nor set it to 10 at least",
 }
@@ -121,7 +121,7 @@ def test_one_list_of_engines():
         ({"workers": 0}, "workers is 0"),
         ({"workers": -1}, "workers is -1"),
         ({"workers": "2"}, "workers is '2'"),
-        ({"timeout": float("nan")}, "timeout is nan, which is no number of seconds"),
+        ({"timeout": float("nan")}, "timeout is nan, which is not a number of seconds"),
         ({"timeout": 0}, "timeout is 0, "),
         ({"timeout": -5.0}, "timeout is -5.0, "),
         ({"timeout": float("inf")}, "timeout is inf, "),
@@ -153,13 +153,13 @@ def test_what_one_engine_refuses_is_told_before_the_other_has_trained(tmp_path, 
     monkeypatch.setattr(runs, "_run", None)
     for folder in (tmp_path / "new" / "runs", None):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        with pytest.raises(ConfigError, match="no hint there"):
+        with pytest.raises(ConfigError, match="does not apply the hint"):
             run_parity(JOB, settings=["run.seed=1", "input.shard_policy=hint"], folder=folder)
     assert not os.listdir(tmp_path)
 
 
 def test_a_tolerance_of_the_job_file_that_is_none(tmp_path):
-    with pytest.raises(ConfigError, match="'bogus' is the name of no tolerance") as error:
+    with pytest.raises(ConfigError, match="'bogus' is not the name of a tolerance") as error:
         run_parity(JOB, settings=["parity.tolerances={weights: bogus}"], folder=tmp_path / "runs")
     assert "the names: bit_equal, rounding, amplified" in str(error.value)
 

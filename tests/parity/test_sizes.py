@@ -46,7 +46,7 @@ def test_what_a_person_writes_is_absolute():
 
 def test_the_bound_is_told():
     found = compare({"loss": F(1e-9)}, {"loss": F(5e-9)}, tolerance=NAMED["rounding"].of_series(5e-9), sides=ENGINES)
-    assert "or atol 5e-13: the same sums in another order" in found.faults[0].message
+    assert "or atol 5e-13: the same sums in a different order" in found.faults[0].message
 
 
 def test_sizes():

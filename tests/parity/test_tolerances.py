@@ -41,7 +41,7 @@ def test_of_programs_only_the_step_is_bit_equal_by_default():
     found = Tolerances.of(None)
     assert found.variable("global_step") is BIT_EQUAL
     assert found.variable("dense/kernel") == found.number("loss") == NAMED["rounding"]
-    assert set(found.told()) == set(KINDS)
+    assert set(found.described()) == set(KINDS)
 
 
 def test_the_last_that_fits_counts():
@@ -53,7 +53,7 @@ def test_the_last_that_fits_counts():
     assert found.variable("dense_2/kernel") is BIT_EQUAL
     assert found.number("loss") == Tolerance(ulp=3, reason="r")
     assert found.unused(["conv/kernel", "dense/kernel"]) == ("dense_2/*",)
-    assert found.told()["dense_2/*"] == "bit-equal"
+    assert found.described()["dense_2/*"] == "bit-equal"
 
 
 def test_one_for_all_leaves_the_learning_rate():
@@ -119,7 +119,7 @@ def test_where_the_kernels_are_others_it_is_rounding_with_its_reason(options, wh
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"loss": "roundin"}, "'roundin' is the name of no tolerance(.|\n)*did you mean 'rounding'"),
+        ({"loss": "roundin"}, "'roundin' is not the name of a tolerance(.|\n)*did you mean 'rounding'"),
         ({"loss": {"rtol": 0.1}}, "tolerances.loss: a tolerance other than bit-equal needs its reason"),
         ({"loss": {"rtl": 0.1, "reason": "r"}}, "tolerances.loss: a tolerance has no field 'rtl'(.|\n)*mean 'rtol'"),
         ({"loss": {1: 0.1, "reason": "r"}}, "has no field 1(.|\n)*the fields: ulp, rtol, rtol_of_max, atol, reason\n"),
@@ -146,8 +146,8 @@ def test_a_job_file_is_told_the_same(name, tmp_path):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("3", ["parity.tolerances.weights: this is no tolerance", "the names: bit_equal"]),
-        ("[1]", ["this is no tolerance"]),
+        ("3", ["parity.tolerances.weights: this is not a tolerance", "the names: bit_equal"]),
+        ("[1]", ["this is not a tolerance"]),
         ("{rtl: 1, reason: x}", ["weights.rtl: unknown field", "allowed: ulp, rtol", "did you mean 'rtol'"]),
         ("{rtol: 0.1}", ["weights.reason: the field is missing", "add reason"]),
         ("{rtol: -1, reason: x}", ["weights.rtol: this value", "-1; allowed: 0"]),

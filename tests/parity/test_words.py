@@ -26,7 +26,7 @@ from estimator_pipeline.parity.result import ENGINES, Parity, StepParity
 from tests.support.processes import ROOT
 
 KERNEL = np.linspace(-1, 1, 6, dtype=np.float32)
-ROUNDING = {"tolerance": Tolerance(rtol=1e-4, reason="the same sums in another order"), "sides": ENGINES}
+ROUNDING = {"tolerance": Tolerance(rtol=1e-4, reason="the same sums in a different order"), "sides": ENGINES}
 RECORDS = "records of worker-0, batch 3"
 OF_PROGRAM = {"estimator": "model_fn make_fc", "model": "Sequential sequential"}
 
@@ -370,24 +370,24 @@ def test_a_report_is_called_by_what_was_run(about, title):
 def test_a_misspelt_kind_is_refused(given, meant):
     with pytest.raises(ConfigError) as error:
         Tolerances.of({"loss": "rounding", given: "rounding"})
-    assert f"tolerances.{given}: {given!r} is none of what is compared" in str(error.value)
-    assert "compared are: loss, learning_rate" in error.value.found
+    assert f"tolerances.{given}: {given!r} is not a compared quantity" in str(error.value)
+    assert "compared: loss, learning_rate" in error.value.found
     assert error.value.hint == f"did you mean {meant!r}? For a variable of that name write {given + '*'!r}"
     assert error.value.exit_code == 2
     # As the message says.
-    assert Tolerances.of({f"{given}*": "rounding"}).given
+    assert Tolerances.of({f"{given}*": "rounding"}).explicit
 
 
 @pytest.mark.parametrize("name", ["dense/kernel", "weight/bias", "loss*", "w", "kernel", "bias", "dense/kernel @m"])
 def test_names_of_variables_are_none(name):
-    assert list(Tolerances.of({name: "rounding"}).given) == [name]
+    assert list(Tolerances.of({name: "rounding"}).explicit) == [name]
 
 
 @pytest.mark.parametrize("section", ["parity", "tolerances"])
 def test_a_whole_section_is_told_to_be_one(section):
     with pytest.raises(ConfigError, match=f"tolerances.{section}: this is the name of the section") as error:
         Tolerances.of({section: {"weights": "rounding"}})
-    assert "below it: weights" in str(error.value) and "alone" in error.value.hint
+    assert "below it: weights" in str(error.value) and "only" in error.value.hint
 
 
 def test_a_job_is_told_before_it_runs(tmp_path):
@@ -457,7 +457,7 @@ def test_what_fails_while_it_is_loaded_is_not_kept_back():
         "from estimator_pipeline.cli import library_logging as quiet\n"
         "for fails in (False, True):\n"
         "    try:\n"
-        "        with quiet._said_if_it_fails():\n"
+        "        with quiet._stderr_on_failure():\n"
         "            os.write(2, b'noise of %d\\n' % fails)\n"
         "            print('noise', file=sys.stderr)\n"
         "            if fails: raise ImportError\n"

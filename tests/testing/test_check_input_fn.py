@@ -134,8 +134,8 @@ def test_the_tutorials_input_fn(tutorial):
 
 @pytest.mark.parametrize(
     ("input_fn", "says"),
-    [(train_only, "each reads records of its own"), (one_order, "they take turns in one order"),
-     (everything_apart, "each reads all records, in its own order")],
+    [(train_only, "each reads different records"), (one_order, "they take turns in a common order"),
+     (everything_apart, "each reads all records, in a different order")],
 )  # fmt: skip
 def test_the_way_of_sharing_is_told(input_fn, says):
     (outcome,) = testing.check_input_fn(input_fn, only=["shards_do_not_overlap"]).passed
@@ -280,54 +280,54 @@ EVAL = {"mode": "eval"}
 # What is broken: (input_fn, options, the one check that fails, what it says, what it advises).
 BROKEN = {
     "misspelt": (misspelt, {}, "parameters_are_known",
-                 r"has a parameter input_contxt, .* so input_context never arrives and every pipeline reads all",
+                 r"has a parameter input_contxt, .* so input_context is never passed, and every pipeline reads all",
                  "rename input_contxt to input_context"),
     "context": (lambda context=None: misspelt(), {}, "parameters_are_known", "it looks like input_context", "rename"),
     "keyword_only": (keyword_only, {}, "parameters_are_known",
-                     r"never fills the parameter input_context .*: it is keyword-only", "plain positional"),
+                     r"never passes the parameter input_context .*: it is keyword-only", "plain positional"),
     "hidden": (hidden, {}, "parameters_are_known", r"parameter mode of .*: it is hidden by a decorator", "plain"),
-    "needs_more": (needs_more, {}, "parameters_are_known", "needs the parameter batch_size", "functools.partial"),
+    "needs_more": (needs_more, {}, "parameters_are_known", "requires the parameter batch_size", "functools.partial"),
     "three": (three, {}, "returns_batches", "a tuple of 3 values was returned", r"\(features, labels\)"),
     "none": (lambda: None, {}, "returns_batches", "features is None", "return a tf.data.Dataset"),
     "numbers": (lambda: {"x": np.zeros(3)}, {}, "returns_batches", r"features\['x'\] is ndarray", "tf.data.Dataset"),
     "raises": (raises, {}, "returns_batches", r"FileNotFoundError: no such file: clicks.csv \(line \d+ of test_check_input_fn.py, in raises\)",
-               "correct what the input_fn raises"),
-    "raises_later": (raises_for_some, {}, "returns_batches", "NotFoundError: .*clicks.tfrecord", "correct what"),
+               "correct the error in the input_fn"),
+    "raises_later": (raises_for_some, {}, "returns_batches", "NotFoundError: .*clicks.tfrecord", "correct the error"),
     "other_structure": (other_structure, {}, "same_structure_in_each_call",
-                        r"gives features\['x'\].*; pipeline 0 of 2 pipelines gives .*features\['worker'\]: int64", "same features"),
-    "changing": (Changing(), ONE, "same_structure_in_each_call", r"labels: int64 .*; another call gives .*labels: int32", "same"),
-    "unknown_rank": (unknown_rank, {}, "shapes_are_known", r"features\['x'\]: not even the number of dimensions", "set_shape"),
+                        r"returns features\['x'\].*; pipeline 0 of 2 pipelines returns .*features\['worker'\]: int64", "same features"),
+    "changing": (Changing(), ONE, "same_structure_in_each_call", r"labels: int64 .*; a second call returns .*labels: int32", "same"),
+    "unknown_rank": (unknown_rank, {}, "shapes_are_known", r"features\['x'\]: the rank is unknown", "set_shape"),
     "uneven": (uneven, {}, "rows_agree", r"batch 0 of .*features\['x'\] has 12 rows, labels has 11 rows", "batch features and labels together"),
     "unbatched": (unbatched, {}, "rows_agree", "labels has no batch dimension", r"dataset.batch\(...\)"),
     "with_empty": (with_empty, {}, "no_empty_batches", "batch 0 of .* has no records", "filter records before"),
-    "by_two_files": (by_two_files, {"pipelines": (3,)}, "every_pipeline_gets_data", "pipeline 2 of 3 pipelines has no batch at all", "at least as many files"),
+    "by_two_files": (by_two_files, {"pipelines": (3,)}, "every_pipeline_gets_data", "pipeline 2 of 3 pipelines has no batch", "at least as many files"),
     "by_pipelines": (by_pipelines, {"global_batch_size": BATCH}, "per_replica_batch",
-                     "1 pipeline with 2 replicas each: the batch of a replica is 12, not 6 = 12 / 2", "get_per_replica_batch_size"),
+                     "1 pipeline with 2 replicas each: the batch size per replica is 12, not 6 = 12 / 2", "get_per_replica_batch_size"),
     "by_pipelines_untold": (by_pipelines, {}, "per_replica_batch", "is 12 alone, and with 2 pipelines: 6, 1 pipeline with 2 replicas each: 12", "get_per"),
-    "undivided": (undivided, {"global_batch_size": BATCH}, "per_replica_batch", "2 pipelines: the batch of a replica is 12, not 6", "get_per"),
-    "other_batch": (train_only, {"global_batch_size": 6}, "per_replica_batch", "the batch is 12, and global_batch_size is 6", "batch by global"),
-    "no_context": (lambda: misspelt(), {"global_batch_size": BATCH}, "per_replica_batch", "2 pipelines: the batch of a replica is 12, not 6",
-                   "take the parameter input_context=None"),
+    "undivided": (undivided, {"global_batch_size": BATCH}, "per_replica_batch", "2 pipelines: the batch size per replica is 12, not 6", "get_per"),
+    "other_batch": (train_only, {"global_batch_size": 6}, "per_replica_batch", "the batch size is 12, and global_batch_size is 6", "use global"),
+    "no_context": (lambda: misspelt(), {"global_batch_size": BATCH}, "per_replica_batch", "2 pipelines: the batch size per replica is 12, not 6",
+                   "add the parameter input_context=None"),
     "one_shard_too_many": (one_shard_too_many, {}, "shards_cover",
                            r"2 pipelines: 8 of 24 records are read by no pipeline, such as labels = 2; features\['x'\] = 2, 4 \| .* and 5 more",
-                           "input_pipeline_id, which counts from 0"),
+                           r"input_pipeline_id \(from 0\)"),
     "by_replicas": (by_replicas, {}, "shards_cover", "1 pipeline with 2 replicas each: 12 of 24 records are read by no pipeline",
                     "not by the number of replicas"),
     "fewer_than_told": (train_only, {"num_records": 30}, "shards_cover", "reads 24 records, and there are 30", "take, skip, filter"),
     "same_everywhere": (same_everywhere, {}, "shards_do_not_overlap",
                         "2 pipelines: pipelines 0 and 1 read the same records in the same order",
-                        "or shuffle with a seed of each pipeline's own"),
+                        "or shuffle with a different seed in each pipeline"),
     "shuffled_then_sharded": (shuffled_then_sharded, {}, "shards_do_not_overlap",
                               r"2 pipelines: \d+ of 24 records are read more than once in an epoch, such as .* \(by pipeline", "before shuffle"),
-    "same_without_context": (lambda: same_everywhere(), {}, "shards_do_not_overlap", "pipelines 0 and 1 read the same", r"say pipelines=\(1,\)"),
+    "same_without_context": (lambda: same_everywhere(), {}, "shards_do_not_overlap", "pipelines 0 and 1 read the same", r"pass pipelines=\(1,\)"),
     "neighbours": (neighbours, {}, "shards_do_not_overlap",
                    r"2 pipelines: 4 of 24 records are read more than once in an epoch, such as labels = \d+; .* \(by pipelines 0 and 1\)",
-                   "if there are records of equal content, give key="),
+                   "if some records have equal content, pass key="),
     "neighbours_once": (neighbours_once, {"finite": True}, "shards_do_not_overlap", "4 of 24 records are read more than once", "shard"),
-    "one_epoch": (one_epoch, {}, "training_repeats", "the data ends after 2 batches, and training with it", "finite=True"),
-    "not_finite": (train_only, {"finite": True}, "training_repeats", "the data has no end", r"repeat\(epochs\)"),
-    "eval_repeats": (train_only, EVAL, "evaluation_ends", "the data repeats without end", "num_epochs=1|no repeat"),
-    "numpy_repeats": (by_numpy(shuffle=False), {**EVAL, "steps": 50}, "evaluation_ends", "50 batches hold 24 different records again and again", "num_epochs=1"),
+    "one_epoch": (one_epoch, {}, "training_repeats", "the data ends after 2 batches, and training stops there", "finite=True"),
+    "not_finite": (train_only, {"finite": True}, "training_repeats", "the data repeats endlessly", r"repeat\(epochs\)"),
+    "eval_repeats": (train_only, EVAL, "evaluation_ends", "the data repeats endlessly", "num_epochs=1|no repeat"),
+    "numpy_repeats": (by_numpy(shuffle=False), {**EVAL, "steps": 50}, "evaluation_ends", "50 batches hold 24 different records repeatedly", "num_epochs=1"),
     "eval_twice": (lambda mode: good(mode).repeat(2), EVAL, "evaluation_reads_every_record_once", "all 24 records are read 2 times", "no repeat"),
     "eval_some_twice": (lambda: one_epoch().concatenate(one_epoch().take(1)), {**EVAL, "key": lambda features, labels: labels},
                         "evaluation_reads_every_record_once", "12 of 24 records are read more than once, such as key 0", "no repeat"),
@@ -336,7 +336,7 @@ BROKEN = {
     "eval_fewer": (lambda: one_epoch().take(1), {**EVAL, "num_records": N}, "evaluation_reads_every_record_once",
                    "12 records are read, and there are 24", "drop_remainder=True, take"),
     "by_chance": (by_chance, {**EVAL, "deterministic": True}, "deterministic_for_a_seed",
-                  "batch 0 is another one in a second reading with the same seed 1", "numpy.random"),
+                  "batch 0 differs in a second read with the same seed 1", "numpy.random"),
 }  # fmt: skip
 
 
@@ -412,7 +412,7 @@ def test_augmented_records_are_known_by_their_key():
     """Unsharded with equal orders: found by the key; the content alone says nothing about which records they are."""
     report = testing.check_input_fn(augmented, steps=20, **TWO, only=["shards_cover"])
     (outcome,) = report.skipped
-    assert "random augmentation?" in outcome.found and "give key=" in outcome.found
+    assert "random augmentation?" in outcome.found and "pass key=" in outcome.found
     with pytest.raises(testing.ComplianceError, match="pipelines 0 and 1 read the same records in the same order"):
         testing.check_input_fn(augmented, **TWO, key=lambda features, labels: labels)
 
@@ -430,7 +430,7 @@ def test_the_seed_is_that_of_the_job():
 
 def test_too_few_steps_are_told():
     (outcome,) = testing.check_input_fn(train_only, steps=2, **TWO, only=["shards_cover"]).skipped
-    assert re.search("2 batches of .* were read, with .* give a larger steps=", outcome.found)
+    assert re.search("2 batches of .* were read, with .* pass a larger steps=", outcome.found)
 
 
 def test_records_of_equal_content_may_be_in_several_shards():
@@ -448,7 +448,7 @@ def test_a_layout_that_is_rightly_refused_is_left_out():
 
     report = testing.check_input_fn(even)
     (outcome,) = [o for o in report.passed if o.name == "returns_batches"]
-    assert "3 pipelines left out, as the input_fn refuses them: ValueError" in outcome.found
+    assert "3 pipelines skipped; the input_fn rejects them: ValueError" in outcome.found
 
 
 # The surface ---------------------------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ def test_a_layout_that_is_rightly_refused_is_left_out():
 @testing.parametrize_with_checks(testing.input_fn_checks(good, global_batch_size=BATCH, **TWO))
 def test_each_check_is_a_test(check, request):
     if "deterministic" in request.node.name:
-        with pytest.raises(pytest.skip.Exception, match="not asked for; say deterministic=True"):
+        with pytest.raises(pytest.skip.Exception, match="not requested; pass deterministic=True"):
             check()
     else:
         check()
@@ -479,7 +479,7 @@ def test_checks_one_by_one():
 def test_only_and_skip():
     report = testing.check_input_fn(same_everywhere, **TWO, skip=["shards_do_not_overlap"])
     (outcome,) = [o for o in report.skipped if o.name == "shards_do_not_overlap"]
-    assert outcome.found == "left out by skip="
+    assert outcome.found == "skipped by skip="
     assert [o.name for o in testing.check_input_fn(same_everywhere, **TWO, only=["rows_agree"]).outcomes] == [
         "rows_agree"
     ]
@@ -513,7 +513,7 @@ def test_reports_read_well():
     assert not report.ok and str(report).splitlines()[:3] == [
         "one_epoch(input_context=None) in mode train: 1 failed, 10 passed, 1 skipped",
         "training_repeats: failed",
-        "  found: the data ends after 2 batches, and training with it, before max_steps",
+        "  found: the data ends after 2 batches, and training stops there, before max_steps",
     ]
 
 

@@ -124,7 +124,7 @@ def kept_optimizer():
 GOOD = {
     "by_hand": (make(), DATA, {"metrics": ["mse"]}, {}),
     "with_params": (with_params, DATA, {"params": {"rate": 0.1}, "config": QUICK, "skip": ["replicas_equal_one_batch"]},
-                    {"replicas_equal_one_batch": "left out by skip="}),
+                    {"replicas_equal_one_batch": "skipped by skip="}),
     "partial": (functools.partial(with_params, params={"rate": 0.1}), DATA, {}, {}),
     "resnet": (model_fns.model_fn("resnet", params={"filters": (4,)}), DIGITS.train_input_fn, {},
                {"statistics_move_in_training": None}),
@@ -163,7 +163,7 @@ def test_batchnorm_on_replicas_is_judged_with_equal_batches():
     checks = ["replicas_equal_one_batch"]
     normal = make(forward=normalised(True), train=with_updates)
     report = testing.check_model_fn(normal, DATA, config=QUICK, only=checks)
-    assert "BatchNorm sees each replica's batch alone" in report.passed[0].found
+    assert "BatchNorm uses the statistics of each replica's batch" in report.passed[0].found
 
 
 # Broken ones ---------------------------------------------------------------------------------------------------
@@ -354,50 +354,50 @@ def early_use(outputs, labels, mode):
 
 # What is broken: (model_fn, data, options, the one check that fails, what it says, what it advises).
 BROKEN = {
-    "unknown": (unknown_parameter, DATA, {}, "parameters_are_known", "needs the parameter flags", "functools.partial"),
+    "unknown": (unknown_parameter, DATA, {}, "parameters_are_known", "requires the parameter flags", "functools.partial"),
     "misspelt": (misspelt, DATA, {}, "parameters_are_known", "has a parameter param, .* it looks like params", "rename param to params"),
-    "by_place": (first_by_place, DATA, {}, "parameters_are_known", "needs the parameter x", "features, labels"),
-    "labels": (without_labels, DATA, {}, "parameters_are_known", "there are labels, and .* does not take them", "take the parameter labels"),
-    "params": (make(), DATA, {"params": {"a": 1}}, "parameters_are_known", "params were given", "take the parameter params"),
+    "by_place": (first_by_place, DATA, {}, "parameters_are_known", "requires the parameter x", "features, labels"),
+    "labels": (without_labels, DATA, {}, "parameters_are_known", "there are labels, and .* does not accept them", "add the parameter labels"),
+    "params": (make(), DATA, {"params": {"a": 1}}, "parameters_are_known", "params were passed", "add the parameter params"),
     "no_file": (make(), no_file, {}, "sample_is_readable", "FileNotFoundError: no such file", "input_fn that works"),
-    "uneven": (make(), ({"x": X}, Y[:5]), {}, "sample_is_readable", "the sample is no batch", "an input_fn that works"),
-    "no_train_op": (no_train_op, DATA, {}, "train_spec_is_complete", "ValueError: Missing train_op", "correct what the model_fn raises"),
+    "uneven": (make(), ({"x": X}, Y[:5]), {}, "sample_is_readable", "the sample is not a batch", "an input_fn that works"),
+    "no_train_op": (no_train_op, DATA, {}, "train_spec_is_complete", "ValueError: Missing train_op", "correct the error in the model_fn"),
     "forgets_train": (forgets_train, DATA, {}, "train_spec_is_complete", "returned None in mode train", "EstimatorSpec"),
-    "evaluates_as_train": (evaluates_as_train, DATA, {}, "eval_spec_is_complete", "in mode eval .* a spec of mode train", "pass the mode on"),
-    "no_metric": (make(), DATA, {"metrics": ["auc"]}, "eval_spec_is_complete", "EVAL gives the metrics mse; missing: auc", "eval_metric_ops"),
+    "evaluates_as_train": (evaluates_as_train, DATA, {}, "eval_spec_is_complete", "in mode eval .* a spec of mode train", "pass the mode: "),
+    "no_metric": (make(), DATA, {"metrics": ["auc"]}, "eval_spec_is_complete", "EVAL returns the metrics mse; missing: auc", "eval_metric_ops"),
     "int_loss": (make(loss=lambda o, y, mode: mean_loss(o, y, mode) if mode == TRAIN else tf.cast(mean_loss(o, y, mode), tf.int32)), DATA, {},
-                 "eval_spec_is_complete", "the loss in EVAL is int32", "a loss is a float"),
+                 "eval_spec_is_complete", "the loss in EVAL is int32", "use a floating-point loss"),
     "predicts_scalar": (make(predictions=lambda o: {"mean": tf.reduce_mean(o)}), DATA, {}, "predict_spec_is_complete",
-                        "the predictions mean have no batch dimension", "a row for each example"),
+                        "the predictions mean have no batch dimension", "one row per example"),
     "early_use": (make(early=early_use), DATA, {}, "predicts_without_labels", r"ValueError: .* \(line \d+ of test_check_model_fn.py, in early_use\)",
-                  "labels is None: return before"),
+                  "return before the labels are used"),
     "kept": (Kept(), DATA, {}, "can_be_called_again", "graph", "inside the model_fn"),
-    "training_fails": (make(forward=fails_in(TRAIN)), DATA, {}, "training_runs", "InvalidArgumentError: .*too large", "runs on the sample"),
-    "evaluation_fails": (make(forward=fails_in(EVAL)), DATA, {}, "evaluation_runs", "InvalidArgumentError: .*too large", "runs on the sample"),
-    "prediction_fails": (make(forward=fails_in(PREDICT)), DATA, {}, "prediction_runs", "InvalidArgumentError: .*too large", "runs on the sample"),
+    "training_fails": (make(forward=fails_in(TRAIN)), DATA, {}, "training_runs", "InvalidArgumentError: .*too large", "error of the model on the sample"),
+    "evaluation_fails": (make(forward=fails_in(EVAL)), DATA, {}, "evaluation_runs", "InvalidArgumentError: .*too large", "error of the model on the sample"),
+    "prediction_fails": (make(forward=fails_in(PREDICT)), DATA, {}, "prediction_runs", "InvalidArgumentError: .*too large", "error of the model on the sample"),
     "nan": (make(loss=not_a_number_in(TRAIN)), DATA, {}, "loss_is_finite", "the losses in training are nan", r"log\(0\)"),
     "nan_in_eval": (make(loss=not_a_number_in(EVAL)), DATA, {}, "loss_is_finite", "the loss in evaluation is nan", "divisions by zero"),
     "without_step": (make(train=without_step), DATA, {}, "global_step_advances_by_one", "took the global step from 0 to 0", "max_steps is never reached"),
     "step_twice": (make(train=step_twice), DATA, {}, "global_step_advances_by_one", "took the global step from 0 to 2", "once for each train_op"),
-    "unconnected": (make(forward=unconnected), DATA, {}, "variables_train", "no gradient reaches unused", "name them in frozen="),
+    "unconnected": (make(forward=unconnected), DATA, {}, "variables_train", "no gradient reaches unused", "list them in frozen="),
     "trains_one": (make(forward=two_weights, train=trains_one), DATA, {}, "variables_train",
-                   "bias: there is a gradient, and 3 steps change nothing", "var_list"),
+                   "bias: there is a gradient, but 3 steps change nothing", "var_list"),
     "statistics_still": (make(forward=normalised(True)), DATA, {}, "statistics_move_in_training",
                          "batch_normalization/moving_mean, batch_normalization/moving_variance: unchanged after 3 steps", "UPDATE_OPS"),
     "never_training": (make(forward=normalised(False), train=with_updates), DATA, {}, "statistics_move_in_training", "moving_mean", "training=True in TRAIN"),
-    "counts_evaluations": (make(forward=with_counter, metrics=counts_evaluations), DATA, {}, "evaluation_changes_nothing", "evaluation changed evaluations", "in TRAIN alone"),
+    "counts_evaluations": (make(forward=with_counter, metrics=counts_evaluations), DATA, {}, "evaluation_changes_nothing", "evaluation changed evaluations", "only in TRAIN"),
     "dropout_in_eval": (make(forward=dropout_in(EVAL)), DATA, {}, "evaluation_is_not_random", "the loss of the same batch is .* and then", "training="),
     "dropout_in_predict": (make(forward=dropout_in(PREDICT)), DATA, {}, "prediction_is_not_random", "the prediction outputs of the same batch is", "dropout"),
     "drawn_anew": (make(loss=drawn_anew), DATA, {}, "checkpoint_restores", "loss is .* in one evaluation of the checkpoint and", "numpy.random"),
-    "local_weights": (make(forward=local_weights), DATA, {}, "checkpoint_restores", "the checkpoint does not hold lost", "GLOBAL_VARIABLES"),
+    "local_weights": (make(forward=local_weights), DATA, {}, "checkpoint_restores", "the checkpoint does not contain lost", "GLOBAL_VARIABLES"),
     "own_counter": (make(train=own_counter), DATA, {}, "learning_rate_follows_global_step", "computed from counter, not from global_step", "get_or_create"),
     "keras_schedule": (make(train=keras_schedule), DATA, {}, "learning_rate_follows_global_step", "computed from .*iter, not from global_step", "optimizer.iterations"),
     "summed": (make(train=summed), DATA, {}, "replicas_equal_one_batch",
-               "the gradient of w has norm .* with one replica, and with two 2 times that", r"1 / tf.distribute.get_replica_context\(\)"),
+               "the gradient of w has norm .* with one replica, and 2 times that with two", r"1 / tf.distribute.get_replica_context\(\)"),
     "clipped": (make(train=clipped), DATA, {}, "replicas_equal_one_batch", "the gradient of w .* with two 2 times", "scale the loss"),
-    "weighted": (make(loss=weighted), DATA, {}, "replicas_equal_one_batch", "with equal batches make the right step, with different ones not", "normalised within"),
+    "weighted": (make(loss=weighted), DATA, {}, "replicas_equal_one_batch", "make a correct step with equal batches, but not with different ones", "normalized within"),
     "doubled": (make(exports=doubled), DATA, {}, "export_answers_as_predict", r"outputs from predict\(\) and from the signature serving_default is", "the same tensors"),
-    "other_names": (make(exports=other_names), DATA, {}, "export_answers_as_predict", "no signature answers a prediction; signatures: serving_default", "PredictOutput"),
+    "other_names": (make(exports=other_names), DATA, {}, "export_answers_as_predict", "no signature returns a prediction; signatures: serving_default", "PredictOutput"),
 }  # fmt: skip
 
 
@@ -448,7 +448,7 @@ def test_every_check_has_a_fault_that_fails_it():
 )
 def test_each_check_is_a_test(check, request):
     if "statistics" in request.node.name or "learning_rate" in request.node.name:
-        with pytest.raises(pytest.skip.Exception, match=r"left out by skip=|does not depend on the step"):
+        with pytest.raises(pytest.skip.Exception, match=r"skipped by skip=|does not depend on the step"):
             check()
     else:
         check()
@@ -464,7 +464,7 @@ def test_a_gradient_of_zero_is_told():
         return forward(features, mode) + 0.0 * v1.get_variable("dead", [1])
 
     (outcome,) = testing.check_model_fn(make(forward=dead), DATA, config=QUICK, only=["variables_train"]).passed
-    assert "the gradient on the sample is zero, so these could not be judged: dead" in outcome.found
+    assert "the gradient on the sample is zero, so these could not be checked: dead" in outcome.found
 
 
 def test_the_users_config_is_given_to_the_model_fn(tmp_path):
@@ -538,9 +538,9 @@ def test_the_guide_lists_the_checks():
     modes = {True: {True: "both", False: "training"}, False: {True: "evaluation"}}
     every = {d: modes[d in training][d in evaluation] for d in (*training, *evaluation)}
     assert sorted(row for row in rows if len(row) == 3) == sorted(
-        [f"`{d.name}`", mode, d.says] for d, mode in every.items()
+        [f"`{d.name}`", mode, d.description] for d, mode in every.items()
     )
-    assert [row for row in rows if len(row) == 2] == [[f"`{d.name}`", d.says] for d in model_checks.MODEL_CHECKS]
+    assert [row for row in rows if len(row) == 2] == [[f"`{d.name}`", d.description] for d in model_checks.MODEL_CHECKS]
 
 
 def test_public_names():

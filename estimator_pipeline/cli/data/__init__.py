@@ -1,4 +1,4 @@
-"""The commands for data: `partition`, `index`, `inspect`, one a file.
+"""The commands for data, one per file: `partition`, `index`, `inspect`.
 
-They read arguments and print results. What they print is made in `inputs`, where the data are read and the ledger is.
+They parse arguments and print results. The package `inputs` reads the data and the ledger.
 """

@@ -1,4 +1,4 @@
-"""`estimator-pipeline index`: where the records of TFRecord files begin, written beside them."""
+"""`estimator-pipeline index`: write index files for TFRecord files."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import typer
 
 def command(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="TFRecord files, not compressed; or quoted patterns.")
+        list[str],
+        typer.Argument(metavar="FILE...", help="Index these uncompressed TFRecord files; quoted patterns are allowed."),
     ],
 ) -> None:
-    """Write beside each TFRecord file where its records begin, so that no worker has to walk through all files first.
+    """Write an index beside each TFRecord file, so that no worker has to scan all files before it starts.
 
-    FILE.idx has a line "offset size" for each record, as tfrecord2idx writes it. Without it each machine finds out by
-    itself when a job first starts there, for all files, though it trains on its share. An index that is right stays.
+    FILE.idx has a line "offset size" for each record, in the format of tfrecord2idx. Without index files, each machine
+    scans all files when a job first starts there, although it trains on a shard only. A correct index is not rewritten.
     """
     from estimator_pipeline.inputs.sources.paths import find_files
     from estimator_pipeline.inputs.sources.tfrecord_index import INDEX_SUFFIX, write_index
 
-    found = find_files(files, what="TFRecord")
+    paths = find_files(files, kind="TFRecord")
     total = 0
-    for path in found:
+    for path in paths:
         count, written = write_index(path)
         total += count
-        typer.echo(f"{path}{INDEX_SUFFIX}: {count:,} records{'' if written else ', was there'}")
-    if len(found) > 1:
-        typer.echo(f"{len(found)} files: {total:,} records")
+        typer.echo(f"{path}{INDEX_SUFFIX}: {count:,} records{'' if written else ', up to date'}")
+    if len(paths) > 1:
+        typer.echo(f"{len(paths)} files: {total:,} records")

@@ -1,4 +1,4 @@
-"""`estimator-pipeline inspect`: who would read what, and whether a ledger has every record once."""
+"""`estimator-pipeline inspect`: show which worker reads which record, and check a ledger."""
 
 from __future__ import annotations
 
@@ -14,59 +14,60 @@ if TYPE_CHECKING:
     from estimator_pipeline.inputs.ledger.layout import LedgerLayout
     from estimator_pipeline.job import Job
 
-_TABLE = 10  # Steps of the table, where none are asked for.
-_PICTURE = 400  # Steps of a picture, at most, where none are asked for.
+_TABLE = 10  # Default number of steps in the table.
+_PICTURE = 400  # Default limit of the steps in a picture.
 
 
 def command(
-    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file.")] = None,
+    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="Inspect this job file.")] = None,
     ledger: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Check this ledger, instead of what would be read.")
+        Path | None, typer.Option(metavar="DIR", help="Check this ledger instead of showing what a job would read.")
     ] = None,
     input_fn: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="An input function of a program, in the place of a job file."),
+        typer.Option(metavar="FILE.py:FUNCTION", help="Inspect this input function instead of a job file."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Tasks that train, in the place of the job's `cluster`.")
+        int | None, typer.Option(min=1, help="Assume this many training tasks instead of the job's `cluster`.")
     ] = None,
     steps: Annotated[
-        str | None, typer.Option(metavar="FIRST:LAST", help="Which steps are shown; the first one is 1.")
+        str | None, typer.Option(metavar="FIRST:LAST", help="Show these steps; the first step is 1.")
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw it as well: FILE.png, .svg or .pdf.")
+        Path | None, typer.Option(metavar="FILE", help="Also draw a picture: FILE.png, .svg or .pdf.")
     ] = None,
     count_data: Annotated[
         bool,
-        typer.Option("--count-data", help="For a ledger of fingerprints: read the data once, to know what is missing."),
+        typer.Option("--count-data", help="Read the data once to find missing records, for a ledger of fingerprints."),
     ] = False,
     epoch_records: Annotated[
-        int | None, typer.Option(min=1, help="For --count-data: how many records an epoch has, where data have no end.")
+        int | None,
+        typer.Option(min=1, help="With --count-data: take this many records as an epoch of a data set without an end."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
     """Show which records each worker would read at which step, or check the ledger of a training.
 
-    A ledger is written by `train --ledger`, `launch --ledger` and `exec --ledger DIR`. The exit code is 0 when all is
-    well, 1 when the check has found something, 2 for bad input.
+    `train --ledger`, `launch --ledger` and `exec --ledger DIR` write ledgers. Exit codes: 0 for success, 1 if the check
+    reports a problem, 2 for bad input.
     """
     from estimator_pipeline.job import load_job
 
     if job is not None and input_fn is not None:
         raise ConfigError(
-            f"inspect was given the job file {job} and --input-fn {input_fn}",
+            f"inspect cannot combine the job file {job} with --input-fn {input_fn}",
             code="argument/conflict",
-            hint="give one of the two",
+            hint="leave one of the two out",
         )
     if job is None and input_fn is None and ledger is None:
         raise ConfigError(
-            "inspect was given nothing to look at",
+            "inspect needs a job file, an input function or a ledger",
             code="argument/missing",
-            hint="name a job file, a program's function (--input-fn), or a ledger (--ledger)",
+            hint="add JOB.yaml, --input-fn FILE.py:FUNCTION or --ledger DIR",
         )
     if job is None and settings:
         raise ConfigError(
@@ -89,9 +90,7 @@ def command(
         )
         return
     if count_data or epoch_records:
-        raise ConfigError(
-            "--count-data is for the check of a ledger", code="argument/not-applicable", hint="add --ledger DIR"
-        )
+        raise ConfigError("--count-data requires a ledger", code="argument/not-applicable", hint="add --ledger DIR")
     drawn = wanted
     if loaded is not None and loaded.input.source != "function":
         layout, facts = _planned(loaded, workers, wanted or (1, _TABLE))
@@ -104,7 +103,7 @@ def command(
         whole = layout = _read_functions(loaded, input_fn, workers, wanted or (1, _TABLE))
         name = input_fn or (loaded.name if loaded else "")
     typer.echo(json.dumps(layout.document(), indent=1) if as_json else layout.text())
-    _draw(whole, picture, title=f"{name}: who would read what")
+    _draw(whole, picture, title=f"{name}: planned reads of each worker")
 
 
 def _check(
@@ -121,26 +120,26 @@ def _check(
     from estimator_pipeline.inputs import ledger
     from estimator_pipeline.inputs.ledger.layout import consumed
 
-    found = ledger.read(folder)
+    records = ledger.read(folder)
     facts = counts = None
-    own = input_fn is not None or (loaded is not None and loaded.input.source == "function")
-    if found.kind == "fingerprints" and (count_data or epoch_records or input_fn is not None):
+    has_function = input_fn is not None or (loaded is not None and loaded.input.source == "function")
+    if records.kind == "fingerprints" and (count_data or epoch_records or input_fn is not None):
         from estimator_pipeline.engines.recording.ledger import count_data as count
 
-        if not own:
+        if not has_function:
             raise ConfigError(
-                "this ledger is one of fingerprints, and there is no input function to count the data with",
+                "this ledger holds fingerprints, and there is no input function to count the data with",
                 code="argument/not-applicable",
                 hint="name it: --input-fn FILE.py:FUNCTION, or a job file with input.source function",
             )
         counts = count(_functions(loaded, input_fn), epoch_records=epoch_records)
-    elif found.kind == "records" and loaded is not None and not own:
+    elif records.kind == "records" and loaded is not None and not has_function:
         facts = _data(loaded).train_facts()
         if loaded.input.shard_policy == "auto":
             facts["policy"] = "auto"
-    report = ledger.check(found, facts=facts, counts=counts)
+    report = ledger.check(records, facts=facts, counts=counts)
     first, last = wanted or (1, 2**62)
-    layout = consumed(found, lambda step: first <= step <= last)
+    layout = consumed(records, lambda step: first <= step <= last)
     if as_json:
         document: dict[str, Any] = {"check": report.to_dict()}
         typer.echo(json.dumps(document | ({} if wanted is None else layout.document()), indent=1))
@@ -148,7 +147,7 @@ def _check(
         typer.echo(report)
         if wanted is not None:
             typer.echo(layout.text())
-    _draw(layout, picture, title=f"{folder}: who has consumed what")
+    _draw(layout, picture, title=f"{folder}: records consumed by each worker")
     if not report.well:
         raise typer.Exit(1)
 
@@ -167,16 +166,16 @@ def _steps(text: str | None) -> tuple[int, int] | None:
         return None
     first, colon, last = text.partition(":")
     try:
-        found = (int(first), int(last) if colon else int(first))
+        interval = (int(first), int(last) if colon else int(first))
     except ValueError:
-        found = (0, 0)
-    if not 1 <= found[0] <= found[1]:
+        interval = (0, 0)
+    if not 1 <= interval[0] <= interval[1]:
         raise ConfigError(
-            f"--steps {text!r} names no steps",
+            f"--steps {text!r} is not a range of steps",
             code="argument/bad-value",
             hint="write FIRST:LAST, such as 1:20; the first step is 1",
         )
-    return found
+    return interval
 
 
 def _data(loaded: Job) -> Any:
@@ -195,7 +194,7 @@ def _tasks(loaded: Job | None, workers: int | None) -> tuple[str, ...]:
 
 
 def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple[LedgerLayout, dict[str, Any]]:
-    """What a job would read, and the facts of its first pipeline's data."""
+    """Return what a job would read, and the metadata of its first pipeline's data."""
     from estimator_pipeline.engines.lifecycle.startup import latest_step
     from estimator_pipeline.engines.model_dir.run_identity import policy_of
     from estimator_pipeline.inputs.ledger.layout import planned
@@ -205,21 +204,21 @@ def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple
     if (began_under := policy_of(loaded.run.model_dir)) and latest_step(loaded.run.model_dir):
         data.follow(began_under)
     asynchronous = loaded.run.train_distribute == "parameter_server" or loaded.cluster.ps > 0
-    # A CPU is one device, and what GPUs a task will have is not known here.
+    # A CPU is one device. The number of GPUs of a task is unknown here.
     local = loaded.run.devices_per_task or 1
     replicas = local if asynchronous else local * len(tasks)
-    everyone = [ShardOptions(len(tasks), index, replicas, asynchronous) for index in range(len(tasks))]
-    facts = [data.train_facts(who) for who in everyone]
+    shards = [ShardOptions(len(tasks), index, replicas, asynchronous) for index in range(len(tasks))]
+    facts = [data.train_facts(options) for options in shards]
     if facts[0]["policy"] == "hint":
-        facts = [{**told, "replicas": len(tasks)} for told in facts]
+        facts = [{**pipeline, "replicas": len(tasks)} for pipeline in facts]
     layout = planned(facts, tasks, range(wanted[0], wanted[1] + 1))
-    told = data.describe(len(tasks), replicas_per_pipeline=local, asynchronous=asynchronous).splitlines()
-    layout.lines = told[: next((n for n, t in enumerate(told) if t.startswith("evaluation")), None)]
+    lines = data.describe(len(tasks), replicas_per_pipeline=local, asynchronous=asynchronous).splitlines()
+    layout.lines = lines[: next((n for n, line in enumerate(lines) if line.startswith("evaluation")), None)]
     return layout, facts[0]
 
 
 def _functions(loaded: Job | None, input_fn: str | None) -> Any:
-    """The training input function of a job or of a program."""
+    """Return the training input function of a job or of a program."""
     from estimator_pipeline import compat
     from estimator_pipeline.job.user_code import load_function
 
@@ -242,14 +241,14 @@ def _read_functions(
         task: read_input_fn(function, pipeline=index, pipelines=len(tasks), local=local, steps=wanted[1])
         for index, task in enumerate(tasks)
     }
-    found = {
+    batches_of = {
         step: {task: batches[step - 1] for task, batches in read.items() if step <= len(batches)}
         for step in range(wanted[0], wanted[1] + 1)
     }
     lines = [
-        f"training: an own input function, called for {len(tasks)} worker(s) and read up to step {wanted[1]}",
-        "  records are told by fingerprints of their content: the first 24 of 64 bits are shown",
-        "  nothing is promised of an input function that is not known",
+        f"training: a user input function, called for {len(tasks)} worker(s) and read up to step {wanted[1]}",
+        "  records are identified by fingerprints of their content: the first 24 of 64 bits are shown",
+        "  how a user input function shards its data is unknown",
     ]
-    steps: dict[int, Any] = {step: parts for step, parts in found.items() if parts}
+    steps: dict[int, Any] = {step: parts for step, parts in batches_of.items() if parts}
     return LedgerLayout(tasks, steps, None, None, fingerprints=True, lines=lines)

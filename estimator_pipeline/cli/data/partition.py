@@ -1,4 +1,4 @@
-"""`estimator-pipeline partition`: a job's data as TFRecord files, one part for each worker."""
+"""`estimator-pipeline partition`: write a job's data as TFRecord files, one per worker."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import typer
 
 
 def command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file whose data is written.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; a new folder.")],
-    parts: Annotated[int, typer.Option(min=1, help="Training files, at least one for each worker.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Write the data of this job file.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Write to this new folder.")],
+    parts: Annotated[int, typer.Option(min=1, help="Write this many training files, at least one per worker.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Write the data of a job as TFRecord files before training, so that each worker opens its own alone.
+    """Write the data of a job as TFRecord files before training, so that each worker opens only its files.
 
-    Record i goes to the part i modulo the number of parts, as it was read, before it is scaled and shuffled. What is
-    printed is how many records each file has, and the `input` section of a job that reads them.
+    Record i goes to file i modulo the number of files, as it is read, before scaling and shuffling. The command prints
+    how many records each file has, and the `input` section of a job that reads the files.
     """
     from estimator_pipeline.errors import ConfigError
     from estimator_pipeline.job import FunctionInput, load_job
@@ -30,27 +30,27 @@ def command(
     loaded = load_job(job, overrides=settings or [])
     if isinstance(loaded.input, FunctionInput):
         raise ConfigError(
-            "an own input function gives batches, not records, so its data cannot be partitioned",
+            "a user input function returns batches, not records, so its data cannot be partitioned",
             code="argument/not-applicable",
             found=f"input.train {loaded.input.train}",
-            hint="write the files where the function reads its data; or from Python: inputs.partition",
+            hint="write the files where the function reads its data, or call inputs.partition from Python",
         )
     from estimator_pipeline.engines.jobs.common import job_inputs
     from estimator_pipeline.inputs import partition
 
-    made = partition(job_inputs(loaded), folder, parts=parts)
-    section = {**made.section(), "global_batch_size": loaded.input.global_batch_size, "seed": loaded.input.seed}
+    files = partition(job_inputs(loaded), folder, parts=parts)
+    section = {**files.section(), "global_batch_size": loaded.input.global_batch_size, "seed": loaded.input.seed}
     weight = loaded.input.weight_key
     if weight is not None:
-        labels = [name for name in made.label_key if name != weight]
+        labels = [name for name in files.label_key if name != weight]
         section |= {"label_key": labels if len(labels) > 1 else labels[0], "weight_key": weight}
     scale = getattr(loaded.input, "scale", None)
     if scale is not None:
         section["scale"] = scale
     if as_json:
-        typer.echo(json.dumps({"train": made.train, "eval": made.eval, "input": section}, indent=2))
+        typer.echo(json.dumps({"train": files.train, "eval": files.eval, "input": section}, indent=2))
         return
-    typer.echo(made)
+    typer.echo(files)
     typer.echo("input:")
     for field, value in section.items():
         typer.echo(f"  {field}: {json.dumps(value)}")

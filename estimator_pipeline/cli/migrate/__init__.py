@@ -1,4 +1,4 @@
-"""The commands of `estimator-pipeline migrate`, one a file.
+"""The commands of `estimator-pipeline migrate`, one per file.
 
-They read arguments and print results. What they do is in `estimator_pipeline/migrate`.
+They parse arguments and print results. The package `estimator_pipeline/migrate` does the work.
 """

@@ -1,4 +1,4 @@
-"""`estimator-pipeline migrate config`: a configuration of another era as a job file."""
+"""`estimator-pipeline migrate config`: convert an old configuration to a job file."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ import typer
 
 
 def command(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration; - for standard input.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="Read this configuration; - for standard input.")],
     output: Annotated[
-        Path | None, typer.Option(metavar="JOB.yaml", help="Where the job file goes; standard output by default.")
+        Path | None, typer.Option(metavar="JOB.yaml", help="Write the job file here; default: standard output.")
     ] = None,
     wanted: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="NAME",
-            help="run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, "
-            "sagemaker_estimator, sagemaker_program, shell or tfjob; found out by default.",
+            help="Read this format: run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, "
+            "sagemaker_estimator, sagemaker_program, shell or tfjob; default: detected.",
         ),
     ] = None,
     template: Annotated[
-        Path | None, typer.Option(metavar="JOB.yaml", help="A job file with what the configuration lacks.")
+        Path | None,
+        typer.Option(metavar="JOB.yaml", help="Take fields that the configuration lacks from this job file."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Give a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     params: Annotated[
         list[str] | None,
-        typer.Option("--param", metavar="NAME", help="This hyperparameter is one of the model; may be repeated."),
+        typer.Option("--param", metavar="NAME", help="Treat this hyperparameter as one of the model; repeatable."),
     ] = None,
     scheduler: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose section gets machines and limits: kubernetes or slurm.")
+        str, typer.Option(metavar="NAME", help="Write machines and limits to this section: kubernetes or slurm.")
     ] = "kubernetes",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Make a job file of a RunConfig, HParams, flags, a job of AI Platform or SageMaker, a command line, or a TFJob.
+    """Convert a RunConfig, HParams, flags, an AI Platform or SageMaker job, a command line, or a TFJob to a job file.
 
-    Every field of the configuration is accounted for: taken, needs a decision, or no longer needed; in the report, and
-    as comments in the job file. What a job needs and the configuration does not say is left as ???, and such a job is
-    refused until it is given. The report goes to standard error where the job file goes to standard output.
+    The report and comments in the job file list every field of the configuration: converted, needs a decision, or no
+    longer needed. Required fields that the configuration lacks become ???, and the job is rejected until they are set.
+    The report goes to standard error if the job file goes to standard output.
 
-    The exit code is 0 when there is a job file, decisions to be made or not, and 2 for bad input.
+    Exit codes: 0 if there is a job file, with or without open decisions, 2 for bad input.
     """
     from estimator_pipeline.migrate.configs import convert_config, report_text, write_conversion
 
-    made = convert_config(
+    conversion = convert_config(
         source,
         wanted=wanted,
         template=template,
@@ -61,14 +62,16 @@ def command(
         scheduler=scheduler,
         stdin=sys.stdin.buffer,
     )
-    written = [str(path) for path in write_conversion(made, output, overwrite=overwrite)] if output is not None else []
+    written = (
+        [str(path) for path in write_conversion(conversion, output, overwrite=overwrite)] if output is not None else []
+    )
     if as_json:
-        typer.echo(json.dumps({**made.document(), "written": written}, indent=2, ensure_ascii=False, default=str))
+        typer.echo(json.dumps({**conversion.document(), "written": written}, indent=2, ensure_ascii=False, default=str))
         return
     stream = sys.stderr if output is None else sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else None
-    typer.echo(report_text(made, width=width, color=stream.isatty()), err=output is None)
+    typer.echo(report_text(conversion, width=width, color=stream.isatty()), err=output is None)
     if output is None:
-        typer.echo(made.text, nl=False)
+        typer.echo(conversion.text, nl=False)
     for path in written:
         typer.echo(f"written: {path}")

@@ -1,4 +1,4 @@
-"""`estimator-pipeline migrate convert`: a program as it runs on today's TensorFlow, in a folder of its own."""
+"""`estimator-pipeline migrate convert`: convert a program for today's TensorFlow, into a separate folder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from estimator_pipeline.errors import ConfigError
 
 
 def command(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A Python file, or a folder of them.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Convert this Python file or folder.")],
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder for the converted program; a new one.")
+        Path | None, typer.Option(metavar="DIR", help="Write the converted program to this new folder.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Write nothing; print all changes as a unified diff.")
+        bool, typer.Option("--dry-run", help="Print all changes as a unified diff without writing files.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write into a folder that is there; its other files stay.")
+        bool, typer.Option("--overwrite", help="Write into an existing folder; other files in it are kept.")
     ] = False,
     notes: Annotated[
-        str, typer.Option(metavar="manual|all|none", help="What of the code that is left gets a marked comment.")
+        str,
+        typer.Option(
+            metavar="manual|all|none", help="Mark unconverted code with comments: what is manual, all, or none."
+        ),
     ] = "manual",
     to: Annotated[
         str,
@@ -33,37 +36,38 @@ def command(
             "--to",
             "--target",
             metavar="keras|keras-layers|keras3|estimator",
-            help="What it becomes: Keras; Keras or Keras 3 only where its model_fn becomes layers; Estimators still.",
+            help="Convert to Keras, to Keras or Keras 3 only if the model_fn becomes layers, or to Estimators on "
+            "TensorFlow 2.",
         ),
     ] = "keras",
     parity: Annotated[
         Path | None,
         typer.Option(
-            metavar="PROOF.py", help="Train the file and its conversion as this file's functions say, and compare."
+            metavar="PROOF.py", help="Train the file and its conversion with the functions of this file, and compare."
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of --parity.")] = 20,
+    steps: Annotated[int, typer.Option(min=1, help="Train this many steps for --parity.")] = 20,
     jobs: Jobs = None,
     no_cache: NoCache = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Convert what can be converted for sure, and mark what a person has to write.
+    """Convert the code that can be converted safely, and mark the code that needs manual work.
 
-    A file that can be converted as a whole becomes Keras code, of the same numbers. Any other stays an Estimator
-    program that runs on TensorFlow 2, and the summary says for which line; with --to estimator all do. What has no
-    counterpart is left as it is, with a comment that says why and what to write. Nothing of the program is imported or
-    executed. The exit code is 0 when the conversion is done, 2 for bad input.
+    A file that converts as a whole becomes Keras code that computes the same numbers. Any other file becomes an
+    Estimator program for TensorFlow 2, and the summary names the line that prevents Keras; with --to estimator all do.
+    Code without a counterpart is unchanged, with a comment on the reason and the replacement. The command neither
+    imports nor executes the program. Exit codes: 0 when the conversion is complete, 2 for bad input.
 
-    With --parity both programs are imported, and trained from the same values on the same records, by the functions
-    estimator(program), model(made) and input_fn(program) of that file. What was compared is written to DIR/parity.json,
-    and the exit code is 1 where the two part.
+    With --parity both programs are imported and trained from the same values on the same records, with the functions
+    estimator(program), model(made) and input_fn(program) of PROOF.py. The comparison is written to DIR/parity.json, and
+    the exit code is 1 if the two differ.
     """
     from estimator_pipeline.migrate.code import NOT_RUN, convert, diff, summary
     from estimator_pipeline.migrate.code.write import check_output, write
 
     if output is None and not dry_run:
         raise ConfigError(
-            "there is no --output", code="argument/missing", hint="name a new folder for the program, or pass --dry-run"
+            "--output is missing", code="argument/missing", hint="name a new folder for the program, or add --dry-run"
         )
     if parity is not None:
         from estimator_pipeline.parity.models.conversion import check_proof
@@ -76,12 +80,12 @@ def command(
     if output is not None and path.exists():
         check_output(path, output, overwrite=overwrite)
     with progress_on(quiet=as_json) as progress:
-        made = convert(
+        conversion = convert(
             path, notes=notes, to=to, jobs=jobs or cores(), cache=results_folder(no_cache), progress=progress
         )
     written = output is not None and not dry_run
     if written and output is not None:
-        write(made, output)
+        write(conversion, output)
     compared = None
     if parity is not None and output is not None:
         from estimator_pipeline.cli.library_logging import quiet_libraries
@@ -89,44 +93,44 @@ def command(
         from estimator_pipeline.parity.models.conversion import compare_conversion
         from estimator_pipeline.utils.jsonable import finite
 
-        (file,) = made.files
+        (file,) = conversion.files
         if not file.keras:
             raise ConfigError(
-                f"--parity: {path} remains an Estimator program, and there is no Keras model to compare",
+                f"--parity: {path} remains an Estimator program, so there is no Keras model to compare",
                 code="argument/not-applicable",
                 found=file.kept_as_estimator,
             )
         (todays,) = convert(path, notes="none", to="estimator").files
-        of_1 = any(one.rule.startswith("tensorflow-1") for one in todays.changes)
+        of_1 = any(change.rule.startswith("tensorflow-1") for change in todays.changes)
         with quiet_libraries(), tempfile.TemporaryDirectory() as folder:
             before = path
-            if of_1:  # its Estimator runs by today's names
+            if of_1:  # its Estimator runs with today's names
                 before = Path(folder) / path.name
                 before.write_text(todays.after, encoding=todays.encoding, newline="")
             compared = compare_conversion(
                 before, output / file.path, parity, steps=steps, of_tensorflow_1=of_1, beside=path.parent
             )
-        told = json.dumps(finite(text.document(compared)), indent=1)
-        (output / "parity.json").write_text(told, encoding="utf-8")
+        report = json.dumps(finite(text.document(compared)), indent=1)
+        (output / "parity.json").write_text(report, encoding="utf-8")
     ran = NOT_RUN if compared is None else f"trained by --parity, {'equal' if compared.equal else 'not equal'}"
     if as_json:
-        document = made.document() | {"output": str(output) if written else None, "run": ran}
+        document = conversion.document() | {"output": str(output) if written else None, "run": ran}
         if dry_run:
-            document["diff"] = diff(made)
+            document["diff"] = diff(conversion)
         if compared is not None:
-            document["parity"] = json.loads(told)
+            document["parity"] = json.loads(report)
         typer.echo(json.dumps(document, indent=1))
         raise typer.Exit(1 if compared is not None and not compared.equal else 0)
     if dry_run:
-        typer.echo(diff(made), nl=False)
-        typer.echo(summary(made), err=True)
+        typer.echo(diff(conversion), nl=False)
+        typer.echo(summary(conversion), err=True)
         return
-    typer.echo(summary(made, ran))
-    alone = to == "keras3" and made.became["keras"] == made.became["of"]
-    by = "python FILE" if alone else "estimator-pipeline exec FILE"
-    if made.changed and all(one.is_notebook for one in made.changed):
-        by = "Jupyter" if alone else "Jupyter, in a Python that has estimator-pipeline"
-    typer.echo(f"\nwritten to {output}; run it by: {by}")
+    typer.echo(summary(conversion, ran))
+    standalone = to == "keras3" and conversion.became["keras"] == conversion.became["of"]
+    runner = "python FILE" if standalone else "estimator-pipeline exec FILE"
+    if conversion.changed and all(file.is_notebook for file in conversion.changed):
+        runner = "Jupyter" if standalone else "Jupyter, in a Python that has estimator-pipeline"
+    typer.echo(f"\nwritten to {output}; run it with: {runner}")
     if compared is not None:
         typer.echo(f"\n{text.summary(compared)}")
         raise typer.Exit(0 if compared.equal else 1)

@@ -1,4 +1,4 @@
-"""`estimator-pipeline migrate export`: a Keras model with an old export's signatures."""
+"""`estimator-pipeline migrate export`: export a Keras model with an old export's signatures."""
 
 from __future__ import annotations
 
@@ -9,93 +9,107 @@ from typing import Annotated
 import typer
 
 _WEIGHTS = "Weights"
-_SIGNATURES = "What names do not say"
-_COMPARED = "What is compared"
+_SIGNATURES = "Signatures that names leave open"
+_COMPARED = "Comparison"
 
 
 def command(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="The old export: a SavedModel's folder.")],
-    output: Annotated[str, typer.Option(metavar="DIR", help="Where the new one is written.")],
-    job: Annotated[Path | None, typer.Option(metavar="JOB.yaml", help="The job that trained the model.")] = None,
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Read the old export from this SavedModel folder.")],
+    output: Annotated[str, typer.Option(metavar="DIR", help="Write the new export to this folder.")],
+    job: Annotated[Path | None, typer.Option(metavar="JOB.yaml", help="Use the model of this job.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="A function that returns a Keras model; or a .keras file."),
+        typer.Option(metavar="FILE.py:NAME", help="Call this function for the Keras model, or load this .keras file."),
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="keras (Keras 2) or keras3.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    engine: Annotated[str | None, typer.Option(help="Use this engine: keras (Keras 2) or keras3.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     allow_mismatch: Annotated[
-        bool, typer.Option("--allow-mismatch", help="Write it although it answers otherwise.")
+        bool, typer.Option("--allow-mismatch", help="Write the export even if its predictions differ.")
     ] = False,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="A checkpoint, a .keras file, an export.", rich_help_panel=_WEIGHTS),
+        typer.Option(metavar="PATH", help="Load this checkpoint, .keras file or export.", rich_help_panel=_WEIGHTS),
     ] = None,
     mapping: Annotated[
         Path | None,
-        typer.Option(metavar="NAMES.yaml", help="A Keras weight: the checkpoint's.", rich_help_panel=_WEIGHTS),
+        typer.Option(
+            metavar="NAMES.yaml", help="Map each Keras weight to the checkpoint's variable.", rich_help_panel=_WEIGHTS
+        ),
     ] = None,
     allow_leftover: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Do without this variable of it.", rich_help_panel=_WEIGHTS),
+        typer.Option(metavar="NAME", help="Ignore this variable of the checkpoint.", rich_help_panel=_WEIGHTS),
     ] = None,
     use_ema_weights: Annotated[
-        bool, typer.Option("--use-ema-weights", help="Weights are their moving averages.", rich_help_panel=_WEIGHTS)
+        bool,
+        typer.Option("--use-ema-weights", help="Use the moving averages (EMA) as weights.", rich_help_panel=_WEIGHTS),
     ] = False,
     signature: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.yaml", help="Old outputs and inputs: the model's; classes.", rich_help_panel=_SIGNATURES
+            metavar="FILE.yaml",
+            help="Map the old outputs and inputs to the model's, and list the classes.",
+            rich_help_panel=_SIGNATURES,
         ),
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option(help="multi_class, binary, multi_label or regression.", rich_help_panel=_SIGNATURES),
+        typer.Option(help="Set the head: multi_class, binary, multi_label or regression.", rich_help_panel=_SIGNATURES),
     ] = None,
     gives: Annotated[
         str | None,
-        typer.Option(help="What the model gives: logits, probabilities, predictions.", rich_help_panel=_SIGNATURES),
+        typer.Option(
+            help="Set what the model returns: logits, probabilities or predictions.", rich_help_panel=_SIGNATURES
+        ),
     ] = None,
     features: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE.py:NAME", help="Makes the model's input of the features.", rich_help_panel=_SIGNATURES
+            metavar="FILE.py:NAME",
+            help="Call this function to convert the features to the model's input.",
+            rich_help_panel=_SIGNATURES,
         ),
     ] = None,
     examples: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.tfrecord", help="Serialized tf.Example records.", rich_help_panel=_COMPARED),
+        typer.Option(
+            metavar="FILE.tfrecord", help="Compare on these serialized tf.Example records.", rich_help_panel=_COMPARED
+        ),
     ] = None,
     inputs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.npz", help="Arrays by the inputs' names.", rich_help_panel=_COMPARED),
+        typer.Option(
+            metavar="FILE.npz", help="Compare on these arrays, named after the inputs.", rich_help_panel=_COMPARED
+        ),
     ] = None,
-    records: Annotated[int, typer.Option(help="How many are compared.", rich_help_panel=_COMPARED)] = 64,
-    seed: Annotated[int, typer.Option(help="Of records that are drawn.", rich_help_panel=_COMPARED)] = 0,
+    records: Annotated[int, typer.Option(help="Compare this many records.", rich_help_panel=_COMPARED)] = 64,
+    seed: Annotated[int, typer.Option(help="Set the seed of generated records.", rich_help_panel=_COMPARED)] = 0,
     tolerance: Annotated[
-        str, typer.Option(help="bit_equal, rounding or amplified.", rich_help_panel=_COMPARED)
+        str,
+        typer.Option(help="Compare with this tolerance: bit_equal, rounding or amplified.", rich_help_panel=_COMPARED),
     ] = "rounding",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Write a Keras model with the signatures of an Estimator's export, and compare what the two answer.
+    """Export a Keras model with the signatures of an Estimator's export, and compare the predictions of both.
 
-    Signatures keep their names, inputs, outputs, types, shapes and method names; serialized tf.Example records are
-    parsed as they were. Records are given, or drawn to fit the signatures.
+    Signatures keep their names, inputs, outputs, dtypes, shapes and method names. Serialized tf.Example records are
+    parsed as before. The comparison uses your records, or generates records that fit the signatures.
 
-    What has no counterpart, or more than one, is an error that names all of it. The new export is put in its place
-    only after both have given the same answers.
+    A part of a signature without a unique counterpart is an error that names all of them. The new export is moved to
+    its place only after both have returned the same predictions.
 
-    The exit code is 0 when the answers are the same, 1 when they are not, 2 when something does not fit.
+    Exit codes: 0 if the predictions are the same, 1 if not, 2 if something does not match.
     """
     import logging
 
     from estimator_pipeline.migrate import migrate_export
     from estimator_pipeline.utils.jsonable import finite
 
-    # What TensorFlow says of its own old functions is not for the person who migrates.
+    # The user cannot act upon deprecation warnings about calls within TensorFlow.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     done = migrate_export(
         source,

@@ -1,4 +1,4 @@
-"""`estimator-pipeline migrate scan`: what a program has of tf.estimator, and what becomes of it."""
+"""`estimator-pipeline migrate scan`: report the tf.estimator constructs of a program."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ _FAIL_ON = {
 
 
 def command(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A Python file, a notebook, or a folder of them.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Scan this Python file, notebook or folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
     sarif: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write SARIF 2.1.0 as well, for code scanning and editors.")
+        Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0, for code scanning and editors.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one HTML page as well, with the source of each finding.")
+        Path | None, typer.Option(metavar="FILE", help="Also write an HTML page with the source of each finding.")
     ] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(
             metavar="manual|automatic|unchanged",
-            help="Exit code 1 where a finding has this treatment, or a harder one.",
+            help="Exit with 1 if a finding has this treatment or one that needs more work.",
         ),
     ] = None,
     jobs: Jobs = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Find every construct of tf.estimator and TensorFlow 1 in a program, and say what becomes of each.
+    """Find every construct of tf.estimator and TensorFlow 1 in a program, and report what becomes of each.
 
-    Nothing of the program is imported or executed, and TensorFlow is not needed. The exit code is 0 when the scan is
-    done, 1 where --fail-on says so, 2 for bad input.
+    The command neither imports nor executes the program, and does not need TensorFlow. Exit codes: 0 when the scan is
+    complete, 1 if --fail-on applies, 2 for bad input.
     """
     from estimator_pipeline.migrate.code import page, sarif_document, scan, text
 
     if fail_on is not None and fail_on not in _FAIL_ON:
         raise ConfigError(
-            f"--fail-on {fail_on} is not a known treatment",
+            f"--fail-on {fail_on} is not a treatment",
             code="argument/unknown-name",
             found="manual, automatic, unchanged",
-            hint="name one of the three",
+            hint="use one of the three",
         )
     with progress_on(quiet=as_json) as progress:
-        found = scan(path, jobs=jobs or cores(), cache=results_folder(no_cache), progress=progress)
+        findings = scan(path, jobs=jobs or cores(), cache=results_folder(no_cache), progress=progress)
     if sarif is not None:
-        _write(sarif, json.dumps(sarif_document(found), indent=1) + "\n", "--sarif")
+        _write(sarif, json.dumps(sarif_document(findings), indent=1) + "\n", "--sarif")
     if html is not None:
-        _write(html, page(found), "--html")
-    typer.echo(json.dumps(found.document(), indent=1) if as_json else text(found))
-    if fail_on is not None and any(found.count(treatment) for treatment in _FAIL_ON[fail_on]):
+        _write(html, page(findings), "--html")
+    typer.echo(json.dumps(findings.document(), indent=1) if as_json else text(findings))
+    if fail_on is not None and any(findings.count(treatment) for treatment in _FAIL_ON[fail_on]):
         raise typer.Exit(1)
 
 
 def _write(path: Path, content: str, option: str) -> None:
-    """The whole file, or none of it."""
+    """Write a file atomically."""
     unfinished = path.parent / f".{path.name}.{os.getpid()}.unfinished"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`estimator-pipeline cancel`: a submitted job is ended."""
+"""`estimator-pipeline cancel`: cancel a submitted job."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from estimator_pipeline.errors import ConfigError
 def command(
     job: Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP)],
     checkpoint: Annotated[
-        bool, typer.Option("--checkpoint", help="Let the tasks stop with a checkpoint first, however long it takes.")
+        bool, typer.Option("--checkpoint", help="Let the tasks write a checkpoint first, within slurm.signal_seconds.")
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As the job file was changed when it was submitted."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a field of the job file, as in its submission; repeatable."
+        ),
     ] = None,
     now: Annotated[
-        bool, typer.Option("--now", help="In Kubernetes: kill the pods, without the time for a checkpoint.")
+        bool, typer.Option("--now", help="Kill the pods without time for a checkpoint (Kubernetes).")
     ] = False,
     namespace: kubernetes_jobs.NamespaceOption = None,
 ) -> None:
-    """End a submitted job; it is not requeued. Submitted again it goes on from its last checkpoint.
+    """Cancel a submitted job without a requeue. When submitted again, it resumes from its last checkpoint.
 
-    Without --checkpoint the tasks have as long to write one as Slurm leaves between SIGTERM and SIGKILL (30 seconds,
-    unless the site says otherwise); with it, slurm.signal_seconds. In Kubernetes they always have
-    kubernetes.termination_grace_seconds, unless --now is given; the job is deleted, and its logs with it.
+    Without --checkpoint the tasks can write a checkpoint in the time between Slurm's SIGTERM and SIGKILL (30 seconds
+    unless the site has changed it); with it, within slurm.signal_seconds. In Kubernetes they have
+    kubernetes.termination_grace_seconds, unless --now is set; the job is deleted together with its logs.
     """
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
 
     if now and checkpoint:
         raise ConfigError(
-            "--now and --checkpoint contradict each other.", code="argument/conflict", hint="give one of them."
+            "--now and --checkpoint contradict each other.", code="argument/conflict", hint="leave one of them out."
         )
     if (theirs := kubernetes_jobs.kubernetes_job(job, settings, namespace)) is not None:
         kubernetes_jobs.cancel(theirs, now=now)

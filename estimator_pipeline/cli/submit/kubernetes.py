@@ -1,4 +1,4 @@
-"""`estimator-pipeline submit kubernetes`: a job file as objects of a Kubernetes cluster."""
+"""`estimator-pipeline submit kubernetes`: submit a job file to a Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -8,64 +8,67 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.checks_before import refuse_hopeless
+from estimator_pipeline.cli.checks_before import reject_failing_jobs
 from estimator_pipeline.cli.train import with_engine
 
-# Of doctor's, those that need neither files nor functions.
+# The checks of `doctor` that need neither files nor functions.
 _CHECKS = ("data", "model")
 
 
 def command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Submit this job file.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the manifests, and submit nothing; no kubectl is needed.")
+        bool, typer.Option("--dry-run", help="Print the manifests without submitting them; does not need kubectl.")
     ] = False,
     kind: Annotated[
-        str | None, typer.Option(metavar="KIND", help="job, jobset or tfjob, in the place of kubernetes.kind.")
+        str | None, typer.Option(metavar="KIND", help="Override kubernetes.kind: job, jobset or tfjob.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the job is called in Kubernetes; else by its own name.")
+        str | None, typer.Option(metavar="NAME", help="Set the name in Kubernetes; default: the name of the job.")
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="In the place of kubernetes.namespace.")
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Override kubernetes.namespace.")
     ] = None,
     image: Annotated[
-        str | None, typer.Option(metavar="IMAGE", help="The pods' image, in the place of kubernetes.image.")
+        str | None, typer.Option(metavar="IMAGE", help="Override kubernetes.image, the image of the pods.")
     ] = None,
     tf_config: Annotated[
         str | None,
         typer.Option(
             "--tf-config",
             metavar="WAY",
-            help="environment: each task works TF_CONFIG out from its pod's variables; written: it is in the manifest.",
+            help="Override kubernetes.tf_config: environment (each task derives TF_CONFIG from its pod's variables) or "
+            "written (the manifest contains it).",
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="estimator, keras or keras3, in the place of run.engine.")
+        str | None, typer.Option(metavar="NAME", help="Override run.engine: estimator, keras or keras3.")
     ] = None,
     accept_changes: Annotated[
         bool,
         typer.Option(
-            "--accept-changes", help="Go on from the checkpoint although seed, data, global batch or model changed."
+            "--accept-changes",
+            help="Resume from the checkpoint even if seed, data, global batch or model have changed.",
         ),
     ] = False,
     no_checks: Annotated[
-        bool, typer.Option("--no-checks", help="Without a look at model and data set: the image has others.")
+        bool,
+        typer.Option("--no-checks", help="Skip the checks of model and data set, if the image has different ones."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Run a job in Kubernetes: an Indexed Job with a headless Service, a JobSet, or a TFJob, by the section kubernetes.
+    """Run a job in Kubernetes as an Indexed Job with a headless Service, a JobSet, or a TFJob.
 
-    With --dry-run the manifests are printed, as YAML or as a List in JSON. Otherwise kubectl gets them, with the
-    cluster and the rights of its own configuration. A data set that is in no catalogue, and a model that does not take
-    the data, are told first; files and own functions are in the image, and not looked at.
+    The section kubernetes of the job file configures it. The manifests go to kubectl, which uses its cluster and
+    credentials; --dry-run prints them as YAML, or as a List in JSON. Unknown data sets, and models that do not accept
+    the data, are reported first. Files and user functions are in the image and are not checked.
 
-    The exit code is 0 when all was accepted, or when this very job runs already; 2 for bad input, and where a job of
-    this name is another one or has ended; 1 when kubectl or the cluster refused.
+    Exit codes: 0 if all objects were accepted or this job already runs, 1 if kubectl or the cluster rejected them, 2
+    for bad input, or if a different or finished job has this name.
     """
     import os
 
@@ -80,7 +83,7 @@ def command(
     loaded = load_job(job, overrides=changes)
     manifests = render(loaded, name=name)
     if not no_checks:
-        refuse_hopeless(
+        reject_failing_jobs(
             [loaded],
             file=str(job),
             done="nothing is submitted (--no-checks submits all the same)",
@@ -90,22 +93,22 @@ def command(
     if dry_run:
         typer.echo(manifest_json(manifests) if as_json else manifest_text(manifests).rstrip("\n"))
         return
-    said = kubernetes_jobs.submit(manifests, environ=os.environ)
-    own = kubernetes_jobs.job_name(manifests)
+    output = kubernetes_jobs.submit(manifests, environ=os.environ)
+    submitted = kubernetes_jobs.job_name(manifests)
     commands = {
-        "status": f"estimator-pipeline status {own}{own.flags}",
-        "logs": f"estimator-pipeline logs --follow {own}{own.flags}",
-        "cancel": f"estimator-pipeline cancel {own}{own.flags}",
-        "delete": own.delete,
+        "status": f"estimator-pipeline status {submitted}{submitted.flags}",
+        "logs": f"estimator-pipeline logs --follow {submitted}{submitted.flags}",
+        "cancel": f"estimator-pipeline cancel {submitted}{submitted.flags}",
+        "delete": submitted.delete,
     }
     if as_json:
         document = {
             "name": manifests.name,
             "kind": manifests.kind,
             "namespace": manifests.namespace,
-            "submitted": said is not None,
+            "submitted": output is not None,
             "tasks": manifests.tasks,
-            "objects": [f"{made['kind']}/{made['metadata']['name']}" for made in manifests.objects],
+            "objects": [f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in manifests.objects],
             "notes": list(manifests.notes),
             "commands": commands,
         }
@@ -113,6 +116,6 @@ def command(
         return
     for note in manifests.notes:
         typer.echo(f"note: {note}", err=True)
-    typer.echo(f"{own} runs already, just as it was to be submitted" if said is None else said.rstrip("\n"))
-    for what, line in commands.items():
-        typer.echo(f"{what + ':':<7} {line}")
+    typer.echo(f"{submitted} already runs with the same manifests" if output is None else output.rstrip("\n"))
+    for action, line in commands.items():
+        typer.echo(f"{action + ':':<7} {line}")

@@ -1,4 +1,4 @@
-"""Jobs that `submit kubernetes` has made: how `status`, `logs` and `cancel` name them, and what the last two do."""
+"""Names, logs and cancellation of the jobs that `submit kubernetes` has created."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ if TYPE_CHECKING:
 
 NamespaceOption = Annotated[
     str | None,
-    typer.Option(
-        "--namespace", "-n", metavar="NAME", help="Of a job in Kubernetes, in the place of kubernetes.namespace."
-    ),
+    typer.Option("--namespace", "-n", metavar="NAME", help="Override kubernetes.namespace, for a job in Kubernetes."),
 ]
 
 
 def kubernetes_job(job: str, settings: list[str] | None, namespace: str | None) -> JobName | None:
-    """The job in Kubernetes that a person means, or None where it is one of Slurm.
+    """Return the Kubernetes job that the user names, or None for a Slurm job.
 
-    It is named by KIND/NAME, as job/digits, or by the job file, if that has an image in its section kubernetes. A file
-    with both sections means Slurm once it was submitted there.
+    Its name is KIND/NAME, such as job/digits, or a job file with an image in its section kubernetes. A file with both
+    sections means Slurm once it has been submitted there.
 
     Raises:
-        ConfigError: The job file is wrong; or --namespace was given with a job of Slurm.
+        ConfigError: The job file is invalid, or --namespace is set for a Slurm job.
     """
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch.kubernetes.kubectl import JobName
@@ -41,7 +39,7 @@ def kubernetes_job(job: str, settings: list[str] | None, namespace: str | None) 
     if named and not Path(job).exists():
         if settings:
             raise ConfigError(
-                f"--set {settings[0]} changes a job file, and {job} is none.",
+                f"--set {settings[0]} requires a job file, and {job} is not one.",
                 code="argument/not-applicable",
                 hint="leave it out.",
             )
@@ -53,10 +51,10 @@ def kubernetes_job(job: str, settings: list[str] | None, namespace: str | None) 
             return JobName(section.kind, kubernetes_name(loaded.name), namespace or section.namespace)
     if namespace is not None:
         raise ConfigError(
-            f"--namespace {namespace} is for jobs in Kubernetes, and {job} is none.",
+            f"--namespace {namespace} is for jobs in Kubernetes, and {job} is not one.",
             code="argument/not-applicable",
             found="no image in a section kubernetes",
-            hint="name the job file with that section (and the same --set), or KIND/NAME, as job/digits.",
+            hint="name a job file with that section (and the same --set), or KIND/NAME, such as job/digits.",
         )
     return None
 
@@ -73,7 +71,7 @@ def _submitted_to_slurm(loaded: object) -> bool:
 
 
 def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, lines: int, failed: bool) -> None:
-    """Prints what the pods of a job say, each line with its task; or what the task that failed first said."""
+    """Print the logs of a job's pods, each line with its task, or the log of the first task that failed."""
     from estimator_pipeline.launch.kubernetes import logs as kubernetes_logs
     from estimator_pipeline.launch.kubernetes.jobs import look
     from estimator_pipeline.launch.kubernetes.status import first_failure
@@ -81,13 +79,13 @@ def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, l
 
     if element is not None:
         raise ConfigError(
-            f"--element {element}: the job is no array.", code="argument/not-applicable", hint="leave it out."
+            f"--element {element}: the job is not an array.", code="argument/not-applicable", hint="leave it out."
         )
     there = look(job, environ=os.environ)
     tasks = list(dict.fromkeys(pod.task for pod in there.pods)) if there is not None else []
     if not tasks:
         raise ConfigError(
-            f"{job} has no pods, and so no logs.", code="jobs/not-found", hint=f"see `status {job}{job.flags}`."
+            f"{job} has no pods and therefore no logs.", code="jobs/not-found", hint=f"see `status {job}{job.flags}`."
         )
     if task is not None and task not in tasks:
         raise ConfigError(
@@ -126,7 +124,7 @@ def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, l
 
 
 def cancel(job: JobName, *, now: bool) -> None:
-    """Ends a job: with the time for a checkpoint, or now."""
+    """Cancel a job, with time for a checkpoint unless `now`."""
     from estimator_pipeline.launch.kubernetes import jobs as kubernetes_jobs
 
     kubernetes_jobs.cancel(job, now=now, environ=os.environ, report=typer.echo)

@@ -1,4 +1,4 @@
-"""`estimator-pipeline logs`: what a submitted job's script and tasks say."""
+"""`estimator-pipeline logs`: print the logs of a submitted job."""
 
 from __future__ import annotations
 
@@ -15,30 +15,35 @@ from estimator_pipeline.cli.submit.status import JOB_HELP, submission_of
 from estimator_pipeline.errors import ConfigError
 
 POLL_SECS = 1.0
-# How often Slurm is asked whether the job has ended, in polls.
+# Slurm is asked after every third poll whether the job has ended.
 ASK_EVERY = 3
 
 
 def command(
     job: Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP)],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job has ended, over requeues.")
+        bool, typer.Option("--follow", "-f", help="Follow the logs until the job ends, across requeues.")
     ] = False,
     task: Annotated[
-        str | None, typer.Option(metavar="TASK", help="Of this task alone: worker:1; script for the batch script.")
+        str | None,
+        typer.Option(metavar="TASK", help="Print only this task, such as worker:1; script for the batch script."),
     ] = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Of the task that failed first in the newest run, and of that run alone.")
+        bool, typer.Option("--failed", help="Print only the task that failed first in the newest run.")
     ] = False,
-    element: Annotated[int | None, typer.Option(min=0, metavar="N", help="Which element of an array.")] = None,
-    lines: Annotated[int, typer.Option(min=0, help="The last N lines of each log; 0: all, of all runs.")] = 20,
+    element: Annotated[int | None, typer.Option(min=0, metavar="N", help="Select this element of an array.")] = None,
+    lines: Annotated[
+        int, typer.Option(min=0, help="Print the last N lines of each log; 0: all lines of all runs.")
+    ] = 20,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As the job file was changed when it was submitted."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a field of the job file, as in its submission; repeatable."
+        ),
     ] = None,
     namespace: kubernetes_jobs.NamespaceOption = None,
 ) -> None:
-    """Print the logs of a submitted job, each line with the task that it is from."""
+    """Print the logs of a submitted job, each line with its task."""
     from estimator_pipeline.launch.logs.terminal import harmless
     from estimator_pipeline.launch.slurm.jobs import job_status
     from estimator_pipeline.launch.slurm.logs import SCRIPT_LABEL, LogReaders
@@ -54,11 +59,11 @@ def command(
         )
     if submission.array is None and element is not None:
         raise ConfigError(
-            f"--element {element}: the job is no array.", code="argument/not-applicable", hint="leave it out."
+            f"--element {element}: the job is not an array.", code="argument/not-applicable", hint="leave it out."
         )
     if submission.array is not None and not (element is not None and element < submission.array):
         raise ConfigError(
-            "the job is an array, whose elements have logs of their own.",
+            "the job is an array, and each element has separate logs.",
             code="argument/missing",
             found=f"{submission.array} elements" + ("" if element is None else f", and --element {element}"),
             hint=f"name one of them: --element 0 to {submission.array - 1}.",
@@ -90,7 +95,7 @@ def command(
 
 
 def _show_failed(folder: Path, tasks: Sequence[str], lines: int) -> None:
-    """The failure in one line, and the end of that task's log without what TensorFlow says at its start."""
+    """Print the failure in one line, and the end of that task's log without TensorFlow's startup messages."""
     from estimator_pipeline.launch.local.outcome import last_lines
     from estimator_pipeline.launch.logs.terminal import harmless
     from estimator_pipeline.launch.slurm.history import history_of

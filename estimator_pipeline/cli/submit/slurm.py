@@ -1,4 +1,4 @@
-"""`estimator-pipeline submit slurm`: a job file as a batch script, handed to Slurm."""
+"""`estimator-pipeline submit slurm`: submit a job file to Slurm as a batch script."""
 
 from __future__ import annotations
 
@@ -10,43 +10,42 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from estimator_pipeline.cli.checks_before import refuse_hopeless
+from estimator_pipeline.cli.checks_before import reject_failing_jobs
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
 
-# Of doctor's checks: those of the job, not of this machine.
+# The checks of `doctor` that concern the job, not this machine.
 _CHECKS = ("identity", "data", "shards", "model", "slurm")
 
 
 def command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Submit this job file.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
     ] = None,
     array: Annotated[
-        Path | None, typer.Option(metavar="SWEEP.yaml", help="One job for each element of a sweep, as an array.")
+        Path | None,
+        typer.Option(metavar="SWEEP.yaml", help="Submit an array with one job for each element of this sweep."),
     ] = None,
     at_once: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="So many elements of the array run at the same time.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Run at most this many elements of the array at the same time."),
     ] = None,
     no_checks: Annotated[
         bool,
-        typer.Option(
-            "--no-checks", help="Submit without a look at data, functions and limits: they are only there on the nodes."
-        ),
+        typer.Option("--no-checks", help="Skip the checks of data, functions and limits, if only the nodes have them."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch script without submitting it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Write a script for all tasks of a job, submit it, and print the job's id.
+    """Write a batch script for all tasks of a job, submit it, and print the job id.
 
-    The job's section `slurm` says what is asked for. What `doctor` finds without TensorFlow to be wrong with data,
-    functions and limits is told first, and nothing is submitted then. `status`, `logs` and `cancel` take the same job
-    file.
-    The exit code is 0 when the job was submitted, 2 for bad input and for what the scheduler refuses.
+    The section `slurm` of the job file sets the resources. If the checks of `doctor` that run without TensorFlow report
+    errors in data, functions or limits, nothing is submitted. `status`, `logs` and `cancel` take the same job file.
+    Exit codes: 0 if the job was submitted, 2 for bad input or if the scheduler rejected the job.
     """
     from estimator_pipeline import launch
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
@@ -73,7 +72,7 @@ def command(
         document = {"script": plan.script, "folder": plan.folder, "files": plan.files}
         typer.echo(json.dumps(document, indent=2) if as_json else plan.script, nl=as_json)
     if not no_checks:
-        refuse_hopeless(
+        reject_failing_jobs(
             elements or [loaded],
             file=str(job),
             done="nothing is submitted (--no-checks submits all the same)",
@@ -96,10 +95,10 @@ def command(
 
 
 def submissions_folder(job: Job) -> Path:
-    """Where a job's submissions are.
+    """Return the folder of a job's submissions.
 
     Raises:
-        ConfigError: The model directory is in a bucket, and slurm.dir does not say where else.
+        ConfigError: The model directory is in a bucket, and slurm.dir is not set.
     """
     if job.slurm.dir is not None:
         return Path(job.slurm.dir).absolute()
@@ -107,37 +106,37 @@ def submissions_folder(job: Job) -> Path:
         raise ConfigError(
             "scripts and logs of Slurm jobs need a folder that all nodes share.",
             code="file/unwritable",
-            found=f"run.model_dir {job.run.model_dir}, which is none, and no slurm.dir",
+            found=f"run.model_dir {job.run.model_dir}, which is not a folder, and no slurm.dir",
             hint="set slurm.dir.",
         )
     return Path(job.run.model_dir).absolute() / "slurm"
 
 
 def _jobs(path: Path, settings: list[str], sweep: Path | None) -> tuple[Job, list[Job]]:
-    """The job, and those of the elements where there is a sweep: each in a model directory of its own."""
+    """Return the job and the elements of its sweep, each with a separate model directory."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch.slurm.sweep import read_sweep
 
     loaded = load_job(path, overrides=settings)
     elements, base = [], loaded.run.model_dir.rstrip("/")
     for i, changes in enumerate(read_sweep(sweep) if sweep is not None else []):
-        own = "run.model_dir=" + json.dumps(f"{base}/{i}")
-        element = load_job(path, overrides=[*settings, own, *changes])
+        model_dir = "run.model_dir=" + json.dumps(f"{base}/{i}")
+        element = load_job(path, overrides=[*settings, model_dir, *changes])
         if element.cluster != loaded.cluster or element.slurm != loaded.slurm:
             raise ConfigError(
                 f"element {i} of the sweep {sweep} changes the sections cluster or slurm.",
                 code="job/conflict",
                 found=", ".join(changes),
-                hint="all elements of an array have the same tasks and resources; submit such a job by itself.",
+                hint="all elements of an array have the same tasks and resources; submit this job separately.",
             )
         elements.append(element)
     folders = [element.run.model_dir for element in elements]
     twice = next((folder for folder in folders if folders.count(folder) > 1), None)
     if twice is not None:
         raise ConfigError(
-            f"several elements of the sweep {sweep} would train in one model directory.",
+            f"several elements of the sweep {sweep} would train in the same model directory.",
             code="job/conflict",
             found=twice,
-            hint="give each a run.model_dir of its own, or none: the element's number is appended then.",
+            hint="set a different run.model_dir for each, or none: then the element's number is appended.",
         )
     return loaded, elements

@@ -1,4 +1,4 @@
-"""`estimator-pipeline stacks`: where each task of a running job stands, without ending it."""
+"""`estimator-pipeline stacks`: print the Python stacks of a running job's tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.job import Job
 
 
-# A launch that has sent no heartbeat for so long is not what a person means who has a job in Kubernetes.
+# A launch without a heartbeat for this long is not running: the user means the job in Kubernetes.
 _OLD_SECS = 60.0
 
 
@@ -25,41 +25,45 @@ def command(
         str,
         typer.Argument(
             metavar="JOB",
-            help="As for status: job file, submission's folder, job's id; or the log folder of launch or supervise.",
+            help="Name the job as for status (job file, folder of its submission, job id), or the log folder of launch "
+            "or supervise.",
         ),
     ],
-    task: Annotated[str | None, typer.Option(metavar="TASK", help="Of this task alone: worker:1.")] = None,
-    brief: Annotated[bool, typer.Option("--brief", help="Where each task stands, and no stacks.")] = False,
-    timeout: Annotated[float, typer.Option(callback=above_zero, help="Seconds to wait for the tasks' answers.")] = 15.0,
-    element: Annotated[int | None, typer.Option(min=0, metavar="N", help="Which element of an array.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="TASK", help="Print only this task, such as worker:1.")] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Print only the current line of each task.")] = False,
+    timeout: Annotated[float, typer.Option(callback=above_zero, help="Wait this many seconds for answers.")] = 15.0,
+    element: Annotated[int | None, typer.Option(min=0, metavar="N", help="Select this element of an array.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As the job file was changed when it was submitted."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a field of the job file, as in its submission; repeatable."
+        ),
     ] = None,
 ) -> None:
-    """Print where each task of a running job stands, and the Python stacks of all its threads. The job goes on.
+    """Print the current line of each task of a running job, and the Python stacks of all its threads.
 
-    First comes a line for each task: the innermost line of the job's own code, or else the call in which its main
-    thread is. Tasks answer within some seconds, on other machines too where they share the log folder.
+    The job keeps running. The output starts with a line for each task: the innermost line of the job's code, or the
+    current call of its main thread. Tasks answer within a few seconds, also on other machines with the same log folder.
 
-    The exit code is 0 where all have answered, 1 where one has not, and 2 where no task runs.
+    Exit codes: 0 if all tasks answered, 1 if one did not, 2 if no task runs.
     """
     from estimator_pipeline.launch.logs.terminal import harmless
     from estimator_pipeline.launch.stacks import requests as stack_requests
 
     folder, ranks = _place(job, settings, element)
-    found = stack_requests.request_stacks(stack_requests.attempt_of(folder), ranks=ranks, wanted=task, timeout=timeout)
-    for one in found:
-        for line in one.lines():
+    attempt = stack_requests.attempt_of(folder)
+    answers = stack_requests.request_stacks(attempt, ranks=ranks, wanted=task, timeout=timeout)
+    for answer in answers:
+        for line in answer.lines():
             typer.echo(harmless(line))
-    for one in found:
-        if one.stacks and not brief:
-            typer.echo(harmless(f"\n==> {one.head}\n\n{one.stacks}"))
-    raise typer.Exit(int(any(one.missing and not one.ended for one in found)))
+    for answer in answers:
+        if answer.stacks and not brief:
+            typer.echo(harmless(f"\n==> {answer.head}\n\n{answer.stacks}"))
+    raise typer.Exit(int(any(answer.missing and not answer.ended for answer in answers)))
 
 
 def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[Path, tuple[str, ...]]:
-    """The newest run's log folder, and the tasks' names by rank where srun has started them."""
+    """Return the newest run's log folder, and the task names by rank if srun has started them."""
     from estimator_pipeline.cli.submit.status import submission_of
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch.slurm.logs import runs_of
@@ -73,9 +77,9 @@ def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[P
     in_pods = kubernetes_job(job, settings, None)
     if in_pods is not None and (launched is None or time.time() - _beat(launched) > _OLD_SECS):
         raise ConfigError(
-            f"{in_pods}: the tasks of a job in Kubernetes cannot be asked from here, for their logs are in their pods.",
+            f"{in_pods}: the tasks of a job in Kubernetes cannot be reached from here, because their logs are in pods.",
             code="argument/not-applicable",
-            hint="ask in a pod, where kubernetes.step_timeout has started a supervisor: "
+            hint="run the command in a pod, where kubernetes.step_timeout has started a supervisor: "
             f"`kubectl{in_pods.flags} exec POD -- sh -c 'estimator-pipeline stacks /tmp/estimator-pipeline-*'`.",
         )
     if launched is not None and in_pods is not None:
@@ -89,7 +93,7 @@ def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[P
     folders = submission.log_folders
     if submission.array is not None and not (element is not None and element < submission.array):
         raise ConfigError(
-            "the job is an array, whose elements have tasks of their own.",
+            "the job is an array, and each element has separate tasks.",
             code="argument/missing",
             found=f"{submission.array} elements",
             hint=f"name one of them: --element 0 to {submission.array - 1}.",
@@ -102,11 +106,11 @@ def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[P
 
 
 def _launched(model_dir: Path) -> Path | None:
-    """The log folder of the newest `launch` in a model directory."""
+    """Return the log folder of the newest `launch` in a model directory."""
     from estimator_pipeline.launch.stacks import requests as stack_requests
 
-    found = [one for one in (model_dir / "logs").glob("*") if stack_requests.is_log_folder(one)]
-    return max(found, key=_beat, default=None)
+    folders = [folder for folder in (model_dir / "logs").glob("*") if stack_requests.is_log_folder(folder)]
+    return max(folders, key=_beat, default=None)
 
 
 def _beat(folder: Path) -> float:
@@ -120,6 +124,6 @@ def _never_started(job: str, loaded: Job) -> ConfigError:
         f"{job}: nothing was launched or submitted with this job file.",
         code="jobs/not-found",
         found=f"no logs of `launch` in {loaded.run.model_dir}/logs, and no submission to Slurm",
-        hint="name the log folder (--log-dir) of `launch` or `supervise`; a task by `train` alone has none, and only "
-        "`py-spy dump --pid N` asks it.",
+        hint="name the log folder (--log-dir) of `launch` or `supervise`; for a task of `train`, which has none, use "
+        "`py-spy dump --pid N`.",
     )

@@ -1,4 +1,4 @@
-"""`estimator-pipeline status`: how a submitted job stands."""
+"""`estimator-pipeline status`: show the status of submitted jobs."""
 
 from __future__ import annotations
 
@@ -23,46 +23,50 @@ if TYPE_CHECKING:
     from estimator_pipeline.launch.slurm.status import JobStatus
 
 JOB_HELP = (
-    "The job file that was submitted, the folder of its submission, or the job's id; in Kubernetes KIND/NAME, "
-    "as job/digits."
+    "Name the job by its job file, the folder of its submission, or the job id; in Kubernetes by KIND/NAME, such as "
+    "job/digits."
 )
 
 
 def command(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help=f"{JOB_HELP} Without one: all jobs.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help=f"{JOB_HELP} Default: all jobs.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As the job file was changed when it was submitted."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a field of the job file, as in its submission; repeatable."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Without JOB: where model directories are looked for.", show_default="."),
+        typer.Option(metavar="FOLDER", help="Without JOB: search this folder for model directories.", show_default="."),
     ] = None,
     watch: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", callback=above_zero, help="Look again so often, until all have ended."),
+        typer.Option(
+            metavar="SECONDS", callback=above_zero, help="Refresh at this interval until all jobs have ended."
+        ),
     ] = None,
     namespace: kubernetes_jobs.NamespaceOption = None,
 ) -> None:
-    """Say how a submitted job stands: in the queue, running, ended and why; how far its training is.
+    """Show the status of a submitted job: pending, running, or ended and why; and the progress of its training.
 
-    Without JOB a table of all jobs: those of this user that Slurm knows, and those submitted to a model directory below
-    the current folder; with --namespace, or where there is kubectl and no Slurm, those in Kubernetes. The exit code is
-    1 where a job has failed, or nobody can say how it stands, and 0 otherwise.
+    Without JOB, list all jobs: the user's jobs in Slurm, and jobs submitted from a model directory below the current
+    folder. With --namespace, or with kubectl and without Slurm, list those in Kubernetes. Exit codes: 1 if a job has
+    failed or its status is unknown, otherwise 0.
     """
     from estimator_pipeline.errors import ConfigError
     from estimator_pipeline.launch.logs.terminal import harmless
 
     if job is None and settings:
         raise ConfigError(
-            f"--set {settings[0]} changes a job file, and none is named.",
+            f"--set {settings[0]} requires a job file.",
             code="argument/not-applicable",
             hint="name the job file.",
         )
     if job is not None and folder is not None:
         raise ConfigError(
-            f"--folder {folder} is for a list of jobs, and {job} is one.",
+            f"--folder {folder} is for a list of jobs, and {job} is a single job.",
             code="argument/not-applicable",
             hint="leave one of them out.",
         )
@@ -70,41 +74,42 @@ def command(
         raise ConfigError(
             "--folder is for jobs of Slurm, and --namespace for those in Kubernetes.",
             code="argument/conflict",
-            hint="give one.",
+            hint="leave one of them out.",
         )
     theirs = None if job is None else kubernetes_jobs.kubernetes_job(job, settings, namespace)
     submission = None if job is None or theirs is not None else submission_of(job, settings)
     while True:
         if theirs is not None or submission is not None:
-            found = [_look(theirs, submission)]
+            entries = [_entry(theirs, submission)]
         else:
-            found = _all_jobs(folder, namespace)
-        text = _as_json(found, one=job is not None) if as_json else "\n".join(_lines(found, one=job is not None))
+            entries = _all_jobs(folder, namespace)
+        single = job is not None
+        text = _as_json(entries, single=single) if as_json else "\n".join(_lines(entries, single=single))
         if watch is not None and sys.stdout.isatty() and not as_json:
             typer.echo("\x1b[H\x1b[2J", nl=False)
         typer.echo(text if as_json else harmless(text))
-        statuses = [each for own in found for each in own.jobs]
-        if watch is None or all(each.ended for each in statuses):
-            raise typer.Exit(int(any(each.failed for each in statuses)))
+        statuses = [status for entry in entries for status in entry.jobs]
+        if watch is None or all(status.ended for status in statuses):
+            raise typer.Exit(int(any(status.failed for status in statuses)))
         time.sleep(watch)
 
 
-class _Found(NamedTuple):
-    """One submission, and how its job, or each element of its array, stands."""
+class _StatusEntry(NamedTuple):
+    """One submission, and the status of its job or of each element of its array."""
 
     submission: Mapping[str, Any]
     jobs: Sequence[JobStatus | KubernetesStatus]
 
 
-def _of_slurm(submission: Submission, jobs: Sequence[JobStatus]) -> _Found:
-    return _Found(submission.document(), jobs)
+def _of_slurm(submission: Submission, jobs: Sequence[JobStatus]) -> _StatusEntry:
+    return _StatusEntry(submission.document(), jobs)
 
 
-def _of_kubernetes(job: JobName, status: KubernetesStatus) -> _Found:
-    return _Found({"scheduler": "kubernetes", **job._asdict()}, [status])
+def _of_kubernetes(job: JobName, status: KubernetesStatus) -> _StatusEntry:
+    return _StatusEntry({"scheduler": "kubernetes", **job._asdict()}, [status])
 
 
-def _look(theirs: JobName | None, submission: Submission | None) -> _Found:
+def _entry(theirs: JobName | None, submission: Submission | None) -> _StatusEntry:
     from estimator_pipeline.launch.kubernetes import jobs as kubernetes_jobs
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
 
@@ -114,36 +119,38 @@ def _look(theirs: JobName | None, submission: Submission | None) -> _Found:
     return _of_slurm(submission, slurm_jobs.job_status(submission, environ=os.environ))
 
 
-def _all_jobs(folder: Path | None, namespace: str | None) -> list[_Found]:
+def _all_jobs(folder: Path | None, namespace: str | None) -> list[_StatusEntry]:
     from estimator_pipeline.launch.kubernetes import jobs as kubernetes_jobs
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
 
-    found: list[_Found] = []
+    entries: list[_StatusEntry] = []
     if namespace is None:
-        found += [_of_slurm(*one) for one in slurm_jobs.list_jobs(folder or Path(), environ=os.environ)]
+        entries += [_of_slurm(*job) for job in slurm_jobs.list_jobs(folder or Path(), environ=os.environ)]
     no_slurm = folder is None and not shutil.which("scontrol")
     if namespace is not None or (no_slurm and shutil.which("kubectl")):
-        found += [_of_kubernetes(*one) for one in kubernetes_jobs.list_jobs(namespace, environ=os.environ)]
-    return found
+        entries += [_of_kubernetes(*job) for job in kubernetes_jobs.list_jobs(namespace, environ=os.environ)]
+    return entries
 
 
-def _as_json(found: Sequence[_Found], *, one: bool) -> str:
-    documents = [{"submission": own.submission, "jobs": [each.document() for each in own.jobs]} for own in found]
-    return json.dumps(documents[0] if one else documents, indent=2)
+def _as_json(entries: Sequence[_StatusEntry], *, single: bool) -> str:
+    documents = [
+        {"submission": entry.submission, "jobs": [status.document() for status in entry.jobs]} for entry in entries
+    ]
+    return json.dumps(documents[0] if single else documents, indent=2)
 
 
-def _lines(found: Sequence[_Found], *, one: bool) -> list[str]:
+def _lines(entries: Sequence[_StatusEntry], *, single: bool) -> list[str]:
     from estimator_pipeline.launch.job_table import job_table
 
-    if not one:
-        return job_table([each.row() for own in found for each in own.jobs]) if found else ["no jobs"]
-    ((submission, jobs),) = found
-    lines = [line for each in jobs for line in each.lines()]
+    if not single:
+        return job_table([status.row() for entry in entries for status in entry.jobs]) if entries else ["no jobs"]
+    ((submission, jobs),) = entries
+    lines = [line for status in jobs for line in status.lines()]
     return [*lines, f"script and logs: {submission['folder']}"] if "folder" in submission else lines
 
 
 def submission_of(job: str, settings: list[str] | None) -> Submission:
-    """The newest submission of a job file, or the one that a folder or an id names."""
+    """Return the newest submission of a job file, or the submission that a folder or an id names."""
     from estimator_pipeline.cli.submit.slurm import submissions_folder
     from estimator_pipeline.errors import ConfigError
     from estimator_pipeline.job import load_job
@@ -153,7 +160,7 @@ def submission_of(job: str, settings: list[str] | None) -> Submission:
     if not is_file:
         if settings:
             raise ConfigError(
-                f"--set {settings[0]} changes a job file, and {job} is none.",
+                f"--set {settings[0]} requires a job file, and {job} is not one.",
                 code="argument/not-applicable",
                 hint="leave it out.",
             )

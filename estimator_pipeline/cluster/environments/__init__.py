@@ -1,4 +1,4 @@
-"""Schedulers, platforms and launchers, one a file: from their variables to an :class:`Allocation`. No TensorFlow."""
+"""Schedulers, platforms and launchers, one a file: from their variables to an `Allocation`. No TensorFlow."""
 
 from __future__ import annotations
 

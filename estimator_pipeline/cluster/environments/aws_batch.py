@@ -1,7 +1,7 @@
 """AWS Batch: a node of a multi-node parallel job.
 
 https://docs.aws.amazon.com/batch/latest/userguide/mnp-env-vars.html: AWS_BATCH_JOB_NODE_INDEX, _NUM_NODES and
-_MAIN_NODE_INDEX; only the main node's address is given, and only to the others, so the nodes tell each other theirs
+_MAIN_NODE_INDEX; only the main node's address is set, and only on the others, so the nodes publish their addresses
 in a shared folder. AWS_BATCH_JOB_ID of a node ends in "#" and its index; AWS_BATCH_JOB_ATTEMPT counts from 1. The
 main node has rank 0.
 """

@@ -24,21 +24,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a scheduler says about one start of a job, and about this process in it.
+    """A scheduler's description of one start of a job and of this process.
 
     Attributes:
-        environment: the environment's name.
-        job_id: the same on every task of the job, and another one for each other job that may share a host with it.
-        rank: this process's number among the tasks, from 0.
-        size: how many tasks there are; None where the environment does not say (then the job file does).
-        hosts: the host of each task, by rank; None where the environment does not say.
+        environment: The environment's name.
+        job_id: The same on every task of the job, and different for other jobs that may share a host.
+        rank: The number of this process among the tasks, from 0.
+        size: The number of tasks; None if the environment does not set it (then the job file does).
+        hosts: The host of each task, by rank; None if the environment does not set it.
         host_pattern: instead of `hosts`: a host name with `{index}`, and with `{role}` where `role` is given.
         own_host: the name or address by which this process's host is known to the others, where that is known.
-        role: the task type that the environment itself has given this process; `rank` is then its index.
-        restart: how often this job has been started again.
-        start_id: a text that no other start of this or of another job has; None where there is none.
-        inferred: whether the rank was found by looking for this host in a list, since nothing numbers the processes.
-            A process that was started only once looks the same.
+        role: The task type, if the environment assigns it; `rank` is then the index of the task.
+        restart: The number of restarts of this job.
+        start_id: A text that is unique to this start; None if unknown.
+        inferred: Whether the rank was inferred from the position of this host in a list, because the processes are
+            not numbered. A process that was started only once looks the same.
         tf_config: the whole cluster, where the environment describes it itself; nothing else is looked at then.
         notes: what a person should know.
     """
@@ -89,10 +89,10 @@ class Environment(Protocol):
         """Whether this process is a task that this environment has started."""
 
     def read(self, environ: Mapping[str, str], *, hostname: str) -> Allocation:
-        """What the environment says.
+        """Read the allocation from the variables.
 
         Args:
-            environ: the variables.
+            environ: The environment variables.
             hostname: what this machine calls itself.
 
         Raises:
@@ -100,13 +100,13 @@ class Environment(Protocol):
         """
 
 
-def contradiction(source: str, what: str, *, found: str, hint: str) -> ClusterError:
-    """The error of an environment: what is wrong, with the values, and what to change."""
-    return ClusterError(f"{source}: {what}.", code="cluster/contradiction", found=found, hint=hint)
+def contradiction(source: str, message: str, *, found: str, hint: str) -> ClusterError:
+    """Return an error of an environment, with the values and a hint."""
+    return ClusterError(f"{source}: {message}.", code="cluster/contradiction", found=found, hint=hint)
 
 
 def required(environ: Mapping[str, str], name: str, *, source: str) -> str:
-    """A variable's text without outer whitespace.
+    """Return a variable's text without outer whitespace.
 
     Raises:
         ClusterError: It is not set, or empty.
@@ -117,13 +117,13 @@ def required(environ: Mapping[str, str], name: str, *, source: str) -> str:
             source,
             f"the variable {name} is {'empty' if name in environ else 'not set'}",
             found=f"an environment that looks like a task of {source} otherwise",
-            hint=f"start the task so that {name} reaches it, or say --environment none if it is none.",
+            hint=f"start the task so that {name} is set, or set --environment none if it is not a task.",
         )
     return text
 
 
 def whole_number(environ: Mapping[str, str], name: str, *, source: str, default: int | None = None) -> int:
-    """A variable that holds a whole number from 0 on; `default` where it is not set.
+    """Return a variable that holds a whole number from 0 on; `default` where it is not set.
 
     Raises:
         ClusterError: It is something else, or not set and without a default.
@@ -134,7 +134,7 @@ def whole_number(environ: Mapping[str, str], name: str, *, source: str, default:
     if not re.fullmatch(r"[0-9]+", text):
         raise contradiction(
             source,
-            f"{name}={text!r} is no whole number from 0 on",
+            f"{name}={text!r} is not a whole number from 0 on",
             found=repr(text),
             hint=f"leave {name} as {source} sets it.",
         )
@@ -142,7 +142,7 @@ def whole_number(environ: Mapping[str, str], name: str, *, source: str, default:
 
 
 def in_file(environ: Mapping[str, str], name: str, *, source: str) -> list[list[str]]:
-    """The words of each line of the file that a variable names; empty lines are left out.
+    """Return the words of each line of the file that a variable names; empty lines are left out.
 
     Raises:
         ClusterError: The variable is not set, the file cannot be read, or has no line.
@@ -164,7 +164,7 @@ def in_file(environ: Mapping[str, str], name: str, *, source: str) -> list[list[
 
 
 def own_place(hosts: Sequence[str], hostname: str, *, source: str, variable: str) -> int:
-    """The place of this machine in a list of hosts, each named once; domain names may be left out on either side.
+    """Return the index of this machine in a list of distinct hosts; domain names are optional on either side.
 
     Raises:
         ClusterError: It is not in the list, or fits two names of it.
@@ -177,7 +177,7 @@ def own_place(hosts: Sequence[str], hostname: str, *, source: str, variable: str
         source,
         f"this host {hostname!r} is {'more than once' if places else 'not'} in {variable}",
         found=f"the hosts {', '.join(hosts)}",
-        hint="start one task on each host of the job, or say --environment none to train alone.",
+        hint="start one task on each host of the job, or set --environment none to train in one process.",
     )
 
 
@@ -191,7 +191,7 @@ def on_own_host(
     restart: int = 0,
     notes: tuple[str, ...] = (),
 ) -> Allocation:
-    """The allocation of a scheduler that gives hosts and numbers no processes: one task a host, in its order."""
+    """Return the allocation of a scheduler that lists hosts only: one task a host, in its order."""
     once = tuple(dict.fromkeys(hosts))
     rank = own_place(once, hostname, source=source, variable=variable)
     return Allocation(
@@ -207,11 +207,11 @@ def on_own_host(
     )
 
 
-def _equal(one: str, other: str) -> bool:
-    return one.lower() == other.lower()
+def _equal(first: str, second: str) -> bool:
+    return first.lower() == second.lower()
 
 
-def _equal_but_for_the_domain(one: str, other: str) -> bool:
-    first, second = one.lower().split("."), other.lower().split(".")
-    # Two full names of different domains are two hosts.
-    return first[0] == second[0] and (len(first) == 1 or len(second) == 1)
+def _equal_but_for_the_domain(first: str, second: str) -> bool:
+    parts, others = first.lower().split("."), second.lower().split(".")
+    # Two full names with different domains are two hosts.
+    return parts[0] == others[0] and (len(parts) == 1 or len(others) == 1)

@@ -3,7 +3,7 @@
 PE_HOSTFILE names a file with a line "host slots queue processors" for each host (sge_pe(5)); JOB_ID, SGE_TASK_ID
 ("undefined" outside of an array) and RESTARTED are set for every job (qsub(1)). Nothing numbers the processes that
 `qrsh -inherit` starts, so they are found by their host. PE_HOSTFILE must reach them (`qrsh -inherit -V`) and be
-readable there. QRSH_PORT alone says that a shell is interactive; a job without a parallel environment has no
+readable there. Only QRSH_PORT shows that a shell is interactive; a job without a parallel environment has no
 PE_HOSTFILE.
 """
 

@@ -34,7 +34,7 @@ def expand_hosts(text: str, *, source: str = "slurm", variable: str = "the host 
         The names, in the order of the text.
 
     Raises:
-        ClusterError: The text is no host list, or has more than :data:`MAX_HOSTS` names.
+        ClusterError: The text is not a host list, or has more than `MAX_HOSTS` names.
     """
     hosts: list[str] = []
     for item in _split(text, source=source, variable=variable):
@@ -56,7 +56,7 @@ def expand_counts(text: str, *, source: str = "slurm", variable: str = "the coun
     """`2(x3),1` -> 2, 2, 2, 1.
 
     Raises:
-        ClusterError: The text is no list of counts.
+        ClusterError: The text is not a list of counts.
     """
     counts: list[int] = []
     for item in text.split(","):
@@ -65,7 +65,7 @@ def expand_counts(text: str, *, source: str = "slurm", variable: str = "the coun
         if match is None or repeated == 0 or len(counts) + repeated > MAX_HOSTS:
             raise contradiction(
                 source,
-                f"{variable}={text!r} is no list of tasks for each node",
+                f"{variable}={text!r} is not a list of tasks for each node",
                 found=f"the part {item!r}",
                 hint=f'leave {variable} as Slurm sets it, such as "2(x3),1".',
             )
@@ -74,7 +74,7 @@ def expand_counts(text: str, *, source: str = "slurm", variable: str = "the coun
 
 
 def _split(text: str, *, source: str, variable: str) -> list[str]:
-    """The items between the commas outside of brackets."""
+    """Return the items between the commas outside of brackets."""
     items, depth, start = [], 0, 0
     for i, letter in enumerate(text):
         if letter == "[":
@@ -117,7 +117,7 @@ def _numbers(inside: str, *, text: str, source: str, variable: str, room: int) -
 def _malformed(text: str, *, source: str, variable: str, part: str) -> ClusterError:
     return contradiction(
         source,
-        f"{variable}={text!r} is no host list",
+        f"{variable}={text!r} is not a host list",
         found=f"the part {part!r}; allowed: names with ranges such as n[001-003,7],gpu1",
         hint=f"leave {variable} as Slurm sets it.",
     )

@@ -1,4 +1,4 @@
-"""Kubernetes: pods of an Indexed Job, of a JobSet, and of a StatefulSet. (Kubeflow's TFJob sets TF_CONFIG.)
+"""Kubernetes: pods of an Indexed Job, of a JobSet, and of a StatefulSet. Kubeflow's TFJob sets TF_CONFIG.
 
 * Indexed Job: the pods have JOB_COMPLETION_INDEX, and the host names JOB-INDEX. With a headless Service and
   `subdomain` they find each other by name: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
@@ -7,21 +7,21 @@
 * StatefulSet: the host names are NAME-ORDINAL, below the `serviceName`:
   https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#stable-network-id
 
-Kubernetes tells a container neither how many pods there are (the job file says it) nor its subdomain, so the manifest
-does, by these variables:
+Kubernetes gives a container neither the number of pods (it is in the job file) nor its subdomain, so the manifest
+does, in these variables:
 
 ============================== ====================================================================================
 ESTIMATOR_PIPELINE_SERVICE     the headless Service (`subdomain` or `serviceName`). Without it an Indexed Job's pods
-                               tell each other their addresses in a shared folder (`ports: agreed`); a StatefulSet
+                               publish their addresses in a shared folder (`ports: agreed`); a StatefulSet
                                is not recognised, since any pod may have a name that ends in a number
 ESTIMATOR_PIPELINE_JOBSET      the JobSet's name, and
 ESTIMATOR_PIPELINE_ROLE        the replicated job's: chief, worker, ps or evaluator, one Job each with as many pods as
-                               the job file says. `fieldRef` gives both from the pod's labels
+                               in the job file. `fieldRef` takes both from the pod's labels
                                jobset.sigs.k8s.io/jobset-name and jobset.sigs.k8s.io/replicatedjob-name.
                                Without a JobSet: the role of an Indexed Job that is called NAME-ROLE, one for each
                                role, below one Service
 ESTIMATOR_PIPELINE_RESTART     the label jobset.sigs.k8s.io/restart-attempt
-POD_IP                         `status.podIP`; the address to tell others, where there is no Service
+POD_IP                         `status.podIP`; the address for other pods, if there is no Service
 ============================== ====================================================================================
 """
 
@@ -131,14 +131,14 @@ def _check_role(role: str, *, source: str, hint: str) -> None:
     if role not in TASK_TYPES:
         raise contradiction(
             source,
-            f"{ROLE}={role!r} is no task type",
+            f"{ROLE}={role!r} is not a task type",
             found=f"{role!r}; allowed: {', '.join(TASK_TYPES)}",
             hint=hint,
         )
 
 
 def _without_role(base: str, role: str, *, source: str) -> str:
-    """The name that the Jobs of all roles have in common."""
+    """Return the name that the Jobs of all roles have in common."""
     _check_role(role, source=source, hint="set it to what the Job's pods do.")
     stem = base.removesuffix(f"-{role}")
     if stem == base or not stem:
@@ -152,8 +152,8 @@ def _without_role(base: str, role: str, *, source: str) -> str:
 
 
 def _base_of(name: str, index: int, *, source: str, variable: str) -> str:
-    """The Job's name: the host name without the index at its end."""
-    # Where the pod's name is longer than 63 characters, its host name is cut; the index then stays, says Kubernetes.
+    """Return the Job's name: the host name without the index at its end."""
+    # Kubernetes truncates the host name of a pod whose name is longer than 63 characters, but keeps the index.
     match = re.fullmatch(r"(.+)-([0-9]+)", name.split(".")[0])
     if match is None or int(match[2]) != index:
         raise contradiction(

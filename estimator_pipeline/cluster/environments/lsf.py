@@ -4,7 +4,7 @@ Variables: https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=variables-envir
 without host names starts one task for each slot
 (https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-blaunch) and numbers them from 1 in LSF_PM_TASKID, in
 the order of LSB_MCPU_HOSTS ("host slots host slots ..."). `jsrun` (the Job Step Manager) numbers them in
-JSM_NAMESPACE_RANK, and does not say where they are. A job script has neither: it is no task.
+JSM_NAMESPACE_RANK, and does not set their hosts. A job script has neither: it is not a task.
 """
 
 from __future__ import annotations

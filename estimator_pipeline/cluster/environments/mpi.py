@@ -4,7 +4,7 @@
   https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html. PMIX_NAMESPACE names the start (4 and later).
 * Hydra: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS. No variable names the start. Recorded on MPICH 4.0.2.
 
-They say who a process is, and not where the others are, unless all are here. They come before the schedulers: an
+They identify a process, but not the hosts of the others, unless all are here. They come before the schedulers: an
 `mpirun` inside a job of Slurm, PBS, LSF or Grid Engine is what numbers the processes, while the scheduler's variables
 are those of the shell around it, or of the one daemon on each node. `srun --mpi=pmi2` and Flux set PMI_RANK as well,
 without MPI_LOCALNRANKS; these ranks are the scheduler's own.
@@ -18,7 +18,7 @@ from estimator_pipeline.cluster.environments.base import Allocation, contradicti
 
 __all__ = ["Hydra", "OpenMPI"]
 
-# The job around an mpirun, told by its number; of all, since mpirun hands its own variables on.
+# The ids of the job around an mpirun; of all schedulers, because mpirun passes its variables on.
 _JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "AWS_BATCH_JOB_ID")
 
 
@@ -84,7 +84,7 @@ def _allocation(
         job_id=".".join(part for part in (job, start) if part) or source,
         rank=number,
         size=count,
-        # All tasks are here where each says so by the same two numbers. Ports cannot be derived without any id.
+        # All tasks are on this host if the two numbers are equal. Ports cannot be derived without an id.
         hosts=("localhost",) * count if here == count and (job or start) else None,
         start_id=f"{source}-{job}-{start}" if start else None,
     )

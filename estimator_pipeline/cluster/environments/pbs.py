@@ -7,8 +7,8 @@ processes differently in OpenPBS and in Torque, and differently again with `-u`,
 start one task on each, with `pbsdsh -u` (Torque), `pbsdsh` and chunks with `mpiprocs=1` (PBS), or `mpirun`, which
 numbers them itself and comes first.
 
-An interactive shell is no task. A job script that starts a program once cannot be told from a task on the first host;
-it then waits for the other hosts, for a bounded time, and says so.
+An interactive shell is not a task. A job script that starts a program once looks the same as a task on the first host;
+it then waits for the other hosts with a timeout, and logs that.
 """
 
 from __future__ import annotations

@@ -33,23 +33,23 @@ class SageMaker:
         if not isinstance(hosts, list) or not hosts or not all(isinstance(host, str) for host in hosts):
             raise contradiction(
                 self.name,
-                f"SM_HOSTS={text!r} is no JSON list of names",
+                f"SM_HOSTS={text!r} is not a JSON list of names",
                 found=repr(text),
                 hint='leave SM_HOSTS as SageMaker sets it, such as ["algo-1","algo-2"].',
             )
-        own = required(environ, "SM_CURRENT_HOST", source=self.name)
-        if hosts.count(own) != 1:
+        current = required(environ, "SM_CURRENT_HOST", source=self.name)
+        if hosts.count(current) != 1:
             raise contradiction(
                 self.name,
-                f"SM_CURRENT_HOST={own!r} is not one of SM_HOSTS",
+                f"SM_CURRENT_HOST={current!r} is not one of SM_HOSTS",
                 found=f"the hosts {', '.join(hosts)}",
                 hint="leave both variables as SageMaker sets them.",
             )
         return Allocation(
             environment=self.name,
             job_id=environ.get("TRAINING_JOB_NAME") or "sagemaker",
-            rank=hosts.index(own),
+            rank=hosts.index(current),
             size=len(hosts),
             hosts=tuple(hosts),
-            own_host=own,
+            own_host=current,
         )

@@ -9,8 +9,8 @@ have numbers from 4294967290 on) and SLURM_PROCID. A step of one task with a ter
 `sbatch` in a step hands that step's variables on to the new job, where they mean nothing: they name other nodes or
 another number of tasks than the job's own variables do.
 
-**Which rank is where.** No variable says it. It follows from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE and
-SLURM_DISTRIBUTION, and is checked against what Slurm says about this task itself (SLURM_GTIDS, SLURM_NODEID). In a
+The host of each rank: no variable has it. It follows from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE and
+SLURM_DISTRIBUTION, and is checked against Slurm's variables for this task (SLURM_GTIDS, SLURM_NODEID). In a
 step over several components of a het job the node list is sorted, while ranks follow the components, each with its
 own distribution. The order of `-m arbitrary` is that of SLURM_HOSTFILE.
 """
@@ -78,10 +78,10 @@ class Slurm:
         if "SLURM_ARRAY_TASK_ID" in environ:
             notes.append(
                 f"a task of the job array {environ.get('SLURM_ARRAY_JOB_ID')}, "
-                f"whose element {environ['SLURM_ARRAY_TASK_ID']} is a cluster of its own"
+                f"whose element {environ['SLURM_ARRAY_TASK_ID']} is a separate cluster"
             )
         if hosts is None:
-            notes.append("Slurm does not say which rank is on which host here")
+            notes.append("Slurm does not report the host of each rank here")
         return Allocation(
             environment=self.name,
             job_id=f"{job}.{step}",
@@ -95,7 +95,7 @@ class Slurm:
         )
 
     def _hosts(self, environ: Mapping[str, str], size: int) -> tuple[str, ...] | None:
-        """The host of each rank, or None where no variable settles it."""
+        """Return the host of each rank, or None where no variable settles it."""
         nodes, counts = _step_nodes(environ, source=self.name)
         if sum(counts) != size:
             raise contradiction(
@@ -136,26 +136,26 @@ class Slurm:
         return tuple(listed)
 
     def _check_own(self, environ: Mapping[str, str], hosts: Sequence[str], rank: int) -> None:
-        """What Slurm says of this task must be what was worked out for all of them."""
-        given = environ.get("SLURM_GTIDS", "")
+        """Check Slurm's variables for this task against the computed hosts of all tasks."""
+        ranks = environ.get("SLURM_GTIDS", "")
         node = environ.get("SLURMD_NODENAME")
-        if not given or rank >= len(hosts):
+        if not ranks or rank >= len(hosts):
             return
-        own = [i for i, host in enumerate(hosts) if host == hosts[rank]]
-        if own != [int(i) for i in given.split(",") if i.isdigit()] or (node is not None and node != hosts[rank]):
+        on_host = [i for i, host in enumerate(hosts) if host == hosts[rank]]
+        if on_host != [int(i) for i in ranks.split(",") if i.isdigit()] or (node is not None and node != hosts[rank]):
             raise contradiction(
                 self.name,
-                f"the ranks on this node are SLURM_GTIDS={given!r} (SLURMD_NODENAME={node}), "
+                f"the ranks on this node are SLURM_GTIDS={ranks!r} (SLURMD_NODENAME={node}), "
                 f"and not those that SLURM_DISTRIBUTION={environ.get('SLURM_DISTRIBUTION', '')!r} makes",
-                found=f"the ranks {','.join(map(str, own))} on {hosts[rank]}, worked out from "
+                found=f"the ranks {','.join(map(str, on_host))} on {hosts[rank]}, computed from "
                 f"SLURM_STEP_NODELIST={environ['SLURM_STEP_NODELIST']!r} and "
                 f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']!r}",
-                hint="set cluster.ports: agreed, by which the tasks tell each other where they are.",
+                hint="set cluster.ports: agreed, so that the tasks publish their addresses.",
             )
 
 
 def distribute(nodes: Sequence[str], counts: Sequence[int], *, kind: str, plane: int = 1) -> list[str]:
-    """The node of each rank, as `srun --distribution` places them.
+    """Return the node of each rank, as `srun --distribution` places them.
 
     Args:
         nodes: In Slurm's order.
@@ -192,7 +192,7 @@ def _step_nodes(environ: Mapping[str, str], *, source: str) -> tuple[list[str], 
 
 
 def _het_groups(environ: Mapping[str, str], nodes: Sequence[str], *, source: str) -> list[list[str]] | None:
-    """The step's nodes, component by component; all in one where there are none; None where that is not clear."""
+    """Return the step's nodes by component: one component if there are none, None if it is not clear."""
     size = whole_number(environ, "SLURM_HET_SIZE", source=source, default=1)
     if size <= 1:
         return [list(nodes)]

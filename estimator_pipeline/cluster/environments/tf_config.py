@@ -4,7 +4,7 @@
   "cloud"`: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/tensorflow/
 * Ray Train's TensorflowTrainer sets it on each worker:
   https://docs.ray.io/en/latest/train/distributed-tensorflow-keras.html
-* All dialects are those of :mod:`estimator_pipeline.cluster.spec`.
+* All dialects are those of `estimator_pipeline.cluster.spec`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["TFConfigVariable"]
 
 
 class TFConfigVariable:
-    """A process that is told its part by TF_CONFIG."""
+    """A process with its task in TF_CONFIG."""
 
     name = "tf_config"
     variables = ("TF_CONFIG",)

@@ -3,9 +3,9 @@
 https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training: every replica gets a JSON document
 `{"cluster": {"workerpool0": ["host:port"], "workerpool1": [...]}, "environment": "cloud", "task": {"type":
 "workerpool0", "index": 0}}`. Worker pool 0 is the primary replica, 1 the workers, 2 the parameter servers, 3 the
-evaluator. Hosts, ports and roles are given, so nothing is left to choose. TonY has a variable of the same name with
-jobs in it, which is not taken for this one. Pool 2 may also hold reduction servers, which no TF_CONFIG can tell from
-parameter servers: set one by hand.
+evaluator. It sets hosts, ports and roles, so nothing is left to choose. TonY has a variable of the same name with
+jobs in it, which is ignored. Pool 2 may also hold reduction servers, which TF_CONFIG cannot distinguish from
+parameter servers: set TF_CONFIG manually.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Vertex:
                 hint="set TF_CONFIG by hand.",
             )
         jobs: dict[str, Any] = {POOLS[pool]: addresses for pool, addresses in pools.items() if addresses}
-        # A single primary replica is no cluster: nobody listens at its address.
+        # A single primary replica is not a cluster: no process listens at its address.
         alone = sum(len(addresses) for addresses in jobs.values()) == 1
-        own = {"type": POOLS[task["type"]], "index": task.get("index", 0)}
+        this_task = {"type": POOLS[task["type"]], "index": task.get("index", 0)}
         config = parse_tf_config(
-            {"environment": "cloud", "task": own, **({} if alone else {"cluster": jobs})},
+            {"environment": "cloud", "task": this_task, **({} if alone else {"cluster": jobs})},
             source="CLUSTER_SPEC",
         )
         return Allocation(environment=self.name, job_id=str(environ.get("CLOUD_ML_JOB_ID", "vertex")), tf_config=config)

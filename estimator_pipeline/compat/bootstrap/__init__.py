@@ -1,5 +1,5 @@
-"""What `compat.install()` does before TensorFlow is used: import paths, lazy modules, the Keras that is meant.
+"""Steps of `compat.install()` before TensorFlow is used: import paths, lazy modules, and the version of Keras.
 
-Nothing here changes how Estimators behave: that is in `compat/patches`. Names of TensorFlow 1.15 that moved are in
+These steps do not change how Estimators behave; `compat/patches` does. Names of TensorFlow 1.15 that moved are in
 `compat/moved_names`.
 """

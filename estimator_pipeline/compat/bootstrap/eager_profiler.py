@@ -1,10 +1,10 @@
-"""`tensorflow.python.eager.profiler`, which TensorFlow 2.20 removed: start, stop and save one profile by hand.
+"""`tensorflow.python.eager.profiler`, which TensorFlow 2.20 removed: starts, stops and saves one profile.
 
-Written anew on the profiler session below `tf.profiler.experimental`. Two things are as TensorFlow's own later profiler
-has them: the result is an XSpace, and :func:`save` names its file so that TensorBoard's profile plugin finds it.
+Reimplemented with the profiler session of `tf.profiler.experimental`. As in TensorFlow's later profiler, the result is
+an XSpace, and `save` names its file so that TensorBoard's profile plugin finds it.
 
-Private use: `profiler.internal._pywrap_profiler`, the session; `client._pywrap_events_writer`, for the empty event file
-by which TensorBoard finds the folder. Neither has a public way that gives the result to the caller.
+Private use: `profiler.internal._pywrap_profiler` for the session, and `client._pywrap_events_writer` for the empty
+event file by which TensorBoard finds the folder. No public API returns the result to the caller.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ __all__ = [
     "stop",
 ]
 
-_EVENT_FILE_SUFFIX = ".profile-empty"  # the one that TensorBoard's plugin looks for
+_EVENT_FILE_SUFFIX = ".profile-empty"  # TensorBoard's plugin looks for it
 _lock = threading.Lock()
 _session: Any = None
 
 
 class ProfilerAlreadyRunningError(Exception):
-    """A process has one profiler session at a time."""
+    """Raised if the process already has a profiler session."""
 
 
 class ProfilerNotRunningError(Exception):
-    """There is no session to stop."""
+    """Raised if there is no session to stop."""
 
 
 def start(options: dict[str, Any] | None = None) -> None:
-    """Starts a session. `options`: fields of `tf.profiler.experimental.ProfilerOptions`, as a dictionary."""
+    """Start a session. `options`: fields of `tf.profiler.experimental.ProfilerOptions`, as a dictionary."""
     import tensorflow as tf
     from tensorflow.python.profiler.internal import _pywrap_profiler
 
@@ -58,7 +58,7 @@ def start(options: dict[str, Any] | None = None) -> None:
 
 
 def stop() -> bytes:
-    """Ends the session; returns its result, a serialized XSpace."""
+    """Stop the session and return its result, a serialized XSpace."""
     global _session
     with _lock:
         if _session is None:
@@ -68,7 +68,7 @@ def stop() -> bytes:
 
 
 def maybe_create_event_file(logdir: str) -> None:
-    """Writes the event file by which TensorBoard sees that `logdir` has profiles, where there is none yet."""
+    """Write the event file that marks `logdir` as having profiles, if it does not exist."""
     import tensorflow as tf
     from tensorflow.python.client import _pywrap_events_writer
 
@@ -78,7 +78,7 @@ def maybe_create_event_file(logdir: str) -> None:
 
 
 def save(logdir: str, result: bytes) -> None:
-    """Writes what :func:`stop` returned into a new run of the profile plugin below `logdir`."""
+    """Write the result of `stop` as a new run of the profile plugin in `logdir`."""
     import tensorflow as tf
 
     run = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -90,14 +90,14 @@ def save(logdir: str, result: bytes) -> None:
 
 
 def start_profiler_server(port: int) -> None:
-    """Serves profiles of this process on a port, until the process ends."""
+    """Serve profiles of this process on a port until the process exits."""
     import tensorflow as tf
 
     tf.profiler.experimental.server.start(port)
 
 
 class Profiler:
-    """Profiles a `with` block, and saves the profile below a log directory."""
+    """Context manager that profiles its block and saves the profile in a log directory."""
 
     def __init__(self, logdir: str) -> None:
         self._logdir = logdir

@@ -1,7 +1,7 @@
 """`tensorflow.python.eager.profiler_client`, which TensorFlow 2.20 removed, on `tf.profiler.experimental.client`.
 
-Private use: `profiler.internal._pywrap_profiler_plugin`, as `monitor` takes a `display_timestamp` that the public
-function does not have, and `start_tracing` an `include_dataset_ops`.
+Private use: `profiler.internal._pywrap_profiler_plugin`, because the public functions have neither `display_timestamp`
+of `monitor` nor `include_dataset_ops` of `start_tracing`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def start_tracing(
     include_dataset_ops: bool = True,
     num_tracing_attempts: int = 3,
 ) -> None:
-    """Has the profiler server at `service_addr` ("host:port") trace for so long, and save the trace to `logdir`."""
+    """Trace with the profiler server at `service_addr` ("host:port"), which saves the trace to `logdir`."""
     from tensorflow.python.profiler.internal import _pywrap_profiler_plugin
 
     _pywrap_profiler_plugin.trace(
@@ -26,7 +26,7 @@ def start_tracing(
 
 
 def monitor(service_addr: str, duration_ms: int, monitoring_level: int = 1, display_timestamp: bool = False) -> str:
-    """A summary of the performance of the server at `service_addr` ("host:port") over so long."""
+    """Return a performance summary of the server at `service_addr` ("host:port") for a duration."""
     from tensorflow.python.profiler.internal import _pywrap_profiler_plugin
 
     return _pywrap_profiler_plugin.monitor(service_addr, duration_ms, monitoring_level, display_timestamp)

@@ -1,4 +1,4 @@
-"""Gives TensorFlow's table of exported names its `estimator` entry back.
+"""The `estimator` entry of TensorFlow's table of exported names, restored.
 
 TensorFlow keeps, for each API that it publishes (`tensorflow`, `keras`, and until 2.15 `estimator`), the names of
 the attributes in which a symbol carries its public names. The estimator package registers every one of its symbols
@@ -18,7 +18,7 @@ _NAMES, _CONSTANTS = "_estimator_api_names", "_estimator_api_constants"
 
 
 def restore() -> bool:
-    """Puts the entry back. Returns False when it is there already (TensorFlow 2.15, or a second call)."""
+    """Restore the entry; return False if it exists already (TensorFlow 2.15, or a second call)."""
     from tensorflow.python.util import tf_export
 
     if API_NAME in tf_export.API_ATTRS:
@@ -28,32 +28,32 @@ def restore() -> bool:
     tf_export.API_ATTRS_V1[API_NAME] = pair(f"{_NAMES}_v1", f"{_CONSTANTS}_v1")
     tf_export.ESTIMATOR_API_NAME = API_NAME
     if API_NAME not in tf_export.SUBPACKAGE_NAMESPACES:
-        # TensorFlow's own symbols must keep out of `estimator.*`; the check is made on this list.
+        # TensorFlow's symbols may not be in `estimator.*`, which is checked against this list.
         tf_export.SUBPACKAGE_NAMESPACES.append(API_NAME)
-    for function, attribute, own in (
+    for function, attribute, not_inherited in (
         ("get_v1_names", f"{_NAMES}_v1", True),
         ("get_v2_names", _NAMES, True),
         ("get_v1_constants", f"{_CONSTANTS}_v1", False),
         ("get_v2_constants", _CONSTANTS, False),
     ):
-        setattr(tf_export, function, _with_estimator(getattr(tf_export, function), attribute, own))
+        setattr(tf_export, function, _with_estimator(getattr(tf_export, function), attribute, not_inherited))
     return True
 
 
-def _with_estimator(lookup: Any, attribute: str, own: bool) -> Any:
-    """Wraps one look-up so that it also answers with the names found in `attribute`.
+def _with_estimator(lookup: Any, attribute: str, not_inherited: bool) -> Any:
+    """Wrap a look-up so that it also returns the names in `attribute`.
 
-    `own`: read the symbol's own dictionary, not what it inherits. A subclass of an exported class is not
-    itself exported; TensorFlow's look-ups for names make the same distinction.
+    `not_inherited`: read the symbol's `__dict__` only. A subclass of an exported class is not exported; TensorFlow's
+    look-ups for names make the same distinction.
     """
 
     @functools.wraps(lookup)
     def lookup_with_estimator(symbol: Any) -> list[Any]:
-        found = list(lookup(symbol))
-        if own:
-            found.extend(getattr(symbol, "__dict__", {}).get(attribute, ()))
+        names = list(lookup(symbol))
+        if not_inherited:
+            names.extend(getattr(symbol, "__dict__", {}).get(attribute, ()))
         else:
-            found.extend(getattr(symbol, attribute, ()))
-        return found
+            names.extend(getattr(symbol, attribute, ()))
+        return names
 
     return lookup_with_estimator

@@ -1,10 +1,10 @@
-"""Makes the old import paths answer with the estimator package's own modules: one object, never a second copy.
+"""Aliases of old import paths to the modules of the estimator package, without second copies.
 
 An `isinstance` check between `tf.estimator.Estimator` and `tensorflow.python.estimator.estimator.Estimator` must
-hold, and a setting made through one path must be seen through the other. So an alias is the module itself, placed
-in `sys.modules` under the old name when a program first asks for it.
+hold, and a setting through one path must be visible through the other. So an alias is the module itself, placed in
+`sys.modules` under the old name on first import.
 
-The removed modules of TensorFlow that we wrote anew are reached in the same way.
+The reimplemented modules that TensorFlow removed are found in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from estimator_pipeline.compat.bootstrap import tpu_stubs as absent
 
-# Old package -> where its modules live now. A submodule follows its package.
+# Old package -> new package. Submodules follow their package.
 PACKAGES = {
     "tensorflow.estimator": "tensorflow_estimator.python.estimator.api._v2.estimator",
     "tensorflow.compat.v1.estimator": "tensorflow_estimator.python.estimator.api._v1.estimator",
@@ -33,7 +33,7 @@ PACKAGES = {
 MODULES = {
     "tensorflow.python.estimator.keras": "tensorflow_estimator.python.estimator.keras_lib",
     "tensorflow.python.distribute.estimator_training": "estimator_pipeline.compat.internals.distribute_coordinator",
-    # Shells, up to 2.15, around those of the estimator package.
+    # Up to 2.15, these re-export modules of the estimator package.
     **{
         f"tensorflow.python.tpu.{name}": f"tensorflow_estimator.python.estimator.tpu.{name}"
         for name in ("error_handling", "tpu_config", "tpu_context", "tpu_estimator", "util")
@@ -42,7 +42,7 @@ MODULES = {
 
 
 def target_of(name: str) -> str | None:
-    """The module that answers to the old name, or None when the name is none of ours."""
+    """Return the new name of a module, or None if it has no alias."""
     if name in MODULES:
         return MODULES[name]
     for package, home in PACKAGES.items():
@@ -54,19 +54,19 @@ def target_of(name: str) -> str | None:
 
 
 class AliasLoader(importlib.abc.Loader):
-    """Gives the module `target` itself, under another name."""
+    """Loads the module `target` under a different name."""
 
     def __init__(self, target: str) -> None:
         self.target = target
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         module = importlib.import_module(self.target)
-        # The import system writes the alias's spec over the module's own; it is put back afterwards.
-        self.own_spec = module.__spec__
+        # The import system overwrites the module's spec with that of the alias; `exec_module` restores it.
+        self.original_spec = module.__spec__
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__spec__ = self.own_spec
+        module.__spec__ = self.original_spec
 
 
 class _AbsentLoader(importlib.abc.Loader):
@@ -81,7 +81,7 @@ class _AbsentLoader(importlib.abc.Loader):
 
 
 class AliasFinder(importlib.abc.MetaPathFinder):
-    """Finds the old names. It stands first on `sys.meta_path` and answers for nothing but them."""
+    """Finder of the old names only; it is the first entry of `sys.meta_path`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -100,7 +100,7 @@ class AliasFinder(importlib.abc.MetaPathFinder):
 
 
 def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
-    """The spec of a module, None where there is no such module or no package that it would be in."""
+    """Return the spec of a module, or None if the module or its package does not exist."""
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError:
@@ -108,7 +108,7 @@ def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def install() -> bool:
-    """Puts the finder in place. Returns False when it is there already."""
+    """Install the finder; return False if it is already installed."""
     if any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         return False
     sys.meta_path.insert(0, AliasFinder())
@@ -116,10 +116,9 @@ def install() -> bool:
 
 
 def bind_attributes() -> list[str]:
-    """Sets `estimator` on `tf`, `tf.compat.v1` and `tf.compat.v2`; returns the names that were set.
+    """Set `estimator` on `tf`, `tf.compat.v1` and `tf.compat.v2`, and return the names of these modules.
 
-    TensorFlow keeps several module objects for `compat.v1` (one by each path by which it can be imported); a
-    program may hold any of them.
+    TensorFlow has several module objects for `compat.v1`, one per import path; a program may use any of them.
     """
     v1 = importlib.import_module(PACKAGES["tensorflow.compat.v1.estimator"])
     v2 = importlib.import_module(PACKAGES["tensorflow.estimator"])
@@ -136,7 +135,7 @@ def bind_attributes() -> list[str]:
     for old in PACKAGES:
         importlib.import_module(old)
     for old, home in MODULES.items():
-        # `from package import module` looks the attribute up on the package's home, not on its old name.
+        # `from package import module` looks up the attribute on the new package, not on the alias.
         package, _, name = old.rpartition(".")
         setattr(importlib.import_module(package), name, importlib.import_module(home))
     return sorted(bound)

@@ -1,11 +1,11 @@
-"""Keras 3 as `tf.keras`, for jobs that tf.estimator has no part in.
+"""Keras 3 as `tf.keras`, for jobs without tf.estimator.
 
-TensorFlow decides between Keras 2 and Keras 3 once for a process, when it is imported, by TF_USE_LEGACY_KERAS. So a
-process has the one or the other for good: with Keras 3 there is no tf.estimator in it.
+TensorFlow selects Keras 2 or Keras 3 at import, by TF_USE_LEGACY_KERAS, and cannot change it in the same process. A
+process with Keras 3 has no tf.estimator.
 
 Private use: the counters by which Keras 3 numbers the layers of a process (`keras.src.backend.common.global_state`,
-an attribute by name; `keras.utils.clear_session`, the public way to begin anew, throws the kernels of running training
-away with them).
+an attribute by name). The public function that resets them, `keras.utils.clear_session`, also deletes the kernels of a
+running training.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from estimator_pipeline.errors import CompatError
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 BACKEND = "KERAS_BACKEND"
-_TRUE = ("true", "True", "1")  # what TensorFlow itself takes for "yes"
+_TRUE = ("true", "True", "1")  # the values that TensorFlow treats as true
 _COUNTERS = "object_name_uids"
 
 
 def resolve() -> ModuleType:
-    """Imports TensorFlow with Keras 3 as its `tf.keras`.
+    """Import TensorFlow with Keras 3 as `tf.keras`.
 
     Returns:
         The `tensorflow` module.
 
     Raises:
-        CompatError: TensorFlow 2.15, no Keras 3, another backend than TensorFlow, or TensorFlow was imported with
-            Keras 2 before.
+        CompatError: TensorFlow 2.15, no Keras 3, a backend other than TensorFlow, or TensorFlow is already imported
+            with Keras 2.
     """
     version = versions.tensorflow_version()
     if versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR:
@@ -65,23 +65,23 @@ def resolve() -> ModuleType:
         raise CompatError(
             f"TensorFlow {version} is already loaded in this process, with Keras 2, and the choice cannot be changed",
             code="tensorflow/wrong-keras",
-            hint="run the job with the engine keras3 in a process of its own",
+            hint="run the job with the engine keras3 in a separate process",
         )
-    # Said rather than left out: a configuration file of Keras may name another backend, and a child is to agree.
+    # Set explicitly: Keras's configuration file may name a different backend, and child processes must agree.
     os.environ[BACKEND] = "tensorflow"
     os.environ[LEGACY_KERAS] = "0"
     tf = importlib.import_module("tensorflow")
-    # A lazy loader, resolved here on the importing thread.
+    # Resolve the lazy loader on the importing thread.
     _ = tf.keras.layers, tf.keras.Model
     return tf
 
 
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
-    """Layers made in the block are numbered as in a new process.
+    """Yield number the layers that are created in the block as in a new process.
 
-    A job builds its model more than once in a process (to train, to evaluate, to export); its layers and variables
-    bear the same names each time, and files are the same whoever writes them.
+    A job builds its model several times in a process (to train, to evaluate, to export). Layers and variables have the
+    same names each time, so files are the same whichever task writes them.
     """
     state = importlib.import_module("keras.src.backend.common.global_state")
     before = state.get_global_attribute(_COUNTERS)

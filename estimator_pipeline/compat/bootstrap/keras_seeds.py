@@ -1,8 +1,8 @@
 """Seeds of tf_keras 2.16 to 2.18 on Python 3.12.
 
-After `tf.keras.utils.set_random_seed` they draw the seeds of initializers with `randint(1, 1e9)`, and Python 3.12 takes
-no float there: `TypeError: 'float' object cannot be interpreted as an integer`. tf_keras 2.19 gives an integer. The
-numbers drawn are the same.
+After `tf.keras.utils.set_random_seed` they draw the seeds of initializers with `randint(1, 1e9)`. Python 3.12 rejects a
+float there: `TypeError: 'float' object cannot be interpreted as an integer`. tf_keras 2.19 passes an integer. The
+resulting numbers are the same.
 
 Private use: `tf_keras.src.backend.RandomGenerator._create_seed`, `tf_keras.src.utils.tf_utils.get_random_seed`.
 """
@@ -20,7 +20,7 @@ _HIGHEST = 10**9
 
 
 def apply() -> bool:
-    """Has seeds drawn as integers where that is needed; says whether it was."""
+    """Draw seeds with integer bounds if necessary; return whether it was."""
     keras = versions.installed("tf-keras")
     if sys.version_info < (3, 12) or keras is None or versions.minor(keras) >= (2, 19):
         return False

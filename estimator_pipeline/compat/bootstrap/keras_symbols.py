@@ -1,9 +1,8 @@
-"""TensorFlow 2.15 beside tf_keras: `tf.keras` stays what it is.
+"""The exported names of keras on TensorFlow 2.15, protected against tf_keras.
 
-On 2.15 `tf.keras` is the package keras. TensorFlow itself imports tf_keras where that is installed, as soon as it loads
-a SavedModel with an optimizer, and tf_keras then takes the places of keras in TensorFlow's table of exported names: a
-model that is read from a `.keras` file after that is half of one package and half of the other, and finds none of the
-classes that were registered. Here the table keeps the names that it has.
+On 2.15 `tf.keras` is the package keras. When TensorFlow loads a SavedModel with an optimizer, it imports tf_keras if
+installed. tf_keras then replaces keras in TensorFlow's table of exported names. A model that is loaded from a `.keras`
+file after that mixes both packages and does not find registered classes. Here existing names are not replaced.
 
 Private use: TensorFlow's table of exported names (`tensorflow.python.util.tf_export`).
 """
@@ -23,7 +22,7 @@ class _Table(dict[str, Any]):
 
 
 def keep() -> bool:
-    """Has the table keep its names; says whether that was new."""
+    """Protect the names in the table; return False if they are already protected."""
     from tensorflow.python.util import tf_export
 
     table = tf_export._NAME_TO_SYMBOL_MAPPING

@@ -1,8 +1,8 @@
-"""TensorFlow's lazy modules of Keras, resolved before a thread can meet them.
+"""Resolution of TensorFlow's lazy Keras modules before other threads use them.
 
 TensorFlow 2.16 and later have some thirty `KerasLazyLoader` objects in the copies of its API (`tf.compat.v1.layers`,
-`tf.compat.v1.nn.rnn_cell`, losses, metrics, …). One says that it is initialized before it is: a second thread that
-touches it in between recurses for ever. Which Keras it becomes is decided by what the environment says at that moment.
+`tf.compat.v1.nn.rnn_cell`, losses, metrics, …). Each marks itself as initialized too early: a second thread that uses
+it in between fails with RecursionError. The environment at that moment decides which Keras it loads.
 
 Private use: `tensorflow.python.util.lazy_loader` (its class `KerasLazyLoader` since 2.16).
 """
@@ -22,19 +22,19 @@ def _loaders() -> list[ModuleType]:
     kind = getattr(module, "KerasLazyLoader", None)
     if kind is None:
         return []
-    found: dict[int, ModuleType] = {}
+    loaders: dict[int, ModuleType] = {}
     for loaded in list(sys.modules.values()):
         with contextlib.suppress(AttributeError):
-            # Past what a lazy module of any package would load when it is asked.
+            # Bypasses `__getattribute__`, which would load a lazy module.
             names = object.__getattribute__(loaded, "__dict__")
-            found |= {id(value): value for value in list(names.values()) if type(value) is kind}
-    return list(found.values())
+            loaders |= {id(value): value for value in list(names.values()) if type(value) is kind}
+    return list(loaders.values())
 
 
 def resolve() -> int:
-    """Resolves every lazy loader of Keras in TensorFlow's modules, on the calling thread; how many there are."""
+    """Resolve every lazy Keras loader in TensorFlow's modules on the calling thread; return their number."""
     loaders = _loaders()
     for loader in loaders:
-        # Its names are those of the module, which it loads for that.
+        # Listing the names loads the module.
         dir(loader)
     return len(loaders)

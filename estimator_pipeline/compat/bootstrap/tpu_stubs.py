@@ -1,9 +1,9 @@
-"""Stand-ins for TensorFlow modules that are gone and that nobody can have back: they complain on use, not at import.
+"""Stubs of removed TensorFlow modules for TPUs, which raise an error on use, not at import.
 
 TensorFlow 2.16 removed the first TPU embedding API (`tpu_embedding`, `tpu_embedding_gradient`) and the TPU session
-watchdog (`session_support`). The estimator package imports them at its top, for `TPUEstimator` alone. Programs for
-CPU and GPU never touch them, so the import must succeed; a program that does use them gets one clear error. The same
-goes for the public names of the embeddings' optimizers, which TensorFlow removed from `tf.compat.v1.tpu.experimental`.
+watchdog (`session_support`). The estimator package imports them for `TPUEstimator` only. Programs for CPU and GPU do
+not use them. So the import must succeed; a program that uses them gets a clear error. The public names of the embedding
+optimizers, which TensorFlow removed from `tf.compat.v1.tpu.experimental`, have stubs too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODULES = {
     "tensorflow.python.tpu.tpu_embedding_gradient": "the TPU embedding API of TPUEstimator",
     "tensorflow.python.tpu.session_support": "the TPU session watchdog of TPUEstimator",
 }
-# What `tf.compat.v1.tpu.experimental` had of the first of them: an EmbeddingConfigSpec cannot be made without one.
+# Removed from `tf.compat.v1.tpu.experimental`; an EmbeddingConfigSpec needs one of them.
 PUBLIC = ("AdagradParameters", "AdamParameters", "FtrlParameters", "StochasticGradientDescentParameters")
 
 
@@ -34,7 +34,7 @@ def _error(name: str, purpose: str) -> CompatError:
 
 
 class _AbsentType(type):
-    """Metaclass of the stand-in classes: attributes and calls of the class itself raise."""
+    """Metaclass of the stub classes: attributes and calls of the class raise an error."""
 
     _purpose: str
 
@@ -42,29 +42,29 @@ class _AbsentType(type):
         raise _error(f"{cls.__module__}.{cls.__qualname__}", cls._purpose)
 
     def __getattr__(cls, name: str) -> Any:
-        # Dunder look-ups are Python's own questions (copying, pickling, typing), not a use of the class.
+        # Python looks up dunder names itself (copying, pickling, typing), without using the class.
         if name.startswith("__"):
             raise AttributeError(name)
         raise _error(f"{cls.__module__}.{cls.__qualname__}.{name}", cls._purpose)
 
 
 class AbsentModule(types.ModuleType):
-    """A module in which every public name is a class: fit for `isinstance`, for nothing else."""
+    """A module in which every public name is a stub class, which supports only `isinstance`."""
 
     def __init__(self, name: str, purpose: str) -> None:
-        super().__init__(name, f"Stand-in for {name}, which TensorFlow removed: {purpose}.")
+        super().__init__(name, f"Stub of {name}, which TensorFlow removed: {purpose}.")
         self.__dict__["_absent_purpose"] = purpose
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        stand_in = _AbsentType(name, (), {"__module__": self.__name__, "_purpose": self._absent_purpose})
-        setattr(self, name, stand_in)
-        return stand_in
+        stub = _AbsentType(name, (), {"__module__": self.__name__, "_purpose": self._absent_purpose})
+        setattr(self, name, stub)
+        return stub
 
 
 def bind_public_names() -> bool:
-    """Puts the stand-ins of :data:`PUBLIC` where TensorFlow had the classes; False where nothing was missing."""
+    """Set the stubs of `PUBLIC` where TensorFlow had the classes; return False if none was missing."""
     home = importlib.import_module("tensorflow.python.tpu.tpu_embedding")
     bound = False
     for path, module in list(sys.modules.items()):

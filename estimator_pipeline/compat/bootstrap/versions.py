@@ -1,7 +1,7 @@
-"""Which packages this process would import, read from their metadata: nothing is imported here.
+"""Versions of the packages that this process would import, from their metadata and without imports.
 
-The table of what works with what is short because two numbers decide it: TensorFlow's minor version (2.15
-still carries Estimator, 2.16 and later do not) and the minor version of `tf-keras`, which must be the same.
+Two numbers decide about compatibility: TensorFlow's minor version (2.15 includes Estimator, 2.16 and later do not) and
+the minor version of `tf-keras`, which must be the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OLDEST = (2, 15)
 NEWEST = (2, 21)
 FIRST_WITHOUT_ESTIMATOR = (2, 16)
 
-# One module, several distributions: the wheels without GPU code, and vendors' builds, bear their own names.
+# The module has several distributions: wheels without GPU code and vendors' builds have different names.
 TENSORFLOW_DISTRIBUTIONS = (
     "tensorflow",
     "tensorflow-cpu",
@@ -31,7 +31,7 @@ TENSORFLOW_DISTRIBUTIONS = (
 
 
 def installed(distribution: str) -> str | None:
-    """The version of an installed distribution, or None. Reads metadata alone."""
+    """Return the version of an installed distribution from its metadata, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -39,7 +39,7 @@ def installed(distribution: str) -> str | None:
 
 
 def minor(version: str) -> tuple[int, int]:
-    """`"2.21.0rc1"` -> `(2, 21)`."""
+    """Return major and minor version: `"2.21.0rc1"` -> `(2, 21)`."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if not match:
         raise CompatError(
@@ -49,23 +49,23 @@ def minor(version: str) -> tuple[int, int]:
 
 
 def tensorflow_version() -> str:
-    """The version of TensorFlow that `import tensorflow` gives in this process.
+    """Return the version of TensorFlow that this process imports.
 
     Raises:
-        CompatError: TensorFlow is not installed, or is older than what this package supports.
+        CompatError: TensorFlow is not installed, or older than the supported versions.
     """
     loaded = sys.modules.get("tensorflow")
     version = getattr(loaded, "__version__", None)
     if version is None:
-        found = [v for name in TENSORFLOW_DISTRIBUTIONS if (v := installed(name))]
-        if not found or importlib.util.find_spec("tensorflow") is None:
+        candidates = [v for name in TENSORFLOW_DISTRIBUTIONS if (v := installed(name))]
+        if not candidates or importlib.util.find_spec("tensorflow") is None:
             raise CompatError(
                 "TensorFlow is not installed in this Python",
                 code="tensorflow/not-installed",
                 found=f"Python {sys.version.split()[0]} at {sys.executable}",
                 hint=f"pip install 'tensorflow=={NEWEST[0]}.{NEWEST[1]}.*' (supported: {supported_range()})",
             )
-        version = found[0]
+        version = candidates[0]
     if minor(version) < OLDEST:
         raise CompatError(
             f"TensorFlow {version} is older than what estimator_pipeline supports",
@@ -81,7 +81,7 @@ def supported_range() -> str:
 
 
 def report() -> dict[str, str | None]:
-    """Versions of every package that has a say in whether `tf.estimator` works here."""
+    """Return the versions of all packages that decide whether `tf.estimator` works."""
     names = ("tf-keras", "keras", "tensorflow-estimator", "tensorboard", "numpy", "protobuf")
     versions: dict[str, str | None] = {"python": sys.version.split()[0]}
     versions["tensorflow"] = next((v for n in TENSORFLOW_DISTRIBUTIONS if (v := installed(n))), None)

@@ -1,5 +1,5 @@
-"""Wrappers of private TensorFlow, one subsystem a file, for the rooms above.
+"""Wrappers of private TensorFlow APIs, one subsystem per file, for other packages.
 
-Only `compat` touches `tensorflow.python`, and this is where other rooms get at it. Faults of tf.estimator that every
-program meets are mended in `compat/patches`.
+Only `compat` uses `tensorflow.python`; other packages use it through these modules. Bugs of tf.estimator that affect
+every program are fixed in `compat/patches`.
 """

@@ -1,28 +1,28 @@
-"""Many evaluations of one Estimator with one graph, and where it can be with one session.
+"""Repeated evaluations of an Estimator with a cached graph and, if possible, a cached session.
 
-`Estimator.evaluate` builds graph and session anew each time. That takes longer than the evaluation of a small model,
-and the process grows by what is left of each graph (tensorflow/tensorflow#20699). :class:`RepeatedEvaluation` gives
-the same results, writes the same summaries, and keeps what it can:
+`Estimator.evaluate` builds a new graph and session each time. That takes longer than the evaluation of a small model,
+and the memory of the process grows with each graph (tensorflow/tensorflow#20699). `RepeatedEvaluation` gives the same
+results, writes the same summaries, and caches what it can:
 
 =========================================== ========================================================================
-what is found                               what is kept
+the evaluation has                          cached
 =========================================== ========================================================================
-nothing of the below                        graph and session; each evaluation restores the checkpoint and runs the
-                                            local initializers and the input's, as a new session would
-operations with a memory of their own       the graph; a new session each time, so that random numbers, one-shot
-(random numbers, one-shot iterators, …),    iterators and the like begin as in a new evaluation, and hooks see a
-or hooks of the caller                      session of their own
-Python functions in the graph, queue        nothing: `Estimator.evaluate` is called. Their state is in Python
-runners, evaluation hooks of the model_fn,  objects that only `input_fn` and `model_fn` make anew.
+none of the below                           graph and session; each evaluation restores the checkpoint and runs the
+                                            local initializers and those of the input, like a new session
+stateful operations (random numbers,        the graph; each evaluation has a new session, so that random numbers,
+one-shot iterators, …), or hooks of the     one-shot iterators and so on start as in a new evaluation, and hooks see
+caller                                      a new session
+Python functions in the graph, queue        nothing: `Estimator.evaluate` is called. Only `input_fn` and `model_fn`
+runners, evaluation hooks of the model_fn,  can reset the state, which is in Python objects.
 hooks that add to the graph
-an Estimator, a strategy or a master that   nothing
-is not known here
+an unknown Estimator class, strategy or     nothing
+master
 =========================================== ========================================================================
 
-Private use, on 2.15 to 2.21 alike: of the estimator package `Estimator._evaluate_build_graph`,
+Private use, on 2.15 to 2.21: of the estimator package `Estimator._evaluate_build_graph`,
 `_convert_eval_steps_to_hooks`, `_session_config`, `_eval_distribution` and the two functions that write summaries (a
-graph of its own would not be Estimator's, bit by bit); of TensorFlow the evaluation step counter, which belongs to
-the stop hook that Estimator uses.
+separately built graph would not be bit-identical to Estimator's); of TensorFlow the evaluation step counter, which
+belongs to Estimator's stop hook.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from estimator_pipeline.utils.logger import logger
 
 __all__ = ["RepeatedEvaluation", "batch_counter"]
 
-# The methods of Estimator whose work is done here: a subclass with its own would not be asked.
-_STOOD_IN_FOR = ("evaluate", "_actual_eval", "_evaluate_build_graph", "_evaluate_run", "_call_model_fn_eval")
+# The methods of Estimator that this module replaces; a subclass that overrides one is not supported.
+_REPLACED = ("evaluate", "_actual_eval", "_evaluate_build_graph", "_evaluate_run", "_call_model_fn_eval")
 _YOUNG_SECS = 3.0
 _HOOK_ADDS = "a hook of EvalSpec adds operations to the graph"
 _STRATEGIES = ("MirroredStrategy", "MirroredStrategyV1", "OneDeviceStrategy", "OneDeviceStrategyV1")
 
 
 class _GraphGrewError(Exception):
-    """A hook added operations to a kept graph, after its first session was made."""
+    """Raised if a hook adds operations to a cached graph after its first session was created."""
 
 
 @dataclasses.dataclass(eq=False)
 class _Built:
-    """An evaluation graph, with what is run in it and, perhaps, its session."""
+    """An evaluation graph with its operations and, if cached, its session."""
 
     graph: Any
     scaffold: Any = None
@@ -73,20 +73,20 @@ class RepeatedEvaluation:
     """Evaluates checkpoints of one Estimator, one after another.
 
     Args:
-        estimator: a `tf.estimator.Estimator`.
-        input_fn: as for `Estimator.evaluate`; called once where the graph is kept.
-        steps: batches of an evaluation; None: all.
-        hooks: `tf.estimator.SessionRunHook`s; each evaluation is a session's whole life to them, `begin` to `end`.
-        name: of the evaluation, as for `Estimator.evaluate`.
-        input_restarts: whether an input made of Python functions begins anew each time its iterator does. True for
-            a dataset whose Python functions have no state; it can't be seen from the graph.
+        estimator: A `tf.estimator.Estimator`.
+        input_fn: As for `Estimator.evaluate`; called once if the graph is cached.
+        steps: Batches of an evaluation; None: all.
+        hooks: `tf.estimator.SessionRunHook`s; each evaluation calls all methods from `begin` to `end`.
+        name: The name of the evaluation, as for `Estimator.evaluate`.
+        input_restarts: Whether an input with Python functions restarts with its iterator. True for a dataset whose
+            Python functions have no state, which the graph does not show.
 
     Attributes:
-        rebuilds_because: why nothing is kept; None while something is, or before the first evaluation.
-        keeps_session: whether the session is kept as well as the graph.
-        batches: how many batches the last evaluation had; fewer than there were where it ended with a failure.
-        graphs: how many graphs were built here; those of `Estimator.evaluate` itself are not counted.
-        sessions: how many sessions were made for them.
+        rebuilds_because: Why nothing is cached; None while something is, or before the first evaluation.
+        keeps_session: Whether the session is cached, too.
+        batches: The number of batches of the last evaluation; fewer if it failed.
+        graphs: The number of graphs built here; those of `Estimator.evaluate` are not counted.
+        sessions: The number of sessions created for them.
     """
 
     def __init__(
@@ -115,22 +115,22 @@ class RepeatedEvaluation:
 
     @property
     def operations(self) -> int:
-        """How many operations the kept graph has; 0 without one."""
+        """The number of operations of the cached graph; 0 without one."""
         return 0 if self._built is None else len(self._built.graph.get_operations())
 
     def evaluate(self, checkpoint: str) -> Mapping[str, Any]:
-        """Evaluates one checkpoint.
+        """Evaluate one checkpoint.
 
         Args:
-            checkpoint: its path, without the ending `.index`.
+            checkpoint: The checkpoint's path, without the suffix `.index`.
 
         Returns:
-            What `Estimator.evaluate` returns for it, with the same values and types.
+            The result of `Estimator.evaluate`, with the same values and types.
         """
         if self.rebuilds_because is not None:
             return self._plain(checkpoint)
         try:
-            # What patches do around `Estimator.evaluate` they do here.
+            # Apply the patches that wrap `Estimator.evaluate`.
             with around.evaluating(self._estimator), self._in_graph(checkpoint) as built:
                 metrics = self._run(built, checkpoint)
                 self._write_summaries(metrics, checkpoint)
@@ -138,7 +138,7 @@ class RepeatedEvaluation:
             self._give_up(_HOOK_ADDS)
             return self._plain(checkpoint)
         except BaseException:
-            # What the failure left in graph and session is not known.
+            # The state of graph and session is unknown after a failure.
             self.close()
             raise
         if self._reason is not None:
@@ -146,7 +146,7 @@ class RepeatedEvaluation:
         return metrics
 
     def close(self) -> None:
-        """Lets go of graph and session; the next evaluation makes new ones."""
+        """Release graph and session; the next evaluation creates new ones."""
         built, self._built = self._built, None
         if built is not None and built.session is not None:
             _close(built)
@@ -167,7 +167,7 @@ class RepeatedEvaluation:
         self.rebuilds_because = reason
         self.keeps_session = False
         self.close()
-        logger.info("Every evaluation builds its graph anew: %s.", reason)
+        logger.info("Every evaluation builds a new graph: %s.", reason)
 
     # -- the graph ----------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class RepeatedEvaluation:
             if new and strategy is not None:
                 from tensorflow.python.training import basic_session_run_hooks
 
-                # Estimator makes it, and default seeds count the operations that were there before.
+                # Estimator creates it first, and default seeds depend on the number of operations.
                 basic_session_run_hooks.get_or_create_steps_per_run_variable()
             with contextlib.nullcontext() if strategy is None else strategy.scope():
                 if new:
@@ -214,10 +214,10 @@ class RepeatedEvaluation:
         if built.model_hooks:
             return "the model_fn has evaluation hooks"
         if built.graph.get_collection(tf.compat.v1.GraphKeys.QUEUE_RUNNERS):
-            return "its input comes from queues"
+            return "its input uses queues"
         known = (util._DatasetInitializerHook, util.DistributedIteratorInitializerHook)
         if not all(type(hook) in known for hook in built.input_hooks):
-            return "its input comes with hooks of its own"
+            return "its input has custom hooks"
         in_datasets, others = graph_state.python_functions(built.graph)
         if others:
             return "the model calls Python functions"
@@ -252,7 +252,7 @@ class RepeatedEvaluation:
             first = True
 
             def create_session(self) -> Any:
-                # Hooks have begun by now. A second call within one evaluation follows a session that broke.
+                # Hooks have begun by now. A second call within one evaluation follows a failed session.
                 first, self.first = self.first, False
                 return prepare(tf, built, checkpoint, may_reuse=first)
 
@@ -278,10 +278,10 @@ class RepeatedEvaluation:
         built.sealed = True
         built.operations = self.operations
         if self.keeps_session:
-            # MonitoredSession closes what it was given when an evaluation ends.
+            # MonitoredSession closes its session at the end of an evaluation.
             session.close = lambda: None
             built.session = session
-            # A table does not read its file again within one session.
+            # A table reads its file only once per session.
             built.vocabularies = _stamps(tf, graph_state.vocabularies(built.graph))
         return session
 
@@ -294,7 +294,7 @@ class RepeatedEvaluation:
 
 
 def batch_counter() -> Any:
-    """A hook that counts, as `batches`, those of one evaluation."""
+    """Return a hook that counts the batches of one evaluation, as `batches`."""
 
     class Counter(compat.tensorflow().estimator.SessionRunHook):  # type: ignore[misc]
         batches = 0
@@ -307,12 +307,12 @@ def batch_counter() -> Any:
 
 def _close(built: _Built) -> None:
     session, built.session = built.session, None
-    # Its own `close` does nothing.
+    # The session's `close` does nothing.
     compat.tensorflow().compat.v1.Session.close(session)
 
 
 def _stamps(tf: Any, files: Iterable[str]) -> dict[str, Any]:
-    """What tells that a file has changed, for each."""
+    """Return values for each file that change when the file changes."""
     return {path: _stamp(tf, path) for path in files}
 
 
@@ -321,8 +321,8 @@ def _stamp(tf: Any, path: str) -> Any:
         about = os.stat(path)
         return about.st_size, about.st_mtime_ns, about.st_ino
     except OSError:
-        # No file of this machine. TensorFlow tells the time in whole seconds, in which a file may change twice: one
-        # that is as young as that compares unequal to itself.
+        # Not a local file. TensorFlow's times are in whole seconds, in which a file may change twice: a file that was
+        # just changed compares unequal to itself.
         about = tf.io.gfile.stat(path)
         young = abs(time.time() - about.mtime_nsec / 1e9) < _YOUNG_SECS
         return object() if young else (about.length, about.mtime_nsec)
@@ -340,22 +340,22 @@ def _may_keep_session(tf: Any, built: _Built) -> bool:
         saver.saver_def.restore_op_name,
         *(op for hook in built.input_hooks for op in tf.nest.flatten(hook.initializer)),
     ]
-    found = graph_state.what_remembers(built.graph, fetches)
+    stateful = graph_state.stateful_operations(built.graph, fetches)
     if None in graph_state.vocabularies(built.graph):
-        found.append("a vocabulary file that is named by the graph")
-    if found:
-        logger.info("Every evaluation has a session of its own, for the sake of %s.", ", ".join(found))
-    return not found
+        stateful.append("a vocabulary file whose path the graph computes")
+    if stateful:
+        logger.info("Every evaluation has a new session, because of %s.", ", ".join(stateful))
+    return not stateful
 
 
 def _unknown(estimator: Any) -> str | None:
-    """What makes this Estimator another than the one whose evaluation is known here; None if nothing does."""
+    """Return why the evaluation of this Estimator is unsupported here; None if it is supported."""
     tf: Any = compat.tensorflow()
     kind, base = type(estimator), tf.estimator.Estimator
     if not isinstance(estimator, tf.compat.v1.estimator.Estimator) or any(
-        getattr(kind, name, None) is not getattr(base, name) or name in vars(estimator) for name in _STOOD_IN_FOR
+        getattr(kind, name, None) is not getattr(base, name) or name in vars(estimator) for name in _REPLACED
     ):
-        return f"{kind.__name__} evaluates in its own way"
+        return f"{kind.__name__} overrides methods of the evaluation"
     strategy = estimator._eval_distribution
     if strategy is not None and type(strategy).__name__ not in _STRATEGIES:
         return f"it is distributed by {type(strategy).__name__}"
@@ -367,7 +367,7 @@ def _unknown(estimator: Any) -> str | None:
 
 
 def _begun(tf: Any, hook: Any) -> Any:
-    """A stand-in for an input hook that has begun: `begin` may add operations each time, initializing adds none."""
+    """Wrap an input hook that has begun: a second `begin` may add operations, the initialization adds none."""
 
     class Begun(tf.estimator.SessionRunHook):
         initializer = hook._initializer

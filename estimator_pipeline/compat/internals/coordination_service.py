@@ -1,8 +1,8 @@
-"""Facts exchanged between the training tasks of one cluster, through TensorFlow's coordination service.
+"""Exchange of values between the training tasks of a cluster, through TensorFlow's coordination service.
 
-MultiWorkerMirroredStrategy starts that service in eager mode; it holds keys and values for all tasks, and needs no
+MultiWorkerMirroredStrategy starts that service in eager mode. It stores keys and values for all tasks, and needs no
 shared file system. Private use: `tensorflow.python.eager.context` (the public API has no access to the service; the
-two methods are the same from 2.15 to 2.21).
+methods are unchanged from 2.15 to 2.21).
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 
 from estimator_pipeline.errors import WaitError
 
-# How often each thing was exchanged: a key of the service can be said once.
+# The number of exchanges per key: a key of the service can be set only once.
 _exchanged: Counter[str] = Counter()
 
 
-def exchange(key: str, value: str, *, own: str, tasks: list[str], timeout: float) -> dict[str, str] | None:
-    """Publishes `value` for task `own` and returns every task's value.
+def exchange(key: str, value: str, *, task: str, tasks: list[str], timeout: float) -> dict[str, str] | None:
+    """Publish `value` for `task`, and return every task's value.
 
     Args:
-        key: what is exchanged. It may be again, by all tasks as often: a process may run several jobs.
-        value: this task's value.
-        own: this task's name.
-        tasks: names of all training tasks.
-        timeout: seconds until it is given up.
+        key: The name of the exchange. It may be repeated if all tasks do so: a process may run several jobs.
+        value: This task's value.
+        task: This task's name.
+        tasks: Names of all training tasks.
+        timeout: Seconds to wait.
 
     Returns:
-        task -> value, or None where this process has no coordination service.
+        Task -> value, or None if this process has no coordination service.
 
     Raises:
-        WaitError: a task did not publish its value in time.
+        WaitError: A task did not publish its value in time.
     """
     import tensorflow as tf
 
@@ -40,17 +40,17 @@ def exchange(key: str, value: str, *, own: str, tasks: list[str], timeout: float
         return None
     _exchanged[key] += 1
     place = f"{key}/{_exchanged[key]}"
-    publish(f"{place}/{own}", value)
+    publish(f"{place}/{task}", value)
     values: dict[str, str] = {}
     deadline = time.monotonic() + timeout
-    for task in tasks:
+    for other in tasks:
         try:
-            values[task] = _published(f"{place}/{task}", deadline - time.monotonic())
+            values[other] = _published(f"{place}/{other}", deadline - time.monotonic())
         except tf.errors.OpError as error:
             raise WaitError(
-                f"{own} waited up to {timeout:.0f} s for {task} to say its {key}: {error.message.splitlines()[0]}",
-                found=f"heard from: {', '.join(values) or 'nobody'}",
-                hint=f"see the log of {task}; every task must run the same program",
+                f"{task} waited up to {timeout:.0f} s for the {key} of {other}: {error.message.splitlines()[0]}",
+                found=f"received from: {', '.join(values) or 'no task'}",
+                hint=f"see the log of {other}; every task must run the same program",
             ) from error
     return values
 
@@ -63,14 +63,14 @@ def available() -> bool:
 
 
 def publish(key: str, value: str) -> None:
-    """Says `value` under `key` to all tasks. A key can be said once."""
+    """Publish `value` under `key` for all tasks. A key can be set only once."""
     from tensorflow.python.eager import context
 
     context.context().set_config_key_value(f"estimator_pipeline/{key}", value)
 
 
 def publish_first(key: str, value: str) -> None:
-    """Says `value` under `key`, unless something was said under it before: then that stands."""
+    """Publish `value` under `key`, unless the key is already set."""
     import tensorflow as tf
 
     with contextlib.suppress(tf.errors.AlreadyExistsError):
@@ -78,7 +78,7 @@ def publish_first(key: str, value: str) -> None:
 
 
 def wait_for(key: str, seconds: float) -> str | None:
-    """What stands under `key` as soon as it does; None where nothing comes for so long. Other threads run meanwhile."""
+    """Wait for the value of `key`, without blocking other threads; None after `seconds`."""
     import tensorflow as tf
 
     try:
@@ -88,22 +88,22 @@ def wait_for(key: str, seconds: float) -> str | None:
 
 
 def forget(key: str) -> None:
-    """Takes back what was published under `key`."""
+    """Delete the value of `key`."""
     from tensorflow.python.eager import context
 
     context.context().delete_config_key_value(f"estimator_pipeline/{key}")
 
 
-def receive(key: str, *, timeout: float, what: str) -> str:
-    """What another task has published under `key`, or will.
+def receive(key: str, *, timeout: float, description: str) -> str:
+    """Wait for the value that a different task publishes under `key`, and return it.
 
     Args:
-        key: as it was published.
-        timeout: seconds until it is given up.
-        what: for the message.
+        key: The key.
+        timeout: Seconds to wait.
+        description: What is awaited, for the message.
 
     Raises:
-        WaitError: nothing was published in time.
+        WaitError: No value was published in time.
     """
     import tensorflow as tf
 
@@ -111,13 +111,13 @@ def receive(key: str, *, timeout: float, what: str) -> str:
         return _published(key, timeout)
     except tf.errors.DeadlineExceededError as error:
         raise WaitError(
-            f"waited {timeout:.0f} s for {what}, and it did not come",
+            f"waited {timeout:.0f} s for {description}, which did not arrive",
             hint="see the log of the chief; every task must run the same program",
         ) from error
 
 
 def _published(key: str, timeout: float) -> str:
-    """What stands under `key`, waited for `timeout` seconds; TensorFlow's own error where nothing comes."""
+    """Wait up to `timeout` seconds for the value of `key`; raises TensorFlow's error without one."""
     from tensorflow.python.eager import context
 
     value: Any = context.context().get_config_key_value(f"estimator_pipeline/{key}", max(1, int(1000 * timeout)))

@@ -1,26 +1,26 @@
-"""The glue between Estimator and TensorFlow's distribute coordinator, written anew.
+"""The interface between Estimator and TensorFlow's distribute coordinator, reimplemented.
 
-TensorFlow 2.16 removed `tensorflow.python.distribute.estimator_training`; the coordinator below it
-(`tensorflow.python.distribute.distribute_coordinator`) is still there. The estimator package calls five functions
-of the removed module, at fixed places, and this module answers to its name:
+TensorFlow 2.16 removed `tensorflow.python.distribute.estimator_training`, but not the coordinator
+(`tensorflow.python.distribute.distribute_coordinator`). The estimator package calls five functions of the removed
+module, which is an alias of this one:
 
 =============================== ======================================================================
 called from                     function
 =============================== ======================================================================
-`RunConfig.__init__`            :func:`init_run_config`
-`train_and_evaluate`            :func:`should_run_distribute_coordinator`, :func:`train_and_evaluate`
-`Estimator.train`               :func:`estimator_train`
-`Estimator.evaluate`            :func:`estimator_evaluate`
+`RunConfig.__init__`            `init_run_config`
+`train_and_evaluate`            `should_run_distribute_coordinator`, `train_and_evaluate`
+`Estimator.train`               `estimator_train`
+`Estimator.evaluate`            `estimator_evaluate`
 =============================== ======================================================================
 
-The behaviour is what these callers need, and what a program can see of it on 2.15: the fields of a RunConfig after
-its construction were recorded there for every task of every dialect (`tests/compat/test_run_config_fields.py`).
+The behavior is the one that these callers need, and that a program sees on 2.15: the fields of a new RunConfig were
+recorded there for every task of every dialect (`tests/compat/test_run_config_fields.py`).
 
-Our own engine uses :func:`run_training_task` from here on every TensorFlow, 2.15 included.
+This package's engine uses `run_training_task` with every TensorFlow, also 2.15.
 
-Private use, and why: `distribute_coordinator` (starts the task's server and sets the worker context that
-`MonitoredTrainingSession` reads; no public equivalent, unchanged from 2.15 to 2.21), and the private fields of
-Estimator and RunConfig that say which task they are for (there is no public way to set them).
+Private use: `distribute_coordinator`, which starts the task's server and sets the worker context that
+`MonitoredTrainingSession` reads (no public equivalent, unchanged from 2.15 to 2.21); and the private fields of
+Estimator and RunConfig for the task, which cannot be set publicly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class CoordinatorMode:
-    """How the coordinator runs: on every task by itself, or from one client for all of them."""
+    """How the coordinator runs: in every task separately, or in one client for all tasks."""
 
     STANDALONE_CLIENT = "standalone_client"
     INDEPENDENT_WORKER = "independent_worker"
@@ -64,7 +64,7 @@ def _normalized(cluster_spec: Any) -> Any:
 
 
 def _distributed_options(config: Any) -> tuple[Any, Any, Any]:
-    """(train strategy, evaluation strategy, remote cluster) of a RunConfig, from either of its two ways to say it."""
+    """Return (train strategy, evaluation strategy, remote cluster) of a RunConfig, from both ways to set them."""
     train, evaluation, remote = config._train_distribute, config._eval_distribute, None
     experimental = getattr(config, "_experimental_distribute", None)
     if experimental:
@@ -74,8 +74,7 @@ def _distributed_options(config: Any) -> tuple[Any, Any, Any]:
         ):
             if old is not None and new is not None:
                 raise ValueError(
-                    f"RunConfig was given `{name}` twice: directly, and in `experimental_distribute`. "
-                    "Give it in one of the two places."
+                    f"RunConfig has `{name}` twice: directly, and in `experimental_distribute`. Set only one of them."
                 )
         train = train or experimental.train_distribute
         evaluation = evaluation or experimental.eval_distribute
@@ -84,15 +83,15 @@ def _distributed_options(config: Any) -> tuple[Any, Any, Any]:
 
 
 def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
-    """Completes a RunConfig that was given a distribution strategy.
+    """Complete a RunConfig that has a distribution strategy.
+
+    With a training strategy and a cluster, the coordinator sets this task at run time, so the config has the values of
+    a single process (worker 0, chief) and the cluster. In all other cases it is set from TF_CONFIG as without a
+    strategy.
 
     Args:
-        config: the `tf.estimator.RunConfig` under construction; its plain options are set already.
-        tf_config: the parsed TF_CONFIG of this process, `{}` where there is none.
-
-    With a training strategy and a cluster, the coordinator decides at run time what this task is, so the config
-    keeps the values of a single process (worker 0, chief) and takes the cluster along. In every other case it is
-    filled from TF_CONFIG as it is without a strategy.
+        config: The `tf.estimator.RunConfig` under construction, whose other options are already set.
+        tf_config: The parsed TF_CONFIG of this process, or `{}`.
     """
     train, evaluation, remote = _distributed_options(config)
     config._train_distribute, config._eval_distribute = train, evaluation
@@ -101,8 +100,8 @@ def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
     if remote is not None:
         if (tf_config or {}).get("cluster"):
             raise ValueError(
-                "RunConfig was given `experimental_distribute.remote_cluster`, and TF_CONFIG has a `cluster` as well. "
-                "A client of a remote cluster is no task of one: unset TF_CONFIG in its process."
+                "RunConfig has `experimental_distribute.remote_cluster`, and TF_CONFIG has a `cluster` as well. "
+                "A client of a remote cluster is not a task: unset TF_CONFIG in its process."
             )
         config._init_distributed_setting_from_environment_var({})
         config._maybe_overwrite_session_config_for_distributed_training()
@@ -112,7 +111,7 @@ def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
 
     cluster = (tf_config or {}).get("cluster")
     if train is None or not cluster or "master" in cluster:
-        # The coordinator does not know the `master` job of TensorFlow 1; such a cluster goes the old way.
+        # The coordinator does not support the `master` job of TensorFlow 1; such a cluster is set up without it.
         config._init_distributed_setting_from_environment_var(tf_config or {})
         config._maybe_overwrite_session_config_for_distributed_training()
         return
@@ -124,19 +123,19 @@ def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
 
 
 def should_run_distribute_coordinator(config: Any) -> bool:
-    """Whether `train_and_evaluate` goes through the coordinator rather than through its own executor."""
+    """Whether `train_and_evaluate` uses the coordinator instead of its executor."""
     if not getattr(config, "_distribute_coordinator_mode", None):
         return False
     return bool(config.cluster_spec and config.cluster_spec.as_dict())
 
 
 def config_of(estimator: Any) -> Any:
-    """An Estimator's RunConfig; of a stand-in that has the public attributes alone, those.
+    """Return an Estimator's RunConfig, also for an object that has only the public attributes.
 
     `Estimator.config` is a deep copy, and strategies cannot be copied.
     """
-    own = getattr(estimator, "_config", None)
-    return estimator.config if own is None else own
+    config = getattr(estimator, "_config", None)
+    return estimator.config if config is None else config
 
 
 def bind_to_task(
@@ -147,17 +146,17 @@ def bind_to_task(
     context: Any = None,
     model_dir: str | None = None,
 ) -> Any:
-    """A shallow copy of an Estimator that stands for one task of the cluster.
+    """Return a shallow copy of an Estimator that is configured for one task of the cluster.
 
     Args:
-        estimator: the program's `tf.estimator.Estimator`; it is left as it was.
-        train_strategy: the coordinator's own copy of the training strategy, already configured for the task.
-        eval_strategy: the same for evaluation.
-        context: the coordinator's worker context. None: a process by itself.
-        model_dir: where it looks for a checkpoint and writes; None: in the Estimator's own.
+        estimator: The program's `tf.estimator.Estimator`, which is not changed.
+        train_strategy: The coordinator's copy of the training strategy, configured for the task.
+        eval_strategy: The same for evaluation.
+        context: The coordinator's worker context. None: a single process.
+        model_dir: The directory for checkpoints; None: the Estimator's.
 
     Returns:
-        The copy. Its `train` and `evaluate` run at once, without going through the coordinator again.
+        The copy. Its `train` and `evaluate` run directly, without the coordinator.
     """
     local = copy.copy(estimator)
     if model_dir is not None:
@@ -186,7 +185,7 @@ def _fill_from_context(config: Any, context: Any) -> None:
         config._global_id_in_cluster = None
         return
     config._master = context.master_target
-    # Evaluation on a training task is a session of its own in this process: it takes no part in the cluster.
+    # Evaluation in a training task uses a local session, which is not part of the cluster.
     config._evaluation_master = ""
     config._num_ps_replicas = len(jobs.get("ps", ()))
     config._num_worker_replicas = len(jobs.get("chief", ())) + len(jobs.get("worker", ()))
@@ -196,15 +195,14 @@ def _fill_from_context(config: Any, context: Any) -> None:
 
 
 def train_and_evaluate(estimator: Any, train_spec: Any, eval_spec: Any, executor_class: type) -> Any:
-    """Runs `tf.estimator.train_and_evaluate` for this task of the cluster.
+    """Run `tf.estimator.train_and_evaluate` for this task of the cluster.
 
     Args:
-        estimator: the program's Estimator, with a RunConfig for which
-            :func:`should_run_distribute_coordinator` holds.
-        train_spec: its `tf.estimator.TrainSpec`.
-        eval_spec: its `tf.estimator.EvalSpec`.
-        executor_class: the estimator package's executor; called with (estimator, train_spec, eval_spec), it
-            knows how a training task and an evaluator spend their lives.
+        estimator: The program's Estimator, with a RunConfig for which `should_run_distribute_coordinator` is true.
+        train_spec: Its `tf.estimator.TrainSpec`.
+        eval_spec: Its `tf.estimator.EvalSpec`.
+        executor_class: The estimator package's executor, called with (estimator, train_spec, eval_spec), which
+            implements training tasks and evaluators.
     """
     from tensorflow.python.distribute import distribute_coordinator as dc
     from tensorflow.python.distribute import distribute_coordinator_context as dc_context
@@ -215,7 +213,7 @@ def train_and_evaluate(estimator: Any, train_spec: Any, eval_spec: Any, executor
         context = dc_context.get_current_worker_context()
         local = bind_to_task(estimator, train_strategy=strategy, eval_strategy=None, context=context)
         hooks, listeners = list(train_spec.hooks), train_spec.saving_listeners
-        if listeners and saving_listeners.are_refused(strategy):
+        if listeners and saving_listeners.are_rejected(strategy):
             hooks.append(saving_listeners.listeners_hook(listeners, is_chief=context is None or context.is_chief))
             listeners = ()
         return local.train(
@@ -248,37 +246,37 @@ def _is_standalone(config: Any) -> bool:
 def _only_standalone(estimator: Any, call: str) -> None:
     if not _is_standalone(estimator._config):
         raise ValueError(
-            f"Estimator.{call} was called on a task of a TF_CONFIG cluster. In a cluster every task must call "
-            f"tf.estimator.train_and_evaluate, which knows what the task is for; Estimator.{call} works in a "
+            f"Estimator.{call} was called in a task of a TF_CONFIG cluster. In a cluster every task must call "
+            f"tf.estimator.train_and_evaluate, which runs the task's role; Estimator.{call} works in a "
             "single process, or from one client with "
             "`experimental_distribute=DistributeConfig(remote_cluster=…)`."
         )
     if "evaluator" in _normalized(estimator._config.cluster_spec).jobs:
         raise ValueError(
             f"Estimator.{call} was called with an `evaluator` job in the cluster, which only "
-            "tf.estimator.train_and_evaluate has a use for. Remove the job or call train_and_evaluate."
+            "tf.estimator.train_and_evaluate uses. Remove the job or call train_and_evaluate."
         )
 
 
 def estimator_train(estimator: Any, train_distributed_fn: Callable[..., Any], hooks: Sequence[Any]) -> Any:
-    """Answers `Estimator.train` in a cluster: from a standalone client alone.
+    """Implement `Estimator.train` in a cluster, which only a standalone client may call.
 
     Args:
-        estimator: the Estimator whose `train` was called.
-        train_distributed_fn: called with (task's Estimator, task's strategy, hooks).
-        hooks: the session hooks that `train` was given.
+        estimator: The Estimator whose `train` was called.
+        train_distributed_fn: Called with (task's Estimator, task's strategy, hooks).
+        hooks: The session hooks of the call.
     """
     _only_standalone(estimator, "train")
     return _from_client(estimator, train_distributed_fn, hooks, training=True)
 
 
 def estimator_evaluate(estimator: Any, evaluate_distributed_fn: Callable[..., Any], hooks: Sequence[Any]) -> Any:
-    """Answers `Estimator.evaluate` in a cluster: from a standalone client alone. Arguments as in training."""
+    """Implement `Estimator.evaluate` in a cluster, which only a standalone client may call."""
     _only_standalone(estimator, "evaluate")
     if estimator._config.eval_distribute.extended.experimental_between_graph:
         raise ValueError(
             "Estimator.evaluate was called in a cluster with a strategy that runs one graph on each worker "
-            f"({type(estimator._config.eval_distribute).__name__}); its metrics could not be brought together. "
+            f"({type(estimator._config.eval_distribute).__name__}); its metrics cannot be combined. "
             "Use MirroredStrategy for `eval_distribute`, or none."
         )
     return _from_client(estimator, evaluate_distributed_fn, hooks, training=False)
@@ -294,9 +292,9 @@ def _from_client(estimator: Any, run: Callable[..., Any], hooks: Sequence[Any], 
         context = dc_context.get_current_worker_context()
         which = {"train_strategy": strategy} if training else {"eval_strategy": strategy}
         local = bind_to_task(estimator, context=context, **which)
-        # Hooks keep state for one session: with a graph on each worker only the chief's may have them.
-        own = list(hooks) if context is None or context.is_chief else []
-        return run(local, strategy, own)
+        # Hooks have state for one session: with a graph on each worker only the chief has them.
+        chief_hooks = list(hooks) if context is None or context.is_chief else []
+        return run(local, strategy, chief_hooks)
 
     return dc.run_distribute_coordinator(
         on_task,
@@ -317,25 +315,25 @@ def run_training_task(
     task_id: int,
     model_dir: str | None = None,
 ) -> Any:
-    """Runs `run(bound estimator)` as one training task (chief or worker) and gives back what it returns.
+    """Run `run(bound estimator)` as one training task (chief or worker), and return its result.
 
-    Starts the task's TensorFlow server (where the strategy has not done so), configures the strategy's copy for the
-    task, and sets the context that monitored sessions take their master and their chief from.
+    Starts the task's TensorFlow server (if the strategy has not), configures the strategy's copy for the task, and sets
+    the context from which monitored sessions get their master and chief.
 
     Args:
-        estimator: the program's Estimator.
-        strategy: its training strategy, made in this process.
-        run: called once with the Estimator that stands for this task.
-        jobs: the training cluster: job name -> addresses. No evaluator.
+        estimator: The program's Estimator.
+        strategy: Its training strategy, created in this process.
+        run: Called once with the Estimator for this task.
+        jobs: The training cluster: job name -> addresses. No evaluator.
         task_type: "chief" or "worker".
-        task_id: index within the job.
-        model_dir: see :func:`bind_to_task`.
+        task_id: The index within the job.
+        model_dir: See `bind_to_task`.
 
     Returns:
-        What `run` returned.
+        The result of `run`.
 
     Raises:
-        ClusterError: the task is not a training task.
+        ClusterError: The task is not a training task.
     """
     from tensorflow.python.distribute import distribute_coordinator as dc
     from tensorflow.python.distribute import distribute_coordinator_context as dc_context
@@ -363,16 +361,16 @@ def run_training_task(
 
 
 def training_task(config: Any) -> tuple[dict[str, list[str]], tuple[str, int], bool] | None:
-    """Which task of which cluster the training that runs or begins in this thread is.
+    """Return the cluster and the task of the training in this thread.
 
-    The coordinator's worker context says so where there is one, and else the RunConfig, if it took the cluster from
-    TF_CONFIG by itself.
+    They come from the coordinator's worker context, if there is one, or else from a RunConfig that was set from
+    TF_CONFIG without the coordinator.
 
     Args:
-        config: the RunConfig of the Estimator that trains.
+        config: The RunConfig of the Estimator that trains.
 
     Returns:
-        (job -> addresses, (own job, own index), whether this is the chief), or None: a process by itself.
+        (job -> addresses, (this job, this index), whether this is the chief), or None for a single process.
     """
     from tensorflow.python.distribute import distribute_coordinator_context as dc_context
 
@@ -385,10 +383,10 @@ def training_task(config: Any) -> tuple[dict[str, list[str]], tuple[str, int], b
 
 
 def start_server(estimator: Any) -> Any:
-    """Starts the TensorFlow server of a task whose RunConfig took the cluster from TF_CONFIG, without a strategy.
+    """Start the TensorFlow server of a task whose RunConfig has the cluster of TF_CONFIG, without a strategy.
 
-    The cluster keeps the program's own job names (`master` among them): they are in the device names of its graph.
-    The evaluator is no part of it.
+    The cluster keeps the program's job names (also `master`), which are in the device names of its graph. It excludes
+    the evaluator.
     """
     import tensorflow as tf
 
@@ -396,7 +394,7 @@ def start_server(estimator: Any) -> Any:
     jobs = {job: tasks for job, tasks in config.cluster_spec.as_dict().items() if job != "evaluator"}
     settings = tf.compat.v1.ConfigProto()
     if config.session_config is not None:
-        # Of the session's own settings these two belong to a server; device filters, for one, would blind it.
+        # Only these two session settings apply to a server; device filters, for example, would hide other tasks.
         settings.log_device_placement = config.session_config.log_device_placement
         settings.gpu_options.CopyFrom(config.session_config.gpu_options)
     return server_of(jobs, config.task_type, config.task_id, protocol=config.protocol, settings=settings)
@@ -408,14 +406,14 @@ _servers: dict[tuple[str, ...], Any] = {}
 def server_of(
     jobs: Mapping[str, Sequence[str]], task_type: str, task_id: int, *, protocol: str | None, settings: Any
 ) -> Any:
-    """The TensorFlow server of a task; one for all trainings of a process, for a server keeps its port until the end.
+    """Return the TensorFlow server of a task, one for all trainings of a process, since it keeps its port.
 
     Args:
-        jobs: job name -> addresses.
-        task_type: job of the task.
-        task_id: its index in the job.
-        protocol: of the server; None: TensorFlow's own choice.
-        settings: a `tf.compat.v1.ConfigProto`, or None. Those of the first training count.
+        jobs: Job name -> addresses.
+        task_type: The job of the task.
+        task_id: The index within the job.
+        protocol: The server's protocol; None: TensorFlow's default.
+        settings: A `tf.compat.v1.ConfigProto`, or None. The settings of the first training apply.
     """
     import tensorflow as tf
 
@@ -429,14 +427,14 @@ def server_of(
 
 
 def run_classic_task(estimator: Any, run: Callable[[Any], Any]) -> Any:
-    """Runs `run(estimator)` as one training task of a parameter-server cluster without a strategy.
+    """Run `run(estimator)` as one training task of a parameter-server cluster without a strategy.
 
     Args:
-        estimator: the program's Estimator; its RunConfig knows the cluster and the task.
-        run: called once.
+        estimator: The program's Estimator, whose RunConfig has the cluster and the task.
+        run: Called once.
 
     Returns:
-        What `run` returned.
+        The result of `run`.
     """
     start_server(estimator)
     return run(estimator)

@@ -1,8 +1,8 @@
-"""Eager execution for a while, in a process whose default is graphs.
+"""Eager execution within a block, in a process that uses graphs by default.
 
-A program of TensorFlow 1 says `tf.compat.v1.disable_v2_behavior()`, and goes on building graphs. A Keras model beside
-it trains eagerly all the same: under `tensorflow.python.eager.context.eager_mode`, which `tf.init_scope` goes back to
-as it does to eager execution of a whole process.
+A TensorFlow 1 program calls `tf.compat.v1.disable_v2_behavior()` and builds graphs. A Keras model in the same process
+can still train eagerly, under `tensorflow.python.eager.context.eager_mode`, to which `tf.init_scope` returns in the
+same way as to eager execution of the whole process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @contextlib.contextmanager
 def eager_block() -> Iterator[None]:
-    """A block that executes eagerly, whatever the process does; as it is where eager execution is on."""
+    """Execute eagerly in the block; no effect if eager execution is already on."""
     from tensorflow.python.eager import context
 
     if context.executing_eagerly():
@@ -31,9 +31,9 @@ def eager_block() -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_eager_iterators() -> Iterator[None]:
-    """In the block eager execution makes no iterators of TensorFlow 1: a batch would be read for nothing.
+    """Reject TensorFlow 1 iterators in eager execution within the block, which would read a batch in vain.
 
-    Private use: `_make_one_shot_iterator` of `tf.compat.v1.data.Dataset`, by which all ways to make one come.
+    Private use: `_make_one_shot_iterator` of `tf.compat.v1.data.Dataset`, which all ways to create one use.
     """
     import tensorflow as tf
 
@@ -42,7 +42,7 @@ def no_eager_iterators() -> Iterator[None]:
 
     def only_in_graphs(data: Any) -> Any:
         if tf.executing_eagerly():
-            raise RuntimeError("tensors of an iterator are of a graph, and this is eager execution")
+            raise RuntimeError("tensors of an iterator belong to a graph, and this is eager execution")
         return make(data)
 
     kind._make_one_shot_iterator = only_in_graphs
@@ -53,7 +53,7 @@ def no_eager_iterators() -> Iterator[None]:
 
 
 def eagerly(function: _Function) -> _Function:
-    """A function that executes eagerly. Not for generators: between its values a program would do so as well."""
+    """Wrap a function to execute eagerly. Not for generators, whose caller would execute eagerly too."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:

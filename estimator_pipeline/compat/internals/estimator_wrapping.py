@@ -1,7 +1,7 @@
-"""What a patch does around every training, and around every evaluation, of any Estimator in this process.
+"""Context managers of patches around every training and every evaluation of any Estimator in this process.
 
-Private use: `Estimator._train_model` and `Estimator._actual_eval` of the estimator package. Both are run once for a
-session (or, in a standalone client, once for a client), by every way that leads to training or evaluation.
+Private use: `Estimator._train_model` and `Estimator._actual_eval` of the estimator package. Both run once per session
+(or, in a standalone client, once per client), for all kinds of training and evaluation.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Called with the Estimator and the list of hooks, to which it may add.
+# Called with the Estimator and the list of hooks, which it may extend.
 Around = Callable[[Any, list[Any]], contextlib.AbstractContextManager[Any]]
 
-# Called with the input function and the list of hooks; gives the input function.
+# Called with the input function and the list of hooks; returns the input function.
 AroundInput = Callable[[Any, list[Any]], Any]
 
 _training: list[Around] = []
@@ -23,26 +23,26 @@ _evaluation: list[Around] = []
 
 
 def training(enter: Around) -> None:
-    """Has `enter(estimator, hooks)` surround every training from now on."""
+    """Wrap every future training in `enter(estimator, hooks)`."""
     _patch()
     _training.append(enter)
 
 
 def training_input(enter: AroundInput) -> None:
-    """Has `enter(input_fn, hooks)` say what every training from now on reads."""
+    """Use `enter(input_fn, hooks)` as the input function of every future training."""
     _patch()
     _inputs.append(enter)
 
 
 def evaluation(enter: Around) -> None:
-    """Has `enter(estimator, hooks)` surround every evaluation from now on."""
+    """Wrap every future evaluation in `enter(estimator, hooks)`."""
     _patch()
     _evaluation.append(enter)
 
 
 @contextlib.contextmanager
 def evaluating(estimator: Any) -> Iterator[None]:
-    """What surrounds an evaluation, for code that evaluates by itself."""
+    """Enter the contexts of an evaluation, for code that does not call `Estimator.evaluate`."""
     with contextlib.ExitStack() as stack:
         for enter in _evaluation:
             stack.enter_context(enter(estimator, []))

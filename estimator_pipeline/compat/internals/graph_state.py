@@ -1,18 +1,18 @@
-"""What a graph remembers from one run of it to the next, read off its operations.
+"""The state of a graph that persists between runs in the same session, from its operations.
 
-A graph can be run again in the same session, with the result of a new one, if everything in it that has a memory is
-set anew by what begins each run: variables, vocabulary tables and initializable iterators are. The state of a random
-number generator, of a one-shot iterator or of a queue is not. :func:`what_remembers` names such operations.
+A graph can run again in the same session, with the same result as in a new one, if all its state is reset at the start
+of each run. That is so for variables, vocabulary tables and initializable iterators, but not for random number
+generators, one-shot iterators and queues. `stateful_operations` lists such operations.
 
-Python functions in a graph are another matter: they live as long as the graph, with all that they close over.
-:func:`python_functions` counts them.
+Python functions in a graph are different: they and their closures live as long as the graph. `python_functions` counts
+them.
 
-The list below is of operations known to be harmless. What TensorFlow calls stateful and is not on it counts as
-remembering, so that an operation nobody thought of costs time and not correctness.
+The list below has the harmless operations. Any other operation that TensorFlow marks as stateful counts as stateful, so
+that an unknown operation costs time, not correctness.
 
-Private use: `tensorflow.python.framework.op_def_registry` says which operations are stateful, and
-`Graph._copy_functions_to_graph_def` gives the graph's functions without its constants, which may be the whole data
-set (`Graph.as_graph_def` copies both). The same from 2.15 to 2.21.
+Private use: `tensorflow.python.framework.op_def_registry`, which marks stateful operations, and
+`Graph._copy_functions_to_graph_def`, which copies the graph's functions without its constants, which may be the whole
+dataset (`Graph.as_graph_def` copies both). Unchanged from 2.15 to 2.21.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["python_functions", "vocabularies", "what_remembers"]
+__all__ = ["python_functions", "vocabularies", "stateful_operations"]
 
 _HARMLESS = re.compile(
     "|".join(
         (
-            # Variables: each is set by the checkpoint or by the local initializers, or could not be read at all.
+            # Variables: the checkpoint or the local initializers set each, or it could not be read.
             r"VarHandleOp|Variable(V2)?|VarIsInitializedOp|IsVariableInitialized|ReadVariableOp|Assign\w*",
             r"_?ReadVariablesOp|VariableShape|DestroyResourceOp|Resource(Gather|Scatter)\w*|Scatter\w+",
-            # Vocabulary tables: filled once in a session (their files are looked after by `vocabularies`).
+            # Vocabulary tables: initialized once per session (`vocabularies` handles changed files).
             r"HashTable(V2)?|InitializeTable\w*|LookupTable(Find|Size|Import)(V2)?",
-            # Iterators that are initialized at the start of each run, and the datasets that this makes anew.
+            # Iterators that are initialized at the start of each run, and their datasets.
             r"Iterator(V2)?|MakeIterator|IteratorGetNext\w*|IteratorToStringHandle|IteratorFromStringHandle(V2)?",
             r"MultiDeviceIterator\w*|RemoteCall",
             r"(?!\w*(Random|Service|Snapshot))\w*Dataset(V\d)?",
-            # What lives for one call of Session.run, or has no state.
+            # State within one call of Session.run, or no state.
             r"TensorArray\w*|Stack(V2)?|StackP\w+|_?Arg|_?Retval|_If|_While|If|While|Case|StatefulPartitionedCall",
             r"SaveV2|RestoreV2|SaveSlices|RestoreSlice|MergeV2Checkpoints|Assert|Print|PrintV2|Timestamp|NoOp",
         )
@@ -47,7 +47,7 @@ _DATASETS = re.compile(r"\w*Dataset(V\d)?|OneShotIterator")
 
 
 def _functions(graph: Any) -> dict[str, Any]:
-    """The graph's functions (FunctionDef) by name."""
+    """Return the graph's functions (FunctionDef) by name."""
     from tensorflow.core.framework import graph_pb2
 
     holder = graph_pb2.GraphDef()
@@ -56,7 +56,7 @@ def _functions(graph: Any) -> dict[str, Any]:
 
 
 def _called(node: Any) -> Iterable[str]:
-    """Names of the functions that a NodeDef refers to."""
+    """Iterate over the names of the functions that a NodeDef refers to."""
     yield node.op
     for value in node.attr.values():
         if value.HasField("func"):
@@ -71,20 +71,20 @@ def _takes_functions(op: Any) -> bool:
 
 
 def _all_called(functions: Mapping[str, Any], called: Iterable[str]) -> set[str]:
-    """Those of `functions` that are called, by way of others too."""
-    found: set[str] = set()
+    """Return the names in `functions` that are called, directly or indirectly."""
+    reached: set[str] = set()
     left = list(called)
     while left:
         name = left.pop()
-        if name in functions and name not in found:
-            found.add(name)
+        if name in functions and name not in reached:
+            reached.add(name)
             for node in functions[name].node_def:
                 left.extend(_called(node))
-    return found
+    return reached
 
 
 def _reachable(graph: Any, fetches: Iterable[Any]) -> list[Any]:
-    """All operations that running `fetches` (operations, tensors, variables) would run."""
+    """Return all operations that fetching `fetches` (operations, tensors, variables) runs."""
     elements = [graph.as_graph_element(fetch) for fetch in fetches]
     left = [getattr(element, "op", element) for element in elements]
     seen = set(left)
@@ -97,36 +97,36 @@ def _reachable(graph: Any, fetches: Iterable[Any]) -> list[Any]:
     return list(seen)
 
 
-def what_remembers(graph: Any, fetches: Iterable[Any]) -> list[str]:
-    """Kinds of operations whose state would outlive a run of the graph and show in the next one.
+def stateful_operations(graph: Any, fetches: Iterable[Any]) -> list[str]:
+    """Return the types of operations whose state persists and affects the next run.
 
     Args:
-        graph: a `tf.Graph`.
-        fetches: the operations, tensors and variables that are run.
+        graph: A `tf.Graph`.
+        fetches: The operations, tensors and variables that are run.
 
     Returns:
-        Operation types, sorted; empty if one session can stand for many.
+        Operation types, sorted; empty if one session is enough for several runs.
     """
     from tensorflow.python.framework import op_def_registry
 
     reachable = _reachable(graph, fetches)
     kinds = {op.type for op in reachable}
-    # Only operations with a function among their attributes are looked into: the others may be large constants.
+    # Only operations with function attributes are inspected: others may be large constants.
     called = {name for op in reachable if _takes_functions(op) for name in _called(op.node_def)}
     functions = _functions(graph)
     for name in _all_called(functions, kinds | called):
         kinds.update(node.op for node in functions[name].node_def)
 
-    def remembers(kind: str) -> bool:
+    def is_stateful(kind: str) -> bool:
         definition = op_def_registry.get(kind)
-        # A function called by its name has no definition; its body is looked at by itself.
+        # A function that is called by name has no definition; its body is inspected separately.
         return definition is not None and definition.is_stateful and not _HARMLESS.fullmatch(kind)
 
-    return sorted(kind for kind in kinds if remembers(kind) and kind not in _PYTHON)
+    return sorted(kind for kind in kinds if is_stateful(kind) and kind not in _PYTHON)
 
 
 def python_functions(graph: Any) -> tuple[int, int]:
-    """How many Python functions a graph calls: (those of its datasets, all others)."""
+    """Return the number of Python functions that a graph calls: (in its datasets, elsewhere)."""
     functions = _functions(graph)
     operations = graph.get_operations()
     called = (name for op in operations if _DATASETS.fullmatch(op.type) for name in _called(op.node_def))
@@ -138,7 +138,7 @@ def python_functions(graph: Any) -> tuple[int, int]:
 
 
 def vocabularies(graph: Any) -> list[Any]:
-    """Paths of the vocabulary files that the graph's tables are filled from; None for one that the graph computes."""
+    """Return the paths of the vocabulary files of the graph's tables; None for a path that the graph computes."""
     import tensorflow as tf
 
     paths = []

@@ -1,11 +1,12 @@
-"""How many steps a compiled Keras 2 model makes for each call of its train function, changed while it trains.
+"""Steps per execution of a compiled Keras 2 model, changed while it trains.
 
-Keras's own train function sums every metric over all replicas after each step, also where a call makes many and nobody
-sees the sums: between workers that is two collectives a metric and step. The one here sums them at a call's end.
+Keras's train function sums every metric over all replicas after each step, even if a call has many steps and the sums
+are not used: on several workers these are two collectives per metric and step. The function here sums them at the end
+of a call.
 
 Private use: `Model._steps_per_execution`, the variable that the train function's loop reads, `Model._train_counter` and
-`Model._cluster_coordinator`; the same in Keras 2.15 and in tf_keras to 2.21. `compile(steps_per_execution=)` can only
-fix the number.
+`Model._cluster_coordinator`; unchanged from Keras 2.15 to tf_keras 2.21. `compile(steps_per_execution=)` sets only a
+constant.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from estimator_pipeline import compat
 
 
 def prepare(model: Any) -> None:
-    """Has the train function be made with the loop; before the first `fit`."""
+    """Let the model create its train function with the loop; call it before the first `fit`."""
     set_steps(model, 2)
     if _keeps_results(model):
         function = _train_function(model)
@@ -27,12 +28,12 @@ def prepare(model: Any) -> None:
 
 
 def set_steps(model: Any, steps: int) -> None:
-    """The next call makes so many steps."""
+    """Set the number of steps of the next call."""
     model._steps_per_execution.assign(steps)
 
 
 def trace_in(model: Any, block: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-    """Has the train function be called, and so traced, in a block; before `fit`."""
+    """Call, and thus trace, the train function in a context; call this before `fit`."""
     make = model.make_train_function
 
     def make_train_function(force: bool = False) -> Any:
@@ -48,25 +49,25 @@ def trace_in(model: Any, block: Callable[[], contextlib.AbstractContextManager[N
 
 
 def why_not(model: Any, *, random_by_step: bool) -> str:
-    """Why several steps in a call may not be the same as single ones, or "".
+    """Return why several steps per call may differ from single steps, or "".
 
     Args:
-        model: compiled.
-        random_by_step: whether layers draw as :mod:`~estimator_pipeline.compat.internals.stateless_random` has it.
+        model: A compiled model.
+        random_by_step: Whether layers use the random numbers of `stateless_random`.
     """
     if model.run_eagerly:
         return "the model runs eagerly"
     for layer in model.submodules:
         if hasattr(layer, "_random_generator") and not random_by_step:
-            return f"the layer {layer.name} draws random numbers from a stream of its own"
+            return f"the layer {layer.name} draws random numbers from a stateful generator"
     return ""
 
 
 def _keeps_results(model: Any) -> bool:
-    """Whether a step gives the metrics' results and nothing else, as Keras's own methods do."""
+    """Whether a step returns only the results of the metrics, like Keras's methods."""
     base = compat.tensorflow().keras.Model
-    own = ("train_step", "compute_metrics", "get_metrics_result", "make_train_function")
-    if any(getattr(type(model), name) is not getattr(base, name) for name in own):
+    methods = ("train_step", "compute_metrics", "get_metrics_result", "make_train_function")
+    if any(getattr(type(model), name) is not getattr(base, name) for name in methods):
         return False
     return not (model.run_eagerly or model.jit_compile or model._cluster_coordinator)
 
@@ -82,7 +83,7 @@ def _train_function(model: Any) -> Any:
 
     @tf.function(reduce_retracing=True)
     def train_function(iterator):  # type: ignore[no-untyped-def]
-        # Around all replicas, not within each: they take turns while the function is traced.
+        # Outside of the replica functions: the replicas take turns while the function is traced.
         with _without_results(model):
             for _ in tf.range(model._steps_per_execution):
                 strategy.run(step, args=(next(iterator),))

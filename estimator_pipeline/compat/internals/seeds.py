@@ -1,4 +1,4 @@
-"""TensorFlow's global seed for a while: there is a public call that sets it, and none that reads it."""
+"""TensorFlow's global seed within a block: the public API can set it, but not read it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["global_seed"]
 
 @contextlib.contextmanager
 def global_seed(seed: int | None) -> Iterator[None]:
-    """The seed in a block, as an Estimator sets its own in its graph: a `shuffle(seed=...)` goes by both.
+    """Set the global seed in the block, like an Estimator in its graph: `shuffle(seed=...)` depends on both.
 
-    What a program has set outside of it, such as by `tf.keras.utils.set_random_seed`, is as it was afterwards.
+    Afterwards the previous state, for example of `tf.keras.utils.set_random_seed`, is restored.
 
     Args:
-        seed: it; None as in a program that sets none. In a graph, which has one of its own, nothing is done.
+        seed: The seed, or None for no seed. In a graph, which has a separate seed, this has no effect.
     """
     tf: Any = compat.tensorflow()
     if not tf.executing_eagerly():

@@ -1,17 +1,16 @@
-"""What session hooks want to see of a training, and how they are told of steps that they were not called for.
+"""The steps that session hooks must see, and notification of hooks about steps for which they were not called.
 
-A hook is called once for each session call. Where a call makes several steps, each hook must still see the steps that
-it acts on: TensorFlow's own hooks are known here, by the class that has their `before_run` and `after_run`. Any other
-hook says it by itself, with two methods:
+A hook is called once per session call. If a call has several steps, each hook must still see the steps on which it
+acts. TensorFlow's hooks are known here, by the class that defines their `before_run` and `after_run`. Any other hook
+declares its steps with two methods:
 
-    steps_passed(count)      `count` steps were made, and the call that begins makes one more
-    wanted_steps(start)      pairs (period, origin): steps that must end their call; `start`, where training begins
+    steps_passed(count)      `count` steps have run, and the call that begins runs one more
+    wanted_steps(start)      pairs (period, origin): steps that must end their call; `start` is the first step
 
-A hook that has neither `before_run` nor `after_run` sees no steps. All others are not known, and want to see every one.
+A hook with neither `before_run` nor `after_run` needs no steps. All other hooks are unknown, and must see every step.
 
-Private use: the counters and timers of TensorFlow's hooks, `monitored_session._MonitoredSession` (to see the hooks of
-a session, and to have one come first) and `Estimator._train_with_estimator_spec` (to see the train op); all the same
-from 2.15 to 2.21.
+Private use: the counters and timers of TensorFlow's hooks, `monitored_session._MonitoredSession` (for the hooks of a
+session, and their order) and `Estimator._train_with_estimator_spec` (for the train op); unchanged from 2.15 to 2.21.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["Wanted", "pass_steps", "see_hooks", "tell_train_op", "wanted_by"]
+__all__ = ["Wanted", "notify_train_op", "pass_steps", "see_hooks", "wanted_by"]
 
-# (period, origin): the steps origin, origin + period, ...; period 0: origin alone.
+# (period, origin): the steps origin, origin + period, ...; period 0: only origin.
 Wanted = tuple[int, int]
 
 
 def see_hooks() -> None:
-    """From now on a session that has a hook with a method `sees_hooks` calls it first of all, and tells it of all."""
+    """Let future sessions call `sees_hooks(hooks)` of hooks with this method, and run these hooks first."""
     _patch()
 
 
@@ -49,30 +48,29 @@ def _patch() -> None:
     monitored_session._MonitoredSession.__init__ = init
 
 
-def tell_train_op(estimator: Any, tell: Callable[[Any, Any], None]) -> None:
-    """Has `tell(train_op, loss)` called when this Estimator has built its graph for training.
+def notify_train_op(estimator: Any, callback: Callable[[Any, Any], None]) -> None:
+    """Call `callback(train_op, loss)` when this Estimator has built its graph for training.
 
     Args:
-        estimator: a copy made for one training, see
-            :func:`estimator_pipeline.compat.internals.distribute_coordinator.bind_to_task`.
-        tell: called in the graph, before the session is made.
+        estimator: A copy for one training, see `distribute_coordinator.bind_to_task`.
+        callback: Called in the graph, before the session is created.
     """
     train = estimator._train_with_estimator_spec
 
-    def told(spec: Any, *args: Any, **kwargs: Any) -> Any:
-        tell(spec.train_op, spec.loss)
+    def train_with_callback(spec: Any, *args: Any, **kwargs: Any) -> Any:
+        callback(spec.train_op, spec.loss)
         return train(spec, *args, **kwargs)
 
-    estimator._train_with_estimator_spec = told
+    estimator._train_with_estimator_spec = train_with_callback
 
 
 def wanted_by(hook: Any, *, start: int, loss: Any) -> Iterable[Wanted] | None:
-    """The steps that a hook must see; None: it is not known, and every one.
+    """Return the steps that a hook must see; None if it is unknown and must see every step.
 
     Args:
-        hook: any session hook, after its `begin`.
-        start: the global step at which the session begins.
-        loss: the tensor whose NaN ends a call.
+        hook: A session hook, after its `begin`.
+        start: The global step at which the session begins.
+        loss: The tensor whose NaN ends a call.
     """
     if hasattr(hook, "steps_passed"):
         return hook.wanted_steps(start) if hasattr(hook, "wanted_steps") else ()
@@ -81,12 +79,12 @@ def wanted_by(hook: Any, *, start: int, loss: Any) -> Iterable[Wanted] | None:
 
 
 def pass_steps(hook: Any, count: int, step: int) -> None:
-    """Tells a hook, for which :func:`wanted_by` was not None, that steps were made without it.
+    """Notify a hook, for which `wanted_by` was not None, that steps have run without it.
 
     Args:
-        hook: the hook.
-        count: how many.
-        step: the global step by now; the call that begins makes one more.
+        hook: The hook.
+        count: The number of steps.
+        step: The current global step; the call that begins runs one more.
     """
     import tensorflow as tf
 
@@ -103,10 +101,10 @@ def _known(hook: Any) -> Callable[[Any, int, Any], Iterable[Wanted] | None] | No
     import tensorflow as tf
 
     v1 = tf.compat.v1.train
-    own = {"before_run", "after_run"} & set(vars(hook))
+    overridden = {"before_run", "after_run"} & set(vars(hook))
     owners = {next(c for c in type(hook).__mro__ if name in vars(c)) for name in ("before_run", "after_run")}
     owners.discard(v1.SessionRunHook)
-    if own or len(owners) > 1:
+    if overridden or len(owners) > 1:
         return None
     owner = owners.pop() if owners else v1.SessionRunHook
     return {
@@ -130,12 +128,12 @@ def _last_step(hook: Any, start: int, loss: Any) -> Iterable[Wanted]:
 
 
 def _loss(hook: Any, start: int, loss: Any) -> Iterable[Wanted] | None:
-    # Of another tensor nothing is known between two calls.
+    # A different tensor is not checked between two calls.
     return () if hook._loss_tensor is loss and hook._fail_on_nan_loss else None
 
 
 def _saver(hook: Any, start: int, loss: Any) -> Iterable[Wanted]:
-    # It saves when the session stands, and counts from there.
+    # It saves when the session exists, and counts from there.
     return _every(hook._timer, start)
 
 
@@ -155,16 +153,16 @@ def _logging(hook: Any, start: int, loss: Any) -> Iterable[Wanted]:
 
 
 def _every(timer: Any, first: int, *, since: int | None = None) -> Iterable[Wanted]:
-    """The steps at which a timer is due.
+    """Return the steps at which a timer is due.
 
     Args:
-        timer: of a hook.
-        first: the first step at which it is asked.
-        since: the step at which it was due last, if it was.
+        timer: The timer of a hook.
+        first: The first step at which the hook checks it.
+        since: The last step at which it was due, if any.
     """
     period = getattr(timer, "_every_steps", None)
     if not period:
-        # By the clock, or never: looked at when a call ends.
+        # Based on time, or never due: checked at the end of a call.
         return ()
     period = int(period)
     return [(period, first if since is None or first >= since + period else since)]

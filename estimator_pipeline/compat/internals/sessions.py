@@ -1,15 +1,14 @@
-"""Waits inside TensorFlow that are far too long, and that no public argument reaches; :func:`short_waits` ends them.
+"""Excessive waits in TensorFlow without a public setting, which `short_waits` shortens.
 
-* A worker of a parameter-server job that finds the model not ready yet looks again after 30 s: the default of
+* A worker of a parameter-server job that finds the model not ready polls again after 30 s: the default of
   `SessionManager(recovery_wait_secs=…)`.
-* Closing the session of a distributed job, or leaving `Model.fit`, takes up to a minute. The iterator that hands
-  batches to the devices has a tf.data tuning thread, which sleeps for longer and longer (up to 60 s) and is joined at
-  the end; often it does not hear that it should stop. (Seen on 2.21 as 5 s after a job of 5 s.) The thread tunes a
-  single prefetch of fixed size, so it is switched off, on machines without a GPU: whether the GPU can take the option
-  has not been tried.
+* Closing the session of a distributed job, or leaving `Model.fit`, takes up to a minute. The iterator that sends
+  batches to the devices has a tf.data autotune thread, which sleeps for increasing times (up to 60 s) and is joined at
+  the end; often it does not notice that it should stop. (On 2.21, 5 s after a job of 5 s.) The thread tunes a single
+  prefetch of fixed size, so it is turned off, on machines without a GPU: the option has not been tested with a GPU.
 
-Private use: `tensorflow.python.training.session_manager`, `tensorflow.python.data.ops.multi_device_iterator_ops`
-(both the same from 2.15 to 2.21).
+Private use: `tensorflow.python.training.session_manager`, `tensorflow.python.data.ops.multi_device_iterator_ops` (both
+unchanged from 2.15 to 2.21).
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _undo: Callable[[], None] | None = None
 
 @contextlib.contextmanager
 def short_waits() -> Iterator[None]:
-    """In the block, sessions look for the model every 0.5 s, and close without waiting for a tuning thread.
+    """Let sessions poll for the model every 0.5 s in the block, and close without waiting for autotune threads.
 
-    Blocks may be nested, and entered by several threads: the last one to leave undoes it.
+    Blocks may be nested, also in several threads: the last one to exit undoes it.
     """
     global _depth, _undo
     with _lock:
@@ -84,10 +83,10 @@ _POSITION = 5
 
 
 def let_sigterm_end_this_process() -> None:
-    """Undoes TensorFlow's own SIGTERM handler, which comes with MultiWorkerMirroredStrategy's server.
+    """Remove TensorFlow's SIGTERM handler, which the server of MultiWorkerMirroredStrategy sets.
 
-    That handler notes the signal for a preemption checkpoint of Keras and drops it: an Estimator's worker would train
-    on until it is killed. A handler that the program set itself is left as it is.
+    That handler records the signal for a preemption checkpoint of Keras, and ignores it otherwise: an Estimator's
+    worker would train until it is killed. A handler of the program is not changed.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,18 +1,17 @@
-"""Random numbers of Keras 2's layers that depend on the seed, the step and the replica alone.
+"""Random numbers of Keras 2 layers that depend only on the seed, the step and the replica.
 
-By itself a layer draws from an operation that keeps a state of its own, and begins at the same seed in each process:
-every worker drops the same units, a run that goes on from a checkpoint draws its first numbers again, and a session
-draws others than a `tf.function`. Within :func:`drawn_by_step` the layers draw from operations without a state, whose
-key is made of
+By default a layer uses a stateful random operation, which starts with the same seed in each process: every worker drops
+the same units, a resumed run repeats its first numbers, and a session draws different numbers than a `tf.function`.
+Within `drawn_by_step` the layers use stateless operations, with a key from
 
-* the seed, the layer's own seed if it has one, and the place of the draw among the step's draws;
+* the seed, the layer's seed if it has one, and the index of the draw in the step;
 * the step, and the replica.
 
-So replicas draw each for themselves, a resumed run draws on, and both engines draw the same. What a model draws by
-itself (`tf.nn.dropout` in a layer of one's own) is not changed.
+So replicas draw different numbers, a resumed run continues the sequence, and both engines draw the same numbers. Random
+operations that a model calls directly (`tf.nn.dropout` in a custom layer) are not changed.
 
-Private use: `layer._random_generator`, the `RandomGenerator` by which all layers of Keras 2 draw, the same from 2.15
-to 2.21; initializers have one of the kind "stateless", which is left alone.
+Private use: `layer._random_generator`, the `RandomGenerator` that all Keras 2 layers use, unchanged from 2.15 to 2.21;
+initializers have one of the type "stateless", which is not changed.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from typing import Any
 
 __all__ = ["drawn_by_step"]
 
-# A replica's number is below it.
+# An upper bound of replica numbers.
 _REPLICAS = 2**20
 _now = threading.local()
 
 
 @contextlib.contextmanager
 def drawn_by_step(tf: Any, *, seed: int, step: Any, replica: Any = 0) -> Iterator[None]:
-    """Layers that are called in the block, in this thread, draw as the module says.
+    """Use these random numbers for layers that are called in the block, in this thread.
 
     Args:
         tf: TensorFlow with Keras 2.
-        seed: of the run.
-        step: how many steps there were before; a variable or a tensor, of any type of integer.
-        replica: the number of this replica among those that draw.
+        seed: The seed of the run.
+        step: The number of previous steps; a variable or tensor of any integer dtype.
+        replica: The index of this replica.
     """
     _take_over(tf)
     before = getattr(_now, "draws", None)
@@ -51,15 +50,15 @@ def drawn_by_step(tf: Any, *, seed: int, step: Any, replica: Any = 0) -> Iterato
 
 
 class _Draws:
-    """Makes the keys of the draws of one step."""
+    """The keys of the draws of one step."""
 
     def __init__(self, tf: Any, seed: int, step: Any, replica: Any) -> None:
         self._tf, self._seed, self._count = tf, seed, 0
         self._place = tf.cast(step, tf.int64) * _REPLICAS + tf.cast(replica, tf.int64)
 
-    def key(self, own: Any) -> Any:
-        """int64 [2], another one at each call; `own` is the seed of a layer, or None."""
-        drawn = hashlib.blake2b(f"{self._seed}/{own}/{self._count}".encode(), digest_size=8).digest()
+    def key(self, layer_seed: Any) -> Any:
+        """Return a key, int64 [2], which is different in each call; `layer_seed` may be None."""
+        drawn = hashlib.blake2b(f"{self._seed}/{layer_seed}/{self._count}".encode(), digest_size=8).digest()
         self._count += 1
         number = int.from_bytes(drawn, "little", signed=True)
         return self._tf.stack([self._tf.constant(number, self._tf.int64), self._place])
@@ -67,8 +66,8 @@ class _Draws:
 
 @functools.cache
 def _take_over(tf: Any) -> None:
-    """Has Keras's generator ask here first. Outside of :func:`drawn_by_step` it draws as ever."""
-    # Named, for Keras counts the layers that it names.
+    """Patch Keras's generator, which is unchanged outside of `drawn_by_step`."""
+    # With a name, since Keras counts the layers that it names.
     kind = type(tf.keras.layers.Dropout(0.5, name="asked")._random_generator)
 
     def normal(key: Any, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, **_: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What is known of a name on which a legacy program failed: where it went, when, and what helps.
+"""Suggestions for a name on which a legacy program failed: its new name or replacement.
 
-`exec` prints it as one line below the traceback. Names of `tensorflow.python` are the table's (:mod:`moved_names`);
-here are the others that old programs ask for: `tf.contrib`, what TensorFlow 2 left to `tf.compat.v1`, methods, packages
-beside TensorFlow, and what Python itself removed. What nothing is known of gets no line: a guess is worse than none.
+`exec` prints a suggestion as one line below the traceback. Names of `tensorflow.python` are in the table (`table`).
+Here are the others that old programs use: `tf.contrib`, names that moved to `tf.compat.v1`, methods, other packages,
+and names that Python removed. Unknown names get no suggestion, since a guess could be wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from estimator_pipeline.errors import CompatError
 
 __all__ = ["of", "of_contrib"]
 
-# Below tf.contrib, the longest that fits -> what to use. TensorFlow 2.0 removed all of it.
+# Longest matching prefix below tf.contrib -> replacement. TensorFlow 2.0 removed all of it.
 _CONTRIB: Mapping[str, str] = {
     "": "what of it has a home today is in docs/guides/migrate-code.md, and `estimator-pipeline migrate scan` lists it",
     "slim": "it is the package tf-slim today{install}: import tf_slim",
@@ -43,10 +43,10 @@ _CONTRIB: Mapping[str, str] = {
     "summary": "it is tf.summary of TensorFlow 2 today",
     "saved_model": "it is tf.compat.v1.saved_model today",
     "predictor": "tf.saved_model.load takes its place, or Estimator.predict",
-    "opt": "AdamW and others are in Keras (tf.keras.optimizers); the rest of it is nowhere any more",
-    "training": "HParams is nowhere any more; bucket_by_sequence_length is a method of tf.data.Dataset",
+    "opt": "AdamW and others are in Keras (tf.keras.optimizers); the rest has no replacement",
+    "training": "HParams has no replacement; bucket_by_sequence_length is a method of tf.data.Dataset",
     "eager": "it is tf.GradientTape, tf.Variable and tf.train.Checkpoint today",
-    "image": "it is in tf.image, or nowhere any more",
+    "image": "it is in tf.image, or has no replacement",
     "seq2seq": "it went to tensorflow-addons, which is no longer maintained",
     "crf": "it went to tensorflow-addons, which is no longer maintained",
     "tensorrt": "it is tensorflow.python.compiler.tensorrt today",
@@ -58,24 +58,24 @@ _CONTRIB: Mapping[str, str] = {
     "mixed_precision": "it is tf.compat.v1.mixed_precision today",
     "batching": "it is tf.nondifferentiable_batch_function today",
     "timeseries": "nothing took its place",
-    "factorization": "KMeans is tf.compat.v1.estimator.experimental.KMeans; the rest is nowhere any more",
+    "factorization": "KMeans is tf.compat.v1.estimator.experimental.KMeans; the rest has no replacement",
     "gan": "it is the package tensorflow-gan",
     "boosted_trees": "TensorFlow Decision Forests takes its place",
 }
-# A method that objects of TensorFlow no longer have -> what does it.
+# Removed method of TensorFlow objects -> replacement.
 _METHODS: Mapping[str, str] = {
     "make_one_shot_iterator": "tf.compat.v1.data.make_one_shot_iterator(dataset) does it; an input_fn may return the "
     "data set itself",
     "make_initializable_iterator": "tf.compat.v1.data.make_initializable_iterator(dataset) does it",
-    "output_shapes": "tf.compat.v1.data.get_output_shapes(dataset) tells them",
-    "output_types": "tf.compat.v1.data.get_output_types(dataset) tells them",
-    "output_classes": "tf.compat.v1.data.get_output_classes(dataset) tells them",
+    "output_shapes": "tf.compat.v1.data.get_output_shapes(dataset) returns them",
+    "output_types": "tf.compat.v1.data.get_output_types(dataset) returns them",
+    "output_classes": "tf.compat.v1.data.get_output_classes(dataset) returns them",
 }
-# Modules of Python and others that are missing, the longest that fits -> what helps.
+# Longest matching prefix of a missing module -> hint.
 _MODULES: Mapping[str, str] = {
     "tensorflow.examples": "TensorFlow 2.0 removed its tutorials: tfds.load('mnist') has the data, and `exec --tf1` "
     "reads the files",
-    "tensorflow.contrib": "",  # said by _CONTRIB
+    "tensorflow.contrib": "",  # see _CONTRIB
     "tensorflow.models": "the models are the package tf-models-official, or a checkout on PYTHONPATH",
     "tf_slim": "pip install tf-slim",
     "tensorflow_hub": "pip install --no-deps tensorflow-hub",
@@ -89,7 +89,7 @@ _MODULES: Mapping[str, str] = {
     "distutils": "Python 3.12 removed it; `pip install 'setuptools<82'` brings one",
     "pkg_resources": "setuptools 82 removed it; `pip install 'setuptools<82'` brings it back",
 }
-# Names that Python's own modules have lost.
+# Names that Python's standard library removed.
 _OF_PYTHON: Mapping[tuple[str, str], str] = {
     (
         "inspect",
@@ -136,13 +136,13 @@ _BELOW_CONTRIB = re.compile(r"\bcontrib((?:\.\w+)*)(?:\s+import\s+\(?(\w+))?")
 _CANNOT_IMPORT = re.compile(r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'")
 
 
-# RunConfig's words for a TF_CONFIG of workers alone, where no strategy trains on them.
+# RunConfig's error for a TF_CONFIG with only workers and without a strategy.
 _NO_CHIEF = 'If "cluster" is set in TF_CONFIG, it must have one "chief" node.'
 
 
-# A program written for TensorFlow 1 as a whole: rather than name by name.
+# For programs that are written for TensorFlow 1 as a whole.
 _TF1 = "; a program written for TensorFlow 1 runs unchanged with `estimator-pipeline exec --tf1`"
-# What only such a program says: arguments that TensorFlow 2 renamed, and graphs outside of a graph.
+# Errors of such programs: arguments that TensorFlow 2 renamed, and graph code in eager mode.
 _OLD_ARGUMENT = re.compile(
     r"[Gg]ot an unexpected keyword argument '(keep_dims|keep_prob|dimension|reduction_indices|seq_dim|batch_dim)'"
 )
@@ -152,14 +152,14 @@ _NO_EAGER = re.compile(
 
 
 def of(error: BaseException, *, tf1: bool = False) -> str | None:
-    """What is known of the name on which a program failed: one line, or None.
+    """Return a one-line suggestion for the name on which a program failed, or None.
 
     Args:
-        error: as it left the program; its cause is not looked at.
-        tf1: whether the program has TensorFlow 1's names already.
+        error: The program's exception; its cause is ignored.
+        tf1: Whether the program already has TensorFlow 1's names.
     """
     if isinstance(error, CompatError):
-        return None  # says all by itself
+        return None  # its message is sufficient
     line = _of(error)
     if line is None or tf1:
         return line
@@ -183,7 +183,7 @@ def _of(error: BaseException) -> str | None:
         return f"TensorFlow 2 has another name for the argument {match[1]}"
     if isinstance(error, TypeError) and str(error).startswith("Descriptors cannot be created directly"):
         return (
-            "an old protoc wrote this _pb2.py file: have today's write it anew, or set "
+            "an old protoc wrote this _pb2.py file: generate it again with a current protoc, or set "
             "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python, with which Protocol Buffers are slower"
         )
     if isinstance(error, RuntimeError) and _NO_EAGER.search(str(error)):
@@ -208,7 +208,7 @@ def _module(name: str, error: BaseException) -> str | None:
 
 
 def _name(module: str, name: str, error: BaseException) -> str | None:
-    """What is known of `module.name`."""
+    """Return a suggestion for `module.name`, or None."""
     if module == "keras" or (module.startswith("keras.") and not module.startswith("keras.api._v2.")):
         return _keras(f"{module}.{name}")
     if module == "tensorflow_hub" and name in _OF_HUB:
@@ -233,14 +233,14 @@ def _name(module: str, name: str, error: BaseException) -> str | None:
     if full == "contrib" or full.startswith("contrib."):
         return _contrib(full.removeprefix("contrib").lstrip("."), error)
     tf = sys.modules.get("tensorflow")
-    found = None if tf is None else _dotted(tf.compat.v1, full)
-    if found is not None:
+    value = None if tf is None else _dotted(tf.compat.v1, full)
+    if value is not None:
         return f"tf.{full} is tf.compat.v1.{full} since TensorFlow 2.0"
     return None
 
 
 def _public(module: str) -> str | None:
-    """`"tensorflow._api.v2.train"` -> `"train"`, the name below tf of a module of the public API of TensorFlow 2."""
+    """Return the name below tf of a public TensorFlow 2 module: `"tensorflow._api.v2.train"` -> `"train"`."""
     if module == "tensorflow":
         return ""
     match = re.match(r"(?:tensorflow\._api\.v2|tensorflow)\.(?!_|compat\b|python\b)([\w.]+)$", module)
@@ -263,8 +263,8 @@ def _dotted(root: object, name: str) -> object | None:
 
 
 def _contrib(name: str, error: BaseException) -> str:
-    """`name` is what the error names below tf.contrib; the line that failed may say more of what was asked for."""
-    # TensorFlow's own frames come last where it wraps its modules.
+    """Return a suggestion for `name` below tf.contrib; the line that failed may have a longer name."""
+    # TensorFlow's frames come last where it wraps its modules.
     lines = [line.line or "" for line in reversed(traceback.extract_tb(error.__traceback__))]
     match = next(filter(None, map(_BELOW_CONTRIB.search, lines)), None)
     if match:
@@ -273,14 +273,14 @@ def _contrib(name: str, error: BaseException) -> str:
 
 
 def of_contrib(name: str) -> str:
-    """What took the place of a name below tf.contrib (`"layers.batch_norm"`), or of its package."""
+    """Return the replacement of a name below tf.contrib (`"layers.batch_norm"`), or of its package."""
     hint = _CONTRIB[max((key for key in _CONTRIB if not key or name == key or name.startswith(key + ".")), key=len)]
-    # Not to be told to install what is there.
+    # Suggest an installation only for a missing package.
     return hint.replace("{install}", "" if importlib.util.find_spec("tf_slim") else " (pip install tf-slim)")
 
 
 def _line(error: BaseException) -> str:
-    """The line of code on which a program failed."""
+    """Return the line of code on which a program failed."""
     lines = traceback.extract_tb(error.__traceback__)
     return (lines[-1].line or "") if lines else ""
 
@@ -303,7 +303,7 @@ def _can_be_had(name: str) -> bool:
 
 
 def _left_out(module: str, name: str | None = None) -> str | None:
-    """Where the table would have found it, in a process in which the patch is off."""
+    """Return a suggestion for a name in the table, if the patch is off in this process."""
     if moved_names.installed():
         return None
     table = moved_names.read()
@@ -311,15 +311,13 @@ def _left_out(module: str, name: str | None = None) -> str | None:
         return None
     entry = table[module]
     if name is None and not (entry.whole or entry.homes):
-        return f"{module} is gone since TensorFlow {entry.since}, and nothing stands for it"
+        return f"{module} is gone since TensorFlow {entry.since}, and has no replacement"
     if name is not None and name in entry.gone:
-        return f"{module}.{name} is gone since TensorFlow {entry.gone[name]}, and nothing stands for it"
+        return f"{module}.{name} is gone since TensorFlow {entry.gone[name]}, and has no replacement"
     if name is None or name in entry.homes:
         home = entry.whole if name is None or name not in entry.homes else ".".join(entry.homes[name][0])
         where = f"it is {home} today; " if home else ""
-        return (
-            f"{module + ('.' + name if name else '')} moved: {where}the patch moved-names, which is left out, finds it"
-        )
+        return f"{module + ('.' + name if name else '')} moved: {where}the patch moved-names, which is off, resolves it"
     return None
 
 

@@ -1,20 +1,20 @@
-"""Names of `tensorflow.python` that moved, looked up where they are today, by whoever asks for them at the old place.
+"""Resolution of names of `tensorflow.python` that moved, from their old names.
 
-Libraries for tf.estimator import private names. Of those that TensorFlow 1.15 to 2.15 had, some five thousand are no
-longer where they were. The table `moved_names.txt` says where each is now; `tools/moved_names` writes it, by comparing
-the trees of all versions. Here it is put to use:
+Libraries for tf.estimator import private names. Some five thousand of those in TensorFlow 1.15 to 2.15 have moved or
+were removed. The table `moved_names.txt` has the new name of each; `tools/moved_names` writes it by comparing all
+versions. The table is used as follows:
 
-- a module that is gone is imported as the module of today, where it is one, else as an empty one that knows its names;
-- the same goes for packages of tf.contrib, of which little has a home;
-- a name that a module has lost is looked up by the module's `__getattr__`, on first use, and is the object of today;
-- what has no successor gets one error that says since when it is gone. It is an ImportError or AttributeError as ever,
-  so that a program's own `try` and `except` choose as they did.
+- a removed module is imported as its successor, if it has one, or as an empty module that resolves its names;
+- packages of tf.contrib, of which little has a successor, are handled in the same way;
+- the `__getattr__` of a module resolves a missing name on first use, to the current object;
+- a name without a successor raises an error with the version that removed it. It is an ImportError or AttributeError as
+  before, so that a program's `try` and `except` work.
 
-Nothing that is there is replaced, and nothing is imported before it is asked for. The table is read when the first name
-is looked up, save for the names of the modules.
+Existing names are not replaced, and nothing is imported before it is used. Except for the names of modules, the table
+is parsed when the first name is looked up.
 
-Private use: names of the table, and `tf_keras.legacy_tf_layers`, which TensorFlow's own `python.layers` asks for by
-that old name on every version.
+Private use: names of the table, and `tf_keras.legacy_tf_layers`, which TensorFlow's `python.layers` imports by that old
+name on every version.
 """
 
 from __future__ import annotations
@@ -50,34 +50,34 @@ __all__ = [
 
 FILE = Path(__file__).with_name("moved_names.txt")
 ROOT = "tensorflow.python"
-# Of it, only what was another package's then, or is today. As an attribute, `tf.contrib`, it is not there before
-# somebody has imported it: programs tell TensorFlow 1 by it.
+# Only names that belonged to a different package, or do so now. The attribute `tf.contrib` exists only after an import
+# of the package: programs detect TensorFlow 1 by it.
 CONTRIB = "tensorflow.contrib"
 _LAYERS = "tf_keras.legacy_tf_layers"
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 
 class GoneNameError(CompatError, AttributeError):
-    """A name that TensorFlow no longer has, and that nothing stands for."""
+    """Raised for a name that TensorFlow removed without a replacement."""
 
 
 class GoneImportError(CompatError, ImportError):
-    """The same, where `from MODULE import NAME` asked for it."""
+    """Raised for such a name by `from MODULE import NAME`."""
 
 
 class GoneModuleError(CompatError, ModuleNotFoundError):
-    """A module that TensorFlow no longer has, and that nothing stands for."""
+    """Raised for a module that TensorFlow removed without a replacement."""
 
 
 @dataclass(frozen=True)
 class MovedName:
-    """What the table says of one module of old.
+    """The table's entry of an old module.
 
     Attributes:
-        whole: the module of today that it is, None where its names are in several, or where it is still there.
-        since: the first TensorFlow without the module (where `whole` is given), or without the first of its names.
-        homes: name -> (module, name) of today, in the order in which they are tried.
-        gone: name -> the first TensorFlow without it, of names without a successor.
+        whole: The new module; None if its names are in several modules, or if the module still exists.
+        since: The first TensorFlow version without the module (if `whole` is set), or without the first of its names.
+        homes: Name -> new (module, name) pairs, in the order in which they are tried.
+        gone: Name -> the first TensorFlow version without it, for names without a successor.
     """
 
     whole: str | None = None
@@ -87,11 +87,11 @@ class MovedName:
 
 
 class MovedNamesTable:
-    """The table of a file: module of old -> :class:`MovedName`. A line is taken apart when its module is asked for.
+    """The parsed table: old module -> `MovedName`. A line is parsed when its module is looked up.
 
     Args:
-        text: of the file.
-        keras: the package that `tf.keras` is in this process, by which `keras` in the file is meant.
+        text: The text of the file.
+        keras: The package that is `tf.keras` in this process, for which the file has `keras`.
     """
 
     def __init__(self, text: str, *, keras: str = "tf_keras.src") -> None:
@@ -102,7 +102,7 @@ class MovedNamesTable:
                 module, _, rest = line.partition(" ")
                 self._lines.setdefault(self._full(module), []).append(rest)
         self._entries: dict[str, MovedName] = {}
-        # What lies above a module that is gone may be gone as well: an empty package then.
+        # The parent of a removed module may be removed too; it becomes an empty package.
         self.packages = {
             ".".join(parts[:depth])
             for parts in (module.split(".") for module in self._lines)
@@ -116,13 +116,13 @@ class MovedNamesTable:
         return iter(self._lines)
 
     def __getitem__(self, module: str) -> MovedName:
-        """An empty entry for a module that is not in the table."""
+        """Return the entry of a module; an empty entry if the table has none."""
         if module not in self._entries:
             self._entries[module] = self._read(self._lines.get(module, []))
         return self._entries[module]
 
     def is_gone(self, module: str) -> bool:
-        """Whether a module that this TensorFlow does not have is neither another one today nor knows a name."""
+        """Whether a removed module has neither a successor nor names with successors."""
         entry = self[module]
         return module in self and not (entry.whole or entry.homes or module in self.packages)
 
@@ -136,11 +136,11 @@ class MovedNamesTable:
         homes: dict[str, list[tuple[str, str]]] = {}
         gone: dict[str, str] = {}
         for line in lines:
-            first, what, *words = line.split(" ")
+            first, mark, *words = line.split(" ")
             since = since or first
-            if what == "=":
+            if mark == "=":
                 whole = self._full(words[0])
-            elif what == ">":
+            elif mark == ">":
                 home = self._full(words[0])
                 for word in words[1:]:
                     old, _, new = word.partition("=")
@@ -155,7 +155,7 @@ _used: dict[str, str] = {}
 
 
 def used() -> dict[str, str]:
-    """Old name -> where it is today, of all that this process has asked for by an old name."""
+    """Return the new names of all names that this process has used by an old name."""
     with _lock:
         return dict(sorted(_used.items()))
 
@@ -166,7 +166,7 @@ def _note(old: str, new: str) -> None:
 
 
 def install() -> MovedNamesTable:
-    """Puts the table to use in this process, in which TensorFlow has been imported. Returns it."""
+    """Install and return the table in this process, after TensorFlow was imported."""
     for finder in sys.meta_path:
         if isinstance(finder, _Finder):
             return finder.table
@@ -175,35 +175,35 @@ def install() -> MovedNamesTable:
         module = sys.modules.get(name)
         if module is not None:
             _teach(module, name, table)
-    # First: a package's `__path__` would lead the ordinary finder to a second copy of what lies below it.
+    # First in the list: by a package's `__path__` the ordinary finder would load second copies of its modules.
     sys.meta_path.insert(0, _Finder(table, keras))
     return table
 
 
 def installed() -> bool:
-    """Whether :func:`install` was called in this process."""
+    """Whether `install` was called in this process."""
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
 def read() -> MovedNamesTable:
-    """The table as it is for this process. TensorFlow has been imported."""
+    """Read the table for this process, in which TensorFlow has been imported."""
     return MovedNamesTable(FILE.read_text(encoding="utf-8"), keras=f"{_keras_package()}.src")
 
 
 def _keras_package() -> str:
-    """What `tf.keras` is: on 2.15 that need not be tf_keras."""
+    """Return the package that is `tf.keras`: keras or, not always on 2.15, tf_keras."""
     return sys.modules["tensorflow"].keras.layers.Layer.__module__.split(".")[0]
 
 
 def _teach(module: types.ModuleType, old: str, table: MovedNamesTable) -> None:
-    """Has a module look up the names that the table has for `old`, after those that it has itself."""
+    """Let a module resolve the table's names of `old` that it does not have itself."""
     known: list[str] | None = module.__dict__.get("__moved_names__")
     if known is not None:
         if old not in known:
             known.append(old)
         return
     olds = [old]
-    own: Callable[[str], Any] | None = module.__dict__.get("__getattr__")
+    original: Callable[[str], Any] | None = module.__dict__.get("__getattr__")
 
     def __getattr__(name: str) -> Any:
         if not name.startswith("__"):
@@ -211,13 +211,13 @@ def _teach(module: types.ModuleType, old: str, table: MovedNamesTable) -> None:
                 value = _looked_up(table[place], place, name)
                 if value is not _NOWHERE:
                     return module.__dict__.setdefault(name, value)
-        if own is not None:
-            return own(name)
+        if original is not None:
+            return original(name)
         for place in olds:
             if name in table[place].gone:
                 raise _gone(place, name, table[place].gone[name])
             if table.is_gone(f"{place}.{name}") and is_from_import(sys._getframe(1)):
-                # The import system has looked for the module, and keeps what it heard to itself.
+                # The import system has tried the submodule, and suppressed its error.
                 raise _gone(place, name, table[f"{place}.{name}"].since)
         raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
 
@@ -241,15 +241,15 @@ def _looked_up(entry: MovedName, old: str, name: str) -> Any:
 
 
 def _gone(module: str, name: str, since: str) -> CompatError:
-    """The error of a name without a successor, of the kind that the asking statement is prepared for."""
-    what = f"{module}.{name} is gone since TensorFlow {since}, and nothing stands for it"
+    """Return the error for a name without a successor, of the type that fits the statement."""
+    message = f"{module}.{name} is gone since TensorFlow {since}, and has no replacement"
     hint = _hint(since)
-    # `from module import name` turns an AttributeError into a message of its own, and lets an ImportError through.
+    # `from module import name` replaces an AttributeError by a generic error, but not an ImportError.
     if is_from_import(sys._getframe(2)):
-        error: CompatError = GoneImportError(what, code="tensorflow/removed-name", hint=hint)
+        error: CompatError = GoneImportError(message, code="tensorflow/removed-name", hint=hint)
         error.path = None  # type: ignore[attr-defined]
     else:
-        error = GoneNameError(what, code="tensorflow/removed-name", hint=hint)
+        error = GoneNameError(message, code="tensorflow/removed-name", hint=hint)
         error.obj = sys.modules.get(module)  # type: ignore[attr-defined]
     error.name = name  # type: ignore[attr-defined]
     return error
@@ -258,17 +258,17 @@ def _gone(module: str, name: str, since: str) -> CompatError:
 def _hint(since: str) -> str:
     major, minor = map(int, since.split("."))
     before = f", or run the program on TensorFlow {major}.{minor - 1}" if (major, minor) > versions.OLDEST else ""
-    return f"take it out of the program{before}"
+    return f"remove it from the program{before}"
 
 
 def is_from_import(frame: types.FrameType) -> bool:
-    """Whether the statement at which a frame stands is `from … import …`, behind the import itself."""
+    """Whether a frame is at the name look-up of a `from … import …` statement."""
     code, at = frame.f_code.co_code, frame.f_lasti
     return 0 <= at < len(code) and code[at] == _IMPORT_FROM
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds modules of the table, and of `tf_keras.legacy_tf_layers`; answers for nothing else."""
+    """Finder of the modules of the table and of `tf_keras.legacy_tf_layers` only."""
 
     def __init__(self, table: MovedNamesTable, keras: str) -> None:
         self.table = table
@@ -283,21 +283,21 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         if fullname not in self.table and fullname not in self.table.packages:
             return self._below_an_alias(fullname)
-        found = self._there(fullname, path)
-        if found is not None:
-            if found.loader is not None:
-                found.loader = _TeachingLoader(found.loader, self.table)
-            return found
+        spec = self._there(fullname, path)
+        if spec is not None:
+            if spec.loader is not None:
+                spec.loader = _TeachingLoader(spec.loader, self.table)
+            return spec
         entry = self.table[fullname]
         if entry.whole is not None:
-            found = _alias(fullname, entry.whole, self.table)
-            if found is not None:
-                return found
+            spec = _alias(fullname, entry.whole, self.table)
+            if spec is not None:
+                return spec
         package = fullname in self.table.packages
         if entry.homes or package:
             return importlib.machinery.ModuleSpec(fullname, _NamesLoader(self.table), is_package=package)
         error = GoneModuleError(
-            f"the module {fullname} is gone since TensorFlow {entry.since}, and nothing stands for it",
+            f"the module {fullname} is gone since TensorFlow {entry.since}, and has no replacement",
             code="tensorflow/removed-name",
             hint=_hint(entry.since),
         )
@@ -305,10 +305,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         raise error
 
     def _there(self, fullname: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-        """The module itself, where this TensorFlow has it."""
+        """Return the spec of the module, if this TensorFlow has it."""
         parent = sys.modules.get(fullname.rpartition(".")[0])
         if parent is not None and parent.__name__ != fullname.rpartition(".")[0]:
-            return None  # below another module's old name: its path leads to what must not be loaded twice
+            return None  # the parent is an alias, and its path would load modules twice
         return importlib.machinery.PathFinder.find_spec(fullname, path)
 
     def _below_an_alias(self, fullname: str) -> importlib.machinery.ModuleSpec | None:
@@ -328,7 +328,7 @@ def _alias(old: str, home: str, table: MovedNamesTable | None = None) -> importl
 
 
 class _AliasLoader(aliases.AliasLoader):
-    """The module of today itself, which learns the names that only the old one had."""
+    """Loads the successor of a module, which then also resolves the names of the old one."""
 
     def __init__(self, old: str, home: str, table: MovedNamesTable | None) -> None:
         super().__init__(home)
@@ -342,7 +342,7 @@ class _AliasLoader(aliases.AliasLoader):
 
 
 class _NamesLoader(importlib.abc.Loader):
-    """A module with nothing but the names of the table."""
+    """Loads a module that has only the names of the table."""
 
     def __init__(self, table: MovedNamesTable) -> None:
         self.table = table
@@ -355,18 +355,18 @@ class _NamesLoader(importlib.abc.Loader):
 
 
 class _TeachingLoader(importlib.abc.Loader):
-    """A module's own loader, after which the module learns the names that it has lost."""
+    """Loads a module with its original loader, and then lets it resolve removed names."""
 
-    def __init__(self, own: importlib.abc.Loader, table: MovedNamesTable) -> None:
-        self.own, self.table = own, table
+    def __init__(self, original: importlib.abc.Loader, table: MovedNamesTable) -> None:
+        self.original, self.table = original, table
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self.own.create_module(spec)
+        return self.original.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # As it would be without us, for whoever asks the module for its source or resources.
-        module.__loader__ = self.own
+        # Restored, for code that reads the module's source or resources.
+        module.__loader__ = self.original
         if module.__spec__ is not None:
-            module.__spec__.loader = self.own
-        self.own.exec_module(module)
+            module.__spec__.loader = self.original
+        self.original.exec_module(module)
         _teach(module, module.__name__, self.table)

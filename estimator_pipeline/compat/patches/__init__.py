@@ -1,19 +1,19 @@
-"""Patches for faults of tf.estimator itself, the same on 2.15 and later, under every legacy program.
+"""Patches of bugs in tf.estimator, on TensorFlow 2.15 and later.
 
-`compat.install()` applies them; a program needs no edit. Each has a name, can be left out by it, and is listed by
-`compat.status()`. One module a patch, with three names: `NAME`, `WHAT` (one line) and `apply()`, which patches
-TensorFlow or the estimator package once.
+`compat.install()` applies them; programs need no change. Each patch has a name, by which it can be disabled, and is
+listed by `compat.status()`. Each module has one patch, with three names: `NAME`, `WHAT` (one line) and `apply()`, which
+patches TensorFlow or the estimator package once.
 
-`install(patches=…)` says which are applied, or the variable ESTIMATOR_PIPELINE_PATCHES:
+`install(patches=…)` or the variable ESTIMATOR_PIPELINE_PATCHES selects the patches:
 
 =================== ==========================================
-`all` (the default) every one
-`none`              none
+`all` (the default) all patches
+`none`              no patch
 `-NAME,-NAME`       all but these
-`NAME,NAME`         these alone
+`NAME,NAME`         only these
 =================== ==========================================
 
-Submitted scripts hold the variable's old name, ESTIMATOR_PIPELINE_REPAIRS, and old names of patches. Both are read.
+Submitted scripts may have the variable's old name, ESTIMATOR_PIPELINE_REPAIRS, and old names of patches. Both work.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class Patch:
     """One patch, as `compat.status()` lists it.
 
     Attributes:
-        name: by which it is left out.
-        what: the fault and what is done about it.
-        on: whether it is applied in this process.
+        name: The name by which the patch is selected.
+        description: The bug and the fix.
+        on: Whether it is applied in this process.
     """
 
     name: str
-    what: str
+    description: str
     on: bool = False
 
 
@@ -127,7 +127,7 @@ _MODULES = (
 )
 NAMES = tuple(module.NAME for module in _MODULES)
 
-# Old name -> today's.
+# Old name -> new name.
 OLD_NAMES = {
     "kept-evaluation": cached_evaluation.NAME,
     "whole-rounds": even_batches.NAME,
@@ -138,15 +138,15 @@ OLD_NAMES = {
 
 
 def chosen(patches: str | Sequence[str] | None, environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The names of the patches that are asked for.
+    """Return the names of the selected patches.
 
     Args:
-        patches: as in the table above, as one text or as a list of names; None: what `environ` says.
-        environ: where ESTIMATOR_PIPELINE_PATCHES is looked up, and ESTIMATOR_PIPELINE_REPAIRS where that one is not
-            set or empty; `os.environ` by default.
+        patches: As in the table above, as a string or as a list of names; None: the setting in `environ`.
+        environ: Where ESTIMATOR_PIPELINE_PATCHES is looked up, or ESTIMATOR_PIPELINE_REPAIRS if the former is unset or
+            empty; `os.environ` by default.
 
     Raises:
-        CompatError: a name that no patch has, or names to keep and names to leave out mixed.
+        CompatError: There is no such patch, or names to apply and names to disable are mixed.
     """
     source = "patches"
     if patches is None:
@@ -154,9 +154,9 @@ def chosen(patches: str | Sequence[str] | None, environ: Mapping[str, str] | Non
         source = VARIABLE if environ.get(VARIABLE) or not environ.get(OLD_VARIABLE) else OLD_VARIABLE
         patches = environ.get(source, "")
     words = patches.split(",") if isinstance(patches, str) else list(patches)
-    words = [_todays(word.strip()) for word in words if word.strip()]
+    words = [_current_name(word.strip()) for word in words if word.strip()]
     if words in ([], ["all"]):
-        # An empty list is a choice of its own; an empty text is none.
+        # An empty list selects no patch; an empty string is the default.
         return frozenset(NAMES) if isinstance(patches, str) or words else frozenset()
     if words == ["none"]:
         return frozenset()
@@ -170,23 +170,23 @@ def chosen(patches: str | Sequence[str] | None, environ: Mapping[str, str] | Non
         )
     if without and len(without) < len(words):
         raise CompatError(
-            f"{source}={','.join(words)} mixes names to keep and names to leave out",
+            f"{source}={','.join(words)} mixes names to apply and names to disable",
             code="argument/conflict",
-            hint="either NAME,NAME (these alone) or -NAME,-NAME (all but these)",
+            hint="use either NAME,NAME (only these) or -NAME,-NAME (all but these)",
         )
     if without:
         return frozenset(NAMES) - {word[1:] for word in without}
     return frozenset(words)
 
 
-def _todays(word: str) -> str:
-    """A name, or "-" and a name, with today's name for an old one."""
+def _current_name(word: str) -> str:
+    """Replace an old name, optionally after "-", with the new one."""
     name = word.removeprefix("-")
     return word.removesuffix(name) + OLD_NAMES.get(name, name)
 
 
 def apply(names: frozenset[str]) -> None:
-    """Applies the patches with these names. TensorFlow has been imported, and `tf.estimator` is in place."""
+    """Apply the patches with these names, after TensorFlow is imported and `tf.estimator` is restored."""
     for module in _MODULES:
         if module.NAME in names and module.NAME not in _applied:
             patch: Callable[[], None] = module.apply
@@ -195,5 +195,5 @@ def apply(names: frozenset[str]) -> None:
 
 
 def listed() -> tuple[Patch, ...]:
-    """Every patch, and whether it is applied in this process."""
+    """Return all patches, and whether each is applied in this process."""
     return tuple(Patch(module.NAME, module.WHAT, is_on(module.NAME)) for module in _MODULES)

@@ -1,4 +1,4 @@
-"""Which patches are applied in this process."""
+"""The patches that are applied in this process."""
 
 from __future__ import annotations
 

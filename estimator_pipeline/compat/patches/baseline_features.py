@@ -1,8 +1,8 @@
-"""Baseline estimators take more than one feature.
+"""Baseline estimators accept more than one feature.
 
-They compare the batch sizes of all features, and make their variable after that comparison: its initial value then
-depends on the data, which are not there when variables are initialized ("GetNext() failed because the iterator has not
-been initialized"). Here the number of records depends on the comparison, and not the variable.
+They compare the batch sizes of all features, and create their variable after that comparison. Its initial value then
+depends on the data, which is not available when variables are initialized ("GetNext() failed because the iterator has
+not been initialized"). Here the batch size depends on the comparison, and the variable does not.
 
 Private use: `_get_batch_size_and_size_checks` of the estimator package.
 """
@@ -13,7 +13,7 @@ import functools
 from typing import Any
 
 NAME = "baseline-features"
-WHAT = "BaselineClassifier, BaselineRegressor and BaselineEstimator take more than one feature"
+WHAT = "BaselineClassifier, BaselineRegressor and BaselineEstimator accept more than one feature"
 
 
 def apply() -> None:

@@ -1,9 +1,8 @@
-"""`model_to_estimator` takes all of a Keras model's weights along, BatchNormalization's moving statistics too.
+"""`model_to_estimator` keeps all weights of a Keras model, including BatchNormalization's moving statistics.
 
-tf.estimator writes them into its first checkpoint and then starts warm from it with what is trained alone, so that a
-trained model with such layers evaluates as if it had never seen data. A list of names in the warm start's settings
-means all variables, and not the trained ones alone; here it names those that are trained, and the model's other
-weights.
+tf.estimator writes them into its first checkpoint, but warm-starts only the trainable variables from it. A trained
+model with such layers then evaluates with initial statistics. A list of names in the warm-start settings also covers
+non-trainable variables; here it has the trainable variables and the model's other weights.
 
 Private use: the module of the estimator package that converts, and the Estimator's warm-start settings.
 """
@@ -18,11 +17,11 @@ from typing import Any
 from estimator_pipeline.compat.patches import replacing
 
 NAME = "batch-norm-averages"
-WHAT = "model_to_estimator takes BatchNormalization's moving statistics along, not the trained weights alone"
+WHAT = "model_to_estimator keeps BatchNormalization's moving statistics, not only the trainable weights"
 
 
 class _Weights(list[str]):
-    """Patterns of variables' names, made when the graph is there: what it trains, and what else the model has."""
+    """Name patterns of the trainable variables and the model's other weights, read when the graph exists."""
 
     def __iter__(self) -> Iterator[str]:
         import tensorflow as tf

@@ -1,23 +1,22 @@
-"""BestExporter remembers its best result over a restart, and never exports a worse model than it has on disk.
+"""BestExporter keeps its best result across restarts, and never exports a worse model than the existing one.
 
-In tf.estimator the first export of every process is made whatever the result is, so that a job that is restarted
-exports a worse model over a better one (tensorflow/tensorflow#47396). Its look at the event files does not help: it
-happens after the result in hand was written there, and its pattern misses evaluations that have a name.
+In tf.estimator the first export of every process ignores the result, so a restarted job replaces a better model with a
+worse one (tensorflow/tensorflow#47396). It reads the event files, but only after the current result was written there,
+and its pattern misses named evaluations.
 
-Here the best result so far is in a small file beside the exports: `export/NAME.best.json` for `export/NAME/`. It is
-not among the exports, where a model server or a script looks for the newest entry. The file is written before an
-export (what is about to be exported) and after it (what was), each time whole, so that a process that dies at any
-moment leaves a record that says what the newest directory holds.
+Here the best result is stored in a file next to the exports: `export/NAME.best.json` for `export/NAME/`. It is not
+among the exports, where a model server or a script looks for the newest entry. The file is written atomically before
+each export (with the pending export) and after it, so that a crash at any time leaves a record that describes the
+newest directory.
 
-Where there are exports and no such file (an older program made them), the best of the results in the event files
-takes its place, that of the checkpoint in hand left out. Where there is neither, the model is exported, and the log
-says why. Results that the program's `compare_fn` cannot compare count as none.
+If there are exports without such a file (from an older program), the best result in the event files is used, except
+that of the current checkpoint. If there is neither, the model is exported, and the log has the reason. Results that the
+program's `compare_fn` cannot compare are ignored.
 
-A result with NaN in what `compare_fn` looks at is not exported, and never stands in the way of a later one
-(:mod:`estimator_pipeline.utils.best_results`). An evaluation without metrics is exported where nothing has been yet, as
-in tf.estimator, and left alone after that.
+A result with NaN in the compared metrics is not exported, and never prevents a later export (`utils/best_results.py`).
+An evaluation without metrics is exported only if there is no export yet, as in tf.estimator.
 
-Private use: the attributes of the estimator package's `BestExporter`, which has no public way to ask for them.
+Private use: the attributes of the estimator package's `BestExporter`, which has no public API for them.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from estimator_pipeline.utils.best_results import is_better, is_number, nan_metr
 from estimator_pipeline.utils.logger import logger
 
 NAME = "best-exporter"
-WHAT = "BestExporter remembers its best result over a restart, and never takes a NaN for the best"
+WHAT = "BestExporter keeps its best result across restarts, and never treats NaN as the best"
 
 _VERSION = 1
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)  # what reading a file may end in
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)  # errors of reading a damaged file
 
 
 def apply() -> None:
@@ -80,7 +79,7 @@ def apply() -> None:
 
 
 def _is_due(exporter: Any, result: Mapping[str, Any], checkpoint: str) -> bool:
-    """Whether a result is better than the best one; the first one: whether it can be compared with a later one."""
+    """Whether a result is better than the best one, or is the first and comparable with later ones."""
     best, compare = exporter._best_eval_result, exporter._compare_fn
     if not result:
         return best is None
@@ -89,16 +88,16 @@ def _is_due(exporter: Any, result: Mapping[str, Any], checkpoint: str) -> bool:
     if is_number(compare, result):
         return True
     logger.warning(
-        "%s is not exported as the best model: of the metrics that are compared some are NaN (%s).",
+        "%s is not exported as the best model: some of the compared metrics are NaN (%s).",
         *(checkpoint, ", ".join(nan_metrics(result))),
     )
-    # Not on disk, and a later one may be better than it for all that: by another metric of those that are compared.
+    # It is not on disk, but a later result may be better by a different one of the compared metrics.
     exporter._best_eval_result = result
     return False
 
 
 def _best_so_far(exporter: Any, record: _Record, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The best result of what is on disk, or None where there is nothing, or nothing to compare with."""
+    """Return the best result of the exports on disk; None without any, or without a result to compare."""
     exports = record.exports()
     if not exports:
         return None
@@ -109,15 +108,15 @@ def _best_so_far(exporter: Any, record: _Record, result: Mapping[str, Any]) -> M
         best = _best_of_events(exporter, result)
     if best is None:
         logger.warning(
-            "%s has exports, and nothing says how good they are: no %s, and no result in the event files. The model "
-            "in hand is exported whether it is better or not.",
+            "The results of the exports in %s are unknown: there is no %s, and no result in the event files. The "
+            "current model is exported, whether it is better or not.",
             *(record.directory, record.path),
         )
         return None
     if result and not _comparable(exporter, best, result):
         logger.warning(
-            "The best result so far, from %s, cannot be compared with the one in hand, as after a change of the "
-            "metrics. The model in hand is exported whether it is better or not. Best so far: %s",
+            "The best result so far, from %s, cannot be compared with the current one; the metrics may have changed. "
+            "The current model is exported, whether it is better or not. Best so far: %s",
             *(source, sorted(best)),
         )
         return None
@@ -133,7 +132,7 @@ def _comparable(exporter: Any, best: Mapping[str, Any], result: Mapping[str, Any
 
 
 class _Record:
-    """The file beside the exports of one exporter."""
+    """The file with the best result of one exporter."""
 
     def __init__(self, directory: str) -> None:
         import tensorflow as tf
@@ -145,35 +144,35 @@ class _Record:
         self._exporting: dict[str, Any] = {}
 
     def exports(self) -> list[str]:
-        """Names of the exported directories, oldest first."""
+        """Return the names of the exported directories, oldest first."""
         if not self._gfile.isdir(self.directory):
             return []
         names = [name.rstrip("/") for name in self._gfile.listdir(self.directory)]
         return sorted((name for name in names if name.isdigit()), key=int)
 
     def best(self, exports: list[str]) -> Mapping[str, Any] | None:
-        """The result of the newest export, where the file tells of it; None, and a warning, where it is damaged."""
+        """Return the result of the newest export from the file; None, with a warning, if it is damaged."""
         try:
             document = self._read()
             if document is None:
                 return None
             entry = document["exported"]
-            # An export that had begun is the newest directory, unless that was there before: then it was never made.
+            # A pending export is the newest directory, unless that existed before; then it was never written.
             if "exporting" in document and exports[-1] not in document["before"]:
                 entry = document["exporting"]
             elif entry is not None and entry["export"] not in exports:
-                logger.warning("%s tells of an export that was deleted since: %s", self.path, entry["export"])
+                logger.warning("%s describes an export that was deleted: %s", self.path, entry["export"])
                 return None
             return entry and {name: _decoded(value) for name, value in entry["metrics"].items()}
         except _DAMAGED as error:
             logger.warning(
-                "%s is damaged and not used (%s: %s). Delete it, or put back the one that belongs there.",
+                "%s is damaged and not used (%s: %s). Delete it, or restore the correct file.",
                 *(self.path, type(error).__name__, error),
             )
         return None
 
     def begin(self, metrics: Mapping[str, Any], checkpoint: str) -> None:
-        """Says what is about to be exported."""
+        """Record the pending export."""
         exported = None
         with contextlib.suppress(*_DAMAGED):
             exported = (self._read() or {})["exported"]
@@ -184,7 +183,7 @@ class _Record:
         self._write({"exported": exported, "exporting": self._exporting, "before": self.exports()})
 
     def finish(self, path: Any) -> None:
-        """Says that it was."""
+        """Record that the export was written."""
         name = os.path.basename(os.fsdecode(path).rstrip("/"))
         self._write({"exported": {"export": name, **self._exporting}})
 
@@ -207,14 +206,14 @@ class _Record:
 
 
 def _encoded(value: Any) -> dict[str, Any]:
-    """A metric as JSON, so that it comes back with its type and to the last bit."""
+    """Encode a metric as JSON, with its type and bit-exact."""
     if isinstance(value, bytes):
         return {"type": "bytes", "value": base64.b64encode(value).decode()}
     import numpy as np
 
     array = np.asarray(value)
     kind = "float" if array.dtype.kind not in "biuf" else str(array.dtype)
-    # float64 holds every value of the smaller types, and Python writes a float so that it is read back the same.
+    # float64 represents all smaller float types exactly, and Python's JSON round-trips it.
     return {"type": kind, "value": array.astype(np.float64).tolist() if array.dtype.kind == "f" else array.tolist()}
 
 
@@ -227,7 +226,7 @@ def _decoded(stored: Mapping[str, Any]) -> Any:
 
 
 def _best_of_events(exporter: Any, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The best result in the event files of the evaluation, that of the step in hand left out."""
+    """Return the best result in the event files of the evaluation, except that of the current step."""
     best = None
     for step, candidate in _evaluations(exporter._model_dir, exporter._event_file_pattern):
         if step == result.get("global_step") or not _comparable(exporter, candidate, result):
@@ -238,25 +237,25 @@ def _best_of_events(exporter: Any, result: Mapping[str, Any]) -> Mapping[str, An
 
 
 def _evaluations(model_dir: str, pattern: str) -> list[tuple[int, dict[str, float]]]:
-    """(step, tag -> value) of every evaluation that the event files tell of."""
+    """Return (step, tag -> value) of every evaluation in the event files."""
     import tensorflow as tf
 
     gfile: Any = tf.io.gfile
     model_dir = literal_paths.folder(model_dir)
     files = sorted(gfile.glob(os.path.join(model_dir, pattern)))
     if not files and pattern == "eval/*.tfevents.*":
-        # The default misses evaluations with a name. One such folder is no riddle, several would be.
+        # The default pattern misses named evaluations. A single such folder is unambiguous.
         folders = sorted({os.path.dirname(f) for f in gfile.glob(os.path.join(model_dir, "eval_*", "*.tfevents.*"))})
         if len(folders) == 1:
             files = sorted(gfile.glob(os.path.join(folders[0], "*.tfevents.*")))
-    found = []
+    evaluations = []
     for path in files:
         try:
             for event in tf.compat.v1.train.summary_iterator(path):
                 values = {v.tag: v.simple_value for v in event.summary.value if v.HasField("simple_value")}
                 if values:
-                    found.append((event.step, values))
+                    evaluations.append((event.step, values))
         except tf.errors.DataLossError as error:
-            # What a process that was killed wrote last.
+            # The last record of a process that was killed.
             logger.warning("%s is read up to its damaged part: %s", path, error.message)
-    return found
+    return evaluations

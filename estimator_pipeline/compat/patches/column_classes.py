@@ -1,11 +1,11 @@
-"""`isinstance(column, _NumericColumn)` is true of what `tf.feature_column.numeric_column` makes.
+"""`isinstance(column, _NumericColumn)` is true for the result of `tf.feature_column.numeric_column`.
 
-Until TensorFlow 1.12 it made a `_NumericColumn` of `tensorflow.python.feature_column.feature_column`, and programs
-choose columns by that class. Now it makes a `NumericColumn`: such a program went on without its columns
-("feature_columns must not be empty").
+Until TensorFlow 1.12 it returned a `_NumericColumn` of `tensorflow.python.feature_column.feature_column`, and programs
+select columns by that class. Now it returns a `NumericColumn`, so such a program finds no columns ("feature_columns
+must not be empty").
 
-Private use: the classes of the two modules. Those before are abstract base classes, with which another can be
-registered; nothing of TensorFlow's own asks for one of them alone.
+Private use: the classes of both modules. The old ones are abstract base classes, so the new ones can be registered with
+them. TensorFlow does not check for the old classes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Synchronous training on several workers ends together where the data of one end first.
+"""Synchronous training ends on all workers when the data of one worker ends.
 
-In tf.estimator the worker without a batch leaves the step, and the others wait for its gradients for ever; none comes
-to the last checkpoint, which all write together. Here the step for which all have a batch is the last one
-(:mod:`estimator_pipeline.compat.internals.data_end.common_end`).
+In tf.estimator the worker without a batch leaves the step, and the others wait for its gradients forever. None reaches
+the last checkpoint, which all write together. Here the last step is the last one for which all workers have a batch
+(`compat/internals/data_end/common_end.py`).
 
-Private use: `Estimator._actual_train_model_distributed`, which every training under a strategy comes by,
-`Estimator._get_iterator_from_input_fn` and `Estimator._call_input_fn`, from which it has its data, the same in every
-estimator package since 2.0; `StopAtStepHook._last_step`, for where training ends anyway there is nothing to warn of.
+Private use: `Estimator._actual_train_model_distributed`, through which all training under a strategy runs;
+`Estimator._get_iterator_from_input_fn` and `Estimator._call_input_fn`, which provide its data, unchanged in the
+estimator package since 2.0; `StopAtStepHook._last_step`, to omit the warning where training ends anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from estimator_pipeline.compat.internals.data_end.common_end import CommonEnd
 NAME = "common-end"
 WHAT = (
     "under MultiWorkerMirroredStrategy all tasks stop after the last step for which each has a batch, and write its "
-    "checkpoint; where the data of one ended first the others waited for ever"
+    "checkpoint; before, the others waited forever if the data of one task ended first"
 )
 
 
@@ -32,11 +32,11 @@ def apply() -> None:
     @functools.wraps(original)
     def train(self: Any, strategy: Any, input_fn: Any, hooks: Any, saving_listeners: Any) -> Any:
         tasks = _tasks(self, strategy)
-        # Input functions of this package give every worker as many batches.
+        # Input functions of this package give all workers the same number of batches.
         if len(tasks) < 2 or getattr(input_fn, "as_many_for_all", False):
             return original(self, strategy, input_fn, hooks, saving_listeners)
 
-        def tell() -> None:
+        def notify() -> None:
             for hook in hooks:
                 getattr(hook, "data_ends", lambda: None)()
 
@@ -45,7 +45,7 @@ def apply() -> None:
 
         restoring = getattr(tensorflow.data.experimental, "CheckpointInputPipelineHook", ())
         within = any(isinstance(hook, restoring) for hook in hooks)
-        end = CommonEnd(strategy, tasks=tasks, on_end=tell, last=last, starts_within=within)
+        end = CommonEnd(strategy, tasks=tasks, on_end=notify, last=last, starts_within=within)
         self._get_iterator_from_input_fn = functools.partial(_iterator, self, end)
         try:
             return original(self, strategy, input_fn, hooks, saving_listeners)
@@ -56,7 +56,7 @@ def apply() -> None:
 
 
 def _tasks(estimator: Any, strategy: Any) -> list[str]:
-    """The training tasks in the order of their pipelines; none unless they step together."""
+    """Return the training tasks in the order of their pipelines; empty unless training is synchronous."""
     from tensorflow.python.distribute import collective_all_reduce_strategy
 
     from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
@@ -74,11 +74,11 @@ def _iterator(estimator: Any, end: CommonEnd, input_fn: Any, mode: Any, strategy
     iterator = strategy.make_input_fn_iterator(
         lambda context: end.watched(estimator._call_input_fn(input_fn, mode, context), context)
     )
-    return _Told(iterator, end), [util.DistributedIteratorInitializerHook(iterator), end.hook()]
+    return _WatchedIterator(iterator, end), [util.DistributedIteratorInitializerHook(iterator), end.hook()]
 
 
-class _Told:
-    """The iterator of a training, whose elements tell whether others follow; the model does not see that."""
+class _WatchedIterator:
+    """The training iterator; removes from its elements the flag whether more follow."""
 
     def __init__(self, iterator: Any, end: CommonEnd) -> None:
         self._iterator, self._end = iterator, end

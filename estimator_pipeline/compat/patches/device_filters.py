@@ -1,11 +1,11 @@
-"""A training session with parameter servers waits for these and for its own task, and for no other.
+"""A training session with parameter servers waits only for these and its own task.
 
-A RunConfig without `session_config` gives sessions such device filters. One with a `session_config` of the program's
-own, be it `allow_soft_placement` alone, has none, and a session then waits until every task of the cluster answers: the
-chief for the last worker, a worker that is late for a chief that has ended, for ever and without a word. Here such a
-session gets the filters that RunConfig would have given it, unless its graph has operations on other tasks.
+A RunConfig without `session_config` sets such device filters. With a custom `session_config`, even with only
+`allow_soft_placement`, there are none, and a session waits until every task of the cluster answers: the chief for the
+last worker, and a late worker for a chief that has exited, forever and silently. Here such a session gets the filters
+that RunConfig would have set, unless its graph has operations on other tasks.
 
-Private use: `Estimator._session_config`, which every training makes its session with, the same in every estimator
+Private use: `Estimator._session_config`, with which every training creates its session, unchanged in the estimator
 package since 1.4.
 """
 
@@ -19,8 +19,8 @@ from estimator_pipeline.compat.internals import estimator_wrapping as around
 
 NAME = "device-filters"
 WHAT = (
-    "with parameter servers a session waits for these and its own task alone also where the program has a "
-    "session_config of its own; a late worker waited for ever for a chief that had ended"
+    "with parameter servers a session waits only for these and its own task, also with a custom session_config; "
+    "before, a late worker waited forever for a chief that had exited"
 )
 
 
@@ -37,7 +37,7 @@ def _filtered(estimator: Any, hooks: list[Any]) -> Iterator[None]:
     import tensorflow as tf
 
     class Filters(tf.compat.v1.train.SessionRunHook):
-        """Sets them once the graph is there, and the session is not yet."""
+        """Sets the filters when the graph exists, before the session is created."""
 
         def begin(self) -> None:
             if not _has_others(tf.compat.v1.get_default_graph(), tasks):
@@ -54,7 +54,7 @@ def _filtered(estimator: Any, hooks: list[Any]) -> Iterator[None]:
 
 
 def _tasks(config: Any) -> list[str]:
-    """The tasks that a session of this one has to do with, as RunConfig has them; none without parameter servers."""
+    """Return the device filters that RunConfig would set; empty without parameter servers."""
     if "ps" not in config.cluster_spec.jobs or config.train_distribute is not None:
         return []
     if config.task_type in ("chief", "master"):
@@ -63,15 +63,15 @@ def _tasks(config: Any) -> list[str]:
 
 
 def _has_others(graph: Any, tasks: list[str]) -> bool:
-    """Whether a graph has operations on tasks beside these."""
+    """Whether a graph has operations on other tasks."""
     import tensorflow as tf
 
-    own = [tf.DeviceSpec.from_string(task) for task in tasks]
+    known = [tf.DeviceSpec.from_string(task) for task in tasks]
     places = (tf.DeviceSpec.from_string(device) for device in {op.device for op in graph.get_operations()})
     return any(
         place.job is not None
         and not any(
-            place.job == one.job and (one.task is None or place.task in (None, one.task)) for one in own
+            place.job == spec.job and (spec.task is None or place.task in (None, spec.task)) for spec in known
         )
         for place in places
     )  # fmt: skip

@@ -1,16 +1,15 @@
-"""A checkpoint is on the disk before the state file names it.
+"""A checkpoint is synced to disk before the state file names it.
 
-TensorFlow writes a checkpoint's files, and then the state file `checkpoint` aside and renames it; nothing is ever
-synced. After a power loss, or a crash of the machine, the state file may name a checkpoint whose files are empty, or be
-empty itself, while the checkpoints before it have been removed already. Here the files of the checkpoint that is about
-to be named go to the disk, with the folder that lists them and this task's ledger; then the state file does, before it
-takes its name.
+TensorFlow writes a checkpoint's files, then writes the state file `checkpoint` to a temporary file and renames it,
+without any sync. After a power loss or crash of the machine, the state file may be empty or name a checkpoint with
+empty files, while older checkpoints have already been removed. Here the checkpoint's files, their folder and this
+task's ledger are synced first, and then the state file before its rename.
 
-What TensorFlow writes aside and renames in the same way is synced too: `*.meta`, `graph.pbtxt` and `saved_model.pb`.
-So are the files of an Estimator's export, before it has its name. Object stores are left to TensorFlow.
+Other files that TensorFlow writes and renames are synced too: `*.meta`, `graph.pbtxt` and `saved_model.pb`. So are the
+files of an Estimator's export before its rename. Object stores are left to TensorFlow.
 
-Private use: `checkpoint_management.update_checkpoint_state_internal`, through which each saver names what it has
-written, and `file_io.atomic_write_string_to_file`, by which it does. The export's builder is public.
+Private use: `checkpoint_management.update_checkpoint_state_internal`, with which each saver records a checkpoint, and
+`file_io.atomic_write_string_to_file`, which writes the state file. The export's builder is public.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from estimator_pipeline.compat.patches import replacing
 from estimator_pipeline.utils import durable_files as durable
 
 NAME = "durable-checkpoints"
-WHAT = "a checkpoint is on the disk before the state file names it, and an export before it has its name"
+WHAT = "a checkpoint is synced to disk before the state file names it, and an export before its rename"
 
 
 def apply() -> None:
@@ -45,7 +44,7 @@ def apply() -> None:
 
 
 def of_tensorflow() -> None:
-    """The part that needs no tf.estimator: a process with Keras 3 has it as well."""
+    """Apply the part without tf.estimator, which processes with Keras 3 use too."""
     from tensorflow.python.checkpoint import checkpoint_management
     from tensorflow.python.lib.io import file_io
 
@@ -73,19 +72,19 @@ def of_tensorflow() -> None:
             raise
 
     replacing.everywhere(name_it, update_checkpoint_state)
-    # By this name tf_keras has it, for weights in TensorFlow's format.
+    # tf_keras uses this name, for weights in TensorFlow's format.
     replacing.everywhere(name_it, update_checkpoint_state, shown_as="update_checkpoint_state")
     file_io.atomic_write_string_to_file = atomic_write
 
 
 def _sync_checkpoint(save_dir: str, path: str) -> None:
-    """Syncs a checkpoint's files, and the folder that lists them."""
+    """Sync a checkpoint's files and their folder."""
     if "://" in path or "://" in save_dir:
         return
     if not os.path.isabs(path) and not os.path.exists(f"{path}.index"):
-        # A name as the state file has it: from its own folder on.
+        # The state file has names relative to its folder.
         path = os.path.join(save_dir, path)
     prefix = glob.escape(path)
-    # Of the second format, and of TensorFlow 1's first one.
+    # Files of format V2, and of TensorFlow 1's format V1.
     files = [*glob.glob(f"{prefix}.*"), *glob.glob(f"{prefix}-?????-of-?????"), path]
     durable.sync([*sorted(files), os.path.dirname(path) or "."])

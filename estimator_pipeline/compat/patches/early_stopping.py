@@ -1,24 +1,24 @@
-"""Early stopping that stops every task of a cluster, at the same step where training is synchronous.
+"""Early stopping that stops every task of a cluster, and at the same step in synchronous training.
 
-The faults of `tf.estimator.experimental.make_early_stopping_hook` and of the `stop_if_*` hooks built on it
+The bugs of `tf.estimator.experimental.make_early_stopping_hook` and of the `stop_if_*` hooks built on it
 (tensorflow#40443):
 
-* with any strategy, `run_every_secs` (60 by default) is refused;
-* under MultiWorkerMirroredStrategy each worker finds out for itself whether a step is due for a look, from a global
-  step that is read while it is being written: now and then they disagree, and wait for each other for ever. Each also
-  decides for itself from event files that change meanwhile;
-* the wish to stop is a variable of the model: the final checkpoint keeps it, so that a resumed run stops at once; and
-  a checkpoint from before the hook was there cannot be restored.
+** with any strategy, `run_every_secs` (60 by default) is rejected;
+* under MultiWorkerMirroredStrategy each worker decides separately whether a check is due, from a global step that is
+  being written at the same time. Sometimes workers disagree, and wait for each other forever. Each worker also decides
+  separately from event files that change meanwhile;
+* the stop flag is a variable of the model: the final checkpoint has it, so that a resumed run stops immediately, and a
+  checkpoint from before the hook was added cannot be restored.
 
-Here the chief alone decides, and nothing is kept in the model:
+Here only the chief decides, and the model has no extra variable:
 
 ============================== ==================================================================================
-training                       how the others hear of it
+training                       how the other tasks get the decision
 ============================== ==================================================================================
-one process                    there are none
+one process                    not needed
 MultiWorkerMirroredStrategy    every N steps, counted exactly, the chief publishes its decision and the others wait
                                for it: all stop after the same step
-parameter servers              a mark on the first parameter server, looked at with each step
+parameter servers              a flag on the first parameter server, which is read with each step
 ============================== ==================================================================================
 
 Private use: the module of the estimator package that makes the hooks.
@@ -35,11 +35,11 @@ from estimator_pipeline.compat.patches import replacing
 
 NAME = "early-stopping"
 WHAT = (
-    "early-stopping hooks stop every task of a cluster, at the same step where training is synchronous; "
+    "early-stopping hooks stop every task of a cluster, at the same step in synchronous training; "
     "run_every_secs works with a strategy; no variable is added to the model"
 )
 
-# How often the chief's decision is asked for where the program gives seconds: a number of steps that all can count.
+# Steps between decisions if the program sets seconds: all tasks count steps in the same way.
 AGREE_EVERY_STEPS = 10
 DECISION_SECS = 1800.0
 _MARK = "estimator_pipeline/early_stopping"
@@ -57,8 +57,8 @@ def apply() -> None:
         run_every_secs: float | None = 60,
         run_every_steps: int | None = None,
     ) -> Any:
-        # The original's own refusals, with its own words.
-        _refuse_as_ever(original, estimator, should_stop_fn, run_every_secs, run_every_steps)
+        # The argument checks of the original, with its messages.
+        _check_arguments(original, estimator, should_stop_fn, run_every_secs, run_every_steps)
         return stop_together_hook(
             estimator, should_stop_fn, run_every_secs=run_every_secs, run_every_steps=run_every_steps
         )
@@ -70,11 +70,11 @@ def _strategy(estimator: Any) -> Any:
     return getattr(getattr(estimator, "config", None), "train_distribute", None)
 
 
-def _refuse_as_ever(
+def _check_arguments(
     original: Callable[..., Any], estimator: Any, should_stop_fn: Any, secs: float | None, steps: int | None
 ) -> None:
     if _strategy(estimator) is not None and secs is not None and steps is None:
-        # Refused by the original, and fine here: only the rest of its checks is wanted.
+        # The original rejects this, but it works here: run only its other checks.
         secs, steps = None, AGREE_EVERY_STEPS
     original(estimator, should_stop_fn, run_every_secs=secs, run_every_steps=steps)
 
@@ -82,11 +82,11 @@ def _refuse_as_ever(
 def stop_together_hook(
     estimator: Any, should_stop_fn: Callable[[], bool], *, run_every_secs: float | None, run_every_steps: int | None
 ) -> Any:
-    """The hook; what kind of training it is in it finds out when a session begins, for the coordinator decides that."""
+    """Return the hook; it detects the kind of training when a session begins, as the coordinator decides it."""
     import tensorflow as tf
 
     class StopTogetherHook(tf.compat.v1.train.SessionRunHook):
-        """Stops training when the chief finds that it should."""
+        """Stops training when the chief decides so."""
 
         def __init__(self) -> None:
             self._timer = tf.compat.v1.train.SecondOrStepTimer(every_secs=run_every_secs, every_steps=run_every_steps)
@@ -108,7 +108,7 @@ def stop_together_hook(
         def after_create_session(self, session, coord):
             self._count = int(session.run(self._step))
             if self._mark is not None and self._chief:
-                # Parameter servers may outlive a training that was stopped.
+                # Parameter servers may still run after a training that was stopped.
                 session.run(self._clear)
 
         def before_run(self, run_context):
@@ -127,7 +127,7 @@ def stop_together_hook(
                 stop = bool(run_values.results.get("mark", False))
             if not stop:
                 return
-            # TensorFlow's own logger, which these programs set to what they want to see.
+            # TensorFlow's logger, whose level these programs configure.
             tf.compat.v1.logging.info("Early stopping at global step %d", self._count)
             if self._mark is not None and self._chief:
                 run_context.session.run(self._set)
@@ -140,20 +140,20 @@ def stop_together_hook(
             return True
 
         def _agreed(self):
-            """The chief's decision after this step, the same on every worker."""
+            """Return the chief's decision after this step, the same on every worker."""
             every = run_every_steps or AGREE_EVERY_STEPS
             if self._count % every != 0:
                 return False
             key = f"early stopping/{self._session_number}/"
             if not self._chief:
-                said = coordination.receive(
-                    f"{key}{self._count}", timeout=DECISION_SECS, what="the chief's word on early stopping"
+                decision = coordination.receive(
+                    f"{key}{self._count}", timeout=DECISION_SECS, description="the chief's decision on early stopping"
                 )
-                return said == "stop"
+                return decision == "stop"
             stop = self._due(self._count) and bool(should_stop_fn())
-            coordination.publish(f"{key}{self._count}", "stop" if stop else "go on")
+            coordination.publish(f"{key}{self._count}", "stop" if stop else "continue")
             if self._count > 2 * every:
-                # All have read it: they have finished a step together since.
+                # All have read it, since they have finished a step together.
                 coordination.forget(f"{key}{self._count - 2 * every}")
             return stop
 
@@ -161,7 +161,7 @@ def stop_together_hook(
 
 
 def _where(estimator: Any) -> tuple[bool, int, int]:
-    """(is this the chief, number of training tasks, number of parameter servers) of the training that begins."""
+    """Return (is this the chief, number of training tasks, number of parameter servers)."""
     from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
 
     task = coordinator.training_task(estimator.config)

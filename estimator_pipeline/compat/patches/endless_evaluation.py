@@ -1,12 +1,12 @@
-"""An evaluation that reads its data to the end, where these have none, is refused before its first batch.
+"""An evaluation with steps=None and infinite data is rejected before its first batch.
 
-`EvalSpec(steps=None)` and `Estimator.evaluate` read to the end. Data that are repeated for ever have none, and the job
-stands still without a line (tensorflow/models#5587). What TensorFlow takes for endless (`cardinality()`) is refused,
-unless a hook that is not known here may end the evaluation. Of other data nobody can tell: an evaluation to the end
-warns after a minute, and after twice the time again, how far it is.
+`EvalSpec(steps=None)` and `Estimator.evaluate` read until the data ends. With infinitely repeated data the job hangs
+silently (tensorflow/models#5587). Data whose `cardinality()` is infinite is rejected, unless an unknown hook may end
+the evaluation. For other data an evaluation with steps=None logs its progress as a warning after a minute, and again
+after twice the time.
 
-Private use: `Estimator._call_input_fn`, which every dataset of an Estimator comes by, and
-`Estimator._convert_eval_steps_to_hooks`, which is asked for the end of every evaluation.
+Private use: `Estimator._call_input_fn`, which creates every dataset of an Estimator, and
+`Estimator._convert_eval_steps_to_hooks`, which creates the hook that ends every evaluation.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from estimator_pipeline.utils.logger import logger
 
 NAME = "endless-evaluation"
 WHAT = (
-    "an evaluation with steps=None whose data have no end is refused, and one that takes long says how far it is; it "
-    "went on for ever without a line"
+    "an evaluation with steps=None and infinite data is rejected, and a long one logs its progress; before, it ran "
+    "forever and silently"
 )
 
-FIRST_TOLD_SECS = 60.0
-# Of the graph of an evaluation: whether its data have no end, bool [].
+FIRST_WARNING_SECS = 60.0
+# Graph collection of an evaluation: whether its data is infinite, bool [].
 _ENDLESS = "estimator_pipeline_endless_evaluation"
-# Packages whose hooks are known not to end an evaluation, as far as an Estimator has them there by itself.
+# Packages whose hooks, as Estimator adds them, do not end an evaluation.
 _KNOWN = ("tensorflow", "tensorflow_estimator", "estimator_pipeline")
 
 
@@ -41,16 +41,16 @@ def apply() -> None:
 
     @functools.wraps(call)
     def call_input_fn(self: Any, input_fn: Any, mode: Any, input_context: Any = None) -> Any:
-        found = call(self, input_fn, mode, input_context)
-        if mode == tf.estimator.ModeKeys.EVAL and isinstance(found, tf.data.Dataset) and not tf.executing_eagerly():
-            endless = tf.equal(found.cardinality(), tf.data.INFINITE_CARDINALITY)
+        data = call(self, input_fn, mode, input_context)
+        if mode == tf.estimator.ModeKeys.EVAL and isinstance(data, tf.data.Dataset) and not tf.executing_eagerly():
+            endless = tf.equal(data.cardinality(), tf.data.INFINITE_CARDINALITY)
             tf.compat.v1.add_to_collection(_ENDLESS, endless)
-        return found
+        return data
 
     @functools.wraps(convert)
     def convert_eval_steps_to_hooks(self: Any, steps: int | None) -> Any:
-        found = convert(self, steps)
-        return [*found, _to_the_end_hook()] if steps is None else found
+        hooks = convert(self, steps)
+        return [*hooks, _to_the_end_hook()] if steps is None else hooks
 
     module.Estimator._call_input_fn = call_input_fn
     module.Estimator._convert_eval_steps_to_hooks = convert_eval_steps_to_hooks
@@ -69,21 +69,21 @@ def _to_the_end_hook() -> Any:
             self._others_may_end_it = any(type(hook).__module__.partition(".")[0] not in _KNOWN for hook in hooks)
 
         def _set_evals_completed_tensor(self, tensor: Any) -> None:
-            """As the hook that counts an evaluation's steps has it."""
+            """Do nothing; the hook that counts an evaluation's steps has this method."""
 
         def begin(self) -> None:
             self._endless = tf.compat.v1.get_collection(_ENDLESS)
             self._begun = time.monotonic()
-            self._due = FIRST_TOLD_SECS
+            self._due = FIRST_WARNING_SECS
 
         def after_create_session(self, session: Any, coord: Any) -> None:
             with contextlib.suppress(tf.errors.OpError):
                 if any(session.run(self._endless)) and not self._others_may_end_it:
                     raise InputError(
-                        "the evaluation reads its data to the end (steps=None), and they have none",
+                        "the evaluation reads its data to the end (steps=None), and the data is infinite",
                         code="data/endless",
-                        found="a dataset that is repeated for ever",
-                        hint="leave repeat() out of the evaluation's input_fn, or set EvalSpec(steps=...) (eval.steps "
+                        found="a dataset that repeats infinitely",
+                        hint="remove repeat() from the evaluation's input_fn, or set EvalSpec(steps=...) (eval.steps "
                         "in a job file)",
                     )
 
@@ -93,7 +93,7 @@ def _to_the_end_hook() -> Any:
             if seconds >= self._due:
                 self._due *= 2
                 logger.warning(
-                    "the evaluation has read %d batches in %.0f s, and reads its data to the end (steps=None)",
+                    "the evaluation has read %d batches in %.0f s, and continues to the end of its data (steps=None)",
                     *(self._batches, seconds),
                 )
 

@@ -1,16 +1,16 @@
-"""Strategies of a process that evaluates are over its own devices, whatever cluster it belongs to.
+"""Evaluation strategies use only the local devices of their process.
 
-An evaluator task may make MultiWorkerMirroredStrategy, as the program that every task runs does. TensorFlow takes the
-evaluator for one of the workers: with the evaluator outside the cluster of TF_CONFIG the strategy fails with
-`KeyError: 'evaluator'`, inside it the coordinator fails to copy it. An evaluator trains nothing and has no peers; its
-strategy is one over this process's own devices.
+An evaluator task may create MultiWorkerMirroredStrategy, since every task runs the same program. TensorFlow treats the
+evaluator as a worker: with the evaluator outside the cluster of TF_CONFIG the strategy fails with
+`KeyError: 'evaluator'`; inside it the coordinator fails to copy the strategy. An evaluator does not train and has no
+peers, so its strategy uses the devices of its process.
 
-A worker may make MirroredStrategy for its evaluations (`RunConfig(eval_distribute=)`), after the
-MultiWorkerMirroredStrategy that it trains with. That one has connected the process to its peers, and TensorFlow then
-counts their devices among the local ones: the process ends with a segmentation fault.
+A worker may create MirroredStrategy for its evaluations (`RunConfig(eval_distribute=)`), after the
+MultiWorkerMirroredStrategy of its training. The latter connects the process to its peers, and TensorFlow then lists
+their devices as local ones: the process crashes with a segmentation fault.
 
-Private use: `CollectiveAllReduceExtended._initialize_strategy`, which already knows how to set itself up for a single
-process; `mirrored_strategy.all_local_devices` and `device_util.resolve` (all the same from 2.15 to 2.21).
+Private use: `CollectiveAllReduceExtended._initialize_strategy`, which can set up a strategy for a single process;
+`mirrored_strategy.all_local_devices` and `device_util.resolve` (unchanged from 2.15 to 2.21).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import functools
 
 NAME = "evaluator-strategy"
 WHAT = (
-    "MultiWorkerMirroredStrategy made on an evaluator task, and MirroredStrategy made on a worker, are over the "
-    "devices of that process, and do not crash"
+    "MultiWorkerMirroredStrategy on an evaluator task, and MirroredStrategy on a worker, use the devices of that "
+    "process, and do not crash"
 )
 
 
@@ -38,19 +38,19 @@ def apply() -> None:
         original(self, cluster_resolver, devices)
 
     extended._initialize_strategy = initialize
-    _own_devices_alone()
+    _use_local_devices()
 
 
-def _own_devices_alone() -> None:
+def _use_local_devices() -> None:
     from tensorflow.python.distribute import device_util, mirrored_strategy
 
     original = mirrored_strategy.all_local_devices
 
     @functools.wraps(original)
     def all_local_devices(*args, **kwargs):
-        found = original(*args, **kwargs)
-        own = device_util.resolve("/device:CPU:0").rpartition("/")[0]
-        return [device for device in found if device.name.startswith(f"{own}/")] or found
+        devices = original(*args, **kwargs)
+        task = device_util.resolve("/device:CPU:0").rpartition("/")[0]
+        return [device for device in devices if device.name.startswith(f"{task}/")] or devices
 
     mirrored_strategy.all_local_devices = all_local_devices
 

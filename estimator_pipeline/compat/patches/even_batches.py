@@ -1,12 +1,11 @@
 """Evaluations on several replicas of one process count every record.
 
-Each step of a mirrored evaluation asks for a batch for each replica. Where the data end in the middle of such a round,
-TensorFlow's step fails as a whole, and whether the replicas that had a batch have counted it by then is a race: of 12
-evaluations of three batches on two replicas three have lost the last one (2.21, two cores). Batches of the last rounds
-are cut, so that every replica has one. What cannot be cut, for its size is fixed or it has fewer records than replicas,
-stays as it is, and so does everything where the rounds are whole.
+Each step of a mirrored evaluation needs a batch for each replica. If the data ends within a step, the whole step fails,
+and it is a race whether the replicas with a batch have already counted it: 3 of 12 evaluations of three batches on two
+replicas lost the last batch (2.21, two cores). Here the last batches are split so that every replica has one. Batches
+that cannot be split, with a static size or fewer records than replicas, are unchanged, as is data with enough batches.
 
-Private use: `Estimator._call_input_fn`, which every dataset of an Estimator comes by, with the context of its pipeline.
+Private use: `Estimator._call_input_fn`, which creates every dataset of an Estimator, with its InputContext.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from estimator_pipeline.utils.logger import logger
 
 NAME = "even-batches"
 WHAT = (
-    "an evaluation on several replicas of one process counts every record: the last batches are cut, so that each "
-    "replica has one; it lost some at times"
+    "an evaluation on several replicas of one process counts every record: the last batches are split, so that each "
+    "replica has one; before, it sometimes lost records"
 )
 
 
@@ -32,17 +31,17 @@ def apply() -> None:
 
     @functools.wraps(original)
     def call_input_fn(self: Any, input_fn: Any, mode: Any, input_context: Any = None) -> Any:
-        found = original(self, input_fn, mode, input_context)
-        if mode != tf.estimator.ModeKeys.EVAL or input_context is None or are_even(found):
-            return found
+        data = original(self, input_fn, mode, input_context)
+        if mode != tf.estimator.ModeKeys.EVAL or input_context is None or are_even(data):
+            return data
         replicas = input_context.num_replicas_in_sync
-        # Of a cluster each worker has a pipeline of its own, and all of them the same number of batches to make.
-        if replicas < 2 or input_context.num_input_pipelines != 1 or not isinstance(found, tf.data.Dataset):
-            return found
+        # In a cluster each worker has a separate pipeline, and all have the same number of batches.
+        if replicas < 2 or input_context.num_input_pipelines != 1 or not isinstance(data, tf.data.Dataset):
+            return data
         try:
-            return even_batches(found, replicas, strict=False)
+            return even_batches(data, replicas, strict=False)
         except (TypeError, ValueError, NotImplementedError) as error:
             logger.warning("evaluations on %d replicas may lose the last batch: %s", replicas, error)
-            return found
+            return data
 
     module.Estimator._call_input_fn = call_input_fn

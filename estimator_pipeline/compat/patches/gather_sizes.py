@@ -1,15 +1,15 @@
-"""What workers gather may have another size at each step.
+"""The size of an all-gather may differ between steps.
 
-The runtime keeps the shape with which a collective was first used under its instance key, and refuses another one:
-"Shape mismatch in the collective instance". In TensorFlow 2 each call of a function has new keys. In a session's graph
-a key is a constant, so a sparse gradient, whose rows are the different ids of a batch, ended training under
-MultiWorkerMirroredStrategy at the first step that had more or fewer of them: all canned Estimators with sparse or
-embedding columns, all embeddings of a last batch that is smaller.
+The runtime stores the shape of a collective at the first use of its instance key, and rejects a different one: "Shape
+mismatch in the collective instance". In TensorFlow 2 each call of a function has new keys. In a session's graph a key
+is a constant. A sparse gradient has a row for each distinct id of a batch, so training under
+MultiWorkerMirroredStrategy failed at the first step with a different number: for canned Estimators with sparse or
+embedding columns, and for embeddings with a smaller last batch.
 
-Here such a tensor is filled up to one of :data:`SIZES`, and each size has an instance key of its own. All replicas give
-a gather tensors of the same shape, so all take the same one. Keys that were new at each step would do as well, but the
-runtime never forgets one: memory would grow with each step. Neighbouring sizes differ by a quarter, so that an eighth
-more is sent, on average.
+Here such a tensor is padded to one of `SIZES`, and each size has a separate instance key. All replicas have tensors of
+the same shape in a gather, so all select the same size. New keys at each step would work too, but the runtime never
+frees a key, so memory would grow with each step. Consecutive sizes differ by a quarter, so on average an eighth more is
+sent.
 
 Private use: `CollectiveReplicaLauncher._all_gather`, `_use_unique_instance_key`, `_next_instance_key`;
 `collective_ops.all_gather_v2`.
@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 NAME = "gather-sizes"
-WHAT = "sparse gradients of MultiWorkerMirroredStrategy may have another number of rows at each step of a session"
+WHAT = "sparse gradients of MultiWorkerMirroredStrategy may have a different number of rows at each step"
 
 
 def _sizes() -> tuple[int, ...]:
@@ -62,10 +62,10 @@ def apply() -> None:
                 communication_hint=merged.implementation.value,
                 timeout=merged.timeout_seconds,
             )
-            own = tf.reshape(gathered, tf.stack([-1, size]))[:, :elements]
-            # Of each replica its rows, below those of the replica before it.
+            rows = tf.reshape(gathered, tf.stack([-1, size]))[:, :elements]
+            # The rows of all replicas, concatenated in their order.
             shape = tf.shape(input_tensor)
             every = tf.concat([shape[:1] * self._group_size, shape[1:]], axis=0)
-            return tf.ensure_shape(tf.reshape(own, every), [None, *input_tensor.shape[1:]])
+            return tf.ensure_shape(tf.reshape(rows, every), [None, *input_tensor.shape[1:]])
 
     launcher._all_gather = all_gather

@@ -1,14 +1,13 @@
-"""All gradients of an Estimator's step travel between workers together.
+"""All dense gradients of an Estimator's step are exchanged in one collective.
 
-MultiWorkerMirroredStrategy packs a step's dense gradients into one collective, where each of them is known to lie on
-the device of its variable. Of gradients by `tf.gradients`, or by `minimize(colocate_gradients_with_ops=True)`, that is
-not known in a session's graph: some are placed beside the read of a variable, and their own device is the empty
-string. TensorFlow 2 takes that for another device, warns that an "efficient batch_reduce is not supported", and sends
-each gradient by itself. Such a gradient is put on the device of its replica here, which is where it is in any case,
-and TensorFlow packs all.
+MultiWorkerMirroredStrategy packs a step's dense gradients into one collective if each is on the device of its variable.
+For gradients of `tf.gradients` or `minimize(colocate_gradients_with_ops=True)` this is unknown in a session's graph:
+some are colocated with the read of a variable, and their device is the empty string. TensorFlow 2 treats that as a
+different device, warns that an "efficient batch_reduce is not supported", and sends each gradient separately. Here such
+a gradient is placed on the device of its replica, where it is in any case, and TensorFlow packs all.
 
-What two workers sum is the same to the bit. With more, TensorFlow's ring adds an element in an order that follows from
-its place in what is sent, so the last bits may be others, as between Keras and an Estimator.
+The sum over two workers is bit-identical. With more, the order in which TensorFlow's ring adds an element depends on
+its position in the packed tensor, so the last bits may differ, as between Keras and an Estimator.
 
 Private use: `CollectiveAllReduce.batch_reduce_implementation`, its `_devices`, `values.PerReplica`.
 """
@@ -19,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 NAME = "gradient-packs"
-WHAT = "all dense gradients of an Estimator's step go to the other workers in one collective, not each in its own"
+WHAT = "all dense gradients of an Estimator's step are sent in one collective, instead of one for each"
 
 
 def apply() -> None:
@@ -39,18 +38,18 @@ def apply() -> None:
 
 
 def _on_devices(tf: Any, value: Any, devices: Sequence[str]) -> Any:
-    """The value with what has no device of its own on that of its replica."""
+    """Place components without a device on the device of their replica."""
     from tensorflow.python.distribute import values
 
     if not isinstance(value, values.PerReplica) or len(value.values) != len(devices):
         return value
-    if all(one.device for one in value.values):
+    if all(component.device for component in value.values):
         return value
     placed = []
-    for one, device in zip(value.values, devices, strict=True):
-        if one.device:
-            placed.append(one)
+    for component, device in zip(value.values, devices, strict=True):
+        if component.device:
+            placed.append(component)
             continue
         with tf.device(device):
-            placed.append(tf.nest.map_structure(tf.identity, one, expand_composites=True))
+            placed.append(tf.nest.map_structure(tf.identity, component, expand_composites=True))
     return values.PerReplica(placed)

@@ -1,11 +1,11 @@
 """`graph.pbtxt` is written in a tenth of the time.
 
-Each training of an Estimator begins with it: the chief writes its graph as text, by protobuf's printer in Python, which
-takes a second for 15 MB. `str(message)` is text of the same format, by protobuf's own code in C, and parses to the same
-message; TensorFlow writes `saved_model.pbtxt` by it. The text is not the same in each letter: attributes of a node are
-in another order, always the same one, and numbers are as short as C prints them.
+At the start of an Estimator's training the chief writes its graph as text with protobuf's Python printer, which takes a
+second for 15 MB. `str(message)` produces the same format with protobuf's C code, and parses to the same message;
+TensorFlow writes `saved_model.pbtxt` in this way. The text is not identical: the attributes of a node are in a
+different, fixed order, and numbers are in the short form of C.
 
-Private use: `graph_io.text_format`, by which `tf.io.write_graph` prints, and with it the hooks and `export_meta_graph`.
+Private use: `graph_io.text_format`, with which `tf.io.write_graph`, the hooks and `export_meta_graph` print.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 NAME = "graph-text"
-WHAT = "graph.pbtxt, which each training begins with, is written in a tenth of the time"
+WHAT = "graph.pbtxt, which is written at the start of each training, takes a tenth of the time"
 
 
 def apply() -> None:
@@ -23,7 +23,7 @@ def apply() -> None:
     from google.protobuf.internal import api_implementation
     from tensorflow.python.framework import graph_io
 
-    # In the other implementations `str(message)` is that printer itself, or has not been tried.
+    # In other implementations `str(message)` is the Python printer, or is untested.
     if api_implementation.Type() == "upb":
         printer = types.SimpleNamespace(**vars(text_format))
         printer.MessageToString = in_c(text_format.MessageToString)
@@ -31,13 +31,13 @@ def apply() -> None:
 
 
 def in_c(original: Callable[..., str]) -> Callable[..., str]:
-    """`MessageToString` by protobuf's code in C."""
+    """Return a `MessageToString` that uses protobuf's C code."""
 
     def message_to_string(message: Any, **options: Any) -> str:
         try:
             return str(message)
         except UnicodeDecodeError:
-            # Up to protobuf 4 what is a letter follows the locale; in one of Latin-1 it is bytes that are no UTF-8.
+            # Up to protobuf 4 printable characters depend on the locale; in Latin-1 they may be invalid UTF-8.
             return original(message, **options)
 
     return message_to_string

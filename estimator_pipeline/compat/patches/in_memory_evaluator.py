@@ -1,12 +1,12 @@
 """InMemoryEvaluatorHook evaluates inputs that Python functions feed (`numpy_input_fn`, `pandas_input_fn`) each time.
 
-The hook builds the evaluation's graph once, and opens a session of it for each evaluation. The place in the data of
-such an input is kept by Python objects, which only the input function makes anew: from the second evaluation on there
-was not a single batch, and each metric was 0.0 (tensorflow/tensorflow#21590). Here that graph is built for each
-evaluation, as `Estimator.evaluate` does.
+The hook builds the evaluation's graph once, and opens a session for each evaluation. Python objects hold the position
+in the data of such an input, and only a call of the input function resets it: from the second evaluation on there was
+no batch, and each metric was 0.0 (tensorflow/tensorflow#21590). Here the graph is built for each evaluation, as in
+`Estimator.evaluate`.
 
 Private use: `InMemoryEvaluatorHook._evaluate` and the attributes that its `begin` sets; `_FeedingQueueRunner` of the
-estimator package, which is what feeds.
+estimator package, which feeds the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def apply() -> None:
     @functools.wraps(original)
     def evaluate(self: Any, train_session: Any) -> None:
         if getattr(self, "_evaluated_graph", None) is self._graph and _is_fed(self._graph):
-            _build_anew(self)
+            _rebuild(self)
         self._evaluated_graph = self._graph
         original(self, train_session)
 
@@ -44,8 +44,8 @@ def _is_fed(graph: Any) -> bool:
     return any(isinstance(runner, feeding_queue_runner._FeedingQueueRunner) for runner in runners)
 
 
-def _build_anew(hook: Any) -> None:
-    """What the hook does when training begins, but for its counting of steps."""
+def _rebuild(hook: Any) -> None:
+    """Build the evaluation's graph like at the start of training, without resetting the step count."""
     import tensorflow as tf
 
     timer, count = hook._timer, hook._iter_count

@@ -1,21 +1,20 @@
-"""A worker of a parameter-server cluster trains when the chief's `Scaffold(init_fn=)` has run, and not before.
+"""A worker of a parameter-server cluster trains only after the chief's `Scaffold(init_fn=)` has run.
 
-The chief initializes the variables and then calls `init_fn`, which fills them, say from a pre-trained checkpoint. A
-worker takes the model for ready as soon as the variables are initialized: in the time between it trains on what the
-initializers left, and `init_fn` overwrites what it has added. That was always so, and rare as long as a worker looked
-for the model every 30 s.
+The chief initializes the variables and then calls `init_fn`, which sets them, for example from a pre-trained
+checkpoint. A worker considers the model ready as soon as the variables are initialized. Before `init_fn` has run, it
+trains on the initial values, and `init_fn` overwrites its updates. This was rare as long as a worker polled every 30 s.
 
-So a chief with an `init_fn` says on parameter server 0 that it prepares the model before it initializes the first
-variable, and says so again when it has done. A worker that has found the model ready looks for that word, and waits
-while the chief prepares. A word that is not there keeps nobody waiting: most programs have no `init_fn`, and a worker
-need not know whether its chief has one. The parameter server keeps the word for a worker that is started again; one
-that is started again itself has lost it with the variables, and the chief, which fills them again, says it anew.
+So a chief with an `init_fn` sets a status on parameter server 0: "preparing" before it initializes the first variable,
+and "prepared" afterwards. A worker that finds the model ready reads the status, and waits while the chief prepares.
+Without a status it does not wait: most programs have no `init_fn`, and a worker does not know whether its chief has
+one. The parameter server keeps the status for restarted workers. A restarted parameter server loses it with the
+variables, and the chief, which sets them again, sets it again.
 
-It is the session manager that does this, for Estimators as for programs with a `MonitoredTrainingSession` or a
-`Supervisor` of their own. The word has a graph and a session of its own: the program's graph may be final by then.
+The session manager is patched, so this applies to Estimators, `MonitoredTrainingSession` and `Supervisor`. The status
+has a separate graph and session, since the program's graph may be finalized.
 
-Private use: `tensorflow.python.training.session_manager` (its class is public, but not as what sessions use), and
-`SessionManager._graph`, the same from 2.15 to 2.21.
+Private use: `tensorflow.python.training.session_manager` (the class is public, but not the attribute that sessions
+use), and `SessionManager._graph`, unchanged from 2.15 to 2.21.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from estimator_pipeline.utils.logger import logger
 
 NAME = "init-fn"
 WHAT = (
-    "a worker of a parameter-server cluster trains when the chief's Scaffold(init_fn=) has run; it trained on "
-    "variables that were not filled yet"
+    "a worker of a parameter-server cluster trains only after the chief's Scaffold(init_fn=) has run; before, it "
+    "trained on variables that were not set yet"
 )
 
 POLL_SECS = 0.5
 _VARIABLE = "estimator_pipeline_prepared"
-_UNSAID, _PREPARING, _PREPARED = 0, 1, 2
+_UNKNOWN, _PREPARING, _PREPARED = 0, 1, 2
 
 
 def apply() -> None:
@@ -48,30 +47,30 @@ def apply() -> None:
 
     @functools.wraps(prepare)
     def prepare_session(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(self, *args, **kwargs).arguments
-        if given.get("init_fn") is None or not _is_served(self, given["master"]):
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        if arguments.get("init_fn") is None or not _is_served(self, arguments["master"]):
             return prepare(self, *args, **kwargs)
-        word = _Word(given["master"], given.get("config"))
-        word.say(_PREPARING)
+        status = _PreparationStatus(arguments["master"], arguments.get("config"))
+        status.set(_PREPARING)
         session = prepare(self, *args, **kwargs)
-        word.say(_PREPARED)
+        status.set(_PREPARED)
         return session
 
     @functools.wraps(wait)
     def wait_for_session(self: Any, master: str, config: Any = None, max_wait_secs: float | None = math.inf) -> Any:
         if not _is_served(self, master):
             return wait(self, master, config, max_wait_secs)
-        word = _Word(master, config)
+        status = _PreparationStatus(master, config)
         deadline = time.monotonic() + (math.inf if max_wait_secs is None else max_wait_secs)
-        heard = word.read()
+        heard = status.read()
         while True:
             session = wait(self, master, config, deadline - time.monotonic())
-            before, heard = heard, word.read()
+            before, heard = heard, status.read()
             if heard == before != _PREPARING:
                 return session
-            # Local variables may have been initialized from what was not filled yet.
+            # Local variables may have been initialized from variables that were not set yet.
             session.close()
-            heard = word.after_preparing(heard, deadline)
+            heard = status.wait_until_prepared(heard, deadline)
 
     manager.prepare_session, manager.wait_for_session = prepare_session, wait_for_session
 
@@ -86,12 +85,12 @@ def _is_served(manager: Any, master: str) -> bool:
     return any(tf.DeviceSpec.from_string(variable.device or "").job == "ps" for variable in variables)
 
 
-class _Word:
-    """What the chief has said of the model, on parameter server 0.
+class _PreparationStatus:
+    """The chief's status of the model, on parameter server 0.
 
     Args:
-        master: the target of the sessions.
-        config: their `ConfigProto`, or None.
+        master: The target of the sessions.
+        config: Their `ConfigProto`, or None.
     """
 
     def __init__(self, master: str, config: Any) -> None:
@@ -101,9 +100,9 @@ class _Word:
         self._master, self._config = master, config
         with tf.Graph().as_default() as self._graph, tf.device("/job:ps/task:0/device:CPU:0"):
             variable = raw.VarHandleOp(dtype=tf.int32, shape=[], shared_name=_VARIABLE)
-            self._said = raw.VarIsInitializedOp(resource=variable)
+            self._is_set = raw.VarIsInitializedOp(resource=variable)
             self._read = raw.ReadVariableOp(resource=variable, dtype=tf.int32)
-            self._say = {
+            self._assign = {
                 value: raw.AssignVariableOp(resource=variable, value=tf.constant(value, tf.int32))
                 for value in (_PREPARING, _PREPARED)
             }
@@ -113,33 +112,33 @@ class _Word:
 
         return tf.compat.v1.Session(self._master, graph=self._graph, config=self._config)
 
-    def say(self, value: int) -> None:
-        """Says it to all workers, until something else is said. For the chief."""
+    def set(self, value: int) -> None:
+        """Set the status; for the chief."""
         with self._session() as session:
-            session.run(self._say[value])
+            session.run(self._assign[value])
 
     def read(self) -> int:
-        """What was said last."""
+        """Return the status."""
         with self._session() as session:
-            return int(session.run(self._read)) if session.run(self._said) else _UNSAID
+            return int(session.run(self._read)) if session.run(self._is_set) else _UNKNOWN
 
-    def after_preparing(self, heard: int, deadline: float) -> int:
-        """What is said when the chief prepares the model no longer.
+    def wait_until_prepared(self, heard: int, deadline: float) -> int:
+        """Wait until the chief has prepared the model, and return the new status.
 
         Args:
-            heard: what was said last.
-            deadline: of :func:`time.monotonic`.
+            heard: The last known status.
+            deadline: A time of `time.monotonic`.
 
         Raises:
-            tf.errors.DeadlineExceededError: the chief still prepares it then.
+            tf.errors.DeadlineExceededError: The chief still prepares the model at the deadline.
         """
         import tensorflow as tf
 
         if heard == _PREPARING:
-            logger.info("the chief's init_fn fills the variables: this task trains when it has")
+            logger.info("the chief's init_fn sets the variables: this task waits until it has completed")
         while heard == _PREPARING:
             if time.monotonic() > deadline:
-                raise tf.errors.DeadlineExceededError(None, None, "the chief's init_fn has not come to its end in time")
+                raise tf.errors.DeadlineExceededError(None, None, "the chief's init_fn has not completed in time")
             time.sleep(POLL_SECS)
             heard = self.read()
         return heard

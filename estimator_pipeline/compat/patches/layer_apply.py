@@ -1,9 +1,9 @@
-"""`layer.apply(x)` calls a Keras layer, as it did until TensorFlow 2.
+"""`layer.apply(x)` calls a Keras layer, as in TensorFlow 1.
 
-Programs of TensorFlow 1 have `tf.keras.layers.Conv2D(8, 3).apply(x)`, which Keras has dropped: `AttributeError:
-'Conv2D' object has no attribute 'apply'`. The layers of `tf.compat.v1.layers` have the method still.
+TensorFlow 1 programs use `tf.keras.layers.Conv2D(8, 3).apply(x)`, which Keras has removed: `AttributeError: 'Conv2D'
+object has no attribute 'apply'`. The layers of `tf.compat.v1.layers` still have the method.
 
-Private use: none; `Layer` is a public class of either Keras 2.
+Private use: none; `Layer` is a public class.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 NAME = "layer-apply"
-WHAT = "layers of Keras have apply(), which calls them, as they had in TensorFlow 1"
+WHAT = "Keras layers have apply(), which calls them, as in TensorFlow 1"
 
 
 def apply() -> None:
@@ -23,5 +23,5 @@ def apply() -> None:
 
 
 def _apply(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls the layer."""
+    """Call the layer."""
     return self(inputs, *args, **kwargs)

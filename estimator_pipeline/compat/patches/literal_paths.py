@@ -1,17 +1,16 @@
-r"""A path with `[`, `*`, `?` or a backslash is the path that it is, not a pattern.
+r"""Paths with `[`, `*`, `?` or a backslash are paths, not glob patterns.
 
-TensorFlow looks for a checkpoint by matching its path as a pattern. A run's folder `lr=0.1,units=[8,4]` matches
-nothing: the training writes its checkpoints, "no checkpoint" is found by the evaluation and by the next start, and old
-ones are never removed (tensorflow#35489). The Estimator's early stopping finds no evaluation there either.
+TensorFlow finds a checkpoint by matching its path as a pattern. A run's folder `lr=0.1,units=[8,4]` matches nothing:
+the training writes checkpoints, the evaluation and the next start find none, and old ones are never removed
+(tensorflow#35489). The Estimator's early stopping finds no evaluation there either.
 
-Python's part can be told apart from the pattern. TensorFlow's C++ cannot: the kernel of `RestoreV2` and the reader of
-checkpoints match the path as a pattern first, and then open the same path as it stands. So both are given the folder
-by another name, a link in the folder for temporary files. Its name follows from the path alone: all processes of a
-user on a machine share it, and at most one is left for each such folder. What is written is written by its own name.
+The Python code could escape the pattern, but TensorFlow's C++ code could not: the kernel of `RestoreV2` and the
+checkpoint reader match the path as a pattern first, and then open the same path literally. So both get a symbolic link
+to the folder, in the folder for temporary files. Its name depends only on the path: all processes of a user on a
+machine share it, and at most one link per folder remains. Files are written by their original path.
 
 Private use: `checkpoint_management.file_io`, `NewCheckpointReader`, `Saver.restore`, `TrackableSaver.restore` and
-`io_ops.restore_v2`, through which every checkpoint is looked for and read; the estimator package's
-`early_stopping._summaries`.
+`io_ops.restore_v2`, which find and read every checkpoint; the estimator package's `early_stopping._summaries`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from estimator_pipeline.utils.logger import logger
 NAME = "literal-paths"
 WHAT = "checkpoints and evaluations are found in a folder whose path has [, *, ? or a backslash"
 
-_PATTERN = re.compile(r"[\[*?\\]")  # what TensorFlow's file systems take for the beginning of a pattern
+_PATTERN = re.compile(r"[\[*?\\]")  # characters that TensorFlow's file systems treat as the start of a pattern
 
 
 def apply() -> None:
@@ -43,14 +42,14 @@ def apply() -> None:
 
 
 def of_tensorflow() -> None:
-    """The part that needs no tf.estimator: a process with Keras 3 has it as well."""
+    """Apply the part without tf.estimator, which processes with Keras 3 use too."""
     from tensorflow.python.checkpoint import checkpoint, checkpoint_management
     from tensorflow.python.lib.io import file_io
     from tensorflow.python.ops import io_ops
     from tensorflow.python.training import py_checkpoint_reader, saver
 
     class Files:
-        """`file_io`, for the module that looks for checkpoints and removes old ones."""
+        """`file_io` for the module that finds checkpoints and removes old ones."""
 
         get_matching_files = staticmethod(_by_link(file_io.get_matching_files, 0))
 
@@ -62,12 +61,12 @@ def of_tensorflow() -> None:
     replacing.everywhere(reader, _by_link(reader, 0))
     saver.Saver.restore = _by_link(saver.Saver.restore, 2)
     checkpoint.TrackableSaver.restore = _by_link(checkpoint.TrackableSaver.restore, 1)
-    # Of `init_from_checkpoint`, and with it of a warm start: a constant of the graph.
+    # For `init_from_checkpoint` and warm starts, where the path is a constant of the graph.
     io_ops.restore_v2 = _by_link(io_ops.restore_v2, 0)
 
 
 def _by_link(original: Callable[..., Any], position: int, name: Callable[[Any], Any] | None = None) -> Any:
-    """`original` with another name for the path, its argument at this position."""
+    """Wrap `original` so that the path, its argument at `position`, is replaced by a link."""
     name = name or file
     parameters = list(_parameters(original))
 
@@ -89,7 +88,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def file(path: Any) -> Any:
-    """A name for a file, or the prefix of some, whose folder's path has nothing of a pattern; else `path` as it is."""
+    """Return a path of a file or file prefix through a link, if its folder looks like a pattern."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return path
     above, name = os.path.split(os.fsdecode(path))
@@ -98,7 +97,7 @@ def file(path: Any) -> Any:
 
 
 def folder(path: Any) -> Any:
-    """A name for a folder that has nothing of a pattern; `path` as it is where it has none, or is not there."""
+    """Return a link to a folder whose path looks like a pattern; other or missing folders are returned as they are."""
     text = os.fsdecode(path)
     if _PATTERN.search(text) is None or "://" in text or not os.path.isdir(text):
         return path
@@ -113,15 +112,16 @@ def _link(path: str) -> str:
         link = os.path.join(links, hashlib.sha256(os.fsencode(path)).hexdigest()[:16])
         with contextlib.suppress(FileExistsError):
             os.symlink(path, link)
-            logger.info("TensorFlow takes %s for a pattern, and reads it by the name %s", path, link)
-        problem = "" if os.readlink(link) == path and os.lstat(links).st_uid == os.getuid() else f"{link} is another's"
+            logger.info("TensorFlow treats %s as a pattern; it is read by the link %s", path, link)
+        valid = os.readlink(link) == path and os.lstat(links).st_uid == os.getuid()
+        problem = "" if valid else f"{link} belongs to a different user or path"
     except OSError as error:
         problem = str(error)
     if problem or _PATTERN.search(link):
         raise CompatError(
-            f"TensorFlow takes the path {path} for a pattern, and a link to it cannot be made",
+            f"TensorFlow treats the path {path} as a pattern, and a link to it cannot be created",
             code="file/unwritable",
             found=problem or f"the folder for temporary files is {links}",
-            hint="name the folder without [ ] * ? and \\, or set TMPDIR to a folder that can be written",
+            hint="use a folder without [ ] * ? and \\ in its path, or set TMPDIR to a writable folder",
         )
     return link

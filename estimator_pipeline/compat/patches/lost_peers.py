@@ -1,19 +1,19 @@
-"""A training task whose peer has died ends, with a message, within a stated time.
+"""A training task whose peer has died exits with a message within a timeout.
 
-In tf.estimator it waits for ever: it takes the loss of its peer for a preemption, makes a new session, restores the
-checkpoint, and then waits at "Running local_init_op" for somebody who is not there. Here
+In tf.estimator it hangs: it treats the loss of the peer as a preemption, creates a new session, restores the
+checkpoint, and then waits at "Running local_init_op" for the missing task. Here
 
-* under MultiWorkerMirroredStrategy, whose lost peers can never join again, the error ends training at once, and names
-  the task that is gone;
-* where TensorFlow itself does not notice, a thread tries the ports of those tasks without which training cannot go on:
-  under MultiWorkerMirroredStrategy all others, in a parameter-server cluster the parameter servers and the chief. One
-  that answered and then is silent for 60 s (ESTIMATOR_PIPELINE_PEER_SECS), while no step is finished, is lost. The
-  thread says so and ends the process, as nothing else can end a call into TensorFlow that waits.
+* under MultiWorkerMirroredStrategy, whose lost peers cannot rejoin, the error stops training immediately and names the
+  lost task;
+* if TensorFlow does not detect the loss, a thread connects to the ports of the tasks that training needs: under
+  MultiWorkerMirroredStrategy all others, in a parameter-server cluster the parameter servers and the chief. A task that
+  answered once and then does not answer for 60 s (ESTIMATOR_PIPELINE_PEER_SECS), while no step completes, is lost. The
+  thread reports it and terminates the process, since a blocking call into TensorFlow cannot be interrupted.
 
-A parameter server or a chief that its scheduler starts again within that time is found again, as ever.
+A parameter server or chief that its scheduler restarts within that time is found again.
 
-Private use: `monitored_session._PREEMPTION_ERRORS` (what a session takes for a preemption; the same from 2.15 to
-2.21).
+Private use: `monitored_session._PREEMPTION_ERRORS` (the errors that a session treats as a preemption; unchanged from
+2.15 to 2.21).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from estimator_pipeline.utils.logger import logger
 
 NAME = "lost-peers"
 WHAT = (
-    "a training task whose peer has died ends with a message, at once or after 60 s of silence "
-    "(ESTIMATOR_PIPELINE_PEER_SECS), and does not wait for ever"
+    "a training task whose peer has died exits with a message, immediately or after 60 s without an answer "
+    "(ESTIMATOR_PIPELINE_PEER_SECS), instead of hanging"
 )
 
-# After an error that a lost peer may be the reason of: how long its port may take to show it.
+# After an error that a lost peer may have caused: how long to wait for its port to close.
 ERROR_GRACE_SECS = 10.0
-# A peer's port closes before its process has ended. Who watches all of them should see the one that failed end first.
+# A peer's port closes before its process exits. The launcher should see the failed task exit first.
 CULPRIT_FIRST_SECS = 3.0
-# After the last step: the chief may write a checkpoint for long, while the others have ended rightly.
+# After the last step: the chief may write a checkpoint for long, while the others have exited normally.
 LAST_STEP_GRACE_SECS = 1800.0
 EXIT_CODE = 1
 
-# Called with the message just before the process is ended, in the watching thread.
+# Called with the message just before the process is terminated, in the watching thread.
 before_exit: list[Callable[[str], None]] = []
 
 
@@ -57,55 +57,55 @@ def apply() -> None:
 
 @contextlib.contextmanager
 def _watched(estimator: Any, hooks: list[Any]) -> Iterator[None]:
-    own, peers, synchronous = needed_peers(estimator)
+    task, peers, synchronous = needed_peers(estimator)
     if not peers:
         yield
         return
     progress = _progress_hook()
     hooks.insert(0, progress)
-    with watching(own, peers, progress), _no_new_session() if synchronous else contextlib.nullcontext():
+    with watching(task, peers, progress), _no_new_session() if synchronous else contextlib.nullcontext():
         yield
 
 
 @contextlib.contextmanager
-def watching(own: str, peers: dict[str, str], progress: Any) -> Iterator[None]:
-    """In the block, a lost peer ends this task: its error is told as what it is, and its silence ends the process.
+def watching(task: str, peers: dict[str, str], progress: Any) -> Iterator[None]:
+    """Stop this task in the block when a peer is lost, by a clear error or by terminating the process.
 
     Args:
-        own: this task's name.
-        peers: the tasks it cannot train without: name -> address.
-        progress: how training comes on: `begun`, whether all peers have answered once, `finished`, the number of
-            steps, and `ended`, whether it has left the last.
+        task: This task's name.
+        peers: The tasks that training needs: name -> address.
+        progress: The progress of training: `begun`, whether all peers have answered once; `finished`, the number of
+            steps; `ended`, whether the last step is complete.
 
     Raises:
-        TaskFailedError: TensorFlow raised an error, and a peer is gone.
+        TaskFailedError: TensorFlow raised an error, and a peer is lost.
     """
     import tensorflow as tf
 
-    watch = _WatchThread(own, peers, progress)
+    watch = _WatchThread(task, peers, progress)
     watch.start()
     try:
         yield
     except (tf.errors.OpError, RuntimeError) as error:
         if isinstance(error, tf.compat.v1.train.NanLossDuringTrainingError):
-            raise  # no peer's fault
+            raise  # not caused by a peer
         lost = _gone(watch.watches)
         if lost is None:
             raise
         time.sleep(CULPRIT_FIRST_SECS)
-        told = TaskFailedError(
-            f"{own} cannot train on: {lost[0]} at {lost[1]} is gone ({type(error).__name__})",
+        failure = TaskFailedError(
+            f"{task} cannot continue: {lost[0]} at {lost[1]} is gone ({type(error).__name__})",
             code="cluster/peer-lost",
-            hint=f"see the log of {lost[0]}; start the job again to go on from its last checkpoint",
+            hint=f"see the log of {lost[0]}; restart the job to resume from its last checkpoint",
         )
-        told.caused_by = lost[0]
-        raise told from error
+        failure.caused_by = lost[0]
+        raise failure from error
     finally:
         watch.stop()
 
 
 def needed_peers(estimator: Any) -> tuple[str, dict[str, str], bool]:
-    """This task's name, the tasks it cannot train without (name -> address), and whether training is synchronous."""
+    """Return this task's name, the tasks that training needs (name -> address), and whether it is synchronous."""
     from tensorflow.python.distribute import collective_all_reduce_strategy
 
     from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
@@ -113,7 +113,7 @@ def needed_peers(estimator: Any) -> tuple[str, dict[str, str], bool]:
     task = coordinator.training_task(estimator._config)
     if task is None:
         return "", {}, False
-    jobs, own, _ = task
+    jobs, this_task, _ = task
     strategy = estimator._train_distribution
     synchronous = isinstance(
         strategy,
@@ -124,19 +124,19 @@ def needed_peers(estimator: Any) -> tuple[str, dict[str, str], bool]:
     )
     wanted = ("chief", "master", "worker") if synchronous else ("chief", "master", "ps")
     return (
-        f"{own[0]}:{own[1]}",
+        f"{this_task[0]}:{this_task[1]}",
         {
             f"{job}:{index}": address
             for job in wanted
             for index, address in enumerate(jobs.get(job, ()))
-            if (job, index) != own
+            if (job, index) != this_task
         },
         synchronous,
     )
 
 
 def _progress_hook() -> Any:
-    """A hook that knows when the session stands, how many steps were finished, and when the last one was left."""
+    """Return a hook that records when the session exists, the completed steps, and the end of training."""
     import tensorflow as tf
 
     class Progress(tf.compat.v1.train.SessionRunHook):
@@ -144,7 +144,7 @@ def _progress_hook() -> Any:
             self.begun, self.finished, self.ended = False, 0, False
 
         def after_create_session(self, session, coord):
-            # No session without all of them. A peer may go before the first step is finished, or its port was tried.
+            # The session needs all peers. A peer may exit before the first step completes or its port is checked.
             self.begun = True
 
         def steps_passed(self, count: int) -> None:
@@ -161,7 +161,7 @@ def _progress_hook() -> Any:
 
 @contextlib.contextmanager
 def _no_new_session() -> Iterator[None]:
-    """In the block, a session that loses a peer raises, and is not made anew."""
+    """Let a session that loses a peer raise an error in the block, instead of being recreated."""
     from tensorflow.python.training import monitored_session
 
     before = monitored_session._PREEMPTION_ERRORS
@@ -173,7 +173,7 @@ def _no_new_session() -> Iterator[None]:
 
 
 def _gone(watches: list[PeerWatch]) -> tuple[str, str] | None:
-    """The first peer that does not answer, given it a moment: an error may come before the port is closed."""
+    """Return the first peer that does not answer; waits a little, as an error may come before the port closes."""
     deadline = time.monotonic() + ERROR_GRACE_SECS
     while True:
         for watch in watches:
@@ -185,16 +185,16 @@ def _gone(watches: list[PeerWatch]) -> tuple[str, str] | None:
 
 
 class _WatchThread(threading.Thread):
-    """Ends this process when a peer is lost and no step is finished any more."""
+    """Terminates this process when a peer is lost and no step completes."""
 
-    def __init__(self, own: str, peers: dict[str, str], progress: Any) -> None:
+    def __init__(self, task: str, peers: dict[str, str], progress: Any) -> None:
         super().__init__(name="estimator_pipeline-lost-peers", daemon=True)
-        self.own, self.progress = own, progress
+        self.task, self.progress = task, progress
         self.grace = grace_secs()
         self.watches = [PeerWatch(peer, address, grace=self.grace) for peer, address in peers.items()]
         self._stopped = threading.Event()
         self._begun, self._finished, self._since = False, 0, time.monotonic()
-        self._calls = missing_peers.roll_call(own, peers)
+        self._calls = missing_peers.roll_call(task, peers)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -209,27 +209,27 @@ class _WatchThread(threading.Thread):
 
     def _lost(self) -> WaitError | None:
         now = time.monotonic()
-        # Read once: the training thread goes on.
+        # Read once, since the training thread changes them.
         begun, finished = self.progress.begun, self.progress.finished
         if (begun, finished) != (self._begun, self._finished):
             self._begun, self._finished, self._since = begun, finished, now
             for watch in self.watches:
-                # It has answered TensorFlow, even if it went before its port was ever tried here.
+                # It has answered TensorFlow, even if it exited before its port was checked here.
                 watch.met()
         lost: tuple[float, WaitError] | None = None
         for watch in self.watches:
             try:
                 watch.check("the next step")
             except WaitError as error:
-                standing, silent = now - self._since, watch.silent_secs
+                idle, silent = now - self._since, watch.silent_secs
                 needed = LAST_STEP_GRACE_SECS if self.progress.ended else self.grace
-                # Of several the one that went first: the others may have ended because of it.
-                if standing > needed and silent > needed and (lost is None or silent > lost[0]):
+                # If several are lost, report the first one: the others may have exited because of it.
+                if idle > needed and silent > needed and (lost is None or silent > lost[0]):
                     lost = (silent, error)
         return None if lost is None else lost[1]
 
     def _missing(self) -> WaitError | None:
-        """Says who has not come yet, before the session stands; the error once that has taken too long."""
+        """Log which tasks are missing before the session exists; return an error after the timeout."""
         if self.progress.begun or all(watch.seen for watch in self.watches) or not self._calls.due:
             return None
         try:
@@ -237,17 +237,17 @@ class _WatchThread(threading.Thread):
         except WaitError as error:
             return error
         if line is not None and not self.progress.begun:
-            # What the engine's tasks warn of, they tell the launcher by themselves.
+            # The engine's tasks report their warnings to the launcher.
             logger.warning("%s", line)
         return None
 
     def _end_process(self, error: WaitError) -> None:
-        message = f"{self.own} ends: {error}"
+        message = f"{self.task} stops: {error}"
         for call in before_exit:
             with contextlib.suppress(Exception):
                 call(message)
-        TaskEvents(os.environ, self.own).ended(error, status="failed", caused_by=error.caused_by)
+        TaskEvents(os.environ, self.task).ended(error, status="failed", caused_by=error.caused_by)
         print(message, file=sys.stderr, flush=True)
         sys.stdout.flush()
-        # The main thread is inside TensorFlow, and no exception reaches it there.
+        # The main thread is inside TensorFlow, where an exception cannot reach it.
         os._exit(EXIT_CODE)

@@ -1,9 +1,8 @@
-"""MirroredStrategy over logical CPUs trains and evaluates under an Estimator.
+"""MirroredStrategy with logical CPUs trains and evaluates under an Estimator.
 
-Made in eager mode, it chooses ring collectives between the CPU's devices; run by an Estimator's session these wait
-for each other for ever. And the session does not know of more than one CPU. For the time of a training or an
-evaluation the reduction goes to one device, and the session is told the number of CPUs; the strategy is otherwise
-the program's own, and Keras code that shares it finds it as it was.
+Created in eager mode, it selects ring collectives between the CPU's devices, which deadlock in an Estimator's session.
+The session also has only one CPU. During a training or an evaluation the reduction uses one device, and the session
+config has the number of CPUs. Otherwise the program's strategy is unchanged, also for Keras code that shares it.
 
 Private use: `_cross_device_ops` of the strategy's `extended`, `Estimator._session_config`.
 """
@@ -17,7 +16,7 @@ from typing import Any
 from estimator_pipeline.compat.internals import estimator_wrapping as around
 
 NAME = "mirrored-cpu"
-WHAT = "MirroredStrategy over several logical CPUs trains and evaluates, and does not wait for ever"
+WHAT = "MirroredStrategy with several logical CPUs trains and evaluates, instead of hanging"
 
 
 def apply() -> None:
@@ -37,13 +36,13 @@ def _one_device(estimator: Any, strategy: Any) -> Iterator[None]:
         return
     extended, config = strategy.extended, estimator._session_config
     before = extended._cross_device_ops
-    told = tf.compat.v1.ConfigProto()
+    changed = tf.compat.v1.ConfigProto()
     if config is not None:
-        told.CopyFrom(config)
-    told.device_count["CPU"] = max(len(devices), told.device_count["CPU"])
+        changed.CopyFrom(config)
+    changed.device_count["CPU"] = max(len(devices), changed.device_count["CPU"])
     if not isinstance(before, tf.distribute.ReductionToOneDevice):
         extended._cross_device_ops = tf.distribute.ReductionToOneDevice()
-    estimator._session_config = told
+    estimator._session_config = changed
     try:
         yield
     finally:

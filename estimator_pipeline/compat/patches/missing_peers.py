@@ -1,23 +1,24 @@
-"""A task whose peers do not come says who is missing, ends after a stated time, and can be ended while it waits.
+"""A task that waits for its peers reports the missing ones, has a timeout, and can be stopped.
 
-`tf.distribute.MultiWorkerMirroredStrategy()` waits in TensorFlow's C++ until every task of the cluster has joined, for
-an hour, and does not let go of Python's interpreter meanwhile: no other thread runs, so there is no heartbeat; Ctrl-C
-waits as well, and SIGTERM is dropped by a handler that TensorFlow sets in there. Where the task's own port is taken,
-it says "Could not start gRPC server". Here
+`tf.distribute.MultiWorkerMirroredStrategy()` waits in TensorFlow's C++ code until every task of the cluster has joined,
+for an hour and without releasing the GIL. No other thread runs, so there is no heartbeat; Ctrl-C has no effect, and a
+handler that TensorFlow sets drops SIGTERM. If the task's port is in use, the error is "Could not start gRPC server".
+Here
 
-* the same C function is called by ctypes, which lets go of the interpreter;
-* a task whose port is taken says so, and who has it, before its server starts;
-* a thread says once a minute which tasks do not answer, in the log and to a launcher, sends the launcher's heartbeats,
-  and ends the process after ESTIMATOR_PIPELINE_START_SECS (30 minutes) with one error and exit code 1;
-* a signal that stops a task (docs/guides/preemption.md) ends it at once with the exit code of a preemption, as nothing
-  has been trained; Ctrl-C ends it with 130. A signal for which the program has a handler of its own is left to it, and
-  so is Ctrl-C in an interactive session. When the wait is over, what TensorFlow has set stands as it left it, but for
-  a job file's SIGTERM.
+* the same C function is called with ctypes, which releases the GIL;
+* a task whose port is in use reports it, with the process that uses it, before its server starts;
+* a thread reports once a minute which tasks do not answer, in the log and to a launcher, sends the launcher's
+  heartbeats, and terminates the process after ESTIMATOR_PIPELINE_START_SECS (30 minutes) with an error and exit code 1;
+* a signal that stops a task (docs/guides/preemption.md) terminates it immediately with the exit code of a preemption,
+  since nothing has been trained; Ctrl-C terminates it with 130. Signals with a handler of the program, and Ctrl-C in an
+  interactive session, are left alone. After the wait TensorFlow's handlers are restored, except that of SIGTERM for job
+  files.
 
-Private use: `tensorflow.python.pywrap_tfe.TFE_EnableCollectiveOps`, which the eager context starts the task's server
-with (no public function does), and of `libtensorflow_cc.so.2` the C function of that name with those of TF_Status. All
-are the same from 2.15 to 2.21. Where the library or one of them is missing, TensorFlow's own is called as ever. Of
-CPython: `PyOS_getsig` and `PyOS_setsig`, since `signal.signal` works in the main thread alone, which waits.
+Private use: `tensorflow.python.pywrap_tfe.TFE_EnableCollectiveOps`, with which the eager context starts the task's
+server (there is no public function), and the C function of that name and those of TF_Status in
+`libtensorflow_cc.so.2`. All are unchanged from 2.15 to 2.21. If the library or a function is missing, TensorFlow's
+function is called. Of CPython: `PyOS_getsig` and `PyOS_setsig`, since `signal.signal` works only in the main thread,
+which is blocked.
 """
 
 from __future__ import annotations
@@ -45,32 +46,32 @@ from estimator_pipeline.utils.logger import logger
 
 NAME = "missing-peers"
 WHAT = (
-    "a task whose peers do not come names them once a minute and ends after 30 minutes "
-    "(ESTIMATOR_PIPELINE_START_SECS); SIGTERM and Ctrl-C end it at once"
+    "a task reports missing peers once a minute and exits after 30 minutes (ESTIMATOR_PIPELINE_START_SECS); SIGTERM "
+    "and Ctrl-C stop it immediately"
 )
 
 INTERRUPTED = 130
 _TICK_SECS = 0.1
-# TensorFlow's own.
+# TensorFlow's default.
 _HEARTBEAT_SECS = 10.0
-# Beyond our own deadline, so that it is ours that is told.
+# TensorFlow's timeout is longer than ours by this, so that ours is reported.
 _MARGIN_SECS = 300.0
 
 
-# What a job file says; None: the environment variable, or the default.
+# The settings of a job file; None: the environment variable, or the default.
 _seconds: float | None = None
 _signals: Sequence[str] | None = None
-# Whether a job file is run: nothing in it wants TensorFlow's handler of SIGTERM, which drops it.
+# Whether a job file is run, which does not need TensorFlow's SIGTERM handler, which drops the signal.
 _job = False
 
 
 @contextlib.contextmanager
-def told(*, seconds: float | None, signals: Sequence[str] | None) -> Iterator[None]:
-    """In the block, which runs a job file, these count in place of what the environment says; None leaves it to that.
+def job_settings(*, seconds: float | None, signals: Sequence[str] | None) -> Iterator[None]:
+    """Use the settings of a job file in the block; None leaves a setting to the environment.
 
     Args:
-        seconds: that a task waits for the others to join.
-        signals: names of the signals that ask it to end.
+        seconds: How long a task waits for the others to join.
+        signals: Names of the signals that stop a task.
     """
     global _seconds, _signals, _job
     before = _seconds, _signals, _job
@@ -81,9 +82,9 @@ def told(*, seconds: float | None, signals: Sequence[str] | None) -> Iterator[No
         _seconds, _signals, _job = before
 
 
-def roll_call(own: str, peers: Mapping[str, str], *, leader: str | None = None) -> RollCall:
-    """Who of `peers` has not come, for a wait that begins now."""
-    return RollCall(own, peers, leader=leader, seconds=_seconds)
+def roll_call(task: str, peers: Mapping[str, str], *, leader: str | None = None) -> RollCall:
+    """Return an object that tracks which of `peers` are missing, for a wait that begins now."""
+    return RollCall(task, peers, leader=leader, seconds=_seconds)
 
 
 def apply() -> None:
@@ -107,13 +108,13 @@ def apply() -> None:
 
 
 def _join_function() -> Callable[[Any, bytes], None] | None:
-    """TensorFlow's C function, called without the interpreter's lock; None where it is not to be had."""
+    """Return TensorFlow's C function, called without the GIL; None if it is not available."""
     import tensorflow as tf
 
     path = os.path.join(os.path.dirname(tf.__file__), "libtensorflow_cc.so.2")
     if not os.path.exists(path):
         return None
-    # It is loaded already: this is another handle.
+    # The library is already loaded: this returns a second handle.
     library = ctypes.CDLL(path)
     pointer, python = ctypes.c_void_p, ctypes.pythonapi
     try:
@@ -151,42 +152,42 @@ def _require_port(text: bytes) -> None:
     from tensorflow.core.protobuf import tensorflow_server_pb2
 
     server_def = tensorflow_server_pb2.ServerDef.FromString(text)
-    own = [job.tasks[server_def.task_index] for job in server_def.cluster.job if job.name == server_def.job_name]
-    if own:
-        own_port.require_free(own[0], f"{server_def.job_name}:{server_def.task_index}", os.environ)
+    addresses = [job.tasks[server_def.task_index] for job in server_def.cluster.job if job.name == server_def.job_name]
+    if addresses:
+        own_port.require_free(addresses[0], f"{server_def.job_name}:{server_def.task_index}", os.environ)
 
 
 def _wait_of(text: bytes) -> _Wait | None:
-    """The wait of a task whose server is this one; None where it waits for nobody."""
+    """Return the wait of the task with this server; None if it has no peers to wait for."""
     from tensorflow.core.protobuf import tensorflow_server_pb2
 
     server_def = tensorflow_server_pb2.ServerDef.FromString(text)
     coordination = server_def.default_session_config.experimental.coordination_config
     joining = {job.name for job in coordination.coordinated_job_list}
-    own = f"{server_def.job_name}:{server_def.task_index}"
+    task = f"{server_def.job_name}:{server_def.task_index}"
     peers = {
         f"{job.name}:{index}": address
         for job in server_def.cluster.job
         for index, address in job.tasks.items()
-        if job.name in joining and f"{job.name}:{index}" != own
+        if job.name in joining and f"{job.name}:{index}" != task
     }
     if not peers:
         return None
     leader = coordination.service_leader.removeprefix("/job:").replace("/replica:0", "").replace("/task", "")
-    calls = roll_call(own, peers, leader=leader)
-    # TensorFlow's own deadline is an hour.
+    calls = roll_call(task, peers, leader=leader)
+    # TensorFlow's default timeout is an hour.
     coordination.cluster_register_timeout_in_ms = int(1000 * (calls.seconds + _MARGIN_SECS))
-    # Nor is a task that pauses for more than its ten seconds lost for good, before our own grace is over.
+    # A task that pauses for more than TensorFlow's ten seconds must not be lost before our timeout.
     coordination.heartbeat_timeout_in_ms = int(1000 * max(_HEARTBEAT_SECS, grace_secs()))
     return _Wait(calls, server_def.SerializeToString())
 
 
 class _Wait:
-    """The block in which the main thread is in TensorFlow's C++, and who speaks and listens for it meanwhile.
+    """Context in which the main thread is in TensorFlow's C++ code; threads report and handle signals.
 
     Args:
-        calls: who is waited for.
-        server_def: the task's server, serialized.
+        calls: The peers to wait for.
+        server_def: The task's serialized server.
     """
 
     def __init__(self, calls: RollCall, server_def: bytes) -> None:
@@ -198,8 +199,8 @@ class _Wait:
             for name, target in (("start-signals", self._watch), ("missing-peers", self._call))
         ]
         self._leaving = threading.Lock()
-        self._ours: dict[int, int | None] = {}  # a signal -> its handler in C for the wait; None: the default
-        self._theirs: dict[int, int | None] = {}  # of each but SIGINT, what TensorFlow has set, before or since
+        self._ours: dict[int, int | None] = {}  # signal -> C handler during the wait; None: the default
+        self._theirs: dict[int, int | None] = {}  # the same without SIGINT -> TensorFlow's C handler
         self._heard: list[int] = []
         self._reader: socket.socket | None = None
 
@@ -212,7 +213,7 @@ class _Wait:
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
-        # The other one may be trying a port.
+        # The other thread may be connecting to a port.
         self._threads[0].join()
         if self._reader is not None:
             self._stop_listening()
@@ -228,7 +229,7 @@ class _Wait:
         for number in {*asking, signal.SIGTERM}:
             if signal.getsignal(number) == signal.SIG_DFL:
                 self._theirs[number] = ctypes.pythonapi.PyOS_getsig(number)
-                # SIGTERM that asks nobody ends the process, as anywhere.
+                # SIGTERM terminates the process by default, unless it is a stop signal.
                 signal.signal(number, self._handle if number in asking else signal.SIG_DFL)
                 self._ours[number] = ctypes.pythonapi.PyOS_getsig(number)
         if signal.getsignal(signal.SIGINT) == signal.default_int_handler and not startup.is_interactive():
@@ -262,7 +263,7 @@ class _Wait:
                         os.write(self._before_fd, bytes([number]))
 
     def _keep(self) -> None:
-        """TensorFlow sets its handler as its server starts, in the midst of the wait: ours goes back into its place."""
+        """Restore our handlers, since TensorFlow sets its own when its server starts, during the wait."""
         for number in self._theirs:
             now = ctypes.pythonapi.PyOS_getsig(number)
             if now != self._ours[number]:
@@ -287,8 +288,8 @@ class _Wait:
                 line = self._calls.look()
             except TaskFailedError as error:
                 if not self._over.is_set():
-                    told = {"caused_by": error.caused_by, "task": self._calls.own, "error": error_line(error)}
-                    self._end(str(error), error.exit_code, status="failed", **told)
+                    details = {"caused_by": error.caused_by, "task": self._calls.task, "error": error_line(error)}
+                    self._end(str(error), error.exit_code, status="failed", **details)
                 return
             if not self._over.is_set():
                 logger.warning("%s", line)
@@ -296,18 +297,18 @@ class _Wait:
 
     def _end_asked(self, number: int) -> None:
         by = signal.Signals(number).name
-        where = "it waited for the other tasks to join, and nothing had been trained"
+        where = "it was waiting for the other tasks to join, and nothing had been trained"
         if number == signal.SIGINT:
-            self._end(f"{self._calls.own} was interrupted: {where}", INTERRUPTED)
+            self._end(f"{self._calls.task} was interrupted: {where}", INTERRUPTED)
         else:
             error = PreemptedError(
-                f"{self._calls.own} was asked to end ({by}): {where}",
-                hint="give the same command again: it goes on from the last checkpoint, if there is one",
+                f"{self._calls.task} was asked to stop ({by}): {where}",
+                hint="run the same command again: it resumes from the last checkpoint, if there is one",
             )
             self._end(str(error), progress.code_of_preemption(os.environ, error.exit_code), status="preempted")
 
     def _end(self, message: str, code: int, **end: Any) -> None:
-        """Ends the process: its main thread is in TensorFlow's C++, where no exception reaches it. Once."""
+        """Terminate the process, once: its main thread is in C++ code, where exceptions cannot reach it."""
         self._leaving.acquire()
         if end:
             self._progress.emit("end", **end)

@@ -1,9 +1,9 @@
-"""A training has its model directory to itself, and goes on from a checkpoint that is whole.
+"""`Estimator.train` locks its model directory, and resumes from an undamaged checkpoint.
 
-Two processes that train in one directory overwrite each other's checkpoints without a word. And a process that was
-killed while it wrote leaves files that `Estimator.train` ends with an error on, each time it is started again. The
-engine behind :func:`estimator_pipeline.train_and_evaluate` takes a lock and sets damaged checkpoints aside; here
-`Estimator.train`, called by itself, does the same.
+Two processes that train in one directory silently overwrite each other's checkpoints. A process that was killed while
+it wrote a checkpoint leaves files with which `Estimator.train` fails at every restart. The engine behind
+`estimator_pipeline.train_and_evaluate` takes a lock and sets damaged checkpoints aside; here `Estimator.train` does the
+same.
 
 Private use: `Estimator.train` of the estimator package.
 """
@@ -17,8 +17,8 @@ from estimator_pipeline.compat import delegates
 
 NAME = "model-dir-lock"
 WHAT = (
-    "Estimator.train refuses a model_dir in which another process trains, and goes on from the newest checkpoint that "
-    "is whole"
+    "Estimator.train rejects a model_dir in which another process trains, and resumes from the newest undamaged "
+    "checkpoint"
 )
 
 

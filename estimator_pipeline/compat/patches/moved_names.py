@@ -1,7 +1,7 @@
-"""Names that packages import by a private path which TensorFlow or Keras has left since.
+"""Private names of TensorFlow or Keras that have moved work by their old import paths.
 
-Most had moved before 2.15, so that a library for tf.estimator (adanet, tf-slim, many programs of a team's own) does not
-run on plain 2.15 either. Where each name is today is data: see :mod:`estimator_pipeline.compat.moved_names.table`.
+Most moved before 2.15, so that libraries for tf.estimator (adanet, tf-slim, many in-house programs) do not run on plain
+2.15 either. `compat/moved_names/table.py` has the new names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from estimator_pipeline.compat.moved_names import table as moved_names
 
 NAME = "moved-names"
-WHAT = "private names of TensorFlow 1.15 to 2.15 that moved can be imported from where they were"
+WHAT = "private names of TensorFlow 1.15 to 2.15 that moved can be imported by their old paths"
 
 
 def apply() -> None:

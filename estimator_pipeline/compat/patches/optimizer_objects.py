@@ -1,14 +1,14 @@
-"""A Keras optimizer that is given as an object works in every training, in every replica, and in a canned Estimator.
+"""A Keras optimizer object works in every training, in every replica, and in a canned Estimator.
 
-Each call of `Estimator.train` builds a graph of its own, and a Keras optimizer keeps the variables of the first one:
-the second call ends with "Cannot set `iterations` to a new Variable" (tensorflow/tensorflow#33358), and so does an
-evaluation whose model function asks for the optimizer too. Under a strategy the first call ends so already, for each
-replica sets `iterations` anew. And a canned Estimator refuses `tf.keras.optimizers.Adam()`, which has been another
-class since Keras 2.11, though its twin of old is what it wants.
+Each call of `Estimator.train` builds a new graph, but a Keras optimizer keeps the variables of the first one: the
+second call fails with "Cannot set `iterations` to a new Variable" (tensorflow/tensorflow#33358), and so does an
+evaluation whose model function uses the optimizer. Under a strategy even the first call fails, since each replica sets
+`iterations`. And a canned Estimator rejects `tf.keras.optimizers.Adam()`, a new class since Keras 2.11, and requires
+its legacy class.
 
-Here an optimizer that is touched in another graph than before forgets its variables and takes its settings as they were
-given; what it had learnt is in the checkpoint, as it is for an optimizer that each call makes by itself. An
-optimizer that is used eagerly, or in a `tf.function`, is left alone.
+Here an optimizer that is used in a different graph discards its variables and restores its initial settings; its state
+is in the checkpoint, like that of an optimizer that each call creates. An optimizer that is used eagerly or in a
+`tf.function` is unchanged.
 
 Private use: the settings, slots and weights of Keras 2's legacy optimizer; the estimator package's look-up of
 optimizers; TensorFlow's eager context.
@@ -26,18 +26,18 @@ from estimator_pipeline.errors import CompatError
 
 NAME = "optimizer-objects"
 WHAT = (
-    "a Keras optimizer given as an object serves more than one train() call and more than one replica; a canned "
-    "Estimator takes tf.keras.optimizers.Adam() for its legacy twin"
+    "a Keras optimizer object works in several train() calls and on several replicas; a canned Estimator accepts "
+    "tf.keras.optimizers.Adam() as its legacy class"
 )
 
-# What the legacy classes do not have.
+# Settings that the legacy classes do not have.
 _NEW_SETTINGS = frozenset(
     {"weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency", "jit_compile", "is_legacy_optimizer"}
 )
 
 
 class _Making(threading.local):
-    """Whether a new class is to give an optimizer of its legacy twin, in this thread."""
+    """Whether, in this thread, a new class creates an optimizer of its legacy class."""
 
     twins = False
 
@@ -52,7 +52,7 @@ def apply() -> None:
     settings: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
     graphs: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
-    def forget_another_graph(self: Any) -> None:
+    def reset_in_new_graph(self: Any) -> None:
         graph = _graph(tf)
         if graph is None:
             return
@@ -68,18 +68,18 @@ def apply() -> None:
 
     @functools.wraps(create_hypers)
     def _create_hypers(self: Any) -> None:
-        forget_another_graph(self)
+        reset_in_new_graph(self)
         if not self._hypers_created:
             settings[self] = dict(self._hyper)
         create_hypers(self)
 
     def get_iterations(self: Any) -> Any:
-        forget_another_graph(self)
+        reset_in_new_graph(self)
         return iterations.fget(self)
 
     def set_iterations(self: Any, variable: Any) -> None:
-        forget_another_graph(self)
-        # Each replica sets the one global step.
+        reset_in_new_graph(self)
+        # Each replica sets the same global step.
         if self._iterations is None or self._iterations is not variable:
             iterations.fset(self, variable)
 
@@ -91,14 +91,14 @@ def apply() -> None:
     @functools.wraps(look_up)
     def get_optimizer_instance_v2(opt: Any, learning_rate: Any = None) -> Any:
         if callable(opt):
-            # In the graph, whose global step its learning rate may depend on.
+            # Called in the graph, since the learning rate may depend on its global step.
             making.twins = True
             try:
                 opt = opt()
             finally:
                 making.twins = False
         if isinstance(opt, new):
-            # Its settings are variables of the program, not of the graph that is being built.
+            # Its settings are eager variables, not variables of the graph that is being built.
             with context.eager_mode():
                 _check_settings(type(opt), opt.get_config())
                 opt = tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(opt)
@@ -116,22 +116,22 @@ def apply() -> None:
 
 
 def _graph(tf: Any) -> Any:
-    """The graph of a session in which the caller builds operations; None where there is none."""
+    """Return the session graph in which the caller builds operations, or None outside of one."""
     v1 = tf.compat.v1
     if v1.executing_eagerly_outside_functions():
         return None
     graph = v1.get_default_graph()
-    # In a condition, a loop or a function the variables are those of the graph around it.
+    # In a condition, a loop or a function the variables belong to the outer graph.
     while getattr(graph, "outer_graph", None) is not None:
         graph = graph.outer_graph
     return graph
 
 
 def _check_settings(kind: type, settings: Mapping[str, Any]) -> Any:
-    """The class of the same name among the legacy ones.
+    """Return the legacy class of the same name.
 
     Raises:
-        CompatError: it does not know one of these settings; or there is none.
+        CompatError: The class does not exist, or does not have one of these settings.
     """
     import tensorflow as tf
 
@@ -139,7 +139,7 @@ def _check_settings(kind: type, settings: Mapping[str, Any]) -> Any:
     twin = getattr(tf.keras.optimizers.legacy, kind.__name__, None)
     if more or twin is None:
         raise CompatError(
-            f"the optimizer {kind.__name__} was given to a canned Estimator",
+            f"a canned Estimator does not support the optimizer {kind.__name__}",
             code="model/bad-optimizer",
             found=", ".join(more) or f"tf.keras.optimizers.legacy has no {kind.__name__}",
             hint="use an optimizer of tf.keras.optimizers.legacy, or of tf.compat.v1.train in a tf.compat.v1.estimator",

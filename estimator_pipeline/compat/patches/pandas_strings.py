@@ -1,7 +1,7 @@
-"""`pandas_input_fn` takes text columns of pandas 3.
+"""`pandas_input_fn` accepts string columns of pandas 3.
 
-Since pandas 3 a column of text has a type of its own (`str`), which TensorFlow cannot convert: `TypeError: Cannot
-convert … StringDtype`. It is handed on as the column of Python strings that it was before.
+Since pandas 3 a string column has the dtype `str`, which TensorFlow cannot convert: `TypeError: Cannot convert …
+StringDtype`. Here it is converted to a column of Python strings, as before.
 
 Private use: the module of the estimator package that defines the function.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from estimator_pipeline.compat.patches import replacing
 
 NAME = "pandas-strings"
-WHAT = "pandas_input_fn takes the text columns of pandas 3, which TensorFlow cannot convert"
+WHAT = "pandas_input_fn accepts the string columns of pandas 3, which TensorFlow cannot convert"
 
 
 def apply() -> None:
@@ -30,7 +30,7 @@ def apply() -> None:
 
 
 def _plain(data: Any) -> Any:
-    """A DataFrame or Series whose text, its index's too, is Python strings; anything else as it is."""
+    """Convert string columns and indices to Python strings; return other data as it is."""
     try:
         import pandas as pd
     except ImportError:

@@ -1,7 +1,7 @@
-"""Puts a function of ours in the place of one of the estimator package, wherever that one can be found.
+"""Replacement of a function of the estimator package in all modules that have it.
 
-Private use: TensorFlow's table of exported names (`tensorflow.python.util.tf_export`), through which a symbol is
-found by its public name.
+Private use: TensorFlow's table of exported names (`tensorflow.python.util.tf_export`), which finds a symbol by its
+public name.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 
 def everywhere(original: Callable[..., Any], new: Callable[..., Any], *, shown_as: str | None = None) -> None:
-    """Replaces `original` by `new` in every module that shows it, whatever name the module was imported under.
+    """Replace `original` by `new` in every module that has it as an attribute.
 
-    Modules that are imported later take it from its home, and get the new one as well. `new` should be made with
-    `functools.wraps(original)`: public names are kept as attributes of the function. `shown_as`: the name by which
-    modules show it, where that is not its own.
+    Modules that are imported later get it from its defining module, and so the new one. Wrap `new` with
+    `functools.wraps(original)`, since public names are attributes of the function. `shown_as`: the attribute's name, if
+    it differs from the function's.
     """
     name = shown_as or original.__name__
     for module in list(sys.modules.values()):
         names = _names(module)
-        # On 2.15 `tf.estimator` is a lazy loader, which has the module's names and is itself in no table.
+        # On 2.15 `tf.estimator` is a lazy loader, which has the module's names but is not in sys.modules.
         for shown in (names, _names(names.get("estimator"))):
             if shown.get(name) is original:
                 shown[name] = new
@@ -35,8 +35,8 @@ def everywhere(original: Callable[..., Any], new: Callable[..., Any], *, shown_a
 
 
 def _names(module: Any) -> dict[str, Any]:
-    """The names that a module has already; a lazy one is not made to load."""
-    # By its type: sys.modules has objects that only say they were modules (cffi's, which `cryptography` brings).
+    """Return the names of a module without loading a lazy one."""
+    # Checked by type: sys.modules has objects that only claim to be modules (cffi's, from `cryptography`).
     if not issubclass(type(module), types.ModuleType):
         return {}
     names: dict[str, Any] = object.__getattribute__(module, "__dict__")

@@ -1,13 +1,13 @@
-"""A checkpoint of another model is refused, where its variables have other shapes than the model's.
+"""A checkpoint is rejected if the shapes of its variables differ from the model's.
 
-A saver of a graph reads a variable from the checkpoint and assigns it, whatever its shape: a layer of 5 units is
-restored from one of 2, trains on with 2 and evaluates with 2 (tensorflow/tensorflow#24695); only for variables of
-TensorFlow 1's kind there is an error. Here each restoring compares the shapes first, from the checkpoint's index alone,
-and names the variables that differ.
+A graph's saver reads a variable from the checkpoint and assigns it, whatever its shape: a layer of 5 units is restored
+from one of 2, and trains and evaluates with 2 (tensorflow/tensorflow#24695). Only TensorFlow 1's reference variables
+raise an error. Here each restore first compares the shapes, from the checkpoint's index, and reports the variables that
+differ.
 
-The error is an `InvalidArgumentError` as well: that is what TensorFlow raises where it notices.
+The error is also an `InvalidArgumentError`, which TensorFlow raises where it detects the difference.
 
-Private use: the list of variables that a `tf.compat.v1.train.Saver` keeps, and the slices of partitioned variables.
+Private use: the list of variables of a `tf.compat.v1.train.Saver`, and the slices of partitioned variables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from estimator_pipeline.errors import CompatError
 
 NAME = "restored-shapes"
-WHAT = "a checkpoint whose variables have other shapes than the model's is refused, not restored without a word"
+WHAT = "a checkpoint whose variables have different shapes than the model's is rejected, not silently restored"
 
 _SHOWN = 5
 
@@ -28,16 +28,16 @@ def apply() -> None:
     import tensorflow as tf
 
     class RestoredShapeError(CompatError, tf.errors.InvalidArgumentError):
-        """The checkpoint's variables have other shapes than the model's."""
+        """Raised if the checkpoint's variables have different shapes than the model's."""
 
         code = "model-dir/other-model"
 
-        def __init__(self, message: str, *, found: str | None = None, hint: str | None = None) -> None:
+        def __init__(self, message: str, *, found: str, hint: str) -> None:
             self._sentence, self.found, self.hint = message, found, hint
             tf.errors.InvalidArgumentError.__init__(self, None, None, str(self))
 
         @property
-        def message(self) -> str:  # TensorFlow's has `found` and `hint` as well
+        def message(self) -> str:  # type: ignore[override]  # TensorFlow's has `found` and `hint` as well
             return self._sentence
 
     saver = tf.compat.v1.train.Saver
@@ -49,10 +49,10 @@ def apply() -> None:
         if differ:
             more = f"; and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
             raise RestoredShapeError(
-                f"the checkpoint {tf.compat.as_text(save_path)} is of another model",
+                f"the checkpoint {tf.compat.as_text(save_path)} is of a different model",
                 found="; ".join(differ[:_SHOWN]) + more,
-                hint="give the changed model a model_dir of its own. tf.estimator.WarmStartSettings("
-                "ckpt_to_initialize_from=..., vars_to_warm_start=...) takes along what still fits",
+                hint="use a new model_dir for the changed model. tf.estimator.WarmStartSettings("
+                "ckpt_to_initialize_from=..., vars_to_warm_start=...) restores the variables that still match",
             )
         return original(self, sess, save_path)
 
@@ -60,30 +60,30 @@ def apply() -> None:
 
 
 def _different(tf: Any, saver: Any, path: Any) -> list[str]:
-    """What is told of each variable whose shape in the checkpoint is another."""
+    """Describe each variable whose shape in the checkpoint differs."""
     if not tf.io.gfile.exists(f"{tf.compat.as_text(path)}.index"):
-        return []  # the saver tells that there is none
+        return []  # the saver reports the missing checkpoint
     saved: Mapping[str, list[int]] = tf.train.load_checkpoint(path).get_variable_to_shape_map()
     differ = []
     for name, shape in _variables(tf, saver._var_list):
         there = saved.get(name)
         if there is None or shape.is_compatible_with(there):
             continue
-        # A saver that was made with reshape=True asks for the number of values alone.
+        # A saver with reshape=True requires only the same number of values.
         if saver._reshape and shape.num_elements() == tf.TensorShape(there).num_elements():
             continue
         differ.append(f"{name} is {there} there and {shape.as_list()} here")
     return sorted(differ)
 
 
-def _variables(tf: Any, given: Any) -> Iterator[tuple[str, Any]]:
-    """(name in the checkpoint, shape) of each variable that a saver was made for, whatever way it was given."""
+def _variables(tf: Any, var_list: Any) -> Iterator[tuple[str, Any]]:
+    """Iterate over (name in the checkpoint, shape) of the variables in a saver's `var_list`, of any form."""
     from tensorflow.python.ops.variables import PartitionedVariable
 
-    named = given.items() if isinstance(given, Mapping) else [(None, one) for one in given or ()]
-    for name, one in named:
-        # The parts of a partitioned variable, each by itself or all in a list.
-        first = one[0] if isinstance(one, (list, tuple)) and one else one
+    named = var_list.items() if isinstance(var_list, Mapping) else [(None, item) for item in var_list or ()]
+    for name, item in named:
+        # The parts of a partitioned variable are separate items or a list.
+        first = item[0] if isinstance(item, (list, tuple)) and item else item
         part = getattr(first, "_save_slice_info", None)
         if part is not None:
             yield name or part.full_name, tf.TensorShape(part.full_shape)

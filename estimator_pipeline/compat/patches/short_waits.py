@@ -1,8 +1,8 @@
-"""The waits of sessions and workers that serve nothing; see :mod:`estimator_pipeline.compat.internals.sessions`.
+"""Unnecessary waits of sessions and workers are shortened; see `compat/internals/sessions.py`.
 
-Besides them, a worker of a parameter-server cluster sleeps for 5 s times (index + 1), up to a minute, before it
-trains: so that workers join one by one. Nothing here needs it (`RunConfig.experimental_max_worker_delay_secs` is
-the program's own wish and is kept).
+Also, a worker of a parameter-server cluster sleeps for 5 s times (index + 1), up to a minute, before it trains, so that
+workers join one by one. This is not needed here. A value of `RunConfig.experimental_max_worker_delay_secs` still
+applies.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from estimator_pipeline.compat.internals import sessions
 
 NAME = "short-waits"
 WHAT = (
-    "a worker looks again after 0.5 s (not 30 s) when the model is not ready, starts without a delay of "
-    "5 s x (index + 1), and closes its session at once (not after up to 60 s)"
+    "a worker polls every 0.5 s (not 30 s) until the model is ready, starts without a delay of 5 s x (index + 1), and "
+    "closes its session immediately (not after up to 60 s)"
 )
 
 

@@ -1,5 +1,4 @@
-"""SIGTERM ends a worker again; see
-:func:`estimator_pipeline.compat.internals.sessions.let_sigterm_end_this_process`."""
+"""SIGTERM terminates a worker; see `let_sigterm_end_this_process` in `compat/internals/sessions.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from estimator_pipeline.compat.internals import estimator_wrapping as around
 from estimator_pipeline.compat.internals import sessions
 
 NAME = "sigterm"
-WHAT = "SIGTERM ends a worker of MultiWorkerMirroredStrategy: TensorFlow's own handler notes it and trains on"
+WHAT = "SIGTERM terminates a worker of MultiWorkerMirroredStrategy, whose TensorFlow handler ignores it"
 
 
 def apply() -> None:

@@ -1,11 +1,11 @@
-"""Children that `multiprocessing` spawns have `tf.estimator`, as the program that spawned them has.
+"""Child processes that `multiprocessing` spawns have `tf.estimator`, like their parent.
 
-A spawned child imports the program anew, in a fresh Python, where nothing has been put back. So the child's command
-line gets one import more, which waits for TensorFlow to be imported and then does what `compat.install()` did in the
-parent; a child that needs no TensorFlow imports none. (Forked children have everything; those of a fork server have
-not: they must call `compat.install()`.)
+A spawned child imports the program again, in a new Python process without tf.estimator. So an import is added to the
+child's command line, which waits for the import of TensorFlow and then calls `compat.install()`; a child without
+TensorFlow does not import it. (Forked children inherit everything; children of a fork server must call
+`compat.install()`.)
 
-Private use: `multiprocessing.spawn.get_command_line` of the standard library, the same from Python 3.10 to 3.13.
+Private use: `multiprocessing.spawn.get_command_line` of the standard library, unchanged from Python 3.10 to 3.13.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import multiprocessing.spawn as spawn
 
 NAME = "spawned-children"
-WHAT = "processes that multiprocessing spawns find tf.estimator, as forked ones do"
+WHAT = "processes that multiprocessing spawns have tf.estimator, like forked ones"
 
 _IMPORT = "import estimator_pipeline.compat.script_runner.spawned_child; "
 

@@ -1,16 +1,16 @@
-"""Synchronous training with parameter servers ends when its last step is done.
+"""Synchronous training with parameter servers ends with its last step.
 
-The chief of a SyncReplicasOptimizer has a thread that waits for gradients, hands out tokens and waits again. When
-training is over nobody brings gradients any more, and nothing but the end of the session ends that wait; but the
-session is only closed once the thread has ended, or after two minutes ("Coordinator stopped with threads still running:
-sync_token_q_EnqueueMany"). All other tasks wait for the chief's result meanwhile. So that thread is not waited for, and
-what it hears of the session's end is no error; the thread that closes the queue of tokens, by which a worker in its
-last step is let go, is waited for as ever.
+The chief of a SyncReplicasOptimizer has a thread that waits for gradients, enqueues tokens and waits again. After
+training there are no more gradients, so only closing the session ends that wait. But the session is closed only when
+the thread has ended, or after two minutes ("Coordinator stopped with threads still running: sync_token_q_EnqueueMany").
+All other tasks wait for the chief's result meanwhile. Here the coordinator does not join that thread, and its error at
+the end of the session is ignored. The thread that closes the token queue, which releases workers in their last step, is
+still joined.
 
-Libraries bring copies of the optimizer and of its hook. So the thread is told by its queue, whose name every copy
-keeps, where a QueueRunner starts it.
+Libraries have copies of the optimizer and of its hook. So the thread is identified by its queue, whose name all copies
+use, when a QueueRunner starts it.
 
-Private use: the end of the name of the closing thread, which `QueueRunner` gives it (the same from 2.15 to 2.21).
+Private use: the suffix of the name of the closing thread, which `QueueRunner` sets (unchanged from 2.15 to 2.21).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def apply() -> None:
     @functools.wraps(original)
     def create_threads(self: Any, sess: Any, coord: Any = None, *args: Any, **options: Any) -> Any:
         if coord is not None and _QUEUE in self.name:
-            coord = _NotWaitedFor(coord)
+            coord = _UnjoinedCoordinator(coord)
         return original(self, sess, coord, *args, **options)
 
     runner.create_threads = create_threads
 
 
-class _NotWaitedFor:
-    """The coordinator, as the thread that hands out tokens sees it."""
+class _UnjoinedCoordinator:
+    """The coordinator for the thread that enqueues tokens, which is not joined."""
 
     def __init__(self, coord: Any) -> None:
         self._coord = coord
@@ -55,6 +55,6 @@ class _NotWaitedFor:
             self._coord.register_thread(thread)
 
     def request_stop(self, error: Any = None) -> None:
-        # Once training is over the error is that of the session's end.
+        # After training the error comes from closing the session.
         if not self._coord.should_stop():
             self._coord.request_stop(error)

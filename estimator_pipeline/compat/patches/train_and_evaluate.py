@@ -1,13 +1,13 @@
-"""`tf.estimator.train_and_evaluate` on this package's engine: every task has its end, and the job has a result.
+"""`tf.estimator.train_and_evaluate` runs on this package's engine: every task exits, and returns a result.
 
-In tf.estimator parameter servers never end; an evaluator never ends when training stopped early or `max_steps` is
-None; the final checkpoint may never be evaluated, and under MultiWorkerMirroredStrategy without an evaluator nothing
-is; the call returns None on every task of a cluster. The engine behind
-:func:`estimator_pipeline.train_and_evaluate` has none of these faults; here the old call is led to it, and gives the
-pair (metrics, exports) that it gave in a single process, on every task.
+In tf.estimator parameter servers never exit. An evaluator never exits if training stopped early or `max_steps` is
+unset. The final checkpoint may never be evaluated, and under MultiWorkerMirroredStrategy without an evaluator no
+checkpoint is. The call returns None on every task of a cluster. The engine behind
+`estimator_pipeline.train_and_evaluate` does not have these bugs. Here the call is forwarded to it, and returns
+(metrics, exports) on every task, as it did in a single process.
 
-What the engine has no place for (a client of a remote cluster, TPUs, a cluster of workers with neither a strategy nor
-parameter servers) goes to the original function.
+Cases that the engine does not support (a client of a remote cluster, TPUs, a cluster of workers with neither a strategy
+nor parameter servers) use the original function.
 
 Private use: the module of the estimator package that defines the function.
 """
@@ -24,7 +24,7 @@ from estimator_pipeline.compat.patches.applied import is_on
 NAME = "train-and-evaluate"
 WHAT = (
     "train_and_evaluate returns (metrics, exports) on every task, evaluates the final checkpoint, and every task "
-    "ends: chief, workers, parameter servers, evaluator"
+    "exits: chief, workers, parameter servers, evaluator"
 )
 
 

@@ -1,16 +1,16 @@
-"""A warning where a model function's train_op leaves something out that training needs.
+"""A warning if a model function's train_op omits something that training needs.
 
-Two slips make a model function train wrongly without a word:
+Two mistakes make a model function train incorrectly without an error:
 
-* **Moving statistics.** The updates of BatchNormalization's moving mean and variance are operations of their own, and
-  run only if train_op runs them. Without them evaluation uses their initial values (tensorflow/tensorflow#19643).
-* **The global step.** Where nothing advances it, `steps` and `max_steps` are never reached and training never ends
+* Moving statistics: the updates of BatchNormalization's moving mean and variance are separate operations, which run
+  only if train_op runs them. Without them evaluation uses the initial values (tensorflow/tensorflow#19643).
+* The global step: if no operation increments it, `steps` and `max_steps` are never reached and training never ends
   (tensorflow/tensorflow#22850).
 
-Both are seen in the graph before the first step, and told once for each training. Nothing is changed: a program that
-means it so gets what it got.
+Both are detected in the graph before the first step, and logged once per training. Nothing is changed, since a program
+may do so on purpose.
 
-Private use: `Estimator._train_with_estimator_spec`, which every training of an Estimator comes by with its whole graph.
+Private use: `Estimator._train_with_estimator_spec`, which gets the complete graph of every training.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from estimator_pipeline.utils.logger import logger
 
 NAME = "train-op"
 WHAT = (
-    "a warning where train_op does not update BatchNormalization's moving statistics, or nothing advances the global "
+    "a warning if train_op does not update BatchNormalization's moving statistics, or nothing increments the global "
     "step; nothing is changed"
 )
 
-# How the updates of moving statistics are called: of Keras, tf.layers and tf-slim; of Keras's fused kernel.
+# Names of the updates of moving statistics: of Keras, tf.layers and tf-slim; of Keras's fused kernel.
 _UPDATE = re.compile(r"/?Assign(?:MovingAvg|NewValue)")
-# What only looks at a variable.
+# Operations that only read a variable.
 _READS = frozenset({"Identity", "IsVariableInitialized", "ReadVariableOp", "VarIsInitializedOp", "VariableShape"})
-# Where hooks come from of which it is known that they run no part of the model.
+# Packages whose hooks run no part of the model.
 _KNOWN_HOOKS = ("tensorflow", "estimator_pipeline")
 _SHOWN = 3
 
@@ -47,15 +47,15 @@ def apply() -> None:
     def train_with_estimator_spec(
         self: Any, estimator_spec: Any, worker_hooks: Any, hooks: Any, global_step_tensor: Any, *args: Any, **more: Any
     ) -> Any:
-        for told in _left_out(tf, estimator_spec, hooks):
-            logger.warning(told)
+        for warning in _left_out(tf, estimator_spec, hooks):
+            logger.warning(warning)
         return original(self, estimator_spec, worker_hooks, hooks, global_step_tensor, *args, **more)
 
     module.Estimator._train_with_estimator_spec = train_with_estimator_spec
 
 
 def _left_out(tf: Any, spec: Any, hooks: Iterable[Any]) -> Iterator[str]:
-    # Hooks of the program's own may run whatever they like.
+    # Custom hooks may run any operation.
     every = (*spec.training_hooks, *spec.training_chief_hooks, *hooks)
     if not all(type(hook).__module__.startswith(_KNOWN_HOOKS) for hook in every):
         return
@@ -70,35 +70,35 @@ def _left_out(tf: Any, spec: Any, hooks: Iterable[Any]) -> Iterator[str]:
         )
     if _nothing_advances(tf):
         yield (
-            "nothing in the graph of training advances the global step: steps and max_steps will not be reached, and "
-            "training will not end. Give it to the optimizer: minimize(loss, "
+            "no operation in the training graph increments the global step: steps and max_steps will not be reached, "
+            "and training will not end. Pass it to the optimizer: minimize(loss, "
             "global_step=tf.compat.v1.train.get_global_step()), or optimizer.iterations = "
             "tf.compat.v1.train.get_or_create_global_step() for a Keras one"
         )
 
 
 def _updates_not_run(tf: Any, train_op: Any) -> list[str]:
-    """The scopes of the updates of moving statistics that train_op does not bring about."""
-    # One update is a few operations; that which writes is the one to run.
+    """Return the scopes of the updates of moving statistics that train_op does not run."""
+    # An update consists of several operations; the one that writes must run.
     updates = [
         op
         for op in tf.compat.v1.get_default_graph().get_operations()
         if op.type.startswith("Assign") and _UPDATE.search(op.name)
     ]
-    run = _brought_about(train_op) if updates else set()
+    run = _run_by(train_op) if updates else set()
     return sorted({_UPDATE.split(op.name)[0] or op.name for op in updates if op not in run})
 
 
-def _brought_about(train_op: Any) -> set[Any]:
-    """All operations that run where this one does."""
-    found: set[Any] = set()
+def _run_by(train_op: Any) -> set[Any]:
+    """Return all operations that run with this one."""
+    operations: set[Any] = set()
     left = [getattr(train_op, "op", train_op)]
     while left:
         op = left.pop()
-        if op not in found:
-            found.add(op)
+        if op not in operations:
+            operations.add(op)
             left.extend([*(tensor.op for tensor in op.inputs), *op.control_inputs])
-    return found
+    return operations
 
 
 def _nothing_advances(tf: Any) -> bool:
@@ -115,5 +115,5 @@ def _nothing_advances(tf: Any) -> bool:
 def _may_advance(op: Any, variable: Any) -> bool:
     if op.type.startswith("Assign"):
         return op is not variable.initializer
-    # In the variable's own scope are the conditions under which it is read.
+    # The variable's scope has the conditions under which it is read.
     return op.type not in _READS and not op.name.startswith(f"{variable.op.name}/")

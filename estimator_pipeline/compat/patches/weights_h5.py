@@ -1,10 +1,10 @@
-"""`load_weights("NAME.weights.h5")` under a strategy, of a model that was compiled with metrics.
+"""`load_weights("NAME.weights.h5")` works under a strategy for a model that is compiled with metrics.
 
-Keras 2 assigns what lies in the file as it is, and a metric's variable, of which each replica has a part, divides what
-it is assigned by the number of replicas: "unsupported operand type(s) for /: 'Dataset' and 'int'". Here what is read
-from the file are arrays.
+Keras 2 assigns the HDF5 datasets of the file directly. A metric's variable, which is summed over replicas, divides the
+assigned value by the number of replicas: "unsupported operand type(s) for /: 'Dataset' and 'int'". Here the datasets
+are converted to arrays first.
 
-Private use: `saving_lib.H5IOStore.get`, the same in Keras 2.12 to tf_keras 2.21.
+Private use: `saving_lib.H5IOStore.get`, unchanged from Keras 2.12 to tf_keras 2.21.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import importlib
 from typing import Any
 
 NAME = "weights-h5"
-WHAT = "the weights of a .weights.h5 file are loaded under a strategy, also where the model has metrics"
+WHAT = "load_weights of a .weights.h5 file works under a strategy, also for a model with metrics"
 
 
 def apply() -> None:

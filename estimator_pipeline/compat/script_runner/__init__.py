@@ -1,4 +1,4 @@
-"""`estimator-pipeline exec`: a program run unchanged, and the processes that it spawns.
+"""`estimator-pipeline exec`: runs an unchanged program and patches its child processes.
 
 The command itself is `cli/exec_.py`.
 """

@@ -1,7 +1,7 @@
-"""Processes that a program under `exec` starts by itself have `tf.estimator` too.
+"""`tf.estimator` in the child processes of a program under `exec`.
 
-They are Pythons of their own, of which ours knows nothing but that they inherit the environment. So a folder with a
-`sitecustomize.py` is put first on PYTHONPATH, which every Python runs at its start.
+Children are separate Python processes that inherit the environment. A folder with a `sitecustomize.py`, which Python
+runs at its start, is therefore put first on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ FOLDER = str(Path(__file__).with_name("child_site"))
 
 
 def reach(environ: MutableMapping[str, str]) -> None:
-    """Has Pythons with this environment install compat when they import TensorFlow.
+    """Let Python processes with this environment install compat when they import TensorFlow.
 
-    ESTIMATOR_PIPELINE_CHILDREN=0 in the environment keeps it from that, and is kept.
+    ESTIMATOR_PIPELINE_CHILDREN=0 in the environment disables it, and is not changed.
     """
     if environ.get(VARIABLE) == "0":
         return

@@ -1,7 +1,7 @@
-"""Runs a legacy program unchanged under compat, the way `python` itself would run it.
+"""Running an unchanged legacy program with compat, like `python` does.
 
-What a program can see is kept: `sys.argv`, `sys.path[0]`, `__main__` with its `__file__`, the exit code, and
-tracebacks that show the program's own lines and none of ours.
+The program sees the same environment: `sys.argv`, `sys.path[0]`, `__main__` with its `__file__`, the exit code, and
+tracebacks without frames of this package.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from estimator_pipeline.utils import io_errors
 
 
 def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = None, tf1: bool = False) -> int:
-    """Runs a file (or a directory or zip file with a `__main__.py`) as `python path args…`.
+    """Run a file (or a directory or zip file with a `__main__.py`) as `python path args…`.
 
     Args:
-        path: the file, directory or zip file.
-        args: the program's own arguments.
-        patches: as for `compat.install`.
-        tf1: whether the program is written for TensorFlow 1, as for `compat.install`.
+        path: The file, directory or zip file.
+        args: The program's arguments.
+        patches: As for `compat.install`.
+        tf1: Whether the program is written for TensorFlow 1, as for `compat.install`.
 
     Returns:
-        The exit code that the process should end with.
+        The exit code for the process.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: There is no such file.
     """
     if not os.path.exists(path):
         raise ConfigError(
             f"the program {path!r} does not exist",
             code="file/not-found",
             found=f"working directory {os.getcwd()}",
-            hint="give the path of a Python file, or -m MODULE for an importable module",
+            hint="pass the path of a Python file, or -m MODULE for an importable module",
         )
     compat.install(patches, tf1=tf1)
     children.reach(os.environ)
@@ -67,7 +67,7 @@ def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = Non
 
 
 def run_module(name: str, args: Sequence[str] = (), *, patches: str | None = None, tf1: bool = False) -> int:
-    """Runs an importable module or package as `python -m name args…`. Returns the exit code."""
+    """Run an importable module or package as `python -m name args…`, and return the exit code."""
     compat.install(patches, tf1=tf1)
     if tf1:
         importers.mark_program(name)
@@ -78,26 +78,26 @@ def run_module(name: str, args: Sequence[str] = (), *, patches: str | None = Non
 
 
 def _first_on_path(folder: str) -> None:
-    """Puts the program's folder in the place of this program's own; `python -P` gives neither a place."""
+    """Replace the first entry of `sys.path` with the program's folder, except with `python -P`."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder
 
 
 def _new_main() -> types.ModuleType:
-    """A `__main__` with nothing of ours in it, that stays: `atexit`, threads and pickles look for it later."""
+    """Create an empty `__main__` that remains: `atexit`, threads and pickles use it later."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
     if "__mp_main__" in sys.modules:
-        # Made by multiprocessing, which TensorFlow has imported by now: the name that children send objects under.
+        # Set by multiprocessing, which TensorFlow imports: children pickle objects under this name.
         sys.modules["__mp_main__"] = main
     return main
 
 
 def _run_as_main(name: str, **options: bool) -> None:
     _new_main()
-    # The function behind `python -m` and `python FOLDER` itself: unlike the public ones of runpy it leaves
-    # `__main__` in place afterwards.
+    # The function behind `python -m` and `python FOLDER`: unlike the public functions of runpy it does not
+    # remove `__main__` afterwards.
     runpy._run_module_as_main(name, **options)  # type: ignore[attr-defined]
 
 
@@ -119,24 +119,24 @@ def _guarded(program: Callable[[], object]) -> int:
         _show(*_own_lines())
         return 130
     except (ClusterError, DiskError, OtherJobError, PreemptedError, WaitError) as error:
-        # Nothing of the program's is at fault, and no traceback says more.
+        # The program is not at fault, and a traceback would add nothing.
         print(error, file=sys.stderr)
-        _tell(error)
+        _report(error)
         return error.exit_code
     except BaseException as error:
         if (plain := io_errors.explained(error)) is not None:
-            # TensorFlow's traceback has each node of the graph twice, and the program is not at fault.
+            # TensorFlow's traceback lists each graph node twice, and the program is not at fault.
             print(plain, file=sys.stderr)
-            _tell(plain)
+            _report(plain)
             return plain.exit_code
         _show(*_own_lines())
-        _tell(error)
+        _report(error)
         return 1
     return 0
 
 
-def _tell(error: BaseException) -> None:
-    """Tells a launcher, unless it has heard more of it: which task's failure this one comes of."""
+def _report(error: BaseException) -> None:
+    """Report the error to the launcher, unless it is a consequence of a failure that is already reported."""
     if not isinstance(error, TaskFailedError):
         TaskEvents(os.environ).raised(error)
 
@@ -151,7 +151,7 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _own_lines():
-    """The current exception, without the traceback's frames of this module, of runpy and of the import statement."""
+    """Return the current exception, without traceback frames of this module, runpy and the import statement."""
     kind, error, traceback = sys.exc_info()
     ours = {__file__, runpy.__file__}
     _without_imports(error)
@@ -161,12 +161,12 @@ def _own_lines():
         cut.tb_frame.f_code.co_filename in ours or cut.tb_frame.f_code.co_filename.startswith("<frozen runpy")
     ):
         cut = cut.tb_next
-    # All of it ours: a file that does not compile. The error itself names the program's line.
+    # None is left if the file does not compile. The error itself names the program's line.
     return kind, error, cut
 
 
 def _without_imports(error: BaseException | None) -> None:
-    """Takes the frames of the import statement, which is ours under --tf1, out of a traceback and of its causes'."""
+    """Remove the frames of the import statement, which --tf1 replaces, from a traceback and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,7 +1,7 @@
-"""Has a child of a program under compat follow its first import of TensorFlow by `compat.install()`.
+"""Calls `compat.install()` in a child process after its first import of TensorFlow.
 
-Imported first by children that multiprocessing spawns, and by :mod:`child_site` in those that a program under `exec`
-starts by subprocess. Of this package it imports nothing before a child imports TensorFlow: most never do.
+Children that multiprocessing spawns import it first; `child_site` imports it in those that a program under `exec`
+starts with subprocess. It imports nothing of this package before a child imports TensorFlow, which most never do.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _TF1 = "ESTIMATOR_PIPELINE_TF1"
 
 
 def _install(*, tf1: bool = False) -> None:
-    # A child may be one of this package itself, which is installing what it wants at this moment.
-    found = sys.modules.get("estimator_pipeline.compat")
-    if found is not None and found._lock.locked():
+    # A child may be a process of this package that is calling `install` right now.
+    loaded = sys.modules.get("estimator_pipeline.compat")
+    if loaded is not None and loaded._lock.locked():
         return
     from estimator_pipeline import compat
 
@@ -29,7 +29,7 @@ def _install(*, tf1: bool = False) -> None:
 
 
 class _InstallAfter(importlib.abc.Loader):
-    """Loads TensorFlow as ever, and then installs compat."""
+    """Loads TensorFlow as usual, and then installs compat."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self._loader = loader
@@ -43,7 +43,7 @@ class _InstallAfter(importlib.abc.Loader):
 
 
 class _WaitForTensorFlow(importlib.abc.MetaPathFinder):
-    """Answers for `tensorflow` once, with the spec that the other finders give and the loader above."""
+    """Finds `tensorflow` once, with the spec of the other finders and the loader above."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -59,7 +59,7 @@ class _WaitForTensorFlow(importlib.abc.MetaPathFinder):
 
 
 def _install_before(name: str, *args: Any, **options: Any) -> Any:
-    """The import statement until the first one for TensorFlow, which must give TensorFlow 1's names already."""
+    """Return replacement of `__import__` until TensorFlow is imported, which must then have TensorFlow 1's names."""
     if name.partition(".")[0] != "tensorflow":
         return _import(name, *args, **options)
     builtins.__import__ = _import

@@ -1,8 +1,8 @@
-"""TensorFlow 1 for a program written for it: `exec --tf1` and `compat.install(tf1=True)`.
+"""TensorFlow 1 for programs written for it: `exec --tf1` and `compat.install(tf1=True)`.
 
-`namespace.py` is the module that such a program gets as `tensorflow`, `importers.py` says who gets it, `contrib/` is
-`tf.contrib`, `contrib_wheel.py` brings TensorFlow 1.15's own files of it, `python_names.py` and `tensorflow_names.py`
-have what Python and TensorFlow have lost. Nothing imports TensorFlow before `enable()` is called.
+`namespace.py` is the module that such a program imports as `tensorflow`; `importers.py` decides which modules get it;
+`contrib/` is `tf.contrib`; `contrib_wheel.py` installs TensorFlow 1.15's files of it; `python_names.py` and
+`tensorflow_names.py` restore removed names of Python and TensorFlow. TensorFlow is not imported before `enable()`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _namespace: ModuleType | None = None
 
 
 def wanted() -> bool:
-    """Whether the environment asks for it: what `exec --tf1` leaves to the processes that a program starts."""
+    """Whether the environment requests it, as `exec --tf1` does for child processes."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0", "false", "False", *_TRUE):
         raise CompatError(
@@ -34,18 +34,18 @@ def wanted() -> bool:
 
 
 def enabled() -> bool:
-    """Whether this process has it."""
+    """Whether it is enabled in this process."""
     return _namespace is not None
 
 
 def enable(tf: ModuleType) -> ModuleType:
-    """Turns TensorFlow 2's behaviour off in this process and gives programs TensorFlow 1's names.
+    """Turn TensorFlow 2 behavior off in this process, and provide TensorFlow 1's names to programs.
 
     Args:
-        tf: TensorFlow, with its `tf.estimator`.
+        tf: TensorFlow, with `tf.estimator`.
 
     Returns:
-        The module that programs get as `tensorflow`.
+        The module that programs import as `tensorflow`.
     """
     global _namespace
     if _namespace is None:
@@ -61,7 +61,7 @@ def enable(tf: ModuleType) -> ModuleType:
 
 
 def _without_v2_behavior(tf: ModuleType) -> None:
-    """Private use: the switch of TensorFlow's warnings of deprecation, of which such a program is full."""
+    """Turn off TensorFlow 2 behavior. Private use: the switch of TensorFlow's many deprecation warnings."""
     from tensorflow.python.util import deprecation
 
     deprecation._PRINT_DEPRECATION_WARNINGS = False

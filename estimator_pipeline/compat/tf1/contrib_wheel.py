@@ -1,4 +1,4 @@
-"""Brings TensorFlow 1.15's files of tf.contrib into the user's cache, out of its wheel on the user's package index."""
+"""Installation of TensorFlow 1.15's files of tf.contrib into the user's cache, from its wheel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from estimator_pipeline.utils import io_errors
 
 __all__ = ["FILES", "LICENCE", "install"]
 
-# Of all files together: their names and contents, in the order of the names.
+# The number of files, and the digest of their names and contents in the order of the names.
 FILES = 851
 DIGEST = "d5784281b37bcf7ab0051e3d554fb919fa3c2ff12d98513b595f8d4b4bef9498"
 LICENCE = "Apache License 2.0, https://www.apache.org/licenses/LICENSE-2.0: Copyright The TensorFlow Authors"
@@ -26,10 +26,10 @@ _SECS = 1800
 
 
 def install(wheel: Path | None = None) -> Path:
-    """Takes the Python files of tf.contrib out of the wheel of TensorFlow 1.15.5.
+    """Extract the Python files of tf.contrib from the wheel of TensorFlow 1.15.5.
 
     Args:
-        wheel: the wheel's file; None: pip downloads it (110 MB), for no Python that is here, and nothing is installed.
+        wheel: The wheel's file; None: pip downloads it (110 MB) without installing it.
 
     Returns:
         The folder with the files.
@@ -47,19 +47,19 @@ def install(wheel: Path | None = None) -> Path:
         ]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECS, check=False)
-            said, failed = done.stderr.strip().splitlines(), done.returncode != 0
+            lines, failed = done.stderr.strip().splitlines(), done.returncode != 0
         except (OSError, subprocess.TimeoutExpired) as error:
-            said, failed = [str(error)], True
-        found = sorted(Path(folder).glob("tensorflow-*.whl"))
-        if failed or not found:
+            lines, failed = [str(error)], True
+        wheels = sorted(Path(folder).glob("tensorflow-*.whl"))
+        if failed or not wheels:
             raise CompatError(
                 f"pip could not download tensorflow {files.VERSION}",
                 code="tensorflow/not-installed",
-                found=said[-1] if said else "pip said nothing",
-                hint="where there is no package index: get the wheel "
-                f"tensorflow-{files.VERSION}-cp37-cp37m-manylinux2010_x86_64.whl elsewhere, and give it with --wheel",
+                found=lines[-1] if lines else "pip printed no error",
+                hint="without a package index, get the wheel "
+                f"tensorflow-{files.VERSION}-cp37-cp37m-manylinux2010_x86_64.whl elsewhere, and pass it with --wheel",
             )
-        return _unpacked(found[0])
+        return _unpacked(wheels[0])
 
 
 def _unpacked(wheel: Path) -> Path:
@@ -73,15 +73,15 @@ def _unpacked(wheel: Path) -> Path:
             f"the wheel {wheel} cannot be read",
             code=io_errors.code_of(error),
             found=str(error),
-            hint=f"give the wheel of tensorflow {files.VERSION}",
+            hint=f"pass the wheel of tensorflow {files.VERSION}",
         ) from error
-    found = digest(contents)
-    if found != DIGEST:
+    actual = digest(contents)
+    if actual != DIGEST:
         raise CompatError(
             f"the wheel {wheel} is not the one of tensorflow {files.VERSION}",
             code="file/unreadable",
-            found=f"{len(contents)} files of tf.contrib with the SHA-256 {found}; expected {FILES} with {DIGEST}",
-            hint=f"give the wheel of tensorflow {files.VERSION} as its authors published it",
+            found=f"{len(contents)} files of tf.contrib with the SHA-256 {actual}; expected {FILES} with {DIGEST}",
+            hint=f"pass the published wheel of tensorflow {files.VERSION}",
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".contrib-", dir=target.parent))
@@ -101,7 +101,7 @@ def _unpacked(wheel: Path) -> Path:
 
 
 def digest(contents: dict[str, bytes]) -> str:
-    """The SHA-256 of files: path -> content."""
+    """Return the SHA-256 of files: path -> content."""
     whole = hashlib.sha256()
     for name in sorted(contents):
         whole.update(f"{name}\0{len(contents[name])}\0".encode())

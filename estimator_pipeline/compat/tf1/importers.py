@@ -1,14 +1,13 @@
-"""Who gets TensorFlow 1's names: the program, not the libraries that it uses.
+"""Import of TensorFlow 1's names in a program, but not in the libraries that it uses.
 
-`import tensorflow` in a program must give another module than the same statement in TensorFlow itself, in Keras or in
-a library for TensorFlow 2 that the program imports. So the import statement is asked who imports: `builtins.__import__`
-gets the importer's globals. A program is
+`import tensorflow` in a program must return a different module than in TensorFlow, in Keras or in a library for
+TensorFlow 2. So `builtins.__import__` is replaced, which gets the importer's globals. A program is
 
-- `__main__`, and every module that is not installed into this Python;
-- a package that is installed and was written for TensorFlow 1: whose code uses `tf.contrib`, other than in a `try`, or
-  names of `tf` that version 2 does not have, and never names `compat.v1`.
+- `__main__`, and every module that is not installed in this Python environment;
+- an installed package that was written for TensorFlow 1: its code uses `tf.contrib` outside of a `try`, or names of
+  `tf` that version 2 does not have, and never uses `compat.v1`.
 
-Everything else is a library, and gets what it always got.
+Everything else is a library, for which imports are unchanged.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ __all__ = ["install", "is_program", "mark_program"]
 
 _ROOT = "tensorflow"
 _MAIN = ("__main__", "__mp_main__")
-# Installed as an editable checkout they would pass for programs.
+# As editable installs these would be treated as programs.
 _LIBRARIES = {
     "estimator_pipeline", "model_fns", "tensorflow", "tensorflow_estimator", "keras", "tf_keras", "tf_slim",
     "tensorflow_datasets", "tensorflow_hub", "tensorflow_probability", "tensorboard",
 }  # fmt: skip
-# Below these TensorFlow's own modules lie, which are one for all.
+# Subpackages with TensorFlow's internal modules, which are the same for all importers.
 _PRIVATE = ("python", "core", "compiler", "tools", "include", "_api", "tsl", "dtensor", "security")
 _CONTRIB = re.compile(rb"\bcontrib\b")
 _COMPAT = re.compile(rb"\bcompat\.v[12]\b")
@@ -48,12 +47,12 @@ _programs: set[str] = set()
 
 
 def mark_program(package: str) -> None:
-    """Has an installed package count as a program: the one that `exec -m PACKAGE` runs."""
+    """Treat an installed package as a program, as for `exec -m PACKAGE`."""
     _programs.add(package.partition(".")[0])
 
 
 def install(namespace: ModuleType) -> None:
-    """Gives programs `namespace` for `tensorflow`, from now on."""
+    """Let programs import `namespace` as `tensorflow` from now on."""
     from estimator_pipeline.compat.tf1 import python_names
 
     original = builtins.__import__
@@ -75,7 +74,7 @@ def install(namespace: ModuleType) -> None:
         if of_tensorflow:
             imported = functools.partial(_import, namespace=namespace, original=imported)
         if contrib.is_below(str((globals or {}).get("__name__"))):
-            # A file of TensorFlow 1.15, which must load whatever of its imports is gone.
+            # A file of TensorFlow 1.15, which must load even if some of its imports were removed.
             return contrib.files.with_missing(name, fromlist, imported)
         return imported(name, fromlist=fromlist)
 
@@ -83,7 +82,7 @@ def install(namespace: ModuleType) -> None:
 
 
 def _import(name: str, fromlist: Sequence[str] | None, *, namespace: ModuleType, original: Callable[..., Any]) -> Any:
-    """What a program's import statement gives: see :func:`builtins.__import__`."""
+    """Implement a program's import statement, like `builtins.__import__`."""
     _, _, below = name.partition(".")
     first = below.partition(".")[0]
     if not below:
@@ -92,22 +91,22 @@ def _import(name: str, fromlist: Sequence[str] | None, *, namespace: ModuleType,
         module = contrib.module(name)
         return module if fromlist else namespace
     if first not in _PRIVATE:
-        found: Any = namespace
+        value: Any = namespace
         for part in below.split("."):
-            found = getattr(found, part, None)
-        if found is not None:
-            return found if fromlist else namespace
-    found = original(name, fromlist=fromlist)
-    return found if fromlist else namespace
+            value = getattr(value, part, None)
+        if value is not None:
+            return value if fromlist else namespace
+    module = original(name, fromlist=fromlist)
+    return module if fromlist else namespace
 
 
 def is_program(globals: Mapping[str, Any] | None) -> bool:
-    """Whether the code with these globals is a program's, or of a library written for TensorFlow 1."""
+    """Whether the code with these globals belongs to a program, or to a library written for TensorFlow 1."""
     if globals is None:
         return False
     name = globals.get("__name__")
     if not isinstance(name, str):
-        return True  # `exec` with globals of one's own
+        return True  # `exec` with custom globals
     if name in _MAIN or contrib.is_below(name):
         return True
     file = globals.get("__file__")
@@ -138,7 +137,7 @@ def _is_installed(file: str) -> bool:
 
 @functools.cache
 def _written_for_version_1(package: str) -> bool:
-    """Whether the code of an installed package uses what TensorFlow 2 does not have, other than in a `try`."""
+    """Whether an installed package uses names that TensorFlow 2 does not have, outside of a `try`."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.origin:
         return False
@@ -146,7 +145,7 @@ def _written_for_version_1(package: str) -> bool:
     for file in _files(spec.origin):
         with contextlib.suppress(OSError), open(file, "rb") as stream:
             texts.append(stream.read())
-    # Who names compat.v1 knows of TensorFlow 2.
+    # Code that uses compat.v1 supports TensorFlow 2.
     names = frozenset() if any(map(_COMPAT.search, texts)) else _names_of_version_1()
     for text in texts:
         if _CONTRIB.search(text) or (names and _TENSORFLOW.search(text)):
@@ -157,7 +156,7 @@ def _written_for_version_1(package: str) -> bool:
 
 
 def _names_of_version_1() -> frozenset[str]:
-    """The names of `tf` that version 2 does not have."""
+    """Return the names of `tf` that version 2 does not have."""
     tf = sys.modules[_ROOT]
     return frozenset(dir(tf.compat.v1)) - frozenset(dir(tf))
 
@@ -171,10 +170,7 @@ def _files(origin: str) -> Iterator[str]:
 
 
 def _uses_of_version_1(node: ast.AST, names: frozenset[str]) -> Iterator[ast.AST]:
-    """Where code that is not in a `try` imports tensorflow.contrib, or has an attribute of `tf.contrib`.
-
-    Or one of `names` of `tf` itself.
-    """
+    """Iterate over the uses of `tf.contrib`, or of `names` of `tf`, outside of a `try`."""
     if isinstance(node, ast.Try):
         return
     if isinstance(node, ast.ImportFrom):

@@ -1,8 +1,8 @@
-"""The module that a program written for TensorFlow 1 gets as `tensorflow`.
+"""The module that a program written for TensorFlow 1 imports as `tensorflow`.
 
-Its names are those of `tf.compat.v1`; where version 1 has none, those of TensorFlow 2 (`tf.function`). `tf.contrib` is
-:mod:`estimator_pipeline.compat.tf1.contrib`. `tf.compat.v1` is the same module again, since programs reach for it to
-have TensorFlow 1's names; `tf.compat.v2` is TensorFlow 2 as it is.
+It has the names of `tf.compat.v1`, and other names of TensorFlow 2 (`tf.function`). `tf.contrib` is
+`estimator_pipeline.compat.tf1.contrib`. `tf.compat.v1` is the same module, since programs use it for TensorFlow 1's
+names; `tf.compat.v2` is the unchanged TensorFlow 2.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from estimator_pipeline.compat.tf1 import contrib
 __all__ = ["FallbackModule", "build"]
 
 
-# What a program finds in `tf.__version__`, by which it chooses among the ways of TensorFlow 1 and 2.
+# The value of `tf.__version__`, by which programs distinguish TensorFlow 1 and 2.
 VERSION = "1.15.5"
 
 
 class FallbackModule(ModuleType):
-    """A module without names of its own: each is looked up in other modules, in their order, when it is first used."""
+    """A module whose names are looked up in other modules, in order, on first use."""
 
-    def __init__(self, name: str, *sources: ModuleType, **own: Any) -> None:
+    def __init__(self, name: str, *sources: ModuleType, **attributes: Any) -> None:
         super().__init__(name, sources[0].__doc__)
-        self.__dict__.update(own)
+        self.__dict__.update(attributes)
         self.__dict__["_sources"] = sources
-        # Its children are modules of TensorFlow itself: a package, for `import tensorflow.python.x`.
+        # Its submodules are TensorFlow's: it is a package, for `import tensorflow.python.x`.
         for attribute in ("__file__", "__path__", "__spec__"):
             if hasattr(sources[-1], attribute):
                 self.__dict__[attribute] = getattr(sources[-1], attribute)
@@ -38,7 +38,7 @@ class FallbackModule(ModuleType):
         for source in self._sources:
             with contextlib.suppress(AttributeError):
                 return getattr(source, name)
-        # TensorFlow 1 had its private packages as attributes, and version 2 takes them away.
+        # TensorFlow 1 had its private packages as attributes, which version 2 removes.
         module = sys.modules.get(f"{self.__name__}.{name}")
         if module is not None:
             return module
@@ -55,7 +55,7 @@ class FallbackModule(ModuleType):
 
 
 def build(tf: ModuleType) -> ModuleType:
-    """The module for a program, over TensorFlow 2 with its `tf.estimator`."""
+    """Return the module for programs, based on TensorFlow 2 with `tf.estimator`."""
     v1, v2 = tf.compat.v1, tf.compat.v2
     # TensorFlow 1.13 and before had it as an attribute: `tf.pywrap_tensorflow.NewCheckpointReader`.
     pywrap = importlib.import_module("tensorflow.python.pywrap_tensorflow")

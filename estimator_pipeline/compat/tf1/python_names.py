@@ -1,6 +1,6 @@
-"""What programs of that time ask of Python, NumPy and PyYAML, and these no longer have.
+"""Removed names of Python, NumPy and PyYAML that TensorFlow 1 programs use.
 
-Only what is missing is given back, as the thing that took its place.
+Only missing names are restored, as their replacements.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NUMPY = {
 
 
 def restore() -> None:
-    """Puts the missing names in place, in this process."""
+    """Restore the missing names in this process."""
     _give(inspect, "getargspec", _getargspec)
     _give(inspect, "ArgSpec", ArgSpec)
     _give(fractions, "gcd", math.gcd)
@@ -53,7 +53,7 @@ def restore() -> None:
     for name in collections.abc.__all__:
         _give(collections, name, getattr(collections.abc, name))
     for name, value in _NUMPY.items():
-        # Not by hasattr: NumPy answers some of them with a warning.
+        # Not with hasattr: NumPy warns for some of them.
         if name not in np.__dict__:
             setattr(np, name, value)
     if not hasattr(np.lib, "pad"):
@@ -71,14 +71,14 @@ def _give(module: Any, name: str, value: Any) -> None:
 
 
 def _give_method(cls: type, name: str, method: Any) -> None:
-    """Sets a method of a class of C, which takes none by `setattr`: its dictionary does, which the proxy refers to."""
-    (own,) = gc.get_referents(cls.__dict__)
-    own[name] = method
+    """Set a method of a C class, which rejects `setattr`, in the dictionary behind its proxy."""
+    (dictionary,) = gc.get_referents(cls.__dict__)
+    dictionary[name] = method
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
 def _fromstring(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`numpy.fromstring` of bytes, which NumPy 2.3 left to `frombuffer`."""
+    """Return a `numpy.fromstring` that accepts bytes, for which NumPy 2.3 requires `frombuffer`."""
 
     @functools.wraps(original)
     def fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = "", like: Any = None) -> Any:
@@ -90,7 +90,7 @@ def _fromstring(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def restore_in_yaml(yaml: types.ModuleType) -> None:
-    """`yaml.load(text)` without a Loader, which PyYAML 6 refuses: by FullLoader, as PyYAML 5.1 to 5.4 did."""
+    """Let `yaml.load(text)` without a Loader use FullLoader, as in PyYAML 5.1 to 5.4; PyYAML 6 rejects it."""
     original = yaml.load
     if hasattr(original, "__wrapped__"):
         return  # done
@@ -103,7 +103,7 @@ def restore_in_yaml(yaml: types.ModuleType) -> None:
 
 
 def _getargspec(func: Callable[..., Any]) -> ArgSpec:
-    """`inspect.getargspec`, until Python 3.10."""
+    """Implement `inspect.getargspec` of Python 3.10 and before."""
     full = inspect.getfullargspec(func)
     if full.kwonlyargs or full.annotations:
         raise ValueError(
@@ -113,8 +113,8 @@ def _getargspec(func: Callable[..., Any]) -> ArgSpec:
 
 
 def _imp() -> types.ModuleType:
-    """The part of `imp` that programs use: Python 3.12 removed it."""
-    module = types.ModuleType("imp", "The module that Python 3.12 removed, as far as programs use it.")
+    """Return a module with the commonly used part of `imp`, which Python 3.12 removed."""
+    module = types.ModuleType("imp", "The commonly used part of the module that Python 3.12 removed.")
 
     def load_source(name: str, pathname: str, file: Any = None) -> types.ModuleType:
         spec = importlib.util.spec_from_file_location(name, pathname)

@@ -1,7 +1,7 @@
-"""What TensorFlow and Keras have dropped or added within what programs of TensorFlow 1 lean on, and compat.v1 has not.
+"""Changes of TensorFlow and Keras that affect TensorFlow 1 programs and that `compat.v1` does not cover.
 
 Private use: `RegisterShape` and `register_dense_tensor_like_type` of `tensorflow.python.framework.ops`, and `defun` of
-`tensorflow.python.eager.function`, which are gone; the property `input_spec` of Keras 2's Functional.
+`tensorflow.python.eager.function`, which were removed; the property `input_spec` of Keras 2's Functional.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["restore"]
 
 
 def restore(tf: ModuleType) -> None:
-    """Puts them in place, in this process."""
+    """Restore the names in this process."""
     ops = importlib.import_module("tensorflow.python.framework.ops")
-    # Both told TensorFlow of something that it finds out by itself today.
+    # Both registered information that TensorFlow determines automatically now.
     _give(ops, "RegisterShape", lambda op_type: lambda function: function)
     _give(ops, "register_dense_tensor_like_type", lambda tensor_type: None)
     _give(importlib.import_module("tensorflow.python.eager.function"), "defun", _defun(tf))
@@ -25,7 +25,7 @@ def restore(tf: ModuleType) -> None:
 
 
 def _give(module: ModuleType, name: str, value: Any) -> None:
-    # Not by hasattr: what is gone is known to be, and says so.
+    # Not with hasattr: the table of moved names raises an error for removed names.
     module.__dict__.setdefault(name, value)
 
 
@@ -37,9 +37,9 @@ def _defun(tf: ModuleType) -> Callable[..., Any]:
 
 
 def _take_any_shape(tf: ModuleType) -> None:
-    """A Sequential of TensorFlow 1 did not compare what it is called with with its first layer's input_shape.
+    """Disable the check of a Sequential's inputs against its input_shape, which TensorFlow 1 did not have.
 
-    The official MNIST calls one of 784 pixels with [28, 28], which its first layer reshapes.
+    The official MNIST model calls a model for 784 pixels with [28, 28], which its first layer reshapes.
     """
     package = tf.keras.layers.Layer.__module__.partition(".")[0]
     functional = importlib.import_module(f"{package}.src.engine.functional")

@@ -1,4 +1,4 @@
-"""Every address resolved, this task's port tried, and, where it is asked for, the ports of the others."""
+"""Checks of host names, of this task's port and, with `connect`, of the other tasks' ports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.addresses import host_of, is_loopback
 from estimator_pipeline.doctor.cluster.tf_config import few
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, ok, warning
+from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, ok, warning
 
-__all__ = ["check_addresses", "check_ports", "connected", "in_parallel", "own_ips", "resolved"]
+__all__ = ["check_addresses", "check_ports", "connect_to", "in_parallel", "local_ips", "resolve"]
 
 _AT_ONCE = 32  # Threads at a time; a cluster may have hundreds of tasks.
 
@@ -26,9 +26,9 @@ R = TypeVar("R")
 
 
 def in_parallel(function: Callable[[T], R], items: Sequence[T], *, timeout: float) -> list[R | None]:
-    """`function` of each item, many at a time; None where it did not end within `timeout` seconds of its own.
+    """Call `function` for each item in threads; None where it took more than `timeout` seconds.
 
-    Looking a name up has no time-out of its own, and cannot be broken off: the threads are daemons, left behind.
+    A name lookup has no timeout and cannot be cancelled, so the threads are daemons and may outlive the call.
     """
     results: list[R | None] = [None] * len(items)
 
@@ -48,22 +48,22 @@ def in_parallel(function: Callable[[T], R], items: Sequence[T], *, timeout: floa
     return list(results)
 
 
-def resolved(hosts: Sequence[str], *, timeout: float) -> dict[str, tuple[tuple[str, ...], str]]:
-    """From each host name to its addresses, and to what was wrong where it has none."""
+def resolve(hosts: Sequence[str], *, timeout: float) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Return each host's IP addresses, and the reason where it has none."""
 
     def look_up(host: str) -> tuple[tuple[str, ...], str]:
         try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as problem:
             return (), str(getattr(problem, "strerror", None) or problem)
-        return tuple(dict.fromkeys(str(entry[4][0]) for entry in found)), ""
+        return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)), ""
 
     late = ((), f"no answer within {timeout:g} s")
-    return dict(zip(hosts, (one or late for one in in_parallel(look_up, hosts, timeout=timeout)), strict=True))
+    return dict(zip(hosts, (result or late for result in in_parallel(look_up, hosts, timeout=timeout)), strict=True))
 
 
-def connected(addresses: Sequence[str], *, timeout: float) -> list[str]:
-    """For each "host:port" what is wrong with a connection to it; "" where it could be made."""
+def connect_to(addresses: Sequence[str], *, timeout: float) -> list[str]:
+    """Return why each "host:port" refuses a connection; "" where it accepts one."""
 
     def connect(address: str) -> str:
         host, _, port = address.rpartition(":")
@@ -75,101 +75,103 @@ def connected(addresses: Sequence[str], *, timeout: float) -> list[str]:
         except (OSError, UnicodeError) as problem:
             return str(getattr(problem, "strerror", None) or problem)
 
-    # A name may be looked up first, and has several addresses at times.
-    found = in_parallel(connect, addresses, timeout=3 * timeout)
-    return [f"no answer within {3 * timeout:g} s" if one is None else one for one in found]
+    # A connection may include a name lookup, and the name may have several addresses.
+    reasons = in_parallel(connect, addresses, timeout=3 * timeout)
+    return [f"no answer within {3 * timeout:g} s" if reason is None else reason for reason in reasons]
 
 
-def own_ips() -> frozenset[str]:
-    """The addresses of this machine's interfaces."""
+def local_ips() -> frozenset[str]:
+    """Return the IP addresses of this machine's interfaces."""
     import psutil
 
-    found = {"127.0.0.1", "::1"}
+    ips = {"127.0.0.1", "::1"}
     for entries in psutil.net_if_addrs().values():
         for entry in entries:
             if entry.family in (socket.AF_INET, socket.AF_INET6):
-                found.add(entry.address.partition("%")[0])
-    return frozenset(found)
+                ips.add(entry.address.partition("%")[0])
+    return frozenset(ips)
 
 
-def is_own(ips: Sequence[str], own: frozenset[str]) -> bool:
+def is_local(ips: Sequence[str], local: frozenset[str]) -> bool:
     """Whether one of these addresses is this machine's."""
-    return any(ip.partition("%")[0] in own or ip.startswith("127.") for ip in ips)
+    return any(ip.partition("%")[0] in local or ip.startswith("127.") for ip in ips)
 
 
 def check_addresses(context: Context) -> Iterator[DoctorFinding]:
-    """Every host name of the cluster."""
+    """Check that every host name of the cluster resolves."""
     part = context.part
     addresses = part.addresses
     hosts = list(dict.fromkeys(map(host_of, addresses.values()))) or list(dict.fromkeys(part.hosts or ()))
     if not hosts:
-        raise NotLookedAt("no addresses" if part.error is None else "no TF_CONFIG that can be read")
-    found = resolved(hosts, timeout=context.timeout)
+        raise CheckSkipped("no addresses" if part.error is None else "no readable TF_CONFIG")
+    ips_of = resolve(hosts, timeout=context.timeout)
     by_reason: dict[str, list[str]] = {}
-    for host, (_, why) in found.items():
+    for host, (_, why) in ips_of.items():
         if why:
             by_reason.setdefault(why, []).append(host)
     for why, names in by_reason.items():
         tasks = few(task for task, address in addresses.items() if host_of(address) in names)
-        # A document that was given by hand may be for machines that know each other, and not for this one.
+        # The names of a document that was passed explicitly may resolve only on the machines that it is for.
         yield (error if part.here else warning)(
             f"{few(names)} cannot be resolved here: {why}" + (f" ({tasks})" if tasks else ""),
-            "this task cannot reach the others, and waits for them until its time-out",
+            "this task cannot reach the others, and waits for them until its timeout",
             "correct the name, or add it to DNS or /etc/hosts of every host; in Kubernetes the names need a headless "
-            "Service, and those of pods exist when they are ready (or publishNotReadyAddresses: true)",
+            "Service, and pod names resolve only when the pods are ready (or with publishNotReadyAddresses: true)",
         )
-    yield from _same_place(addresses, found)
-    yield from _loopback_of_own(context, addresses, found)
+    yield from _duplicate_addresses(addresses, ips_of)
+    yield from _loopback_names(addresses, ips_of)
     good = len(hosts) - sum(map(len, by_reason.values()))
     if good:
-        shown = ", ".join(f"{host} = {ips[0]}" for host, (ips, _) in list(found.items())[:4] if ips)
+        shown = ", ".join(f"{host} = {ips[0]}" for host, (ips, _) in list(ips_of.items())[:4] if ips)
         yield ok(f"{good} of {len(hosts)} host name(s) resolved: {shown}{', ...' if len(hosts) > 4 else ''}")
 
 
-def _same_place(addresses: dict[Task, str], found: dict[str, tuple[tuple[str, ...], str]]) -> Iterator[DoctorFinding]:
+def _duplicate_addresses(
+    addresses: dict[Task, str], ips_of: dict[str, tuple[tuple[str, ...], str]]
+) -> Iterator[DoctorFinding]:
     seen: dict[tuple[str, str], Task] = {}
     for task, address in addresses.items():
         if task.type == "evaluator":
             continue  # It has no server.
         port = address.rpartition(":")[2]
-        for ip in found[host_of(address)][0]:
+        for ip in ips_of[host_of(address)][0]:
             key = ("127.0.0.1" if ip.startswith("127.") or ip == "::1" else ip, port)
             other = seen.setdefault(key, task)
             if other != task:
                 yield error(
-                    f"{other} at {addresses[other]} and {task} at {address} are one place: {ip}, port {port}",
-                    "two tasks cannot listen at one port of one host",
-                    f"give {task} another port or another host",
+                    f"{other} at {addresses[other]} and {task} at {address} have the same address: {ip}, port {port}",
+                    "two tasks cannot listen on the same port of a host",
+                    f"give {task} a different port or host",
                 )
                 break
 
 
-def _loopback_of_own(
-    context: Context, addresses: dict[Task, str], found: dict[str, tuple[tuple[str, ...], str]]
+def _loopback_names(
+    addresses: dict[Task, str], ips_of: dict[str, tuple[tuple[str, ...], str]]
 ) -> Iterator[DoctorFinding]:
-    """A host's own name that /etc/hosts leads to 127.0.1.1 there: Debian does so."""
+    """Report host names that resolve to a loopback address here: Debian maps a host's name to 127.0.1.1."""
     several = len({host_of(address) for address in addresses.values()}) > 1
-    for host, (ips, _) in found.items():
+    for host, (ips, _) in ips_of.items():
         if several and ips and not is_loopback(host) and all(ip.startswith("127.") or ip == "::1" for ip in ips):
             yield warning(
-                f"{host} is {', '.join(ips)} here",
-                "on this machine the name means this machine alone; it is well only if the others resolve it otherwise",
-                "take the line out of /etc/hosts, or write the address by which the others reach this host",
+                f"{host} resolves to {', '.join(ips)} here",
+                "the name points to this machine only; this works only if the others resolve it to its real address",
+                "remove the line from /etc/hosts, or use the address at which the others reach this host",
             )
 
 
 def check_ports(context: Context) -> Iterator[DoctorFinding]:
-    """Whether this task can listen at its port; with `connect` whether the others' ports answer."""
+    """Check that this task can listen on its port and, with `connect`, that the other tasks answer."""
     part = context.part
     addresses = part.addresses
     if not addresses:
         agreed = part.ports == "agreed" and part.tasks
-        raise NotLookedAt("ports are agreed upon at the start" if agreed else "no addresses")
-    found = resolved(list(dict.fromkeys(map(host_of, addresses.values()))), timeout=context.timeout)
-    own = own_ips()
-    here = [task for task, address in addresses.items() if is_own(found[host_of(address)][0], own)]
+        raise CheckSkipped("the tasks agree on ports when they start" if agreed else "no addresses")
+    ips_of = resolve(list(dict.fromkeys(map(host_of, addresses.values()))), timeout=context.timeout)
+    local = local_ips()
+    here = [task for task, address in addresses.items() if is_local(ips_of[host_of(address)][0], local)]
     if part.here and part.task is not None and part.task in addresses and part.task.type != "evaluator":
-        yield from _own_port(part.task, addresses[part.task], here=part.task in here)
+        yield from _port_of_task(part.task, addresses[part.task], here=part.task in here)
     elif not part.here:
         tried = [task for task in here if task.type != "evaluator"]
         taken = {task: why for task in tried if (why := _taken(addresses[task]))}
@@ -177,44 +179,45 @@ def check_ports(context: Context) -> Iterator[DoctorFinding]:
             yield error(
                 f"port {addresses[task].rpartition(':')[2]} of {task} is not free on this host: {why}",
                 "the task's server cannot start",
-                "end what listens there, or give another port",
+                "stop the process that listens there, or use a different port",
             )
         if tried and not taken:
             yield ok(f"free on this host: {', '.join(addresses[task] for task in tried)}")
     if context.connect:
         yield from _others(context, addresses)
     elif part.here and len(addresses) > 1 and not context.shared:
-        yield info("the ports of the other tasks were not tried", hint="--connect tries them, once the others listen")
+        yield info("the ports of the other tasks were not checked", hint="use --connect once the other tasks listen")
 
 
-def _own_port(task: Task, address: str, *, here: bool) -> Iterator[DoctorFinding]:
+def _port_of_task(task: Task, address: str, *, here: bool) -> Iterator[DoctorFinding]:
     port = address.rpartition(":")[2]
     why = _taken(address)
     if why:
         yield error(
             f"{task} should listen at {address}, and the port {port} is not free on this host: {why}",
-            "its server cannot start",
-            "end what listens there, or give another port; in job files cluster.ports: agreed takes free ones",
+            "the task's server cannot start",
+            "stop the process that listens there, or use a different port; in job files cluster.ports: agreed "
+            "picks free ports",
         )
     elif not here:
         yield warning(
-            f"{task} is at {address}, and that is no address of this host",
-            "the others connect to another machine, unless something in between leads them here (a Service, NAT)",
-            f"write the address of this host for {task}, or start this task there",
+            f"{task} is at {address}, which is not an address of this host",
+            "the others connect to a different machine, unless a Service or NAT forwards to this one",
+            f"set the address of {task} to this host, or start this task there",
         )
     else:
         yield ok(f"{task} can listen at {address}")
     low, high = _outgoing_ports()
     if not why and low <= int(port) <= high:
         yield info(
-            f"port {port} is one of those that the system gives to outgoing connections ({low} to {high})",
-            "any program may take it until this task starts",
-            f"take a port below {low}",
+            f"port {port} is in the ephemeral port range of this system ({low} to {high})",
+            "an outgoing connection of any program may use it before this task starts",
+            f"use a port below {low}",
         )
 
 
 def _taken(address: str) -> str:
-    """Why a server cannot listen at this port of this host; "" where it can. The port is free again at once."""
+    """Return why a server cannot listen on this port of this host; "" where it can."""
     port = int(address.rpartition(":")[2])
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -223,13 +226,13 @@ def _taken(address: str) -> str:
             probe.listen()
     except OSError as problem:
         if problem.errno == errno.EADDRINUSE:
-            return f"something listens there{_listener(port)}"
+            return f"in use{_listener(port)}"
         return problem.strerror or str(problem)
     return ""
 
 
 def _listener(port: int) -> str:
-    """Who listens at a port, as far as this user may know."""
+    """Return the process that listens on a port, if this user may see it."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -241,18 +244,20 @@ def _listener(port: int) -> str:
 
 
 def _others(context: Context, addresses: dict[Task, str]) -> Iterator[DoctorFinding]:
-    own = context.part.task if context.part.here else None
+    here = context.part.task if context.part.here else None
     # An evaluator has no server.
-    others = [task for task in addresses if task != own and task.type != "evaluator"]
-    answers = connected([addresses[task] for task in others], timeout=context.timeout)
+    others = [task for task in addresses if task != here and task.type != "evaluator"]
+    answers = connect_to([addresses[task] for task in others], timeout=context.timeout)
     silent = [(task, why) for task, why in zip(others, answers, strict=True) if why]
     for why, count in Counter(why for _, why in silent).items():
         tasks = [task for task, other in silent if other == why]
         yield warning(
             f"{count} of {len(others)} other task(s) cannot be reached: {why} ({few(tasks)} at "
             f"{addresses[tasks[0]]}{', ...' if count > 1 else ''})",
-            "a task that has not started yet refuses too; one whose host is silent is behind a firewall or down",
-            "start the others, then try again; or run `doctor --shared` on all tasks, which listens for the others",
+            "a task that has not started refuses connections too; a host that does not answer is down or "
+            "behind a firewall",
+            "start the other tasks and try again, or run `doctor --shared` on all tasks, which then listen on "
+            "their ports",
         )
     if len(silent) < len(others):
         answered = [task for task, why in zip(others, answers, strict=True) if not why]

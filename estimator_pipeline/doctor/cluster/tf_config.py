@@ -1,4 +1,4 @@
-"""TF_CONFIG in every dialect, the environment that speaks, and whether the job's strategy fits the cluster."""
+"""Checks of the environment, of TF_CONFIG in every dialect, and of the job's strategy against the cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, lone_task
 from estimator_pipeline.cluster.parsing import tf_config_problems
 from estimator_pipeline.cluster.tasks import listed
 from estimator_pipeline.doctor.context import Context, JobPart
-from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, of_error, ok, warning
+from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, ok, warning
 from estimator_pipeline.errors import PipelineError
 
 __all__ = ["check_environment", "check_strategy", "check_tf_config", "few"]
@@ -20,7 +20,7 @@ _ANY = ("0.0.0.0", "::")
 
 
 def few(names: Iterable[object], most: int = 4) -> str:
-    """The first of some names, and how many more there are."""
+    """Format the first of some names, and the number of the rest."""
     texts = [str(name) for name in names]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
@@ -29,58 +29,58 @@ def few(names: Iterable[object], most: int = 4) -> str:
 
 
 def check_environment(context: Context) -> Iterator[DoctorFinding]:
-    """Which scheduler speaks, what else matches, and what comes of it."""
+    """Check the detected scheduler, other schedulers that match, and the resulting task."""
     part = context.part
     if context.document is not None:
-        raise NotLookedAt(f"{context.document_source} was given")
+        raise CheckSkipped(f"{context.document_source} replaces it")
     if part.detection is None:
         if part.error is not None and not context.environ.get("TF_CONFIG", "").strip():
-            yield of_error(part.error, "this task cannot find its part, and `train` ends with this error")
+            yield of_error(part.error, "this task cannot determine its role, and `train` fails with this error")
             return
         if part.error is not None:
-            raise NotLookedAt("TF_CONFIG cannot be read")
-        yield _nobody(context)
+            raise CheckSkipped("TF_CONFIG cannot be read")
+        yield _no_environment(context)
         return
     detection = part.detection
     allocation = detection.allocation
     if part.error is not None:
-        yield of_error(part.error, "this task cannot find its part, and `train` ends with this error")
+        yield of_error(part.error, "this task cannot determine its role, and `train` fails with this error")
         return
     yield ok(_resolved(context, part))
     if detection.others:
         yield from _others(context, detection.environment.name, detection.others)
     if allocation.inferred:
         yield info(
-            f"{detection.environment.name} does not number its processes: this one is rank {allocation.rank} because "
-            f"its host is number {allocation.rank} of the list",
-            "a program that the job script starts once looks the same, and waits for the other hosts",
-            "start it on every host, or say --environment none to train alone",
+            f"{detection.environment.name} does not number its processes: this process has rank {allocation.rank} "
+            f"because its host is number {allocation.rank} in the list",
+            "a program that the job script starts only once looks the same, and waits for the other hosts",
+            "start it on every host, or use --environment none to train in a single process",
         )
     if part.ports == "agreed" and part.tasks:
         folder = context.environ.get("ESTIMATOR_PIPELINE_SHARED_DIR") or (context.job and context.job.run.model_dir)
         yield info(
-            f"ports are agreed upon when the job starts, in {folder}",
-            "every task must reach that folder; --shared tries it",
+            f"the tasks agree on ports when the job starts, in {folder}",
+            "every task needs access to that folder; --shared checks it",
         )
 
 
-def _nobody(context: Context) -> DoctorFinding:
+def _no_environment(context: Context) -> DoctorFinding:
     partly = [e.name for e in ENVIRONMENTS if any(name in context.environ for name in e.variables[:1])]
-    seen = f"; variables of {', '.join(partly)} are there, but not those of a task" if partly else ""
+    seen = f"; variables of {', '.join(partly)} are set, but not those of a task" if partly else ""
     shape = context.job.cluster if context.job is not None else None
     tasks = shape.num_training_tasks if shape is not None else 1
     several = shape.workers + shape.chief + shape.ps if shape is not None else 1
     problem = lone_task(context.environ, several + (shape.evaluator if shape is not None else 0))
     if problem is not None and several > 1 and context.environment != NO_ENVIRONMENT:
-        return of_error(problem, "`train` ends with this error here")
+        return of_error(problem, "`train` fails with this error here")
     if tasks > 1:
         return info(
-            f"no TF_CONFIG and no scheduler has started this process as a task{seen}",
-            f"`train` would run here alone, and the job has {tasks} training tasks",
-            "start `doctor` as the job will be started (srun estimator-pipeline doctor ... --shared), or give "
+            f"no TF_CONFIG, and no scheduler started this process as a task{seen}",
+            f"`train` would run as a single process, and the job has {tasks} training tasks",
+            "start `doctor` in the same way as the job (srun estimator-pipeline doctor ... --shared), or use "
             "--tf-config; `launch` starts all tasks on this machine",
         )
-    return ok(f"no TF_CONFIG and no scheduler: one process{seen}")
+    return ok(f"no TF_CONFIG and no scheduler: a single process{seen}")
 
 
 def _resolved(context: Context, part: JobPart) -> str:
@@ -94,18 +94,18 @@ def _resolved(context: Context, part: JobPart) -> str:
             parts.append(f"restart {allocation.restart}")
     if part.task is not None:
         parts.append(f"this task is {part.task}")
-    own = part.addresses.get(part.task) if part.task is not None else None
-    if own is not None:
-        parts.append(f"at {own} (ports {part.ports})")
+    address = part.addresses.get(part.task) if part.task is not None else None
+    if address is not None:
+        parts.append(f"at {address} (ports {part.ports})")
     elif context.job is None and allocation.tf_config is None:
-        parts.append("without a job file there are no roles")
+        parts.append("roles are unknown without a job file")
     parts += allocation.notes
     return "; ".join(parts)
 
 
 def _others(context: Context, name: str, others: tuple[str, ...]) -> Iterator[DoctorFinding]:
     if name != "tf_config":
-        yield info(f"{name} speaks; {', '.join(others)} would match as well, and comes later in the order")
+        yield info(f"{name} is used; {', '.join(others)} also matches, with a lower priority")
         return
     config = context.part.tf_config
     for other in ENVIRONMENTS:
@@ -119,47 +119,47 @@ def _others(context: Context, name: str, others: tuple[str, ...]) -> Iterator[Do
         wrong = allocation.size is not None and allocation.size not in (tasks, tasks + 1) and allocation.size > 1
         if wrong and config is not None:
             yield warning(
-                f"TF_CONFIG names {tasks} task(s), and {other.name} has started {allocation.size}",
-                "TF_CONFIG comes first; one that a job script exports is the same on every task, and several tasks "
-                "would then be the same worker",
-                f"unset TF_CONFIG and let `train` read {other.name}, or set TF_CONFIG for each task by itself",
+                f"TF_CONFIG has {tasks} task(s), and {other.name} has started {allocation.size}",
+                "TF_CONFIG takes precedence; if the job script exports it, it is the same on every task, and several "
+                "tasks would be the same worker",
+                f"unset TF_CONFIG and let `train` read {other.name}, or set a different TF_CONFIG for each task",
             )
             return
-    yield info(f"TF_CONFIG speaks; {', '.join(others)} would match as well")
+    yield info(f"TF_CONFIG is used; {', '.join(others)} also matches")
 
 
 # TF_CONFIG -------------------------------------------------------------------------------------------------------
 
 
 def check_tf_config(context: Context) -> Iterator[DoctorFinding]:
-    """The document: whether it can be read, and what is odd about it although it can."""
+    """Check that TF_CONFIG is valid, and warn about unusual contents."""
     part = context.part
     if part.error is not None:
         if context.document is None and not context.environ.get("TF_CONFIG", "").strip():
-            raise NotLookedAt("no TF_CONFIG")
+            raise CheckSkipped("no TF_CONFIG")
         text = context.document if context.document is not None else context.environ.get("TF_CONFIG", "")
         source = context.document_source if context.document is not None else "TF_CONFIG"
-        # All that is wrong at once: who mends a document by hand would otherwise come back for each mistake.
+        # Report all mistakes at once, so that a user can fix them in one go.
         for problem in tf_config_problems(text, source=source) or [part.error]:
             yield of_error(problem, _why_unread(text))
         return
     if part.tf_config is None or not part.source:
-        raise NotLookedAt("no TF_CONFIG")
+        raise CheckSkipped("no TF_CONFIG")
     config = part.tf_config
-    found = list(_odd(context, config))
-    yield ok(_told(config, part.source))
-    yield from found
+    findings = list(_odd(context, config))
+    yield ok(_format(config, part.source))
+    yield from findings
 
 
 def _why_unread(text: str) -> str:
-    why = "TensorFlow, and `train`, cannot start with it"
+    why = "neither TensorFlow nor `train` can start with it"
     bare = text.strip()
     if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"":
-        return f"{why}; the quotes around the whole document belong to the shell, not into the variable"
+        return f"{why}; remove the quotes around the whole document: they are for the shell"
     return why
 
 
-def _told(config: TFConfig, source: str) -> str:
+def _format(config: TFConfig, source: str) -> str:
     if config.cluster is None:
         return f"{source}: a single process"
     names = {"chief": "a chief job", "master": "a master (read as chief)", "workers": "worker:0 is the chief"}
@@ -178,17 +178,17 @@ def _odd(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
     yield from _ports(addresses, config)
     strategy = context.job.run.train_distribute if context.job is not None else "none"
     if config.cluster.num_ps and "chief" not in config.cluster.jobs and strategy == "none":
-        # With a strategy of parameter servers worker:0 is the chief; Estimator's own way, without one, wants a chief.
+        # With a parameter server strategy worker:0 is the chief; without a strategy, Estimator requires a chief.
         yield (error if context.job is not None else warning)(
             "the cluster has parameter servers and no chief",
             'without a strategy tf.estimator\'s RunConfig ends with ValueError: "it must have one "chief" node"',
-            "name the first worker chief: one task of the job `chief`, the others `worker`",
+            "make the first worker the chief: one task in the job `chief`, the others in `worker`",
         )
     if len(addresses) == 1:
         yield info(
             "the cluster has one task",
-            "it trains alone, as it would without TF_CONFIG",
-            "name the other tasks, if there should be some",
+            "it trains as a single process, as without TF_CONFIG",
+            "add the other tasks, if there should be any",
         )
 
 
@@ -199,26 +199,26 @@ def _odd_document(context: Context, config: TFConfig) -> Iterator[DoctorFinding]
         yield DoctorFinding(
             severity,
             "the chief is called master, as before TensorFlow 1.4",
-            f"{plain}TensorFlow's own strategies know no task of that name",
-            "call it chief, if anything else than this package reads the document",
+            f"{plain}TensorFlow's strategies do not support that task type",
+            "rename it to chief if anything other than this package reads the document",
         )
     if config.evaluator_in_cluster:
         yield DoctorFinding(
             severity,
             "the evaluator's address is inside the cluster",
-            f"{plain}a strategy that a program makes from TF_CONFIG by itself waits for it as for a worker",
-            "leave the evaluator out of `cluster`, or run the program with `estimator-pipeline exec`",
+            f"{plain}a strategy that a program creates from TF_CONFIG waits for it like for a worker",
+            "remove the evaluator from `cluster`, or run the program with `estimator-pipeline exec`",
         )
     if config.rpc_layer != "grpc":
         yield warning(
             f"rpc_layer is {config.rpc_layer!r}",
-            "TensorFlow as it is published has grpc alone",
-            "leave rpc_layer out, unless this TensorFlow was built with it",
+            "published builds of TensorFlow support only grpc",
+            "remove rpc_layer, unless this TensorFlow was built with it",
         )
     if config.extra:
         yield info(
-            f"keys that are not read: {', '.join(sorted(map(str, config.extra)))}",
-            "services add some; a misspelt one does nothing",
+            f"unknown keys: {', '.join(sorted(map(str, config.extra)))}",
+            "some services add keys; a misspelt key is ignored",
         )
 
 
@@ -229,16 +229,15 @@ def _local_hosts(addresses: dict[Task, str]) -> Iterator[DoctorFinding]:
     others = [task for task in hosts if task not in local and task not in anywhere]
     if anywhere:
         yield error(
-            f"{few(anywhere)} at {addresses[anywhere[0]]}: this is no address that others can connect to",
-            "it means every address of the own machine, and each task would find itself there",
-            "write the host by which the others reach that task",
+            f"{few(anywhere)} at {addresses[anywhere[0]]}: other tasks cannot connect to this address",
+            "it means all interfaces of the local machine, so each task would connect to itself",
+            "use the host name at which the others reach that task",
         )
     if local and others:
         yield error(
             f"{few(local)} at {addresses[local[0]]}, and {few(others)} at {addresses[others[0]]}",
-            "localhost is another machine on each machine: the tasks there look for a peer on their own host, and wait "
-            "for ever",
-            f"write the real host of {few(local)}",
+            "localhost is a different machine on each host: the other tasks connect to themselves, and hang",
+            f"use the real host name of {few(local)}",
         )
 
 
@@ -248,8 +247,8 @@ def _ports(addresses: dict[Task, str], config: TFConfig) -> Iterator[DoctorFindi
     if low:
         yield warning(
             f"{few(low)} at {addresses[low[0]]}: a port below {min(first, 1024)}",
-            "only root may listen there, and the server of that task cannot start",
-            "take ports from 1024 on, best from 10000 to 29999",
+            "only root may listen there; otherwise the task's server cannot start",
+            "use ports of 1024 or more, preferably from 10000 to 29999",
         )
     spelled = Counter(address.rpartition(":")[2] for address in addresses.values())
     by_short: dict[tuple[str, str], set[str]] = {}
@@ -261,8 +260,8 @@ def _ports(addresses: dict[Task, str], config: TFConfig) -> Iterator[DoctorFindi
         if len(names) > 1 and short in names and spelled[port] > 1:
             yield warning(
                 f"two addresses may be the same: {' and '.join(sorted(names))}, port {port}",
-                "a host with and without its domain; two tasks cannot listen at one port",
-                "give one of them another port, or spell all hosts in the same way",
+                "a host with and without its domain; two tasks cannot listen on the same port",
+                "change one of the ports, or write all host names in the same way",
             )
 
 
@@ -278,15 +277,15 @@ def _number_in(path: str, default: int) -> int:
 
 
 def check_strategy(context: Context) -> Iterator[DoctorFinding]:
-    """Strategy, engine and evaluation against the cluster that there really is."""
+    """Check strategy, engine, batch size and evaluation against the actual cluster."""
     job = context.needed_job()
     config = context.part.tf_config
     strategy = job.run.train_distribute
     if config is None or not context.part.source or config.cluster is None:
-        yield ok(f"{strategy} with engine {job.run.engine}, as the job file's cluster section has it")
+        yield ok(f"{strategy} with engine {job.run.engine}, with the cluster of the job file")
         return
-    found = [*_strategy_and_cluster(context, config), *_shape(context, config)]
-    yield from found or [
+    findings = [*_strategy_and_cluster(context, config), *_shape(context, config)]
+    yield from findings or [
         ok(
             f"{strategy} over {config.num_training_tasks} training task(s), engine {job.run.engine}; "
             f"evaluation: {_who_evaluates(context, config)}"
@@ -301,28 +300,28 @@ def _strategy_and_cluster(context: Context, config: TFConfig) -> Iterator[Doctor
     if cluster.num_ps and engine != "estimator":
         yield error(
             f"the engine is {engine}, and the cluster has {cluster.num_ps} parameter server(s)",
-            "Model.fit has no training with parameter servers as Estimator has it",
-            "take the ps job out of the cluster, or set run.engine: estimator and "
+            "Model.fit does not support Estimator's parameter server training",
+            "remove the ps job from the cluster, or set run.engine: estimator and "
             "run.train_distribute: parameter_server",
         )
     elif cluster.num_ps and strategy == "multi_worker_mirrored":
         yield error(
             f"multi_worker_mirrored, and the cluster has {cluster.num_ps} parameter server(s)",
-            "the workers reduce their gradients among themselves; the strategy refuses a ps job",
-            "take the ps job out of TF_CONFIG, or set run.train_distribute: parameter_server",
+            "the workers exchange gradients with all-reduce; the strategy rejects a ps job",
+            "remove the ps job from TF_CONFIG, or set run.train_distribute: parameter_server",
         )
     if strategy == "parameter_server" and not cluster.num_ps:
         yield error(
             "parameter_server, and the cluster has no parameter server",
-            "there is nobody to hold the variables",
+            "no task holds the variables",
             "add a ps job to the cluster, or set run.train_distribute: multi_worker_mirrored",
         )
-    # Without any strategy, parameter servers are Estimator's own way of training together.
+    # Without a strategy, Estimator trains with parameter servers itself.
     alone = strategy in ("mirrored", "one_device") or (strategy == "none" and not cluster.num_ps)
     if alone and config.num_training_tasks > 1:
         yield error(
             f"train_distribute is {strategy}, and {config.num_training_tasks} tasks train",
-            "each would train a model of its own in the same model_dir, which the job refuses",
+            "each would train a separate model in the same model_dir, which the job rejects",
             "set run.train_distribute: multi_worker_mirrored",
         )
     if config.num_training_tasks > 1 and strategy == "multi_worker_mirrored":
@@ -338,7 +337,7 @@ def _batch(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
         yield error(
             f"a global batch of {size} records over {replicas} replicas ({config.num_training_tasks} tasks of "
             f"{context.devices_per_task} device(s))",
-            "it cannot be shared out equally, and the job refuses it when it starts",
+            "it cannot be split evenly, and the job rejects it at its start",
             f"set input.global_batch_size to {f'{below} or ' if below else ''}{below + replicas}",
         )
 
@@ -346,33 +345,33 @@ def _batch(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
 def _shape(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
     job, cluster = context.needed_job(), config.cluster
     assert cluster is not None
-    said, is_there = job.cluster, cluster.jobs
-    told = {"workers": said.workers, "chief": int(said.chief), "ps": said.ps}
-    real = {"workers": len(is_there.get("worker", ())), "chief": len(is_there.get("chief", ())), "ps": cluster.num_ps}
-    if told != real:
+    expected, jobs = job.cluster, cluster.jobs
+    configured = {"workers": expected.workers, "chief": int(expected.chief), "ps": expected.ps}
+    actual = {"workers": len(jobs.get("worker", ())), "chief": len(jobs.get("chief", ())), "ps": cluster.num_ps}
+    if configured != actual:
         yield info(
-            f"the job file's cluster is {_counts(told)}, and {context.part.source} has {_counts(real)}",
-            f"{context.part.source} is followed",
-            "change the job file's cluster section, if that is not meant",
+            f"the job file's cluster is {_counts(configured)}, and {context.part.source} has {_counts(actual)}",
+            f"{context.part.source} takes precedence",
+            "change the job file's cluster section if that is not intended",
         )
-    if config.is_evaluator and not said.evaluator:
+    if config.is_evaluator and not expected.evaluator:
         yield info(
             "this task is an evaluator, and the job file has none",
-            "the chief only waits for its result if it is there before the training ends",
+            "the chief waits for its result only if it starts before training ends",
             "set cluster.evaluator: true",
         )
     if config.num_training_tasks > 1 and not _evaluates(context, config):
         yield info(
-            "nobody evaluates while the job trains; the chief does so once, at its end",
-            "no best model is exported, and no curve shows how the training goes",
+            "no task evaluates during training; the chief evaluates once, at the end",
+            "no best model is exported, and there is no evaluation curve",
             "set cluster.evaluator: true and start one, or eval.during_training: true",
         )
 
 
 def _evaluates(context: Context, config: TFConfig) -> bool:
     job = context.needed_job()
-    own = config.evaluator_in_cluster or config.is_evaluator or config.dialect == "master"
-    return own or job.cluster.evaluator or job.eval.during_training
+    has_evaluator = config.evaluator_in_cluster or config.is_evaluator or config.dialect == "master"
+    return has_evaluator or job.cluster.evaluator or job.eval.during_training
 
 
 def _who_evaluates(context: Context, config: TFConfig) -> str:

@@ -1,4 +1,4 @@
-"""A job's data as far as it is known: files, their records, and whether a prepared data set is there."""
+"""The files of a job's data, with their record counts, and prepared TFDS data sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import zipfile
 from dataclasses import dataclass
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, of_error, warning
+from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, warning
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.sources import csv as csv_files
 from estimator_pipeline.inputs.sources.paths import find_files
@@ -25,41 +25,41 @@ __all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "array_shapes", "data_set_fo
 COUNTED_BYTES = 2**30
 
 
-_PARSED_BYTES = 2**22  # Of CSV files: a second or two.
+_PARSED_BYTES = 2**22  # Bytes of CSV files that are parsed, which takes a second or two.
 
 
 @dataclass(frozen=True)
 class Files:
-    """Training or evaluation data as far as it is known.
+    """Training or evaluation data.
 
     Attributes:
         use: "training" or "evaluation".
-        what: for a person.
-        paths: the files; empty where the data is in none that are known.
-        records: how many records each file holds; None where they were not counted.
-        in_files: whether the data can be shared by file.
+        description: The data, for messages.
+        paths: The files; empty where the data has no known files.
+        records: The number of records in each file; None where they were not counted.
+        in_files: Whether the data can be sharded by file.
     """
 
     use: str
-    what: str
+    description: str
     paths: tuple[str, ...] = ()
     records: tuple[int, ...] | None = None
     in_files: bool = True
 
     @property
-    def told(self) -> str:
-        """In words."""
+    def text(self) -> str:
+        """The data and its number of records, for messages."""
         count = f", {sum(self.records)} records" if self.records is not None else ""
-        return f"{self.use}: {self.what}{count}"
+        return f"{self.use}: {self.description}{count}"
 
 
 def files_of(context: Context) -> list[Files]:
-    """The job's data, looked at once for all checks.
+    """Return the job's training and evaluation data; examined once for all checks.
 
     Raises:
-        InputError: Files are not there, or damaged.
-        NotLookedAt: The data cannot be looked at without TensorFlow.
-        NotPrepared: It is a data set that is not there yet.
+        InputError: Files are missing or damaged.
+        CheckSkipped: The data cannot be examined without TensorFlow.
+        NotPrepared: The TFDS data set is not prepared yet.
     """
     return context.once(_files_of)
 
@@ -71,10 +71,10 @@ def _files_of(context: Context) -> list[Files]:
     if isinstance(section, ArraysInput):
         return [_arrays(use, getattr(section, key)) for use, key in _USES]
     if isinstance(section, TFRecordInput):
-        return [_tfrecord(use, find_files(getattr(section, key), what=use), section.compression) for use, key in _USES]
+        return [_tfrecord(use, find_files(getattr(section, key), kind=use), section.compression) for use, key in _USES]
     if isinstance(section, CsvInput):
-        return [_csv(use, find_files(getattr(section, key), what=use), section) for use, key in _USES]
-    raise NotLookedAt("an own input function; see `inspect` and estimator_pipeline.testing")
+        return [_csv(use, find_files(getattr(section, key), kind=use), section) for use, key in _USES]
+    raise CheckSkipped("a custom input function; see `inspect` and estimator_pipeline.testing")
 
 
 _USES = (("training", "train"), ("evaluation", "eval"))
@@ -92,12 +92,12 @@ def _csv(use: str, paths: tuple[str, ...], section: CsvInput) -> Files:
     records = csv_files.examine(
         paths, columns=section.types(), header=section.header, delimiter=section.delimiter, limit=_PARSED_BYTES
     )
-    begun = "" if records is not None else f", the first {_PARSED_BYTES} of them read"
+    begun = "" if records is not None else f", the first {_PARSED_BYTES} of them checked"
     return Files(use, f"{len(paths)} CSV file(s), {sum(map(os.path.getsize, paths))} bytes{begun}", paths, records)
 
 
 def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of the arrays in an .npz file. They stand in the headers, and no array is read.
+    """Return the shapes of the arrays in an .npz file; only the headers are read.
 
     Raises:
         InputError: There is no such file, or it cannot be read.
@@ -133,22 +133,22 @@ def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:
 def _arrays(use: str, path: str) -> Files:
     lengths = {name: shape[0] if shape else 0 for name, shape in array_shapes(use, path).items()}
     if len(set(lengths.values())) != 1:
-        told = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
+        details = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
         raise InputError(
-            f"The arrays of the {use} data are not of one length",
+            f"The arrays of the {use} data have different lengths",
             code="data/bad-feature",
-            found=f"{path}: {told}",
-            hint="the first axis of each array are the records",
+            found=f"{path}: {details}",
+            hint="make the first axis of every array the records",
         )
     count = next(iter(lengths.values()))
     return Files(use, f"{path}, arrays {', '.join(lengths)}", (path,), (count,), in_files=False)
 
 
 class NotPrepared(Exception):
-    """The data set is not there yet, which need not be an error."""
+    """The data set is not prepared yet, which may be no error."""
 
     def __init__(self, finding: DoctorFinding) -> None:
-        super().__init__(finding.what)
+        super().__init__(finding.message)
         self.finding = finding
 
 
@@ -166,11 +166,11 @@ def _prepared(context: Context, section: TfdsInput) -> list[Files]:
             f"The description of the data set {name} cannot be read",
             code="data/unreadable",
             found=f"{folder}: {problem}",
-            hint="prepare it anew",
+            hint="prepare it again",
         ) from problem
-    found = []
-    for use, given in (("training", section.train_split), ("evaluation", section.eval_split)):
-        split = re.split(r"[\[(+]", given)[0].strip()
+    every = []
+    for use, expression in (("training", section.train_split), ("evaluation", section.eval_split)):
+        split = re.split(r"[\[(+]", expression)[0].strip()
         if split not in splits:
             raise InputError(
                 f"The data set {name} has no split {split!r}",
@@ -180,29 +180,30 @@ def _prepared(context: Context, section: TfdsInput) -> list[Files]:
             )
         lengths = splits[split]
         _check_files(folder, name, split, len(lengths))
-        whole = given.strip() == split
-        what = f"{name} {given} in {folder}, {len(lengths)} file(s)"
-        found.append(Files(use, what, _shards(folder, split), tuple(lengths) if whole else None))
-    return found
+        whole = expression.strip() == split
+        description = f"{name} {expression} in {folder}, {len(lengths)} file(s)"
+        every.append(Files(use, description, _shards(folder, split), tuple(lengths) if whole else None))
+    return every
 
 
 def data_set_folder(context: Context, section: TfdsInput) -> str | None:
-    """Where the prepared data set is; None: nowhere."""
+    """Return the folder of the prepared data set; None if it does not exist."""
     name, _, version = section.name.partition(":")
     return _version_folder(os.path.join(data_dir_of(context, section, name), *name.split("/")), version)
 
 
 def data_dir_of(context: Context, section: TfdsInput, name: str) -> str:
-    given = section.data_dir or context.environ.get("TFDS_DATA_DIR")
-    if given:
-        return os.path.expanduser(given)
+    """Return the folder in which TFDS looks for a data set."""
+    configured = section.data_dir or context.environ.get("TFDS_DATA_DIR")
+    if configured:
+        return os.path.expanduser(configured)
     if name == "digits":
         return str(cache_dir(context.environ) / "tfds")
     return os.path.join(context.environ.get("HOME") or os.path.expanduser("~"), "tensorflow_datasets")
 
 
 def _version_folder(folder: str, version: str) -> str | None:
-    """The folder of the version asked for, or of the newest; where a data set has one configuration, that one's."""
+    """Return the folder of the requested or newest version; also below a single configuration folder."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -216,10 +217,10 @@ def _version_folder(folder: str, version: str) -> str | None:
 
 
 def unknown_data_set(context: Context, name: str, base: str) -> DoctorFinding | None:
-    """Of a data set that is nowhere, whether it cannot be made either."""
+    """Return a finding if TFDS has no data set of this name."""
     if context.other_python or ":" in name or not (names := catalogue()) or name.split("/")[0] in names:
         return None
-    return of_error(no_such_data_set(name, base, names), "every task that reads it ends with this error")
+    return of_error(no_such_data_set(name, base, names), "every task that reads it fails with this error")
 
 
 def _not_prepared(context: Context, name: str, base: str) -> DoctorFinding:
@@ -229,30 +230,30 @@ def _not_prepared(context: Context, name: str, base: str) -> DoctorFinding:
             place = os.path.dirname(place)
         if not os.access(place, os.W_OK):
             return error(
-                f"the embedded data set digits is to be prepared in {base}, and {place} cannot be written",
-                "every task that reads it ends with an error",
-                "set TFDS_DATA_DIR or input.data_dir to a folder that can be written, or prepare it beforehand",
+                f"the built-in data set digits would be prepared in {base}, and {place} is not writable",
+                "every task that reads it fails",
+                "set TFDS_DATA_DIR or input.data_dir to a writable folder, or prepare the data set beforehand",
             )
-        return info(f"the embedded data set digits is prepared in {base} by the first task that reads it")
+        return info(f"the built-in data set digits is prepared in {base} by the first task that reads it")
     if (unknown := unknown_data_set(context, name, base)) is not None:
         return unknown
     silent = silent_host(_urls(name), environ=context.environ, timeout=context.timeout) if context.connect else None
     if silent:
         return error(
             f"the data set {name} is not prepared in {base}, and there is no network: {silent} does not answer",
-            "every task that reads it ends with an error",
+            "every task that reads it fails",
             prepare_elsewhere(name, base),
         )
     return warning(
         f"the data set {name} is not prepared in {base}",
-        "each host downloads it when the job starts, for as long as that takes; compute nodes often have no network",
-        f"run `tfds build {name}` (or tfds.load) with data_dir in a folder that all tasks share, and name that in "
-        "input.data_dir or TFDS_DATA_DIR",
+        "each host downloads it when the job starts, which may take long; compute nodes often have no network",
+        f"run `tfds build {name}` (or tfds.load) with data_dir in a folder that all tasks share, and set "
+        "input.data_dir or TFDS_DATA_DIR to it",
     )
 
 
 def _urls(name: str) -> list[str]:
-    """What a data set is downloaded from, as TFDS's own list of its files has it; none where there is none."""
+    """Return the download URLs of a data set, from TFDS's checksum list; empty if it has no list."""
     package = importlib.util.find_spec("tensorflow_datasets")
     if package is None or not package.submodule_search_locations:
         return []
@@ -274,11 +275,11 @@ def _shards(folder: str, split: str) -> tuple[str, ...]:
 
 def _check_files(folder: str, name: str, split: str, count: int) -> None:
     there = len(_shards(folder, split))
-    # Names of another template are not known here.
+    # Files with a different naming template are not counted.
     if there and there != count:
         raise InputError(
             f"Files of the data set {name} are missing",
             code="data/not-found",
             found=f"{there} of {count} files of the split {split} in {folder}",
-            hint="copy it again, or prepare it anew",
+            hint="copy it again, or prepare it again",
         )

@@ -1,4 +1,4 @@
-"""Functions that a job file names, looked for without running anybody's code."""
+"""Check of the functions that a job file names, without running user code."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from estimator_pipeline.job import FunctionInput
 
 __all__ = ["check"]
 
-_WHY = "every task ends with this error"
-# A name that only running the file would tell.
+_WHY = "every task fails with this error"
+# Calls that can define names only at run time.
 _UNKNOWN = ("globals", "setattr", "exec", "vars", "locals")
 
 
 def check(context: Context) -> Iterator[DoctorFinding]:
-    """Whether the files, the modules, and the functions in them are there, and what they import at their top."""
+    """Check that the files, modules and functions exist, and that their top-level imports are installed."""
     job = context.needed_job()
     named = [("model.function", job.model.function)]
     if isinstance(job.input, FunctionInput):
         named += [("input.train", job.input.train), ("input.eval", job.input.eval)]
     for field, reference in named:
         if reference is not None:
-            found = _problem(context, field, reference)
-            yield found or ok(f"{field}: {reference} is there")
+            yield _problem(context, field, reference) or ok(f"{field}: {reference} exists")
 
 
 def _problem(context: Context, field: str, reference: str) -> DoctorFinding | None:
@@ -38,7 +37,7 @@ def _problem(context: Context, field: str, reference: str) -> DoctorFinding | No
             return error(
                 f"{field}: the file {where} does not exist in {os.getcwd()}",
                 _WHY,
-                "correct the path, or start the job where it lies",
+                "correct the path, or start the job in the folder of the file",
             )
         return _in_file(context, field, where, name)
     if context.other_python:
@@ -48,14 +47,14 @@ def _problem(context: Context, field: str, reference: str) -> DoctorFinding | No
         return error(
             f"{field}: the module {where} cannot be found",
             _WHY,
-            "install it, or start the job where it lies, or write path/to/file.py:function",
+            "install it, start the job in its folder, or use path/to/file.py:function",
         )
-    # Without its text, as of an extension, only importing it would tell.
+    # The contents of an extension module are known only after an import.
     return _in_file(context, field, path, name) if path.endswith(".py") else None
 
 
 def _file_of(module: str) -> str | None:
-    """Where a module lies; "" where that cannot be told without importing what it is in; None: nowhere."""
+    """Return a module's file; "" if only importing its package would show it; None if it does not exist."""
     first, _, rest = module.partition(".")
     folders: Sequence[str] = ()
     spec = None
@@ -66,7 +65,7 @@ def _file_of(module: str) -> str | None:
             return (spec.origin or "") if not rest else ""
         folders = list(spec.submodule_search_locations or ())
     else:
-        # Tasks look where they are started as well, which a console script does not.
+        # Tasks also search their working directory, which a console script does not.
         if not rest and os.path.isfile(f"{first}.py"):
             return f"{first}.py"
         folders = [first] if os.path.isdir(first) else ()
@@ -77,14 +76,14 @@ def _file_of(module: str) -> str | None:
                 return file
         if os.path.isdir(path):
             return ""
-        # An extension module, or a package that finds its modules elsewhere.
+        # An extension module, or a package that loads its modules from elsewhere.
         if any(name.startswith(f"{os.path.basename(path)}.") for name in _listed(os.path.dirname(path))):
             return ""
     return None
 
 
 def _makes_modules(path: str | None) -> bool:
-    """Whether a package may have modules that are no files of their own, such as os.path and tensorflow.keras."""
+    """Whether a package may have modules without files, such as os.path and tensorflow.keras."""
     if path is None:
         return False
     try:
@@ -106,13 +105,15 @@ def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFindin
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read())
     except SyntaxError as problem:
-        return error(f"{field}: {path}, line {problem.lineno}, is no Python: {problem.msg}", _WHY, "correct it there")
+        return error(
+            f"{field}: {path}, line {problem.lineno}, is not valid Python: {problem.msg}", _WHY, "correct the file"
+        )
     except (OSError, ValueError) as problem:
         return error(f"{field}: {path} cannot be read: {problem}", _WHY, "correct the file")
     if not context.other_python:
         missing = _missing_import(tree, os.path.dirname(os.path.abspath(path)))
         if missing is not None:
-            # Modules that a job script loads may bring packages by PYTHONPATH.
+            # Environment modules that a job script loads may add packages by PYTHONPATH.
             slurm = context.needed_job().slurm
             return (warning if slurm.setup or "PYTHONPATH" in slurm.env else error)(
                 f"{field}: {path}, line {missing[1]}, imports {missing[0]}, which is not installed in this Python",
@@ -123,7 +124,7 @@ def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFindin
     names = _names(tree)
     if names is not None and first not in names:
         functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-        public = ", ".join(one for one in functions if not one.startswith("_"))
+        public = ", ".join(function for function in functions if not function.startswith("_"))
         return error(
             f"{field}: {path} has no function {name!r} (functions: {public or 'none'})", _WHY, "correct the name"
         )
@@ -131,41 +132,41 @@ def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFindin
 
 
 def _without_context(tree: ast.Module, field: str, path: str, name: str) -> DoctorFinding | None:
-    found = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
-    if found is None:
+    function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+    if function is None:
         return None
-    arguments = found.args
+    arguments = function.args
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     if "input_context" in names:
         return None
     return error(
-        f"{field}: {name} in {path} has no parameter `input_context`, but ({', '.join(names)})",
-        "without it every worker would read the same records, and the job refuses it",
-        "add `input_context=None` and shard by it",
+        f"{field}: {name} in {path} has no parameter `input_context`, only ({', '.join(names)})",
+        "without it every worker would read the same records, and the job rejects it",
+        "add the parameter `input_context=None`, and shard with it",
     )
 
 
 def _names(tree: ast.Module) -> set[str] | None:
-    """What the file gives names to at its top; None where only running it would tell."""
-    found: set[str] = set()
+    """Return the names that the file defines at top level; None if they are known only at run time."""
+    names: set[str] = set()
     for node in _top(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
     called: set[str] = set()
     for inner in ast.walk(tree):
         if isinstance(inner, ast.Global):
-            found |= set(inner.names)
+            names |= set(inner.names)
         elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
             called.add(inner.func.id)
-    return None if "*" in found or "__getattr__" in found or called & set(_UNKNOWN) else found
+    return None if "*" in names or "__getattr__" in names or called & set(_UNKNOWN) else names
 
 
 def _top(node: ast.AST) -> Iterator[ast.AST]:
-    """What runs when a module is imported: all but the bodies of functions and classes."""
+    """Iterate over what runs when a module is imported: all but the bodies of functions and classes."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
@@ -173,7 +174,7 @@ def _top(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _missing_import(tree: ast.Module, folder: str) -> tuple[str, int] | None:
-    """The first package, and its line, that the file imports in any case and that is nowhere."""
+    """Return the first unconditionally imported package that is not installed, and its line."""
     for node in tree.body:
         names: list[str] = []
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Whether the model fits the data, by what files say of themselves. Imports no TensorFlow."""
+"""Check of a built-in model against the data, from file metadata and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, of_error, ok
+from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, of_error, ok
 from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.sources import digits
@@ -22,12 +22,12 @@ __all__ = ["check_model"]
 
 @dataclass(frozen=True)
 class _Records:
-    """What a model gets of a record.
+    """The model's input from each record.
 
     Attributes:
-        shapes: of the features; None for one whose shape is not known.
-        classes: how many the label has; None: not known.
-        text: the features that are text.
+        shapes: Shapes of the features; None where unknown.
+        classes: Number of classes of the label; None if unknown.
+        text: Names of the string features.
     """
 
     shapes: Mapping[str, Sequence[int | None] | None]
@@ -36,11 +36,11 @@ class _Records:
 
 
 def check_model(context: Context) -> Iterator[DoctorFinding]:
-    """Whether a model of `model_fns/` takes what the job's data give."""
+    """Check that a model of `model_fns/` accepts the job's data."""
     job = context.needed_job()
     name = job.model.name
     if name is None:
-        raise NotLookedAt("an own model function")
+        raise CheckSkipped("a custom model function")
     import model_fns
 
     try:
@@ -63,17 +63,17 @@ def check_model(context: Context) -> Iterator[DoctorFinding]:
         if weighting is not None:
             weighting.check_units({**model_fns.complete(name, params)}.get("classes"))
     except ConfigError as problem:
-        yield of_error(problem, "every task ends with this error")
+        yield of_error(problem, "every task fails with this error")
         return
-    told = {"input_shape": "inputs of the shape", "classes": "classes:"}
-    fits = [f"{what} {_text(params[key])}" for key, what in told.items() if key in params]
+    labels = {"input_shape": "inputs of shape", "classes": "classes:"}
+    fits = [f"{label} {_text(params[key])}" for key, label in labels.items() if key in params]
     if shapes and hasattr(model_fns.get(name), "columns"):
         fits.insert(0, f"columns {', '.join(model_fns.get(name).columns(model_fns.complete(name, params)))}")
-    yield ok(f"{name}: {', '.join(fits)}" if fits else f"{name}: its parameters are known")
+    yield ok(f"{name}: {', '.join(fits)}" if fits else f"{name}: all parameters are known")
 
 
 def _records(context: Context) -> _Records | None:
-    """None where the files do not say."""
+    """Return the model's input; None if the metadata does not contain it."""
     section = context.needed_job().input
     if isinstance(section, TfdsInput):
         return _of_data_set(context, section)
@@ -90,7 +90,7 @@ def _records(context: Context) -> _Records | None:
         try:
             shapes = array_shapes("training", section.train)
         except InputError:
-            return None  # the data's own check tells
+            return None  # reported by the check of the data
         return _chosen({name: shape[1:] for name, shape in shapes.items()}, None, section)
     return None
 
@@ -119,11 +119,11 @@ def _of_data_set(context: Context, section: TfdsInput) -> _Records | None:
         keys = [section.features_key or supervised[0], *(section.labels or supervised[1:])][:2]
         image, label = (features[key] for key in keys)
         shape = (image.get("image") or image.get("tensor"))["shape"]["dimensions"]
-        # An axis of no fixed length is written as -1.
+        # TFDS writes an axis of unknown length as -1.
         sizes = [int(size) if int(size) >= 0 else None for size in shape]
         classes = label.get("classLabel", {}).get("numClasses")
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        return None  # A description of another kind: the job itself reads it with TFDS.
+        return None  # A different kind of description: the job reads it with TFDS.
     return _Records({keys[0]: sizes}, None if classes is None else int(classes))
 
 

@@ -1,4 +1,4 @@
-"""The data of a job as the job itself opens them, for a doctor that may take its time."""
+"""Check that opens the data in the same way as the job, for `--deep`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["check", "whole"]
 
 
 def check(context: Context) -> Iterator[DoctorFinding]:
-    """The data as the job itself opens it, and who reads what."""
+    """Open the data like the job, and report which task reads what."""
     job = context.needed_job()
     if isinstance(job.input, TfdsInput):
         try:
             files_of(context)
         except InputError as problem:
-            yield of_error(problem, "every task that reads it ends with this error")
+            yield of_error(problem, "every task that reads it fails with this error")
             return
         except NotPrepared as problem:
-            # A download is not a doctor's to start.
+            # A check must not start a download.
             yield problem.finding
             return
     from estimator_pipeline.doctor.machine import import_tensorflow
@@ -39,7 +39,7 @@ def check(context: Context) -> Iterator[DoctorFinding]:
             context.num_training_tasks, replicas_per_pipeline=context.devices_per_task, asynchronous=asynchronous
         )
     except PipelineError as problem:
-        yield of_error(problem, "every task that reads it ends with this error")
+        yield of_error(problem, "every task that reads it fails with this error")
         return
     for line in text.splitlines():
         if not line.startswith(" "):
@@ -47,19 +47,21 @@ def check(context: Context) -> Iterator[DoctorFinding]:
         elif "more often" in line or "times as often" in line:
             yield warning(
                 line.strip(),
-                "the workers' shares are not even",
+                "the workers' shards are uneven",
                 "set input.shard_policy: data, or write the files evenly",
             )
     yield from whole(context)
 
 
 def whole(context: Context) -> Iterator[DoctorFinding]:
-    """Every record of the TFRecord files against its checksum, up to COUNTED_BYTES."""
+    """Compare every record of the TFRecord files with its checksum, up to COUNTED_BYTES."""
     section = context.needed_job().input
     if not isinstance(section, TfdsInput | TFRecordInput):
         return
     compression = "GZIP" if getattr(section, "compression", "none") == "gzip" else ""
-    paths = [path for one in files_of(context) for path in one.paths if ".tfrecord" in path or section.source != "tfds"]
+    paths = [
+        path for files in files_of(context) for path in files.paths if ".tfrecord" in path or section.source != "tfds"
+    ]
     paths = list(dict.fromkeys(paths))
     reader = IndexedTFRecords(paths, compression=compression, cache=None, memory_limit=COUNTED_BYTES)
     read = records = files = 0
@@ -70,7 +72,7 @@ def whole(context: Context) -> Iterator[DoctorFinding]:
         try:
             records += reader.check(path)
         except InputError as problem:
-            yield of_error(problem, "training ends with this error when it comes to that record")
+            yield of_error(problem, "training fails with this error when it reads that record")
             continue
         read, files = read + size, files + 1
     if files:

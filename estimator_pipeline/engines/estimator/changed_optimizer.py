@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"(.+)_\d+")
 def hook(model_dir: str, *, accept: bool, log: bool) -> Any:
     """Return a session hook with which an Estimator can resume from a checkpoint of a different optimizer.
 
-    Models of :func:`estimator_pipeline.build_model_fn` mark the variables of their optimizer. For other models,
+    Models of `estimator_pipeline.build_model_fn` mark the variables of their optimizer. For other models,
     TensorFlow reports variables that are missing in the checkpoint.
 
     Args:
@@ -115,7 +115,7 @@ def keeps_momentum(changed: Mapping[str, Sequence[Any]]) -> bool:
     """Return whether a Keras slot "momentum" has the same meaning: three optimizers use this name differently.
 
     Args:
-        changed: See :func:`estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
+        changed: See `estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
     """
     before, now = changed.get("model.optimizer", ("", ""))
     # Gradients (v1), or steps with the learning rate in them, added (keras) or subtracted (rmsprop).

@@ -85,7 +85,7 @@ def train_and_evaluate(
     count as "not set"; other values apply to all checkpoints except the final one.
 
     Args:
-        estimator: A `tf.estimator.Estimator` with a RunConfig of :func:`~estimator_pipeline.build_run_config`.
+        estimator: A `tf.estimator.Estimator` with a RunConfig of `build_run_config`.
         train_spec: A `tf.estimator.TrainSpec`.
         eval_spec: A `tf.estimator.EvalSpec`.
         evaluator: Whether the job has an evaluator task. None: as set by the launcher or TF_CONFIG; if neither does, an
@@ -103,10 +103,10 @@ def train_and_evaluate(
             of 0.0 counts as the best. False: a warning, and training continues as in tf.estimator.
         seed_keras: Whether `RunConfig.tf_random_seed` also seeds Keras, NumPy and Python. Without it the seed does not
             apply to Keras initializers.
-        identity: Returns the run identity, see :mod:`estimator_pipeline.engines.model_dir.run_identity`; None: the seed
+        identity: Returns the run identity, see `estimator_pipeline.engines.model_dir.run_identity`; None: the seed
             and the description of the input function.
         shared: Settings that all tasks must share, from a job file, see
-            :mod:`estimator_pipeline.engines.lifecycle.rendezvous.same_job`. None: tasks may differ as far as the result
+            `estimator_pipeline.engines.lifecycle.rendezvous.same_job`. None: tasks may differ as far as the result
             can still be right.
         accept_changes: Whether the run may resume from a checkpoint of a run with a different identity.
         preemption_signals: Names of signals that stop this task with a checkpoint (docs/guides/preemption.md). None:
@@ -195,7 +195,7 @@ def _is_classic(estimator: Any, tf_config: TFConfig) -> bool:
 
 
 class _EstimatorTask(TaskController):
-    """One task of a job that tf.estimator trains; see :func:`train_and_evaluate` for the arguments."""
+    """One task of a job that tf.estimator trains; see `train_and_evaluate` for the arguments."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class _EstimatorTask(TaskController):
             )
         of_spec = tuple(self.train_spec.saving_listeners)
         listeners = of_spec if self.tf_config.is_chief else ()
-        if of_spec and self._saves_by_coordinator() and saving_listeners.are_refused(self.strategy):
+        if of_spec and self._saves_by_coordinator() and saving_listeners.are_rejected(self.strategy):
             hooks.append(saving_listeners.listeners_hook(of_spec, is_chief=self.tf_config.is_chief))
             listeners = ()
         if self._saves_by_coordinator():

@@ -24,7 +24,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
 
     Args:
         estimator: The program's Estimator.
-        eval_spec: See :class:`CheckpointEvaluator`, as for the other arguments.
+        eval_spec: See `CheckpointEvaluator`, as for the other arguments.
         keep: Whether to keep graph and session between evaluations, if that does not change results
             (docs/guides/evaluation.md). `input_fn` and `model_fn` are then called once, not for each evaluation.
         needs_data: Whether an evaluation without any batch is an error instead of a warning.

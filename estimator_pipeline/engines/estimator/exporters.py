@@ -64,10 +64,10 @@ def make_exporter(
     """Build the `tf.estimator` exporter of a job file's section.
 
     Args:
-        section: An :class:`estimator_pipeline.job.ExporterSection`.
-        features_spec: See :func:`serving_receiver`.
-        single: See :func:`serving_receiver`.
-        examples: See :func:`serving_receiver`.
+        section: An `estimator_pipeline.job.ExporterSection`.
+        features_spec: See `serving_receiver`.
+        single: See `serving_receiver`.
+        examples: See `serving_receiver`.
 
     Raises:
         ConfigError: The features are unknown (user-defined input functions).

@@ -226,7 +226,7 @@ def finite_hook(*, every_steps: int | None) -> Any:
 
 
 def finite_listener() -> Any:
-    """Return a listener with the check of :func:`finite_hook`, for a `CheckpointSaverHook` that accepts listeners."""
+    """Return a listener with the check of `finite_hook`, for a `CheckpointSaverHook` that accepts listeners."""
     tf: Any = compat.tensorflow()
 
     class FiniteListener(tf.compat.v1.train.CheckpointSaverListener):

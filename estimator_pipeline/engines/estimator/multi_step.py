@@ -1,8 +1,8 @@
 """Multi-step execution in an Estimator: several train steps per session call (`steps_per_execution`).
 
 A session call costs about as much as a step of a small model. Steps that no hook needs to see therefore run in a loop
-in the graph (:mod:`estimator_pipeline.compat.internals.graph_step_loop`), in one call before the call with hooks. The
-steps that hooks see are computed (:mod:`~estimator_pipeline.engines.lifecycle.step_schedule`), and workers agree on
+in the graph (`estimator_pipeline.compat.internals.graph_step_loop`), in one call before the call with hooks. The
+steps that hooks see are computed (`step_schedule`), and workers agree on
 them before the first step. Results are bit-identical to those of single steps. If that is not certain, each call runs
 one step, and the log has the reason.
 """
@@ -78,7 +78,7 @@ class MultiStepExecution:
             return []
         session_hooks.see_hooks()
         hook = _multi_step_hook(self)
-        session_hooks.tell_train_op(estimator, hook.takes)
+        session_hooks.notify_train_op(estimator, hook.takes)
         return [hook]
 
     def pace(self, ends: Iterable[StepInterval] = (), reason: str = "", *, call: str) -> MultiStepProgress:
@@ -101,7 +101,7 @@ class MultiStepExecution:
     def _exchange(self, name: str, value: str) -> dict[str, str]:
         if len(self._tasks) <= 1:
             return {self._chief: value}
-        values = coordination.exchange(f"{_KEY}/{name}", value, own=self._task, tasks=self._tasks, timeout=_AGREE_SECS)
+        values = coordination.exchange(f"{_KEY}/{name}", value, task=self._task, tasks=self._tasks, timeout=_AGREE_SECS)
         assert values is not None
         return values
 

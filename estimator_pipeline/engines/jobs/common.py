@@ -104,7 +104,7 @@ def model_params(job: Job, data: Any) -> dict[str, Any]:
 
     Args:
         job: The job.
-        data: Its data, from :func:`job_inputs`.
+        data: Its data, from `job_inputs`.
 
     Raises:
         ConfigError: The job's parameters do not match the data.
@@ -132,7 +132,7 @@ def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
 
     Args:
         job: The job.
-        data: Its data, from :func:`job_inputs`.
+        data: Its data, from `job_inputs`.
     """
     model = job.model
     options = {**model_options(job), "signatures": model.export.signatures, "histograms": job.run.histograms}

@@ -30,7 +30,7 @@ def run(
     recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
-    """Run this task of a job with tf.estimator; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
+    """Run this task of a job with tf.estimator; see `estimator_pipeline.engines.jobs.runner.run_job`."""
     tf = compat.tensorflow()
     keras_checkpoints.refuse_others(job.run.model_dir, engine="estimator")
     config = _run_config(job, environ)

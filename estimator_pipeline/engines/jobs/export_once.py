@@ -39,7 +39,7 @@ def once(exporter: Any, digest: str, *, final: bool) -> Any:
 
     Args:
         exporter: Has `name` and `export`, and exports every checkpoint or the final one.
-        digest: See :func:`fingerprint`.
+        digest: See `fingerprint`.
         final: Whether it exports only the final checkpoint.
     """
     base: Any = _base()

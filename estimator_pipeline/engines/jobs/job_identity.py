@@ -90,7 +90,7 @@ def shared_by_tasks(job: Job, *, max_steps: int | None) -> dict[str, Any]:
 
 
 def _of_sections(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return `fixed` and `described` of :class:`RunIdentity` from the sections model and input."""
+    """Return `fixed` and `described` of `RunIdentity` from the sections model and input."""
     model = job.model.model_dump(mode="json", exclude={"export", "metrics"})
     described = {f"model.{name}": model.pop(name, None) for name in ("clip_norm", "clip_value")}
     optimizer = dict(model.pop("optimizer"))

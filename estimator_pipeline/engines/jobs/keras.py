@@ -46,7 +46,7 @@ def run(
     recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
-    """Run this process's task of a job with Keras; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
+    """Run this process's task of a job with Keras; see `estimator_pipeline.engines.jobs.runner.run_job`."""
     tf_config = from_environ(environ)
     warn_of_ignored(job)
     compat.install()
@@ -79,10 +79,10 @@ def settings_of(
 
     Args:
         job: The job.
-        data: Its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
+        data: Its data, from `estimator_pipeline.engines.jobs.common.job_inputs`.
         tf_config: Cluster and task of this process.
-        evaluator: See :class:`TrainOptions`.
-        evaluate_during_training: See :class:`TrainOptions`.
+        evaluator: See `TrainOptions`.
+        evaluate_during_training: See `TrainOptions`.
     """
     max_steps = common.max_steps_of(job, data)
     return TrainOptions(
@@ -144,7 +144,7 @@ def plan_of(
 
     Args:
         job: The job.
-        data: Its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
+        data: Its data, from `estimator_pipeline.engines.jobs.common.job_inputs`.
         strategy: Strategy of training.
         eval_strategy: Strategy of an evaluation in one process.
         wrap: Wraps the function that builds the compiled model.
@@ -270,7 +270,7 @@ def logged_names(options: Mapping[str, Any]) -> list[str]:
     """Return the names of the values that `fit` logs for each epoch of a job's model.
 
     Args:
-        options: Model options, see :func:`estimator_pipeline.engines.jobs.common.model_options`.
+        options: Model options, see `estimator_pipeline.engines.jobs.common.model_options`.
     """
     used = ("outputs", "loss", "head", "metrics", "label_vocabulary")
     outputs = outputs_of(**{"outputs": None, "loss": None, **{k: v for k, v in options.items() if k in used}})
@@ -316,7 +316,7 @@ def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
 
     Args:
         job: The job.
-        data: Its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
+        data: Its data, from `estimator_pipeline.engines.jobs.common.job_inputs`.
     """
     model = job.model
     options = common.model_options(job)
@@ -342,7 +342,7 @@ def job_outputs(compiled: functools.partial[Any]) -> Outputs:
     """Return the heads of the model's outputs.
 
     Args:
-        compiled: From :func:`job_keras_model`.
+        compiled: From `job_keras_model`.
     """
     names = ("head", "label_vocabulary")
     options = {name: value for name, value in compiled.keywords.items() if name in names}
@@ -353,7 +353,7 @@ def weighted_of(compiled: functools.partial[Any]) -> Callable[[Any], Any]:
     """Return a function that converts the job's datasets for Keras: labels as numbers, with example weights.
 
     Args:
-        compiled: From :func:`job_keras_model`.
+        compiled: From `job_keras_model`.
     """
     names = ("loss", "outputs", "head", "label_vocabulary", "weight_column", "class_weights")
     return functools.partial(keras_batches, **{k: v for k, v in compiled.keywords.items() if k in names})

@@ -32,7 +32,7 @@ def run(
     recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
-    """Run this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
+    """Run this process's task of a job with Keras 3; see `estimator_pipeline.engines.jobs.runner.run_job`."""
     tf_config = from_environ(environ)
     compat.use_keras_3()
     keras_job.warn_of_ignored(job)
@@ -61,7 +61,7 @@ def run(
 
 
 def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:
-    """Return the job's plan for Keras 3; see :func:`estimator_pipeline.engines.jobs.keras.plan_of`."""
+    """Return the job's plan for Keras 3; see `estimator_pipeline.engines.jobs.keras.plan_of`."""
     evaluation = job.eval
     weighted = keras_job.weighted_of(keras_job.job_keras_model(job, data))
     # The job's section `keras` does not apply here. A backup would contain only the weights, while this engine takes

@@ -35,7 +35,7 @@ def run_job(
     """Run this process's task of a job.
 
     Args:
-        job: From :func:`estimator_pipeline.load_job`.
+        job: From `estimator_pipeline.load_job`.
         recording: Records each training step, and may set the initial values of the variables.
         environ: Environment with TF_CONFIG; `os.environ` by default.
 
@@ -43,10 +43,10 @@ def run_job(
         The job's result, the same on every task.
 
     Raises:
-        PipelineError: See :func:`~estimator_pipeline.engines.estimator.engine.train_and_evaluate`; also errors of
+        PipelineError: See `train_and_evaluate`; also errors of
             building the model, the data and the configuration.
     """
-    with missing_peers.told(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals):
+    with missing_peers.job_settings(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals):
         return _run_job(job, recording, os.environ if environ is None else environ)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import FunctionInput, Job
-from estimator_pipeline.job.user_code import load_function, own_code, type_told
+from estimator_pipeline.job.user_code import describe_type, load_function, own_code
 
 __all__ = ["UserInputs"]
 
@@ -92,14 +92,14 @@ class UserInputs:
             return
         if self._engine != "estimator":
             raise ConfigError(
-                f"{who} returns {type_told(data)}, and the engine {self._engine} reads a tf.data.Dataset",
+                f"{who} returns {describe_type(data)}, and the engine {self._engine} reads a tf.data.Dataset",
                 code="data/bad-input-fn",
                 found=_short(data),
                 hint=hint,
             )
         if not (pair if labelled else pair or tf.is_tensor(data) or isinstance(data, Mapping)):
             raise ConfigError(
-                f"{who} returns {type_told(data)}", code="data/bad-input-fn", found=_short(data), hint=hint
+                f"{who} returns {describe_type(data)}", code="data/bad-input-fn", found=_short(data), hint=hint
             )
         if to_the_end and _never_ends(data):
             raise ConfigError(

@@ -159,13 +159,13 @@ def preemption_callback(
 def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
     """Return a TensorBoard callback that uses the global step; Keras's counts the steps of this call of `fit`.
 
-    It can be closed in the middle of `Model.fit`; see :func:`closing_summaries`.
+    It can be closed in the middle of `Model.fit`; see `closing_summaries`.
 
     Args:
         folder: The model directory.
         every_steps: Values of batches are written at multiples of this step.
         start_step: The global step at which training starts.
-        shown: Some of :data:`~estimator_pipeline.models.histograms.HISTOGRAMS`.
+        shown: Some of `HISTOGRAMS`.
     """
     tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.TensorBoard
@@ -259,7 +259,7 @@ def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, show
         folder: Folder of the event files.
         every_steps: Values are written at multiples of this global step.
         start_step: The global step at which training starts.
-        shown: Some of :data:`~estimator_pipeline.models.histograms.HISTOGRAMS`.
+        shown: Some of `HISTOGRAMS`.
 
     Returns:
         The callback. The compiled step calls its method `record(variables, gradients)`, which writes gradients.

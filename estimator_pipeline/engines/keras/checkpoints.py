@@ -131,7 +131,7 @@ def restore_changed(model: Any, checkpoint: Any, path: str, *, momentum: bool) -
         "dense/kernel/momentum".
 
     Raises:
-        ConfigError: See :func:`restore`.
+        ConfigError: See `restore`.
     """
     tf = compat.tensorflow()
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)

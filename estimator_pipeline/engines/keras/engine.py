@@ -18,7 +18,7 @@ from estimator_pipeline.compat.internals import coordination_service as coordina
 from estimator_pipeline.compat.internals import keras_steps_per_execution as keras_steps
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals import stateless_random as step_random
-from estimator_pipeline.compat.internals.data_end.common_end import told_end
+from estimator_pipeline.compat.internals.data_end.common_end import end_warning
 from estimator_pipeline.compat.internals.data_end.keras_common_end import StepsTogether
 from estimator_pipeline.compat.patches import lost_peers
 from estimator_pipeline.engines.estimator import changed_optimizer as other_optimizer
@@ -63,7 +63,7 @@ def train_and_evaluate(
     Args:
         plan: The job's plan.
         tf_config: Cluster and task of this process.
-        settings: See :class:`~estimator_pipeline.engines.lifecycle.task.TrainOptions`.
+        settings: See `TrainOptions`.
         environ: Environment for the rendezvous and the launcher's progress file; `os.environ` by default.
 
     Returns:
@@ -161,7 +161,7 @@ class KerasTask(TaskController):
             lacking = self._together.lacking()
             if lacking is not None and not all(lacking) and progress.step != self.max_steps:
                 tasks = [str(task) for task in self._training_tasks()]
-                logger.warning("%s", told_end(tasks, lacking, progress.step))
+                logger.warning("%s", end_warning(tasks, lacking, progress.step))
         return TrainingOutcome(steps=progress.finished, data_ended=not model.stop_training)
 
     def _step_together(self) -> StepsTogether | None:
@@ -170,7 +170,7 @@ class KerasTask(TaskController):
         if len(tasks) < 2 or getattr(self.input_fn, "as_many_for_all", False) or not coordination.available():
             return None
         timeout = self.settings.startup_timeout
-        return StepsTogether(self.strategy, tasks=tasks, own=str(self.task), timeout=timeout)
+        return StepsTogether(self.strategy, tasks=tasks, task=str(self.task), timeout=timeout)
 
     def _read(self, dataset: Any) -> Any:
         weighted = self.plan.weighted(dataset)
@@ -217,7 +217,7 @@ class KerasTask(TaskController):
             checkpoint: Its `tf.train.Checkpoint`.
             path: Path of the saved checkpoint.
             changed: Changes of the optimizer since then, see
-                :func:`~estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
+                `optimizer_changes`.
         """
         if not changed:
             keras_checkpoints.restore(checkpoint, path, whole=True)

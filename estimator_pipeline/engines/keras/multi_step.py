@@ -2,7 +2,7 @@
 
 Keras takes a fixed `steps_per_execution`, and callbacks see only multiples of it. Here a callback sets the number of
 steps before each execution, so that every step that is logged, summarized or saved is the last of an execution
-(:mod:`~estimator_pipeline.engines.lifecycle.step_schedule`), as with single steps.
+(`step_schedule`), as with single steps.
 """
 
 from __future__ import annotations

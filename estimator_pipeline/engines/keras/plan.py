@@ -31,7 +31,7 @@ class KerasPlan:
         keep_checkpoint_max: Number of checkpoints to keep; None or 0: all.
         keep_checkpoint_every_n_hours: Additionally keep one checkpoint per this number of hours.
         summary_steps: Steps between the chief's TensorBoard summaries; None: no summaries.
-        histograms: Histograms in the summaries, see :mod:`estimator_pipeline.models.histograms`.
+        histograms: Histograms in the summaries, see `estimator_pipeline.models.histograms`.
         log_steps: Steps between two lines of the chief's log.
         completed: Converts Keras's evaluation results to the reported metrics.
         weighted: Converts a dataset of (features, labels), of training or evaluation, to the one that Keras reads:

@@ -1,8 +1,8 @@
 """The Keras 3 engine: task lifecycle and checkpoints of the Keras engine, with a custom training loop.
 
-It shares :mod:`estimator_pipeline.engines.keras.engine`. The differences are the loop
-(:mod:`~estimator_pipeline.engines.keras3.loop`), the content of a checkpoint
-(:mod:`~estimator_pipeline.models.keras3_variables`), and evaluation: one process, the evaluator or the chief, evaluates
+It shares `estimator_pipeline.engines.keras.engine`. The differences are the loop
+(`loop`), the content of a checkpoint
+(`keras3_variables`), and evaluation: one process, the evaluator or the chief, evaluates
 checkpoints, instead of all workers.
 """
 
@@ -39,7 +39,7 @@ def train_and_evaluate(
 ) -> TrainResult:
     """Run this process's task of a job with Keras 3.
 
-    See :func:`estimator_pipeline.engines.keras.engine.train_and_evaluate`. The process must have loaded Keras 3
+    See `estimator_pipeline.engines.keras.engine.train_and_evaluate`. The process must have loaded Keras 3
     (`compat.use_keras_3()`), and `plan.build_model` must return a built model.
     """
     return _Keras3Task(

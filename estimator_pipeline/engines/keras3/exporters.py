@@ -143,7 +143,7 @@ def make_exporter(section: Any, features_spec: Mapping[str, Any] | None) -> Kera
     """Build the exporter of a job file's section.
 
     Args:
-        section: An :class:`estimator_pipeline.job.ExporterSection`.
+        section: An `estimator_pipeline.job.ExporterSection`.
         features_spec: Feature name -> `tf.TensorSpec` of one record; None: unknown.
 
     Raises:

@@ -8,7 +8,7 @@ function in `strategy.run` that uses only Keras's public API: the model's call, 
   gradients of all replicas. R replicas with batch B therefore run the same step as one replica with batch R*B.
 * Clipping: Keras would clip each replica's local gradient before the sum. Here the gradients are summed and clipped
   first, and `apply` gets 1/R of them on each replica.
-* Embeddings: sparse gradients are made dense first, see :func:`prepared`.
+* Embeddings: sparse gradients are made dense first, see `prepared`.
 * Data: the same datasets, distributed by the strategy.
 """
 

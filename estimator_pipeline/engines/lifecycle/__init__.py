@@ -1,4 +1,6 @@
-"""The lifecycle of a task, from start to exit, in every engine. In order:
+"""The lifecycle of a task, from start to exit, in every engine.
+
+In order:
 
 1. `settings.py`: the caller's options.
 2. `startup.py`: the lock on the model directory, the checkpoint to resume from, the other tasks.

@@ -26,7 +26,7 @@ def serve(rendezvous: Rendezvous, *, startup: float, leaving: float) -> Mapping[
         leaving: Seconds for the other tasks to leave training after it failed or was stopped.
 
     Raises:
-        TaskFailedError, WaitError, OtherJobError: See :meth:`Rendezvous.wait`.
+        TaskFailedError, WaitError, OtherJobError: See `Rendezvous.wait`.
     """
     cluster = rendezvous.tf_config.cluster
     assert cluster is not None

@@ -35,7 +35,7 @@ class TrainOptions:
             ESTIMATOR_PIPELINE_START_SECS, or 1800.
         identity: Returns the run identity; None: the seed and the description of the input function.
         shared: Settings of a job file that all tasks must share, without reading the data
-            (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`). None: a program, whose tasks may differ.
+            (`same_job`). None: a program, whose tasks may differ.
         accept_changes: Whether the run may resume from a checkpoint of a run with a different identity.
         preemption_signals: Names of the signals that stop a task with a checkpoint. None: the environment variable
             ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS, or SIGTERM.

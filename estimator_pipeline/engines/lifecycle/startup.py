@@ -138,7 +138,7 @@ def meet(
         one.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: See :meth:`Rendezvous.wait`.
+        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
     """
     cluster = rendezvous.tf_config.cluster
     assert cluster is not None
@@ -176,7 +176,7 @@ def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
         timeout: Seconds to wait for the chief's status.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: See :meth:`Rendezvous.wait`.
+        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
     """
     tf = compat.tensorflow()
     if tf.io.gfile.exists(to):
@@ -213,7 +213,7 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
         return local
     tasks = [str(task) for task in cluster.training_tasks]
     steps = coordination.exchange(
-        "latest checkpoint", str(local), own=str(tf_config.task), tasks=tasks, timeout=timeout
+        "latest checkpoint", str(local), task=str(tf_config.task), tasks=tasks, timeout=timeout
     )
     if steps is None:
         return local
@@ -233,7 +233,7 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
 
 
 def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout: float) -> dict[str, list[Any]]:
-    """Return the chief's :func:`identity.optimizer_changes`, on all workers of synchronous training.
+    """Return the chief's `identity.optimizer_changes`, on all workers of synchronous training.
 
     Raises:
         WaitError: A task did not report its changes in time.
@@ -243,7 +243,7 @@ def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout
         return local
     tasks = [str(task) for task in cluster.training_tasks]
     changes = coordination.exchange(
-        "changes of the optimizer", json.dumps(local), own=str(tf_config.task), tasks=tasks, timeout=timeout
+        "changes of the optimizer", json.dumps(local), task=str(tf_config.task), tasks=tasks, timeout=timeout
     )
     return local if changes is None else json.loads(changes[str(cluster.chief)])
 
@@ -286,7 +286,7 @@ def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None
     assert tf_config.cluster is not None
     local = len(strategy.extended.worker_devices)
     tasks = [str(task) for task in tf_config.cluster.training_tasks]
-    counts = coordination.exchange("device count", str(local), own=str(tf_config.task), tasks=tasks, timeout=timeout)
+    counts = coordination.exchange("device count", str(local), task=str(tf_config.task), tasks=tasks, timeout=timeout)
     if counts is not None and len(set(counts.values())) > 1:
         raise ClusterError(
             "the workers have different numbers of devices; synchronous training would never finish a step",

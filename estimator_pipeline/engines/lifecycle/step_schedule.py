@@ -74,7 +74,7 @@ class CallSchedule:
 
     @classmethod
     def of_all(cls, schedules: Iterable[str]) -> CallSchedule:
-        """Return the common schedule from each worker's :meth:`to_json`: all ends, and the smallest maximum."""
+        """Return the common schedule from each worker's `to_json`: all ends, and the smallest maximum."""
         documents = [json.loads(text) for text in schedules]
         ends = sorted({StepInterval(*pair) for document in documents for pair in document["ends"]})
         reasons = [document["reason"] for document in documents if document["reason"]]

@@ -1,6 +1,6 @@
 """The roles of a task, in every engine: what chief, worker, evaluator and parameter server do, and how they shut down.
 
-An engine subclasses :class:`TaskController` and defines how to train, evaluate a checkpoint and serve variables.
+An engine subclasses `TaskController` and defines how to train, evaluate a checkpoint and serve variables.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TaskController(abc.ABC):
         input_fn: Training input function.
         max_steps: The global step to stop at, if any.
         strategy: The training strategy, if any.
-        settings: See :class:`TrainOptions`.
+        settings: See `TrainOptions`.
     """
 
     def __init__(
@@ -398,7 +398,7 @@ class TaskController(abc.ABC):
             self.input_fn.start_step = max(0, step)
 
     def agree_on_start(self) -> int:
-        """Return the step of the checkpoint that all workers resume from; see :func:`startup.agree_on_start`."""
+        """Return the step of the checkpoint that all workers resume from; see `startup.agree_on_start`."""
         timeout = self.settings.startup_timeout
         if self.rendezvous.apart and not self._is_asynchronous:
             startup.fetch_start(self.rendezvous, self.model_dir, timeout=timeout)

@@ -55,7 +55,7 @@ def rescue(model_dir: str, *, finite: bool = False) -> str | None:
 
     Args:
         model_dir: The model directory.
-        finite: See :func:`damage`; for a run that resumes after one that diverged.
+        finite: See `damage`; for a run that resumes after one that diverged.
 
     Returns:
         The path of the latest checkpoint, verified; None if the directory has none.

@@ -71,7 +71,7 @@ def explaining(model_dir: str) -> Iterator[None]:
     """Convert errors of files that cannot be written, within the block.
 
     Args:
-        model_dir: See :func:`explained`.
+        model_dir: See `explained`.
 
     Raises:
         DiskError: A file could not be read or written. Other errors are unchanged.

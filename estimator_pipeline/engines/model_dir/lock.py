@@ -2,7 +2,7 @@
 
 On a file system with locks (local disks, NFS 4 and later) this is `flock` on a file that is open while the job trains;
 the kernel releases it when the process exits. Elsewhere (object stores) it is a lease: a small file that the owner
-rewrites every :data:`RENEW_SECS`. A different job may take it if it was not renewed for :data:`LEASE_SECS`, measured by
+rewrites every `RENEW_SECS`. A different job may take it if it was not renewed for `LEASE_SECS`, measured by
 that job's clock. An owner that lost its lease stops.
 
 Only the task that writes the checkpoints holds the lock.

@@ -82,7 +82,7 @@ def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> RunIdentity:
     """Return the part of the run identity that the seed and the training data define.
 
     Args:
-        input_fn: The training input function. Those of :mod:`estimator_pipeline.inputs` describe their data.
+        input_fn: The training input function. Those of `estimator_pipeline.inputs` describe their data.
         seed: Seed of the variables and the graph.
         num_pipelines: Number of input pipelines of the job.
     """
@@ -220,7 +220,7 @@ def changes_meant(
     """Return the differences between a resumed run and the previous one: (name, old value, new value).
 
     Args:
-        before: Identity document of the previous run, from :func:`check` or :func:`read_local`.
+        before: Identity document of the previous run, from `check` or `read_local`.
         identity: Identity of this run.
         step: Step of the checkpoint that training resumes from.
         model_dir: The model directory.
@@ -266,7 +266,7 @@ def policy_of(model_dir: str) -> str | None:
             fixed = json.loads(file.read())["fixed"]
         return "file" if fixed.get(_POLICY) == "file" and not _has_one_worker(fixed) else None
     except (tf.errors.OpError, ValueError, LookupError, TypeError, AttributeError):
-        return None  # :func:`check` reports the problem.
+        return None  # `check` reports the problem.
 
 
 def _has_one_worker(fixed: Mapping[str, Any]) -> bool:
@@ -282,7 +282,7 @@ def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
     """Return the changes of the optimizer relative to the checkpoint: name -> old and new value.
 
     Args:
-        model_dir: The model directory, after :func:`check`.
+        model_dir: The model directory, after `check`.
         step: Step of the checkpoint.
     """
     document, _ = _read(compat.tensorflow(), _path(model_dir), accept=True)
@@ -408,7 +408,7 @@ def content_by_kind(fixed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(changed: list[tuple[str, Any, Any]], files: Mapping[str, str]) -> str:
-    """Return a sentence that describes the changes; `files` as in :class:`RunIdentity`."""
+    """Return a sentence that describes the changes; `files` as in `RunIdentity`."""
     texts, others = [], []
     for name, old, new in changed:
         file = name.removeprefix(f"{CONTENT} ")

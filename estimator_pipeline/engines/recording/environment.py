@@ -44,7 +44,7 @@ def environment_of(tf: Any, *, strategy: Any, environ: Mapping[str, str] | None 
     Args:
         tf: TensorFlow, as returned by `compat.install()`.
         strategy: The `tf.distribute.Strategy` of the training.
-        environ: Environment with :data:`VARIABLES`; `os.environ` by default.
+        environ: Environment with `VARIABLES`; `os.environ` by default.
     """
     environ = os.environ if environ is None else environ
     name = type(strategy).__name__

@@ -1,4 +1,4 @@
-"""The fingerprints of :mod:`estimator_pipeline.inputs.ledger.hashing`, bit for bit, as TensorFlow operations.
+"""The fingerprints of `estimator_pipeline.inputs.ledger.hashing`, bit for bit, as TensorFlow operations.
 
 NumPy releases and acquires the GIL for each operation on a large array, and waits each time for the training loop,
 which holds it. The steps of a small model took twice as long.
@@ -22,7 +22,7 @@ def can_take(parts: Sequence[Any]) -> bool:
 
 
 def fingerprints(tf: Any, parts: Sequence[Any]) -> Any:
-    """Return a uint64 tensor [records]; see :func:`estimator_pipeline.inputs.ledger.hashing.fingerprints`."""
+    """Return a uint64 tensor [records]; see `estimator_pipeline.inputs.ledger.hashing.fingerprints`."""
     sizes = [tf.shape(part, out_type=tf.int64)[0] for part in parts]
     if len(parts) == 1:
         return _of_records(tf, parts, sizes[0])

@@ -1,6 +1,6 @@
 """The ledger of a training task: records read by its input function, and the hook and callback that count steps.
 
-Input functions of :mod:`estimator_pipeline.inputs` report record numbers. Batches of other input functions are
+Input functions of `estimator_pipeline.inputs` report record numbers. Batches of other input functions are
 inspected, and the ledger has a fingerprint of each record's content.
 """
 

@@ -28,7 +28,7 @@ Canonical = Callable[[Iterable[str]], Mapping[str, str]]
 
 
 class StepWriterProtocol(Protocol):
-    """Interface of a writer of step records, such as :class:`estimator_pipeline.parity.step_records.StepWriter`."""
+    """Interface of a writer of step records, such as `estimator_pipeline.parity.step_records.StepWriter`."""
 
     def environment(self, facts: Mapping[str, Any]) -> None: ...
 
@@ -223,7 +223,7 @@ def estimator_hook(
 
 
 def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None) -> Any:
-    """Return the callback for `Model.fit`; see :func:`estimator_hook` for the arguments.
+    """Return the callback for `Model.fit`; see `estimator_hook` for the arguments.
 
     While it records, Keras's metrics are those of a single step, not of the epoch so far.
     """
@@ -267,7 +267,7 @@ def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: M
 def keras3_callback(
     writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None, strategy: Any = None
 ) -> Any:
-    """Return the callback for the training loop of the Keras 3 engine; see :func:`estimator_hook` for the arguments.
+    """Return the callback for the training loop of the Keras 3 engine; see `estimator_hook` for the arguments.
 
     Replica-local variables are recorded as their mean. Seeds are left out: Keras 2 has no such variables.
     """

@@ -1,16 +1,16 @@
-"""The record ledger: which records each worker consumed at which step, written while it trains, and checked.
+"""The record ledger: which records each worker consumed at which step, written during training and checked later.
 
     from estimator_pipeline import ledger
 
-    found = ledger.read("runs/digits/ledger")
-    found.ids(12)                     # {"worker:0": array of record numbers, "worker:1": ...}
-    print(ledger.check(found))        # records read twice or never, steps that are missing
+    records = ledger.read("runs/digits/ledger")
+    records.ids(12)                   # {"worker:0": array of record numbers, "worker:1": ...}
+    print(ledger.check(records))      # records read twice or never, missing steps
 
 ================= =================================================================================
-`read`            a folder's :class:`Ledger`: attempts, runs, the steps that count, their records
-`check`           a :class:`LedgerReport`: findings and notes
-`fingerprints`    what stands for the ids of records of an input function of one's own
-`LedgerWriter`    what an engine writes with
+`read`            a folder's `Ledger`: attempts, runs, the steps that count, their records
+`check`           a `LedgerReport`: findings and notes
+`fingerprints`    the ids of records of a user input function
+`LedgerWriter`    the writer for an engine
 ================= =================================================================================
 
 Nothing here imports TensorFlow.

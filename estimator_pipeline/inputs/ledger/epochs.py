@@ -1,4 +1,4 @@
-"""One stream of records, held against the epochs that it is made of."""
+"""Check of one stream of records against its epochs."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ __all__ = ["Epochs"]
 
 
 class Epochs:
-    """Told a stream's steps in ascending order, finds what an epoch holds twice or never.
+    """A checker that gets a stream's steps in ascending order and reports records read twice or never.
 
     Args:
-        facts: of the data, of any pipeline; see :mod:`estimator_pipeline.inputs.ledger.plans`.
-        report: told what is found.
-        who: the one task whose stream this is; empty where all workers read one.
+        facts: Metadata of the data, of any pipeline; see `estimator_pipeline.inputs.ledger.plans`.
+        report: The report for the findings.
+        who: The task of the stream; empty if all workers read one stream.
     """
 
     def __init__(self, facts: Mapping[str, Any], report: LedgerReport, *, who: str = "") -> None:
         self._report, self._who = report, who
-        self._own: np.ndarray | None = None
+        self._ids: np.ndarray | None = None
         plan = self.follow(facts)
         self._size = plan.sampler.num_records
         if plan.parts is not None:
             counts = np.asarray(facts["part_records"], dtype=np.int64)
             starts = np.cumsum(counts) - counts
-            self._own = np.concatenate([np.arange(starts[p], starts[p] + counts[p]) for p in plan.parts])
+            self._ids = np.concatenate([np.arange(starts[p], starts[p] + counts[p]) for p in plan.parts])
         self._epoch = -1
         self._next: int | None = None
         self._covered = 0
         self._seen: list[tuple[int, dict[str, np.ndarray]]] = []
 
     def follow(self, facts: Mapping[str, Any]) -> TrainShards:
-        """The steps from now on are those of a run with these facts."""
+        """Use the metadata of a run for the steps from now on."""
         plan = plan_of(facts)
         self._full = plan.full_steps
         self._per_step = plan.batch * plan.replicas.local * (1 if self._who else plan.replicas.num_pipelines)
@@ -46,7 +46,7 @@ class Epochs:
         return plan
 
     def add(self, step: int, parts: Mapping[str, np.ndarray | None]) -> None:
-        """What was read at a step: task -> ids, in the order of the pipelines; None where that is not known."""
+        """Add the ids of a step by task, in the order of the pipelines; None if unknown."""
         if self._full is None or step <= self._full or self._next is None:
             position = (step - 1) * self._per_step
         else:
@@ -55,8 +55,8 @@ class Epochs:
         if self._next is not None and position != self._next:
             self._report.find(
                 "jump",
-                f"step {step}{self._of()} goes on at position {position} of the stream, and the step before ended at "
-                f"{self._next}: a global batch of another size reads other records",
+                f"step {step}{self._of()} continues at position {position} of the stream, but the step before ended at "
+                f"{self._next}: a global batch of a different size reads different records",
             )
             self.close()
         if len(known) < len(parts):
@@ -81,24 +81,24 @@ class Epochs:
             start = stop
 
     def close(self) -> None:
-        """Judges the epoch at hand."""
+        """Check the current epoch."""
         seen, self._seen = self._seen, []
         covered, self._covered = self._covered, 0
         if not seen:
             return
         ids = np.concatenate([part for _, parts in seen for part in parts.values()])
         values, counts = np.unique(ids, return_counts=True)
-        own = self._own if self._own is not None else np.arange(self._size)
+        expected = self._ids if self._ids is not None else np.arange(self._size)
         named = f"epoch {self._epoch + 1}{self._of()}"
-        for kind, found, what in (
-            ("unknown", values[~np.isin(values, own)], "that are none of the data's"),
+        for kind, records, verb in (
+            ("unknown", values[~np.isin(values, expected)], "are not in the data"),
             ("twice", values[counts > 1], "were read more than once"),
         ):
-            if len(found):
-                told = listed([f"{record} ({self._places(seen, int(record))})" for record in found[:8]])
-                more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-                self._report.find(kind, f"{named}: {len(found)} record(s) {what}: {told}{more}")
-        if covered == self._size and len(lost := np.setdiff1d(own, values)):
+            if len(records):
+                text = listed([f"{record} ({self._places(seen, int(record))})" for record in records[:8]])
+                more = f" and {len(records) - 8} more" if len(records) > 8 else ""
+                self._report.find(kind, f"{named}: {len(records)} record(s) {verb}: {text}{more}")
+        if covered == self._size and len(lost := np.setdiff1d(expected, values)):
             self._report.find("never", f"{named}: {len(lost)} record(s) were never read: {listed(lost.tolist())}")
 
     def _start(self, epoch: int) -> None:

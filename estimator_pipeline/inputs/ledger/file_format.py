@@ -1,15 +1,15 @@
-"""The ledger's file: a counter of steps, then blocks that are appended and never changed.
+"""The file format of the ledger: a step counter, then blocks that are appended and never changed.
 
     offset 0    b"EPLEDGR1"
-    offset 8    the counter, a 64-bit word of this machine: segment (16 bits), steps that were made in it (48 bits)
+    offset 8    the counter, a 64-bit word in native byte order: segment (16 bits), steps in it (48 bits)
     offset 16   blocks: mark, kind, length, CRC-32 of kind and payload, payload
 
-The counter is the one thing that is written at each step: a store into mapped memory, which outlives the process
-however it ends. Each block stands for itself, so that a file that breaks off loses its last block alone.
+Each step writes only the counter: a store into mapped memory, which survives any end of the process. Blocks are
+independent, so that a truncated file loses only its last block.
 
-Ids are kept in as few bytes as their range needs, as differences where they run on, by planes of bytes, and deflated
-where that helps: some 1.3 bytes for each id of a shuffled data set of some thousand records, and next to nothing where
-they lie in a row. Fingerprints, which no code makes smaller, take their 8 bytes.
+Ids take as few bytes as their range needs, as differences if they are consecutive, in planes of bytes, deflated if that
+helps: about 1.3 bytes for each id of a shuffled data set of some thousand records, and almost nothing for consecutive
+ids. Fingerprints cannot be compressed and take 8 bytes.
 
 NumPy only.
 """
@@ -39,7 +39,7 @@ _STEPS = 48
 
 
 class Block(NamedTuple):
-    """A whole block: where it begins, its kind, its payload."""
+    """A complete block: its offset, kind and payload."""
 
     offset: int
     kind: bytes
@@ -47,13 +47,13 @@ class Block(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Batches as they were handed out.
+    """Consecutive batches of one iterator.
 
     Attributes:
-        generation: which iterator over the data gave them.
-        first: the number of the first of them within the generation, from 0.
-        sizes: records in each; int64.
-        ids: of all of them, one after the other; int64, or uint64 fingerprints.
+        generation: The number of the iterator over the data.
+        first: The number of the first batch within the generation, from 0.
+        sizes: Records in each batch; int64.
+        ids: Ids of all batches, concatenated; int64, or uint64 fingerprints.
     """
 
     generation: int
@@ -63,25 +63,25 @@ class Rows(NamedTuple):
 
 
 def word(segment: int, steps: int) -> int:
-    """The counter's value."""
+    """Return the counter's value."""
     return segment << _STEPS | steps
 
 
 def split_word(value: int) -> tuple[int, int]:
-    """(segment, steps) of the counter's value."""
+    """Return (segment, steps) of the counter's value."""
     return value >> _STEPS, value & ((1 << _STEPS) - 1)
 
 
 def block(kind: bytes, payload: bytes) -> bytes:
-    """A block as it stands in the file."""
+    """Return the bytes of a block."""
     return _BLOCK.pack(_MARK, kind, len(payload), zlib.crc32(payload, zlib.crc32(kind))) + payload
 
 
 def parse(data: bytes) -> Iterator[Block | int]:
-    """The blocks of a file's content, from `BEGIN` on.
+    """Yield the blocks of a file's content, from `BEGIN` on.
 
     Yields:
-        Each block; last, where the file breaks off or holds something else, the offset from which nothing can be read.
+        Each block; at last, if the file is truncated or damaged, the offset from which it cannot be read.
     """
     at = BEGIN
     while at < len(data):
@@ -99,10 +99,10 @@ def parse(data: bytes) -> Iterator[Block | int]:
 
 
 def encode_rows(generation: int, first: int, batches: np.ndarray | Sequence[np.ndarray]) -> bytes:
-    """The payload of a block of batches.
+    """Return the payload of a block of batches.
 
     Args:
-        generation: see :class:`Rows`.
+        generation: see `Rows`.
         first: the number of the first batch.
         batches: ids, int64 or uint64 (fingerprints): [batches, records], or one array for each batch.
     """
@@ -115,7 +115,7 @@ def encode_rows(generation: int, first: int, batches: np.ndarray | Sequence[np.n
 
 
 def decode_rows(payload: bytes) -> Rows:
-    """What `encode_rows` was given."""
+    """Decode the payload of `encode_rows`."""
     generation, first, count, size = _ROWS.unpack_from(payload)
     at = _ROWS.size + (0 if size >= 0 else 4 * count)
     return Rows(generation, first, sizes_of(payload), _decode_ids(payload[at:]))
@@ -127,12 +127,12 @@ def generation_of(payload: bytes) -> int:
 
 
 def first_of(payload: bytes) -> int:
-    """The number of the first batch in a payload."""
+    """Return the number of the first batch in a payload."""
     return int(_ROWS.unpack_from(payload)[1])
 
 
 def sizes_of(payload: bytes) -> np.ndarray:
-    """The records in each batch of a payload; int64."""
+    """Return the records in each batch of a payload; int64."""
     _, _, count, size = _ROWS.unpack_from(payload)
     if size >= 0:
         return np.full(count, size, dtype=np.int64)

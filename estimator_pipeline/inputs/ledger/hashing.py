@@ -1,11 +1,11 @@
-"""A 64-bit number for the content of each record of a batch: what stands for an id where a record has none.
+"""Fingerprints: 64-bit hashes of the content of each record of a batch, for records without ids.
 
-Two records of equal content have the same fingerprint and cannot be told apart. Two others have the same one by
-chance: among a million records with a likelihood of one in 37 million (n**2 / 2**65). Zeros at the end of a record do
-not count, so that one that is padded to its batch's longest keeps its fingerprint.
+Records of equal content have equal fingerprints. Different records collide by chance: among a million records with a
+probability of one in 37 million (n**2 / 2**65). Trailing zeros do not count, so that padding to the longest record of
+a batch does not change a fingerprint.
 
-Each 64-bit word of a record is put, with its place, through the finaliser of SplitMix64 (Steele, Lea and Flood, 2014),
-and the results are summed; texts come in as their BLAKE2b. NumPy only.
+Each 64-bit word of a record is mixed with its position by the finaliser of SplitMix64 (Steele, Lea and Flood, 2014),
+and the results are summed; text is hashed with BLAKE2b first. Imports only NumPy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GOLDEN = np.array([GOLDEN], dtype=np.uint64)
 
 
 class Sparse(NamedTuple):
-    """The parts of a sparse batch: indices [n, rank], values [n], the dense shape [rank]; the batch is axis 0."""
+    """A sparse batch: indices [n, rank], values [n], the dense shape [rank]; the batch is axis 0."""
 
     indices: np.ndarray
     values: np.ndarray
@@ -34,11 +34,11 @@ class Sparse(NamedTuple):
 
 
 def fingerprints(leaves: Sequence[np.ndarray | Sparse]) -> np.ndarray:
-    """The fingerprint of each record of a batch.
+    """Return the fingerprint of each record of a batch.
 
     Args:
-        leaves: the batch's tensors, in a fixed order, with the records along their first axis. Where they have no
-            common first axis, the batch is one record.
+        leaves: The batch's tensors, in a fixed order, with the records along their first axis. Without a common first
+            axis the batch is one record.
 
     Returns:
         uint64 array [records].
@@ -55,7 +55,7 @@ def fingerprints(leaves: Sequence[np.ndarray | Sparse]) -> np.ndarray:
 
 
 def key_of(number: int) -> int:
-    """What sets the leaf with this number apart from the others."""
+    """Return the hash key of the leaf with this number."""
     return int(_mixed(np.uint64(number + 1) * _GOLDEN)[0])
 
 
@@ -74,14 +74,14 @@ def _sums(leaf: np.ndarray | Sparse, records: int, key: np.ndarray) -> np.ndarra
         if places.shape[1]:
             values ^= _placed(_words(places, len(places)), key + _GOLDEN)
         mixed = _mixed(values)
-        found = np.zeros(records, dtype=np.uint64)
-        np.add.at(found, np.zeros_like(rows) if records == 1 else rows, mixed)
-        return found
+        sums = np.zeros(records, dtype=np.uint64)
+        np.add.at(sums, np.zeros_like(rows) if records == 1 else rows, mixed)
+        return sums
     return _placed(_words(leaf, records), key)
 
 
 def _placed(words: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """The sum of each row's words, each mixed with its place; a word of zeros adds nothing."""
+    """Return the sum of each row's words, each mixed with its place; a word of zeros adds nothing."""
     if not words.shape[1]:
         return np.zeros(len(words), dtype=np.uint64)
     places = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GOLDEN + key
@@ -95,8 +95,8 @@ def _words(array: np.ndarray, records: int) -> np.ndarray:
     array = np.asarray(array)
     if array.dtype.kind in "OSU":
         texts = (text.encode() if isinstance(text, str) else bytes(text) for text in array.ravel().tolist())
-        found = [int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") for text in texts]
-        return np.array(found, dtype=np.uint64).reshape(records, -1) if found else np.zeros((records, 0), np.uint64)
+        hashes = [int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") for text in texts]
+        return np.array(hashes, dtype=np.uint64).reshape(records, -1) if hashes else np.zeros((records, 0), np.uint64)
     if not array.size:
         return np.zeros((records, 0), np.uint64)
     data = np.ascontiguousarray(array).reshape(records, -1).view(np.uint8).reshape(records, -1)

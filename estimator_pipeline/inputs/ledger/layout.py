@@ -1,4 +1,4 @@
-"""Who reads which record at which step, planned or consumed, for tables and pictures."""
+"""Tables of which task reads which record at which step, planned or consumed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _SHOWN = 5  # Runs of ids named in a cell; more are counted.
 
 @dataclass
 class LedgerLayout:
-    """Who reads what at some steps.
+    """The records of each task at some steps.
 
     Attributes:
-        tasks: those that train.
-        steps: step -> task -> ids, in the order of reading; None where that is not known.
-        records: how many there are; None where that is not known.
-        per_epoch: steps that an epoch takes, in fractions; None where there are none for all tasks together.
-        fingerprints: whether ids are those of content.
-        lines: what else is to be said, above the table.
+        tasks: The training tasks.
+        steps: Step -> task -> ids, in the order of reading; None if unknown.
+        records: The number of records; None if unknown.
+        per_epoch: Steps per epoch, as a fraction; None without common epochs of all tasks.
+        fingerprints: Whether ids are fingerprints of the content.
+        lines: Text above the table.
     """
 
     tasks: tuple[str, ...]
@@ -37,26 +37,26 @@ class LedgerLayout:
     lines: list[str] = field(default_factory=list)
 
     def shares(self) -> dict[str, tuple[int, int]]:
-        """Task -> (records that it reads in these steps, different ones among them)."""
-        found = {}
+        """Return for each task (records that it reads in these steps, distinct records among them)."""
+        shares = {}
         for task in self.tasks:
-            parts = [ids for told in self.steps.values() if (ids := told.get(task)) is not None]
+            parts = [ids for read in self.steps.values() if (ids := read.get(task)) is not None]
             ids = np.concatenate(parts) if parts else np.empty(0, np.int64)
-            found[task] = (len(ids), len(np.unique(ids)))
-        return found
+            shares[task] = (len(ids), len(np.unique(ids)))
+        return shares
 
     def epoch(self, step: int) -> int | None:
-        """In which epoch a step begins, from 1."""
+        """Return the epoch in which a step begins, from 1."""
         return None if self.per_epoch is None else 1 + int((step - 1) / self.per_epoch + 1e-9)
 
     def text(self) -> str:
-        """A table: a row for each step, a column for each task."""
+        """Return a table with a row for each step and a column for each task."""
         cell = _print if self.fingerprints else _ids
         head = ["step", *([] if self.per_epoch is None else ["epoch"]), *self.tasks]
         rows = [
             [str(step), *([] if self.per_epoch is None else [str(self.epoch(step))]),
-             *("?" if (ids := told.get(task)) is None else cell(ids) for task in self.tasks)]
-            for step, told in sorted(self.steps.items())
+             *("?" if (ids := read.get(task)) is None else cell(ids) for task in self.tasks)]
+            for step, read in sorted(self.steps.items())
         ]  # fmt: skip
         widths = [max(len(row[n]) for row in (head, *rows)) for n in range(len(head))]
         numbers = len(head) - len(self.tasks)
@@ -73,9 +73,9 @@ class LedgerLayout:
         return "\n".join([*self.lines, *lines])
 
     def document(self) -> dict[str, Any]:
-        """For JSON: all ids."""
+        """Return all ids as a JSON document."""
 
-        def told(ids: np.ndarray | None) -> Any:
+        def values_of(ids: np.ndarray | None) -> Any:
             if ids is None:
                 return None
             return [f"{int(value):016x}" for value in ids] if self.fingerprints else ids.tolist()
@@ -85,7 +85,7 @@ class LedgerLayout:
             "records": self.records,
             "ids": "fingerprints" if self.fingerprints else "records",
             "steps": [
-                {"step": step, "epoch": self.epoch(step), "read": {t: told(ids) for t, ids in parts.items()}}
+                {"step": step, "epoch": self.epoch(step), "read": {t: values_of(ids) for t, ids in parts.items()}}
                 for step, parts in sorted(self.steps.items())
             ],
             "shares": {t: {"records": n, "different": d} for t, (n, d) in self.shares().items()},
@@ -93,47 +93,48 @@ class LedgerLayout:
 
 
 def planned(facts: Sequence[Mapping[str, Any]], tasks: Sequence[str], steps: Iterable[int]) -> LedgerLayout:
-    """What tasks would read.
+    """Return what tasks would read.
 
     Args:
-        facts: of each task's data, see :mod:`estimator_pipeline.inputs.ledger.plans`.
-        tasks: their names, in the same order.
-        steps: which steps, from 1; those that the data do not reach are left out.
+        facts: Metadata of each task's data; see `estimator_pipeline.inputs.ledger.plans`.
+        tasks: The names of the tasks, in the same order.
+        steps: The steps, from 1; steps after the end of the data are left out.
     """
-    plans = {task: plan_of(told) for task, told in zip(tasks, facts, strict=True)}
-    found = {}
+    plans = {task: plan_of(metadata) for task, metadata in zip(tasks, facts, strict=True)}
+    read = {}
     for step in steps:
         parts: dict[str, np.ndarray | None] = {
-            task: step_ids(plans[task], told["part_records"], step) for task, told in zip(tasks, facts, strict=True)
+            task: step_ids(plans[task], metadata["part_records"], step)
+            for task, metadata in zip(tasks, facts, strict=True)
         }
         if any(ids is not None and len(ids) for ids in parts.values()):
-            found[step] = parts
-    return LedgerLayout(tuple(tasks), found, facts[0]["records"], _per_epoch(facts[0]))
+            read[step] = parts
+    return LedgerLayout(tuple(tasks), read, facts[0]["records"], _per_epoch(facts[0]))
 
 
 def consumed(ledger: Ledger, steps: Callable[[int], bool] = lambda step: True) -> LedgerLayout:
-    """What tasks have consumed, of the steps that count.
+    """Return what tasks have consumed at the counted steps.
 
     Args:
-        ledger: that was read.
-        steps: whether a step is asked for.
+        ledger: The ledger.
+        steps: Selects the steps.
     """
-    found: dict[int, dict[str, np.ndarray | None]] = {}
+    read: dict[int, dict[str, np.ndarray | None]] = {}
     for run, step in ledger.counted():
         if steps(step):
-            found.setdefault(step, {}).update(run.ids(step))
+            read.setdefault(step, {}).update(run.ids(step))
     plans = [p for run in ledger.runs for s in run.segments.values() if (p := s.facts.get("plan")) is not None]
     records = max((plan["records"] for plan in plans), default=None)
     alike = {_per_epoch(plan) for plan in plans} if not ledger.asynchronous else set()
     per_epoch = alike.pop() if len(alike) == 1 else None
-    return LedgerLayout(ledger.tasks, dict(sorted(found.items())), records, per_epoch, ledger.kind == "fingerprints")
+    return LedgerLayout(ledger.tasks, dict(sorted(read.items())), records, per_epoch, ledger.kind == "fingerprints")
 
 
 def row_of(layout: LedgerLayout) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
-    """From ids to rows of a picture, and how many rows there are: numbers, or fingerprints in the order of coming."""
+    """Return a function from ids to rows of a picture, and the number of rows; fingerprints by first occurrence."""
     if not layout.fingerprints and layout.records is not None:
         return lambda ids: ids, layout.records
-    parts = [ids for told in layout.steps.values() for ids in told.values() if ids is not None]
+    parts = [ids for read in layout.steps.values() for ids in read.values() if ids is not None]
     every = np.concatenate(parts) if parts else np.empty(0, np.uint64)
     values, first = np.unique(every, return_index=True)
     rank = np.empty(len(values), np.int64)
@@ -142,7 +143,7 @@ def row_of(layout: LedgerLayout) -> tuple[Callable[[np.ndarray], np.ndarray], in
 
 
 def _per_epoch(facts: Mapping[str, Any]) -> float | None:
-    """Steps of an epoch of the one stream that all workers read."""
+    """Return the steps per epoch of a stream that all workers read."""
     if facts["asynchronous"] or facts["policy"] not in ("data", "hint"):
         return None
     return facts["records"] / facts["global_batch_size"]

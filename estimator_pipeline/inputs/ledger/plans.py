@@ -1,6 +1,6 @@
-"""What a plan of :mod:`estimator_pipeline.inputs.sharding` was made of, as plain values: enough to make it again.
+"""Metadata of a plan of `estimator_pipeline.inputs.sharding`, as plain values from which it can be recomputed.
 
-A ledger bears these facts, so that it can be checked without the data and without the job file.
+A ledger stores this metadata, so that it can be checked without the data and the job file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from estimator_pipeline.inputs.sharding import ShardOptions, TrainShards, train_
 
 __all__ = ["differences", "facts_of", "global_ids", "plan_of", "step_ids"]
 
-# What decides who reads what, in the words of the job file and of InputOptions.
+# The settings that decide which task reads which records, named as in the job file and InputOptions.
 _COMPARED = ("records", "policy", "global_batch_size", "seed", "shuffle", "epochs", "drop_remainder", "worker_seeds",
              "shuffle_window")  # fmt: skip
 
@@ -28,22 +28,22 @@ def facts_of(
     global_batch_size: int,
     worker_seeds: str,
     start_step: int = 0,
-    what: str = "",
+    description: str = "",
 ) -> dict[str, Any]:
-    """What a plan was made of.
+    """Return the metadata of a plan.
 
     Args:
-        plan: of one pipeline.
-        sampler: of all the records, before the plan took its part of them.
-        part_records: records in each part of the data.
-        global_batch_size: as it was asked for.
-        worker_seeds: as it was asked for.
-        start_step: the global step at which reading begins.
-        what: the data in words.
+        plan: The plan of one pipeline.
+        sampler: The sampler of all records.
+        part_records: Records in each part of the data.
+        global_batch_size: The option.
+        worker_seeds: The option.
+        start_step: The global step at which reading begins.
+        description: Name of the data, for messages.
     """
     who = plan.replicas
     return {
-        "what": what,
+        "what": description,
         "records": sampler.num_records,
         "part_records": [int(count) for count in part_records],
         "policy": plan.policy,
@@ -64,7 +64,7 @@ def facts_of(
 
 
 def plan_of(facts: Mapping[str, Any]) -> TrainShards:
-    """The plan that these facts make."""
+    """Return the plan of this metadata."""
     window = facts["shuffle_window"]
     sampler = IndexSampler(
         facts["records"],
@@ -87,27 +87,27 @@ def plan_of(facts: Mapping[str, Any]) -> TrainShards:
 
 
 def global_ids(ids: np.ndarray, parts: Sequence[int] | None, part_records: Sequence[int]) -> np.ndarray:
-    """Ids that count within some parts, as ids that count through all of them."""
+    """Convert ids that count within some parts to ids that count through all parts."""
     if parts is None:
         return ids
     counts = np.asarray(part_records, dtype=np.int64)
-    own = counts[list(parts)]
-    ends = np.cumsum(own)
+    sizes = counts[list(parts)]
+    ends = np.cumsum(sizes)
     starts = (np.cumsum(counts) - counts)[list(parts)]
     part = np.searchsorted(ends, ids, side="right")
-    return ids - (ends - own)[part] + starts[part]
+    return ids - (ends - sizes)[part] + starts[part]
 
 
 def step_ids(plan: TrainShards, part_records: Sequence[int], step: int) -> np.ndarray:
-    """The ids that a pipeline reads at a step, in the order of reading, counted through all parts.
+    """Return the ids that a pipeline reads at a step, in the order of reading, counted through all parts.
 
     Args:
-        plan: the pipeline's.
-        part_records: records in each part of the data.
-        step: the step's number as a log tells it: the first one is 1.
+        plan: The plan of the pipeline.
+        part_records: Records in each part of the data.
+        step: The step's number in logs: the first step is 1.
 
     Returns:
-        int64 array; empty where the data have ended.
+        int64 array; empty after the end of the data.
     """
     local = plan.replicas.local
     if plan.full_steps is None or step <= plan.full_steps:
@@ -118,12 +118,12 @@ def step_ids(plan: TrainShards, part_records: Sequence[int], step: int) -> np.nd
     return global_ids(ids, plan.parts, part_records)
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The facts that decide who reads what, and that are not the same: name -> both values."""
-    found = {name: (one[name], other[name]) for name in _COMPARED if one[name] != other[name]}
-    if "auto" in found.get("policy", ()):
-        del found["policy"]  # what it is, the run's beginning says
-    blocks = one["shuffle_window"] is not None or "file" in (one["policy"], other["policy"])
-    if blocks and "records" not in found and one["part_records"] != other["part_records"]:
-        found["part_records"] = (one["part_records"], other["part_records"])
-    return found
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that decide which task reads which records and that differ: name -> both values."""
+    changed = {name: (first[name], second[name]) for name in _COMPARED if first[name] != second[name]}
+    if "auto" in changed.get("policy", ()):
+        del changed["policy"]  # the start of the run decides what "auto" is
+    blocks = first["shuffle_window"] is not None or "file" in (first["policy"], second["policy"])
+    if blocks and "records" not in changed and first["part_records"] != second["part_records"]:
+        changed["part_records"] = (first["part_records"], second["part_records"])
+    return changed

@@ -1,6 +1,6 @@
-"""A picture of who reads what: steps across, records upwards, a colour for each worker.
+"""A plot of which task reads which records: steps on the x axis, records on the y axis, a colour for each worker.
 
-Drawn by matplotlib without pyplot: no window, no state of the process is touched.
+It uses matplotlib without pyplot, which neither opens a window nor changes global state.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from estimator_pipeline.inputs.ledger.layout import LedgerLayout, row_of
 
 __all__ = ["draw"]
 
-# Told apart by people who see few colours, too (Okabe and Ito, 2008); red is kept for what is read twice.
+# Safe for colour-blind readers (Okabe and Ito, 2008); red is reserved for records read twice.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#7a6a00", "#5a3fa0", "#555555")
 _BAD = "#D00000"
 _ENDINGS = (".png", ".svg", ".pdf")
-_CELLS = (640, 900)  # At most: rows of records, columns of steps. More share a cell.
-_MANY = 12  # Epoch borders that are drawn; of more only some.
+_CELLS = (640, 900)  # Limits: rows of records, columns of steps. Beyond these, several share a cell.
+_MANY = 12  # Limit of drawn epoch borders.
 
 
 def draw(layout: LedgerLayout, path: Path, *, title: str) -> None:
-    """Writes the picture.
+    """Write the picture.
 
     Args:
-        layout: who reads what.
-        path: .png, .svg or .pdf.
-        title: above it.
+        layout: The records of each task.
+        path: A .png, .svg or .pdf file.
+        title: The title.
 
     Raises:
-        ConfigError: another ending, no steps, or a file that cannot be written.
+        ConfigError: Unknown extension, no steps, or the file cannot be written.
     """
     if path.suffix.lower() not in _ENDINGS:
         raise ConfigError(
@@ -42,7 +42,7 @@ def draw(layout: LedgerLayout, path: Path, *, title: str) -> None:
         )
     if not layout.steps:
         raise ConfigError(
-            "there is no step to draw", code="data/empty", hint="ask for steps that there are: --steps FIRST:LAST"
+            "there is no step to draw", code="data/empty", hint="select existing steps: --steps FIRST:LAST"
         )
     from matplotlib.figure import Figure
 
@@ -62,12 +62,12 @@ def draw(layout: LedgerLayout, path: Path, *, title: str) -> None:
         figure.savefig(path)
     except OSError as error:
         raise ConfigError(
-            f"the picture cannot be written: {error}", code="file/unwritable", hint="name another file"
+            f"the picture cannot be written: {error}", code="file/unwritable", hint="name a different file"
         ) from error
 
 
 def _draw_cells(axes: Any, layout: LedgerLayout) -> set[str]:
-    """Coloured cells; gives what else than workers is to be seen."""
+    """Draw the coloured cells, and return the further entries of the legend."""
     from matplotlib.colors import to_rgb
 
     rows, records = row_of(layout)
@@ -78,24 +78,24 @@ def _draw_cells(axes: Any, layout: LedgerLayout) -> set[str]:
     bad = np.zeros((height, width), dtype=bool)
     lost = np.zeros(width, dtype=bool)
     epochs = np.full(records, -1, dtype=np.int64)
-    for step, told in layout.steps.items():
+    for step, read in layout.steps.items():
         column = (step - first) * width // (last - first + 1)
         for number, task in enumerate(layout.tasks):
-            ids = told.get(task)
+            ids = read.get(task)
             if ids is None:
-                lost[column] |= task in told
+                lost[column] |= task in read
                 continue
             at = rows(ids)
             inside = (at >= 0) & (at < records)
             np.add.at(reads[number, :, column], at[inside] * height // records, 1)
         if layout.per_epoch is not None:
-            _mark_twice(layout, step, told, rows, epochs, bad[:, column])
+            _mark_twice(layout, step, read, rows, epochs, bad[:, column])
     total = reads.sum(axis=0)
     colours = np.array([to_rgb(_COLOURS[n % len(_COLOURS)]) for n in range(len(layout.tasks))])
     image = np.ones((height, width, 3))
     there = total > 0
     mixed = np.einsum("thw,tc->hwc", reads, colours)
-    # A cell that stands for many records is as dense as it is full, and never so pale that it cannot be seen.
+    # The density of a cell with many records is its share of records, with a minimum that remains visible.
     single = height == records and width == last - first + 1
     density = np.clip(total / max(float(total.max()), 1.0), 1.0 if single else 0.55, 1.0)[..., np.newaxis]
     image[there] = (mixed[there] / total[there][:, np.newaxis]) * density[there] + (1 - density[there])
@@ -103,14 +103,14 @@ def _draw_cells(axes: Any, layout: LedgerLayout) -> set[str]:
     image[:, lost] = np.where(there[:, lost][..., np.newaxis], image[:, lost], 0.86)
     extent = (first - 0.5, last + 0.5, -0.5, records - 0.5)
     axes.imshow(image, origin="lower", aspect="auto", interpolation="nearest", extent=extent)
-    return {name for name, found in (("twice", bad.any()), ("lost", lost.any())) if found}
+    return {name for name, shown in (("twice", bad.any()), ("lost", lost.any())) if shown}
 
 
-def _mark_twice(layout: LedgerLayout, step: int, told: Any, rows: Any, epochs: np.ndarray, column: np.ndarray) -> None:
-    """Marks records that come again within an epoch, as far as the steps that are drawn show it."""
+def _mark_twice(layout: LedgerLayout, step: int, read: Any, rows: Any, epochs: np.ndarray, column: np.ndarray) -> None:
+    """Mark records that repeat within an epoch, as far as the drawn steps show it."""
     assert layout.per_epoch is not None
-    parts = [ids for ids in told.values() if ids is not None]
-    if len(parts) < len(told) or not parts:
+    parts = [ids for ids in read.values() if ids is not None]
+    if len(parts) < len(read) or not parts:
         return
     ids = rows(np.concatenate(parts))
     at = (step - 1) * len(ids) + np.arange(len(ids))
@@ -136,9 +136,9 @@ def _draw_epochs(axes: Any, layout: LedgerLayout) -> None:
 
 
 def _draw_reads(axes: Any, layout: LedgerLayout) -> None:
-    """How often each record is read in these steps."""
+    """Draw how often each record is read in these steps."""
     rows, records = row_of(layout)
-    parts = [rows(ids) for told in layout.steps.values() for ids in told.values() if ids is not None]
+    parts = [rows(ids) for read in layout.steps.values() for ids in read.values() if ids is not None]
     ids = np.concatenate(parts) if parts else np.empty(0, np.int64)
     counts = np.bincount(ids[(ids >= 0) & (ids < records)], minlength=records)
     if records <= _CELLS[0]:

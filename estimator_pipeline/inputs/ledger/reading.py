@@ -1,8 +1,8 @@
-"""Reads a ledger: which records each task consumed at which step, by which attempt, and which attempts count.
+"""Reading of a ledger: which records each task consumed at which step and attempt, and which attempts count.
 
-A job that is killed goes on from its latest checkpoint, and does the steps after it again. Both attempts stand in the
-ledger. What the final weights have seen is the last attempt, of the one before it the steps up to where the last one
-began, and so on: those steps *count*.
+A killed job resumes from its latest checkpoint and repeats the steps after it. The ledger holds both attempts. The
+final weights depend on the last attempt, on the steps of the previous attempt before the start of the last one, and so
+on: those steps *count*.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["Generation", "Ledger", "LedgerAttempt", "LedgerRun", "Segment", "rea
 
 
 class Generation:
-    """What one iterator over the data gave, batch by batch.
+    """The batches of one iterator over the data.
 
     Attributes:
-        facts: what the ledger says of the data; see :meth:`estimator_pipeline.inputs.ledger.LedgerWriter.stream`.
+        facts: Metadata of the data; see `estimator_pipeline.inputs.ledger.LedgerWriter.stream`.
     """
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
@@ -47,24 +47,24 @@ class Generation:
 
     @cached_property
     def _edges(self) -> np.ndarray:
-        """How many records come before each batch, and at last before the end."""
+        """The number of records before each batch, and in total."""
         sizes = [blocks.sizes_of(payload) for payload in self._payloads]
         return np.concatenate([[0], np.cumsum(np.concatenate(sizes))]) if sizes else np.zeros(1, np.int64)
 
     @cached_property
     def _starts(self) -> list[int]:
-        """How many records come before each block."""
+        """The number of records before each block."""
         return [int(self._edges[blocks.first_of(payload)]) for payload in self._payloads]
 
     @property
     def steps(self) -> int:
-        """Steps that there are records for."""
+        """The number of steps with records."""
         if "records_per_step" in self.facts:
             return -(-int(self._edges[-1]) // int(self.facts["records_per_step"]))
         return -(-(len(self._edges) - 1) // int(self.facts["batches_per_step"]))
 
     def ids(self, step: int) -> np.ndarray | None:
-        """The ids of the step that is this generation's number `step`, from 0; None where there are none."""
+        """Return the ids of this generation's step `step`, from 0; None after its end."""
         if not 0 <= step < self.steps:
             return None
         if "records_per_step" in self.facts:
@@ -74,14 +74,14 @@ class Generation:
             count = int(self.facts["batches_per_step"])
             start, stop = (int(self._edges[min(n * count, len(self._edges) - 1)]) for n in (step, step + 1))
         at = max(bisect.bisect_right(self._starts, start) - 1, 0)
-        found = []
+        parts = []
         while start < stop:
             rows = self._decoded(at)
             cut = rows.ids[start - self._starts[at] : stop - self._starts[at]]
-            found.append(cut)
+            parts.append(cut)
             start += len(cut)
             at += 1
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _decoded(self, number: int) -> blocks.Rows:
         if number not in self._rows:
@@ -93,17 +93,17 @@ class Generation:
 
 @dataclass
 class Segment:
-    """Steps that one task made without a break.
+    """Uninterrupted steps of one task.
 
     Attributes:
-        task: such as "worker:0".
-        attempt: the number of the task's process, from 1.
-        start: the global step after which they come.
-        steps: how many were made.
-        time: when they began; seconds since 1970 by the task's own clock.
-        run_id: of the start of the job that they were made in, the same for all its tasks; None where nobody gave one.
-        ended: whether training ended as it should.
-        generations: what its records came from.
+        task: The task, such as "worker:0".
+        attempt: The number of the task's process, from 1.
+        start: The global step before the first step.
+        steps: The number of steps.
+        time: The time of the start, in seconds since 1970 by the task's clock.
+        run_id: The id of the job's start, the same for all its tasks; None if it has no id.
+        ended: Whether training completed.
+        generations: The iterators of its records.
     """
 
     task: str
@@ -122,11 +122,11 @@ class Segment:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Of its data; empty where it has read none."""
+        """Metadata of its data; empty without data."""
         return self.generations[0].facts if self.generations else {}
 
     def generation(self, step: int) -> tuple[Generation, int] | None:
-        """Where the records of a global step come from: the generation, and the step's number in it."""
+        """Return the generation of a global step, and the step's number in it."""
         number = step - self.start - 1
         for generation in self.generations[:-1]:
             if number < generation.steps:
@@ -135,9 +135,9 @@ class Segment:
         return (self.generations[-1], number) if self.generations else None
 
     def ids(self, step: int) -> np.ndarray | None:
-        """The records that the task consumed at a global step, counted from 1; None where the ledger has none."""
-        found = self.generation(step)
-        return found[0].ids(found[1]) if found is not None and step > self.start else None
+        """Return the records that the task consumed at a global step, counted from 1; None if unknown."""
+        source = self.generation(step)
+        return source[0].ids(source[1]) if source is not None and step > self.start else None
 
 
 @dataclass
@@ -145,13 +145,13 @@ class LedgerAttempt:
     """One file of the ledger.
 
     Attributes:
-        path: of it.
-        task: whose it is.
-        number: which process of that task, from 1.
-        tasks: all tasks that trained with it.
-        asynchronous: whether each stepped on its own.
-        segments: what was trained.
-        torn: bytes at the end that cannot be read, 0 for a file that is whole.
+        path: The file.
+        task: The task that wrote it.
+        number: The number of the task's process, from 1.
+        tasks: All tasks of the training.
+        asynchronous: Whether the tasks step independently.
+        segments: The training steps.
+        torn: Unreadable bytes at the end; 0 for a complete file.
     """
 
     path: Path
@@ -165,15 +165,15 @@ class LedgerAttempt:
 
 @dataclass
 class LedgerRun:
-    """One time that all tasks trained together; of asynchronous workers, one time that one of them trained.
+    """A training of all tasks together; of an asynchronous worker, one training of this worker.
 
     Attributes:
-        number: of the run, from 1.
-        tasks: those that should have trained.
-        segments: task -> what it did.
-        start: the global step after which it begins.
-        end: the last step that a task made.
-        counts: its last step that the final weights have seen; `start` where they have seen none.
+        number: The number of the run, from 1.
+        tasks: The tasks of the cluster.
+        segments: The steps of each task.
+        start: The global step before the first step.
+        end: The last step of any task.
+        counts: The last step that counts; `start` if none does.
     """
 
     number: int
@@ -191,21 +191,21 @@ class LedgerRun:
 
     @property
     def ended(self) -> bool:
-        """Whether every task ended as it should."""
+        """Whether every task completed."""
         return all(segment.ended for segment in self.segments.values()) and set(self.segments) >= set(self.tasks)
 
     def ids(self, step: int) -> dict[str, np.ndarray | None]:
-        """Task -> what it consumed at a step; None where its ledger does not say.
+        """Return the ids that each task consumed at a step; None if the ledger has no entry.
 
-        A synchronous step is made by all workers or by none: one whose process died between the step and its entry has
-        the step's records in its ledger as fetched.
+        All workers make a synchronous step, or none: if a process died between the step and its entry, the ledger has
+        the step's records as fetched.
         """
-        found: dict[str, np.ndarray | None] = {}
+        consumed: dict[str, np.ndarray | None] = {}
         for task in self.tasks:
             segment = self.segments.get(task)
             seen = segment is not None and step <= segment.end + 1
-            found[task] = segment.ids(step) if segment is not None and seen else None
-        return found
+            consumed[task] = segment.ids(step) if segment is not None and seen else None
+        return consumed
 
 
 @dataclass
@@ -213,11 +213,11 @@ class Ledger:
     """A ledger.
 
     Attributes:
-        folder: where it is.
-        attempts: its files, by task and number.
-        runs: in the order of time.
-        unreadable: files that are none of a ledger: path -> why.
-        unbegun: those of them in which no step was counted, for their process ended as it made them.
+        folder: The folder.
+        attempts: The files, by task and number.
+        runs: The runs, in order of time.
+        unreadable: Files that cannot be read, with the reason.
+        unbegun: Unreadable files without a counted step, because their process ended while it created them.
     """
 
     folder: Path
@@ -228,52 +228,52 @@ class Ledger:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether workers stepped on their own; steps are then each task's own count."""
+        """Whether workers step independently; each task then counts its steps."""
         return any(attempt.asynchronous for attempt in self.attempts)
 
     @property
     def kind(self) -> str:
-        """What ids are: "records" (numbers) or "fingerprints" of their content."""
+        """The kind of ids: "records" (numbers) or "fingerprints" of their content."""
         kinds = {s.facts["kind"] for run in self.runs for s in run.segments.values() if s.facts}
         return "fingerprints" if "fingerprints" in kinds else "records"
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """All tasks that stand in it."""
+        """All tasks in the ledger."""
         return tuple(dict.fromkeys(task for run in self.runs for task in run.tasks))
 
     @property
     def last_step(self) -> int:
-        """The last step that counts, 0 without any."""
+        """The last counted step; 0 without any."""
         return max((run.counts for run in self.runs if run.counts > run.start), default=0)
 
     def counted(self) -> Iterator[tuple[LedgerRun, int]]:
-        """Each step that counts, with the run that made it."""
+        """Yield each counted step with its run."""
         for run in self.runs:
             for step in range(run.start + 1, run.counts + 1):
                 yield run, step
 
     def ids(self, step: int) -> dict[str, np.ndarray]:
-        """Task -> the records that it consumed at a step that counts: int64 numbers, or uint64 fingerprints.
+        """Return the records that each task consumed at a counted step: int64 numbers, or uint64 fingerprints.
 
         Args:
-            step: as a log tells it: the first one is 1.
+            step: The step's number in logs: the first step is 1.
         """
-        found: dict[str, np.ndarray] = {}
+        consumed: dict[str, np.ndarray] = {}
         for run in self.runs:
             if run.start < step <= run.counts:
-                found |= {task: ids for task, ids in run.ids(step).items() if ids is not None}
-        return found
+                consumed |= {task: ids for task, ids in run.ids(step).items() if ids is not None}
+        return consumed
 
 
 def read(folder: str | os.PathLike[str]) -> Ledger:
-    """Reads a ledger.
+    """Read a ledger.
 
     Args:
-        folder: where it was written.
+        folder: The folder of the ledger.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: There is no ledger in the folder.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -308,23 +308,23 @@ def read(folder: str | os.PathLike[str]) -> Ledger:
 
 
 class _NoHeader(ValueError):
-    """A file that does not say whose it is.
+    """A file without a header.
 
     Attributes:
-        steps: whether its counter says that steps were made, or may have said so.
+        steps: Whether its counter shows steps, or may have shown some.
     """
 
-    def __init__(self, what: str, *, steps: bool) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, *, steps: bool) -> None:
+        super().__init__(message)
         self.steps = steps
 
 
 def _read_file(path: Path, task: str, number: int) -> LedgerAttempt:
     data = path.read_bytes()
     if len(data) < blocks.BEGIN or not data.startswith(blocks.MAGIC):
-        # What begins otherwise was a file of something else, or was spoilt.
-        spoilt = not blocks.MAGIC.startswith(data[: len(blocks.MAGIC)]) or any(data[blocks.COUNTER : blocks.BEGIN])
-        raise _NoHeader("it is no file of a ledger, or broken off within its first bytes", steps=spoilt)
+        # A file with a different start is not a ledger, or is damaged.
+        damaged = not blocks.MAGIC.startswith(data[: len(blocks.MAGIC)]) or any(data[blocks.COUNTER : blocks.BEGIN])
+        raise _NoHeader("it is not a ledger file, or truncated within its first bytes", steps=damaged)
     segment_now, steps_now = blocks.split_word(int.from_bytes(data[blocks.COUNTER : blocks.BEGIN], sys.byteorder))
     about: dict[str, Any] = {}
     begun: list[dict[str, Any]] = []
@@ -332,72 +332,72 @@ def _read_file(path: Path, task: str, number: int) -> LedgerAttempt:
     done: dict[int, int] = {}
     generations: list[Generation] = []
     torn = 0
-    for found in blocks.parse(data):
-        if isinstance(found, int):
-            torn = len(data) - found
-        elif found.kind == blocks.HEADER:
-            about = json.loads(found.payload)
-        elif found.kind == blocks.GENERATION:
-            generations.append(Generation(json.loads(zlib.decompress(found.payload))))
-        elif found.kind == blocks.ROWS:
-            generations[blocks.generation_of(found.payload)].add(found.payload)
-        elif found.kind == blocks.SEGMENT:
-            begun.append(json.loads(found.payload))
-        elif found.kind == blocks.END:
-            told = json.loads(found.payload)
-            ended.add(told["segment"])
-            done[told["segment"]] = told["steps"]
+    for block in blocks.parse(data):
+        if isinstance(block, int):
+            torn = len(data) - block
+        elif block.kind == blocks.HEADER:
+            about = json.loads(block.payload)
+        elif block.kind == blocks.GENERATION:
+            generations.append(Generation(json.loads(zlib.decompress(block.payload))))
+        elif block.kind == blocks.ROWS:
+            generations[blocks.generation_of(block.payload)].add(block.payload)
+        elif block.kind == blocks.SEGMENT:
+            begun.append(json.loads(block.payload))
+        elif block.kind == blocks.END:
+            end = json.loads(block.payload)
+            ended.add(end["segment"])
+            done[end["segment"]] = end["steps"]
     if not about:
         raise _NoHeader("its header cannot be read", steps=bool(segment_now or steps_now))
     done.setdefault(segment_now, steps_now)
     segments = []
-    for at, told in enumerate(begun):
+    for at, entry in enumerate(begun):
         after = begun[at + 1] if at + 1 < len(begun) else None
         last = len(generations) if after is None else after["after"] + 1
-        # The counter is of the last segment; the next one's beginning says how far this one came.
-        steps = done.get(told["segment"], after["made"] if after else 0)
-        given = generations[told["after"] + 1 : last]
-        plan = given[0].facts.get("plan") if given else None
+        # The counter belongs to the last segment; the start of the next segment has the steps of this one.
+        steps = done.get(entry["segment"], after["made"] if after else 0)
+        iterators = generations[entry["after"] + 1 : last]
+        plan = iterators[0].facts.get("plan") if iterators else None
         segments.append(
             Segment(
                 task=about["task"],
                 attempt=number,
-                # Workers that step on their own go on at their share of the global step, as their data do.
-                start=plan["first"] if plan is not None and about["asynchronous"] else told["start"],
+                # Workers that step independently resume at their share of the global step, like their data.
+                start=plan["first"] if plan is not None and about["asynchronous"] else entry["start"],
                 steps=steps,
-                time=told["time"],
-                ended=told["segment"] in ended,
-                generations=given,
-                run_id=told.get("run"),
+                time=entry["time"],
+                ended=entry["segment"] in ended,
+                generations=iterators,
+                run_id=entry.get("run"),
             )
         )
     return LedgerAttempt(path, about["task"], number, tuple(about["tasks"]), about["asynchronous"], segments, torn)
 
 
-_Made = tuple[Segment, LedgerAttempt]
-"""A segment, and the file that it stands in."""
+_Entry = tuple[Segment, LedgerAttempt]
+"""A segment, and its file."""
 
 
 def _runs(attempts: Sequence[LedgerAttempt]) -> list[LedgerRun]:
-    """Segments that were trained together, and how far each run counts."""
+    """Group the segments that were trained together, and determine how far each run counts."""
     asynchronous = any(attempt.asynchronous for attempt in attempts)
-    queues: dict[str, list[_Made]] = {attempt.task: [] for attempt in attempts}
+    queues: dict[str, list[_Entry]] = {attempt.task: [] for attempt in attempts}
     for attempt in attempts:
         queues[attempt.task] += [(segment, attempt) for segment in attempt.segments]
     runs: list[LedgerRun] = []
     while any(queues.values()):
-        made = _next(queues)
-        first, attempt = made
+        entry = _next(queues)
+        first, attempt = entry
         queues[first.task].pop(0)
         run = LedgerRun(0, (first.task,) if attempt.asynchronous else attempt.tasks, {first.task: first})
-        later = _alike(queues[first.task], made)
+        later = _alike(queues[first.task], entry)
         for task in run.tasks:
-            if task == first.task or not queues.get(task) or not _together(queues[task][0], made):
+            if task == first.task or not queues.get(task) or not _together(queues[task][0], entry):
                 continue
             other = queues[task][0][0]
-            # Where it has begun there less often than this one, it may have missed this time.
-            missed = len(_alike(queues[task], made)) <= len(later)
-            if not (missed and any(abs(other.time - one.time) < abs(other.time - first.time) for one in later)):
+            # A task that started there less often than this one may have missed this start.
+            missed = len(_alike(queues[task], entry)) <= len(later)
+            if not (missed and any(abs(other.time - next_.time) < abs(other.time - first.time) for next_ in later)):
                 run.segments[task] = other
                 queues[task].pop(0)
         if run.end > run.start:
@@ -406,26 +406,26 @@ def _runs(attempts: Sequence[LedgerAttempt]) -> list[LedgerRun]:
         run.number = number
     limits: dict[str, int] = {}
     for run in reversed(runs):
-        # Of workers that step on their own each has a chain of attempts of its own, where its data say where it began.
+        # Each worker that steps independently has a separate chain of attempts, if its data has the start.
         chain = run.tasks[0] if asynchronous else ""
         limit = limits.get(chain)
         if asynchronous and "plan" not in next(iter(run.segments.values())).facts:
             limit = None
         run.counts = max(run.start, run.end if limit is None else min(run.end, limit))
         if limit == run.end + 1 and all(ids is not None for ids in run.ids(limit).values()):
-            # The later run began there, so there was a checkpoint of a step that nobody came to count.
+            # The later run began there, so there was a checkpoint of a step that was not counted.
             run.counts = limit
         limits[chain] = run.start if limit is None else min(limit, run.start)
     if asynchronous:
-        _leave_out_what_others_did_again(runs)
+        _exclude_repeated_steps(runs)
     return runs
 
 
-def _leave_out_what_others_did_again(runs: Sequence[LedgerRun]) -> None:
-    """Of workers that step on their own: one may have made no step in the start that went on from a checkpoint.
+def _exclude_repeated_steps(runs: Sequence[LedgerRun]) -> None:
+    """Limit independent workers that made no step in the start that resumed from a checkpoint.
 
-    Then its own next step is of a later start, and says nothing of what was lost before. All tasks of a start begin at
-    the same share of its checkpoint, so that of another task will do.
+    The next step of such a worker belongs to a later start, which does not show what was lost before. All tasks of a
+    start begin at the same share of its checkpoint, so the start of a different task is used.
     """
     started: dict[str, dict[str, int]] = {}
     for run in runs:
@@ -437,13 +437,13 @@ def _leave_out_what_others_did_again(runs: Sequence[LedgerRun]) -> None:
         ((task, segment),) = run.segments.items()
         if segment.run_id not in started:
             continue
-        later = [started[one] for one in order[order.index(segment.run_id) + 1 :] if task not in started[one]]
+        later = [started[run_id] for run_id in order[order.index(segment.run_id) + 1 :] if task not in started[run_id]]
         limit = min((start for starts in later for start in starts.values()), default=run.counts)
         run.counts = max(run.start, min(run.counts, limit))
 
 
 def _in_order(runs: Sequence[LedgerRun], run_ids: Sequence[str]) -> list[str]:
-    """The starts of a job in their order: that in which each task's own files have them, whatever the clocks say."""
+    """Return the starts of a job in the order of each task's files, regardless of the clocks."""
     before: dict[str, set[str]] = {run_id: set() for run_id in run_ids}
     last: dict[str, str] = {}
     for run in runs:
@@ -452,39 +452,41 @@ def _in_order(runs: Sequence[LedgerRun], run_ids: Sequence[str]) -> list[str]:
                 if last.get(task, segment.run_id) != segment.run_id:
                     before[segment.run_id].add(last[task])
                 last[task] = segment.run_id
-    # In the order of the clocks where no task says more; a row of ids that comes back is none that can be sorted.
+    # Starts without an order in the files follow the clocks; a cycle of ids cannot be sorted.
     with contextlib.suppress(graphlib.CycleError):
         return list(graphlib.TopologicalSorter(before).static_order())
     return list(run_ids)
 
 
-def _next(queues: Mapping[str, Sequence[_Made]]) -> _Made:
-    """The segment that comes next.
+def _next(queues: Mapping[str, Sequence[_Entry]]) -> _Entry:
+    """Return the next segment.
 
-    The files of a task are in order, whatever its clock says. So one whose partner has others to come before it has to
-    wait for them. Clocks, which may jump or differ, decide where this leaves a choice.
+    The files of a task are in order, regardless of its clock. So a segment waits if its counterpart has earlier
+    segments. Clocks, which may jump or differ, decide between the remaining segments.
     """
-    heads = sorted((queue[0] for queue in queues.values() if queue), key=lambda made: made[0].time)
-    return next((one for one in heads if not _waits(one, queues)), heads[0])
+    heads = sorted((queue[0] for queue in queues.values() if queue), key=lambda entry: entry[0].time)
+    return next((entry for entry in heads if not _waits(entry, queues)), heads[0])
 
 
-def _waits(made: _Made, queues: Mapping[str, Sequence[_Made]]) -> bool:
-    """Whether what was made together with it is not the next of its task."""
-    segment, attempt = made
+def _waits(entry: _Entry, queues: Mapping[str, Sequence[_Entry]]) -> bool:
+    """Return whether the counterpart of a segment is not the next of its task."""
+    segment, attempt = entry
     if attempt.asynchronous:
         return False
     others = [queues[task] for task in attempt.tasks if task != segment.task and queues.get(task)]
-    return any(not _together(queue[0], made) and any(_together(other, made) for other in queue[1:]) for queue in others)
+    return any(
+        not _together(queue[0], entry) and any(_together(other, entry) for other in queue[1:]) for queue in others
+    )
 
 
-def _together(one: _Made, other: _Made) -> bool:
-    """Whether two segments, of two tasks or of one, may be of the same run."""
-    (a, its), (b, others) = one, other
-    # A ledger of an earlier version has no run ids, nor has a cluster that somebody starts by hand.
+def _together(first: _Entry, second: _Entry) -> bool:
+    """Return whether two segments, of two tasks or of one, may belong to the same run."""
+    (a, its), (b, others) = first, second
+    # Ledgers of earlier versions and clusters that are started manually have no run ids.
     same = a.run_id is None or b.run_id is None or a.run_id == b.run_id
     return same and a.start == b.start and its.tasks == others.tasks
 
 
-def _alike(queue: Sequence[_Made], made: _Made) -> list[Segment]:
-    """The next segments of a task that may be of the same run."""
-    return [one[0] for one in itertools.takewhile(lambda one: _together(one, made), queue)]
+def _alike(queue: Sequence[_Entry], entry: _Entry) -> list[Segment]:
+    """Return the next segments of a task that may belong to the same run."""
+    return [segment for segment, _ in itertools.takewhile(lambda other: _together(other, entry), queue)]

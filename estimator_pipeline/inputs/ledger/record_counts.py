@@ -1,4 +1,4 @@
-"""Fingerprints counted: how often each record was read, held against how often it stands in the data."""
+"""Check of fingerprints: how often each record was read, compared with how often it occurs in the data."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ __all__ = ["check_fingerprints"]
 
 
 def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int, int] | None) -> None:
-    """Whether the records were read evenly, as far as their content tells.
+    """Check by content that the records were read evenly.
 
-    Workers may share the data in three right ways (:mod:`estimator_pipeline.testing.shard_checks`): in one order for
-    all, in shards of their own, or each reads everything.
+    Workers may divide the data in three correct ways (`estimator_pipeline.testing.shard_checks`): one common
+    order, separate shards, or each worker reads everything.
 
     Args:
-        ledger: of fingerprints.
-        report: told what is found.
-        counts: fingerprint -> how often it stands in the data, where that was counted.
+        ledger: A ledger of fingerprints.
+        report: The report for the findings.
+        counts: How often each fingerprint occurs in the data, if counted.
     """
     parts: dict[str, list[np.ndarray]] = {task: [] for task in ledger.tasks}
     for run, step in ledger.counted():
         for task, ids in run.ids(step).items():
             if ids is not None:
                 parts[task].append(ids.astype(np.uint64))
-    read = {task: _counted(found) for task, found in parts.items()}
-    values, every = _counted([ids for found in parts.values() for ids in found])
+    read = {task: _counted(batches) for task, batches in parts.items()}
+    values, every = _counted([ids for batches in parts.values() for ids in batches])
     reads = int(every.sum())
     if not reads:
         return
     report.notes.append(
-        f"records stand in this ledger by fingerprints of their content: {reads} reads of {len(values)} different "
-        f"records, each read {every.min()} to {every.max()} times; records of equal content cannot be told apart"
+        f"this ledger identifies records by fingerprints of their content: {reads} reads of {len(values)} different "
+        f"records, each read {every.min()} to {every.max()} times; records of equal content are indistinguishable"
     )
     if counts is None:
-        report.notes.append("how often each stands in the data was not counted, so nothing is known to be missing")
+        report.notes.append("the records in the data were not counted, so missing records cannot be detected")
         return
     known = np.array(sorted(counts), dtype=np.uint64)
     often = np.array([counts[int(value)] for value in known], dtype=np.int64)
@@ -46,12 +46,12 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
     if foreign:
         report.find(
             "unknown",
-            f"{foreign} of {len(values)} different records are not in the data that were counted; an input function "
-            "that changes records at random gives others each time, and cannot be checked so",
+            f"{foreign} of {len(values)} different records are not in the counted data; an input function that changes "
+            "records at random returns different records each time, and cannot be checked this way",
         )
         return
     total = _aligned(known, values, every)
-    own = {task: _aligned(known, *found) for task, found in read.items()}
+    by_task = {task: _aligned(known, *counted) for task, counted in read.items()}
     size = int(often.sum())
     if _even(total, often, reads / size):
         return
@@ -60,22 +60,24 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
         report.find(
             "twice",
             f"{' and '.join(alike)} read the same records at the same steps: the input function does not shard by its "
-            "input_context, and each step trains on the same batch several times",
+            "input_context, so that each step trains on the same batch several times",
         )
         return
-    if len(own) > 1 and all(_even(found, often, int(found.sum()) / size) for found in own.values()):
-        report.notes.append("each worker reads all the data, in an order of its own")
+    if len(by_task) > 1 and all(_even(times, often, int(times.sum()) / size) for times in by_task.values()):
+        report.notes.append("each worker reads all data, in a different order")
         return
     never = total == 0
     single = often == 1
-    owners = np.sum([found > 0 for found in own.values()], axis=0)
-    if len(own) > 1 and not np.any(owners[single] > 1):
-        shards = {task: np.where(found > 0, often, 0) for task, found in own.items()}
-        even = all(_even(own[task], shard, own[task].sum() / max(shard.sum(), 1)) for task, shard in shards.items())
-        begun = any(own[task].sum() < 2 * shard.sum() for task, shard in shards.items() if shard.sum())
-        # A worker in its first epoch has not come to all of its own yet.
+    owners = np.sum([times > 0 for times in by_task.values()], axis=0)
+    if len(by_task) > 1 and not np.any(owners[single] > 1):
+        shards = {task: np.where(times > 0, often, 0) for task, times in by_task.items()}
+        even = all(
+            _even(by_task[task], shard, by_task[task].sum() / max(shard.sum(), 1)) for task, shard in shards.items()
+        )
+        begun = any(by_task[task].sum() < 2 * shard.sum() for task, shard in shards.items() if shard.sum())
+        # A worker in its first epoch has not read its whole shard yet.
         if even and (not never.any() or begun):
-            report.notes.append(f"the workers read shards of their own; {int(never.sum())} records not yet")
+            report.notes.append(f"the workers read separate shards; {int(never.sum())} records not yet")
             return
     epochs = reads / size
     if never.any() and epochs >= 1:
@@ -86,8 +88,8 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
         report.find(
             "twice",
             f"{int(np.count_nonzero(often_read))} different record(s) were read more often than {epochs:.2f} epochs "
-            f"allow: fingerprint {int(known[most]):016x} {total[most]} times, and it stands in the data {often[most]} "
-            "time(s)",
+            f"allow: fingerprint {int(known[most]):016x} {total[most]} times, and it occurs {often[most]} "
+            "time(s) in the data",
         )
     if not (never.any() and epochs >= 1) and not often_read.any():
         report.find(
@@ -96,13 +98,13 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
 
 
 def _same_order(parts: Mapping[str, list[np.ndarray]]) -> list[str]:
-    """The first tasks found that read the same, batch by batch."""
+    """Return the first tasks that read the same records, batch by batch."""
     tasks = [task for task, batches in parts.items() if batches]
     for task in tasks:
         alike = [
             other
             for other in tasks
-            if all(map(np.array_equal, parts[task], parts[other]))  # As far as both have come.
+            if all(map(np.array_equal, parts[task], parts[other]))  # Up to the shorter of the two.
         ]
         if len(alike) > 1:
             return alike
@@ -117,12 +119,12 @@ def _counted(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _aligned(known: np.ndarray, values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    found = np.zeros(len(known), dtype=np.int64)
-    found[np.searchsorted(known, values)] = counts
-    return found
+    aligned = np.zeros(len(known), dtype=np.int64)
+    aligned[np.searchsorted(known, values)] = counts
+    return aligned
 
 
-def _even(found: np.ndarray, often: np.ndarray, epochs: float) -> bool:
-    """Whether each record was read as often as the epochs have it, the one that is not at its end included."""
+def _even(times: np.ndarray, often: np.ndarray, epochs: float) -> bool:
+    """Return whether each record was read as often as the epochs allow, including an incomplete last epoch."""
     low, high = int(np.floor(epochs + 1e-9)), int(np.ceil(epochs - 1e-9))
-    return bool(np.all((found >= low * often) & (found <= high * often)))
+    return bool(np.all((times >= low * often) & (times <= high * often)))

@@ -1,4 +1,4 @@
-"""What a check of a ledger came to."""
+"""The report of a ledger's check."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _LISTED = 8
 KINDS = {
     "twice": "records that were read twice in an epoch",
     "never": "records that were not read in an epoch",
-    "unknown": "records that the data do not have",
-    "missing": "steps or files of the ledger that are not there",
-    "moved": "records that a different task read than the plan assigns",
-    "start": "data that started at a different position than training",
-    "jump": "data that resumed at a different position than training",
-    "data": "data that are not those of the job file",
+    "unknown": "records that are not in the data",
+    "missing": "missing steps or files of the ledger",
+    "moved": "records that a different task read than planned",
+    "start": "data that started at a different position than the training",
+    "jump": "data that continued at a different position than the training",
+    "data": "data that differ from those of the job file",
     "uneven": "records of which some were read more often than others, by the fingerprints of batches",
 }
-"""What is not as it should be, by the name of a finding."""
+"""The kinds of findings."""
 
 
 @dataclass(frozen=True)
 class LedgerFinding:
-    """Something that is not as it should be.
+    """A problem in a ledger.
 
     Attributes:
-        kind: one of :data:`KINDS`.
-        text: in words.
+        kind: One of `KINDS`.
+        text: The description.
     """
 
     kind: str
@@ -39,14 +39,14 @@ class LedgerFinding:
 
 @dataclass(frozen=True)
 class Share:
-    """What one task did.
+    """The contribution of one task.
 
     Attributes:
-        task: such as "worker:0".
-        attempts: processes of it that trained.
-        steps: its steps that count.
-        records: those it read in them.
-        again: steps that it made and that were done again, or thrown away.
+        task: The task, such as "worker:0".
+        attempts: The number of its processes.
+        steps: Its counted steps.
+        records: Records read in these steps.
+        again: Steps that were repeated or discarded.
     """
 
     task: str
@@ -58,13 +58,13 @@ class Share:
 
 @dataclass
 class LedgerReport:
-    """What a check of a ledger came to.
+    """The report of a ledger's check.
 
     Attributes:
-        about: the ledger in a few lines.
-        shares: of the tasks.
-        findings: what is not as it should be.
-        notes: what else is worth to know.
+        about: A summary of the ledger, in lines.
+        shares: The contributions of the tasks.
+        findings: The problems.
+        notes: Further information.
     """
 
     about: list[str] = field(default_factory=list)
@@ -74,14 +74,14 @@ class LedgerReport:
 
     @property
     def well(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
     def find(self, kind: str, text: str) -> None:
         self.findings.append(LedgerFinding(kind, text))
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON document."""
         return {"well": self.well, **asdict(self)}
 
     def __str__(self) -> str:
@@ -100,18 +100,18 @@ class LedgerReport:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers as "3, 7 to 9"."""
-    found: list[list[int]] = []
+    """Format ascending numbers as "3, 7 to 9"."""
+    intervals: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if intervals and number == intervals[-1][1] + 1:
+            intervals[-1][1] = number
         else:
-            found.append([number, number])
-    texts = [str(a) if a == b else f"{a} to {b}" for a, b in found]
+            intervals.append([number, number])
+    texts = [str(a) if a == b else f"{a} to {b}" for a, b in intervals]
     return listed(texts)
 
 
 def listed(texts: Sequence[object]) -> str:
-    """The first of them, and how many more there are."""
+    """Join the first texts, with the number of the others."""
     more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
     return ", ".join(map(str, texts[:_LISTED])) + more

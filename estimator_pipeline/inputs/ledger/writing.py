@@ -1,8 +1,7 @@
-"""Writes what one task consumes: ids where records are fetched, a count where steps are finished.
+"""Writing of the records that one task consumes: ids when records are fetched, a counter when steps are finished.
 
-Records are fetched ahead of the step that they are for, in threads of TensorFlow: there the ids are written, batch by
-batch in the order of handing out. The step itself adds one to a counter. What stands in the file beyond the counter was
-fetched and never trained on, and is no part of the ledger.
+TensorFlow's threads prefetch records: the ids are written there, batch by batch in order. The step only increments a
+counter. Ids in the file beyond the counter were fetched but not trained on, and are not part of the ledger.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LedgerWriter:
-    """The ledger of one task and one attempt: a file of its own in the ledger's folder.
+    """The ledger file of one task and attempt.
 
-    The folder is shared by the tasks and may hold the files of earlier attempts, which stay. A folder that is no place
-    for a ledger is an error here, before anything is trained. A disk that is full, or that cannot be written to later,
-    does not end the training: that is said once, and the ledger ends there, or is none.
+    The tasks share the folder, which may contain files of earlier attempts. An unusable folder is an error here, before
+    training starts. A full disk, or a later write error, does not end the training: it is logged once, and the ledger
+    ends there or is missing.
 
     Args:
-        folder: made if it is not there; on a file system of this machine.
-        task: such as "worker:0".
-        tasks: all that train.
-        asynchronous: whether each steps on its own.
+        folder: The folder, on a mounted file system; created if it does not exist.
+        task: The task, such as "worker:0".
+        tasks: All training tasks.
+        asynchronous: Whether the tasks step independently.
 
     Raises:
-        ConfigError: the folder cannot be written to, for another reason than that the disk is full.
+        ConfigError: The folder cannot be written, and the disk is not full.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class LedgerWriter:
         self._descriptor = -1
         self._end = 0
         self._broken = False
-        # Without a file steps are counted nowhere.
+        # Without a file the count is discarded.
         self._counter: Any = {}
         self._segment, self._done = 0, 0
         self._generations: list[_Generation] = []
@@ -88,10 +87,10 @@ class LedgerWriter:
                 hint="name a folder that can be written to: run.ledger in a job file, --ledger for exec",
             ) from error
 
-    # -- where steps are finished ---------------------------------------------------------------------------------
+    # -- called when steps are finished -----------------------------------------------------------------------------
 
     def begin(self, start: int) -> None:
-        """Training begins, or begins again, after the global step `start`."""
+        """Record that training starts, or restarts, after the global step `start`."""
         with self._lock:
             self._open()
             if self._segment:
@@ -104,32 +103,32 @@ class LedgerWriter:
             self._counter[0] = blocks.word(self._segment, 0)
 
     def step(self, count: int = 1) -> None:
-        """`count` steps were made with the batches that come next."""
+        """Record `count` steps with the next batches."""
         self._done += count
         self._counter[0] = blocks.word(self._segment, self._done)
 
     def end(self) -> None:
-        """Training has ended as it should."""
+        """Record that training is complete."""
         with self._lock:
             if self._path is None:
-                return  # Nothing was trained, or there was no room for a file.
+                return  # There was no training, or no disk space for a file.
             self._append(blocks.END, _json({"segment": self._segment, "steps": self._done}))
             self.sync()
 
     def sync(self) -> None:
-        """All so far is on the disk, what is mapped too: a checkpoint after a crash has the ledger of its steps."""
+        """Flush the file to the disk, so that after a crash a checkpoint has the ledger of its steps."""
         if not self._broken and self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)
 
-    # -- where records are fetched --------------------------------------------------------------------------------
+    # -- called when records are fetched ----------------------------------------------------------------------------
 
     def stream(self, facts: Mapping[str, Any]) -> RowStream:
-        """What is told the batches of one data set.
+        """Return the callback for the batches of one data set.
 
         Args:
-            facts: what the ledger says of the data: `kind` ("records" or "fingerprints"), `pipelines`, `pipeline`,
-                `batches_per_step` (or `records_per_step`, where a batch is no step's), `plan` for records.
+            facts: Metadata of the data: `kind` ("records" or "fingerprints"), `pipelines`, `pipeline`,
+                `batches_per_step` (or `records_per_step`, if a batch is not a step's), `plan` for records.
         """
         return RowStream(self, dict(facts))
 
@@ -138,8 +137,8 @@ class LedgerWriter:
             self._open()
             if first or not self._generations:
                 self._generations.append(_Generation(facts))
-                told = {"generation": len(self._generations) - 1, **facts}
-                self._append(blocks.GENERATION, zlib.compress(_json(told)))
+                header = {"generation": len(self._generations) - 1, **facts}
+                self._append(blocks.GENERATION, zlib.compress(_json(header)))
             generation = self._generations[-1]
             payload = blocks.encode_rows(len(self._generations) - 1, generation.batches, batches)
             generation.batches += len(batches)
@@ -162,17 +161,17 @@ class LedgerWriter:
             self._map = mmap.mmap(self._descriptor, blocks.BEGIN)
             self._counter = memoryview(self._map)[blocks.COUNTER :].cast("Q")
         except OSError:
-            # A file system that maps no files: written at each step.
+            # A file system without mmap: the counter is written at each step.
             self._counter = _WrittenCounter(self._descriptor)
 
     def _make_file(self) -> Path:
-        """A new file with its header, or none at all: one without says nothing, and would lie there for ever."""
+        """Create a file with its header, or no file: a file without a header has no information."""
         task = self._task.replace(":", "-")
         taken = [FILE.fullmatch(name) for name in os.listdir(self.folder)]
         attempt = 1 + max((int(m["attempt"]) for m in taken if m is not None and m["task"] == task), default=0)
         path = self.folder / f"{task}.{attempt}.ledger"
         header = blocks.block(blocks.HEADER, _json({**self._about, "attempt": attempt, "time": time.time()}))
-        # In one go, so that a kill has hardly a moment in which it leaves half of it.
+        # A single write, so that a kill is unlikely to leave an incomplete header.
         data = blocks.MAGIC + bytes(blocks.BEGIN - len(blocks.MAGIC)) + header
         self._descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         try:
@@ -187,10 +186,10 @@ class LedgerWriter:
         return path
 
     def _give_up(self, error: OSError) -> None:
-        """There is no ledger of this training."""
+        """Log that there is no ledger of this training."""
         self._broken = True
         logger.warning(
-            "No ledger is kept of %s in %s, and the training goes on: %s",
+            "No ledger of %s is written in %s; the training continues: %s",
             self._task, self.folder, error.strerror or error,
         )  # fmt: skip
 
@@ -204,12 +203,12 @@ class LedgerWriter:
             self._broken = True
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._end)
-            logger.warning("The ledger %s ends here, and the training goes on: %s", self._path, error)
+            logger.warning("The ledger %s ends here; the training continues: %s", self._path, error)
             return
         self._end += len(data)
 
     def _generation_at(self, steps: int) -> int:
-        """Which iterator gave the batch of this segment's step `steps`."""
+        """Return the iterator of the batch at this segment's step `steps`."""
         at = self._consumed
         while at + 1 < len(self._generations) and steps > 0:
             at += 1
@@ -218,24 +217,24 @@ class LedgerWriter:
 
 
 class RowStream:
-    """Told the batches of one data set, in the order in which they are handed out."""
+    """A callback for the batches of one data set, in order."""
 
     def __init__(self, writer: LedgerWriter, facts: dict[str, Any]) -> None:
         self._writer, self._facts = writer, facts
 
     def __call__(self, first: bool, batches: np.ndarray | Sequence[np.ndarray], **facts: Any) -> None:
-        """Tells of batches.
+        """Write batches.
 
         Args:
-            first: whether an iterator over the data begins with them.
-            batches: ids of each: int64 (records) or uint64 (fingerprints); [batches, records] or a list.
-            facts: what became known of the data with its first batch.
+            first: Whether an iterator over the data starts with them.
+            batches: The ids: int64 (records) or uint64 (fingerprints); [batches, records] or a list.
+            facts: Metadata that is known only with the first batch.
         """
         self._writer._rows({**self._facts, **facts}, first, batches)
 
 
 class _Generation:
-    """How much one iterator has given so far."""
+    """The number of batches and records of one iterator so far."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self._facts = facts
@@ -249,7 +248,7 @@ class _Generation:
 
 
 class _WrittenCounter:
-    """The counter where files cannot be mapped."""
+    """The counter for file systems without mmap."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -260,10 +259,10 @@ class _WrittenCounter:
 
 
 def _write(descriptor: int, data: bytes, at: int) -> None:
-    """Writes all of it.
+    """Write all data.
 
     Raises:
-        OSError: it cannot be written, or not all of it.
+        OSError: The data cannot be written completely.
     """
     written = os.pwrite(descriptor, data, at)
     if written != len(data):

@@ -1,5 +1,5 @@
-"""Where records come from, one source a file: TFRecord, CSV, arrays, TensorFlow Datasets, the embedded digits.
+"""Data sources, one per file: TFRecord, CSV, arrays, TensorFlow Datasets, the embedded digits.
 
-Each factory gives :class:`~estimator_pipeline.inputs.Inputs`. Which record comes at which step is in
-`inputs/sampler.py` and `inputs/sharding.py`.
+Each factory returns `Inputs`. `inputs/sampler.py` and `inputs/sharding.py`
+determine the records of each step.
 """

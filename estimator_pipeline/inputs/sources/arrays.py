@@ -23,14 +23,14 @@ def from_arrays(
     label_key: str = "label",
     **options: Any,
 ) -> Inputs:
-    """An `input_fn` from arrays in memory.
+    """Read arrays in memory as an `input_fn`.
 
     Args:
-        train: (features, labels): an array whose first axis counts the records, or a dict of them, each.
+        train: (features, labels), each an array with the records along its first axis, or a dict of arrays.
         eval: The same for evaluation.
-        features_key: The name of the feature where `features` is one array; the model gets it as a tensor.
-        label_key: The name of the label where `labels` is one array.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+        features_key: The name of the feature if `features` is one array; the model gets it as a tensor.
+        label_key: The name of the label if `labels` is one array.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.
@@ -69,14 +69,14 @@ def from_arrays(
                 found=", ".join(f"{name}: {count}" for name, count in lengths.items()),
                 hint="give each the same first axis",
             )
-        sources[kind] = ArraySource(arrays, what=f"{kind} arrays")
+        sources[kind] = ArraySource(arrays, description=f"{kind} arrays")
         keys[kind] = (
             features_key if single else tuple(features),
             label_key if single_label else tuple(labels),
         )
     if len(set(keys.values())) > 1:
         raise InputError(
-            "Training and evaluation data do not look alike",
+            "Training and evaluation data have different structures",
             code="data/bad-feature",
             found=f"features and labels {keys['training']} against {keys['evaluation']}",
             hint="give both the same names",
@@ -101,10 +101,10 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
     for key, array in arrays.items():
         if array.ndim == 0 or (array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.flat)):
             raise InputError(
-                f"The {kind} array {key!r} is no array of records",
+                f"The {kind} array {key!r} is not an array of records",
                 code="data/bad-feature",
                 found=f"{array.dtype} of shape {array.shape}",
-                hint="give an array of numbers or text whose first axis counts the records",
+                hint="give an array of numbers or text with the records along its first axis",
             )
         if array.dtype.kind in "OSU":  # TensorFlow's strings are bytes.
             text = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]

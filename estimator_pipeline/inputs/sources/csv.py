@@ -40,44 +40,44 @@ def from_csv(
     delimiter: str = ",",
     **options: Any,
 ) -> Inputs:
-    """An `input_fn` from CSV files.
+    """Read CSV files as an `input_fn`.
 
-    Every process reads all the files once, to parse them (below `memory_limit`) or to find where their rows
-    begin; which records it then trains on is up to the shard policy.
+    Every process reads all files once, to parse them (below `memory_limit`) or to find the offsets of their rows;
+    the shard policy determines the records it trains on.
 
     Args:
         train: Files to train on: a path, a pattern, or a list of these.
         eval: Files to evaluate.
         columns: Name -> type ("float32", "float64", "int32", "int64", "string") or (type, default for an
             empty cell). With a header the columns to read, in any order; without one all columns, in the
-            order of the files. None, with a header, takes each column as float32.
+            order of the files. None, with a header, reads all columns as float32.
         label_key: The column of the label, or a sequence of columns (a dict of tensors then).
-        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so
-            that labels are a dict of tensors.
-        features_key: One name: the model gets its tensor. A sequence of names: a dict of these. None: a dict
-            of all but the labels. Each feature is a tensor of shape (batch,).
+        weight_key: The column with the weight of each record (see `estimator_pipeline.models.sample_weights`), a
+            further label, so that labels are a dict of tensors.
+        features_key: The model's input: one name for its tensor, a sequence for a dict, None for a dict of all
+            columns except the labels. Each feature is a tensor of shape (batch,).
         header: Whether the first line of each file names its columns.
-        delimiter: What stands between the cells; one character.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+        delimiter: The delimiter, one character.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.
 
     Raises:
-        InputError: Files are missing, or a row is not as `columns` says; the message names the file and the
-            line. Data above `memory_limit` is parsed while it is read, and its bad cells show then.
+        InputError: Files are missing, or a row does not match `columns`; the message names the file and the
+            line. Data above `memory_limit` is parsed while it is read, and bad cells are reported then.
     """
     settings = make_options("from_csv", options)
     if not isinstance(delimiter, str) or len(delimiter) != 1:
         raise InputError(
             "A delimiter is one character", code="argument/bad-value", found=repr(delimiter), hint="use ',' or '\\t'"
         )
-    found = {
-        kind: find_files(files, what=kind)
+    files_by_kind = {
+        kind: find_files(files, kind=kind)
         for kind, files in (("training", train), ("evaluation", eval))
         if files is not None
     }
-    if not found:
+    if not files_by_kind:
         raise InputError("from_csv got no files", code="argument/missing", hint="give train=, eval=, or both")
     if columns is None:
         if not header:
@@ -86,11 +86,13 @@ def from_csv(
                 code="argument/missing",
                 hint="give columns={name: type, ...}",
             )
-        columns = dict.fromkeys(_header(next(iter(found.values()))[0], delimiter), "float32")
+        columns = dict.fromkeys(_header(next(iter(files_by_kind.values()))[0], delimiter), "float32")
     wanted = tuple(_column(name, kind) for name, kind in columns.items())
     sources: dict[str, Source] = {}
-    for kind, paths in found.items():
-        source = CsvSource(paths, columns=wanted, header=header, delimiter=delimiter, what=f"the {kind} CSV files")
+    for kind, paths in files_by_kind.items():
+        source = CsvSource(
+            paths, columns=wanted, header=header, delimiter=delimiter, description=f"the {kind} CSV files"
+        )
         size = sum(os.path.getsize(path) for path in paths) * _STORED_BYTES
         sources[kind] = source.load() if source.num_records and size <= settings.memory_limit else source
     return Inputs(
@@ -110,7 +112,7 @@ class _Column:
 
 
 class CsvSource(Source):
-    """Rows of CSV files, found by the places where their lines begin."""
+    """Rows of CSV files, read by the offsets of their lines."""
 
     part_names: tuple[str, ...]
 
@@ -121,10 +123,10 @@ class CsvSource(Source):
         columns: Sequence[_Column],
         header: bool,
         delimiter: str,
-        what: str,
+        description: str,
         counts: tuple[int, ...] | None = None,
     ) -> None:
-        self.what = what
+        self.description = description
         self.part_names = tuple(paths)
         self._digests: dict[str, str] = {}
         self._columns = tuple(columns)
@@ -141,7 +143,7 @@ class CsvSource(Source):
             columns=self._columns,
             header=self._header,
             delimiter=self._delimiter,
-            what=self.what,
+            description=self.description,
             counts=tuple(self.part_records[i] for i in parts),
         )
 
@@ -164,7 +166,7 @@ class CsvSource(Source):
         return raw_tensor_specs(tensorflow(), (column.name for column in self._columns), self.raw_specs)
 
     def loaded_bytes(self) -> int | None:
-        # Text that is small enough was parsed by the factory, so that its errors show there.
+        # The factory parses small files, so that their errors are reported there.
         return None
 
     def load(self) -> ArraySource:
@@ -172,14 +174,14 @@ class CsvSource(Source):
         names = [column.name for column in self._columns]
         return ArraySource(
             dict(zip(names, arrays, strict=True)),
-            what=self.what,
+            description=self.description,
             part_names=self.part_names,
             part_records=self.part_records,
             digests=self._digests,
         )
 
     def _lines(self, path: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Of a file: where each row begins and which line it is; and the names of its columns."""
+        """Return the offset and line number of each row of a file, and the names of its columns."""
         with self._lock:
             if path in self._open:
                 self._open.move_to_end(path)
@@ -204,7 +206,7 @@ class CsvSource(Source):
                 position += len(line)
         if names is None:
             raise _no_header(path)
-        # The first reading is the one that counted the records.
+        # The digest of the pass that counted the records is kept.
         self._digests.setdefault(path, digest.hexdigest()[:16])
         lines = np.array(starts, dtype=np.int64), np.array(numbers, dtype=np.int64), names
         with self._lock:
@@ -214,7 +216,7 @@ class CsvSource(Source):
         return lines
 
     def count(self, path: str, limit: int) -> int:
-        """Reads the rows of a file up to `limit` bytes, in one pass, and gives back how many there are."""
+        """Read the rows of a file up to `limit` bytes in one pass, and return their number."""
         names: list[str] | None = None if self._header else [column.name for column in self._columns]
         places = [] if names is None else list(range(len(names)))
         count = position = 0
@@ -239,7 +241,7 @@ class CsvSource(Source):
         return count
 
     def _values(self, line: bytes, names: list[str], places: list[int], path: str, number: int) -> list[Any]:
-        """The values of a row, one for each column."""
+        """Return the values of a row, one for each column."""
         cells = _cells(line, self._delimiter, path, number)
         if len(cells) != len(names):
             raise InputError(
@@ -264,7 +266,7 @@ class CsvSource(Source):
     def _rows(self, path: str, records: np.ndarray) -> list[list[Any]]:
         starts, numbers, names = self._lines(path)
         places = [names.index(column.name) for column in self._columns]
-        made: list[list[Any]] = [[] for _ in self._columns]
+        values_by_column: list[list[Any]] = [[] for _ in self._columns]
         with io_errors.naming(path), open(path, "rb") as file:
             expected = -1
             for record in records.tolist():
@@ -272,14 +274,15 @@ class CsvSource(Source):
                     file.seek(starts[record])
                 line, number = file.readline(), int(numbers[record])
                 expected = starts[record] + len(line) if record + 1 < len(numbers) else -1
-                for values, value in zip(made, self._values(line, names, places, path, number), strict=True):
+                row = self._values(line, names, places, path, number)
+                for values, value in zip(values_by_column, row, strict=True):
                     values.append(value)
-        return made
+        return values_by_column
 
 
 def _broken_line(path: str, number: int) -> InputError:
     return InputError(
-        "A cell in quotes runs over the end of its line, which cannot be read by record",
+        "A quoted cell contains a line break, so that the file cannot be read by record",
         code="data/bad-record",
         found=f"{path}, line {number}",
         hint="replace the line breaks within cells",
@@ -298,23 +301,23 @@ def _no_header(path: str) -> InputError:
 def examine(
     paths: Sequence[str], *, columns: Mapping[str, Any], header: bool, delimiter: str, limit: int
 ) -> tuple[int, ...] | None:
-    """Reads files as :func:`from_csv` does, without keeping anything.
+    """Read and check files like `from_csv`, without keeping the data.
 
     Args:
         paths: The files.
-        columns: As for :func:`from_csv`.
+        columns: As for `from_csv`.
         header: Whether the first line of each file names its columns.
-        delimiter: What stands between the cells.
-        limit: How many bytes are read; of each of several files an equal part.
+        delimiter: The delimiter.
+        limit: The number of bytes to read, split equally among the files.
 
     Returns:
-        How many records each file holds; None where the limit left some out.
+        The number of records in each file; None if the limit left out records.
 
     Raises:
-        InputError: A row is not as `columns` says.
+        InputError: A row does not match `columns`.
     """
     wanted = [_column(name, kind) for name, kind in columns.items()]
-    source = CsvSource([], columns=wanted, header=header, delimiter=delimiter, what="the CSV files")
+    source = CsvSource([], columns=wanted, header=header, delimiter=delimiter, description="the CSV files")
     each = limit // len(paths)
     counts = tuple(source.count(path, each) for path in paths)
     return counts if all(os.path.getsize(path) <= each for path in paths) else None
@@ -339,7 +342,7 @@ def _cells(line: bytes, delimiter: str, path: str, number: int, *, first: bool =
         text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(
-            "A line is no UTF-8 text",
+            "A line is not UTF-8 text",
             code="data/bad-record",
             found=f"{path}, line {number}: {error.reason}",
             hint="save the file as UTF-8",
@@ -351,17 +354,17 @@ def _column(name: str, kind: Any) -> _Column:
     dtype, default = kind if isinstance(kind, (tuple, list)) and len(kind) == 2 else (kind, None)
     if dtype not in _TYPES:
         raise InputError(
-            f"The type of the column {name!r} is not known",
+            f"The type of the column {name!r} is unknown",
             code="argument/bad-value",
             found=repr(kind),
             hint=f"use {', '.join(_TYPES)}, or (type, default)",
         )
     if default is not None and (isinstance(default, str) != (dtype == "string")):
         raise InputError(
-            f"The default of the column {name!r} is no value of its type",
+            f"The default of the column {name!r} is not a value of its type",
             code="argument/bad-value",
             found=repr(kind),
-            hint="give text for a string column, and a number for another",
+            hint="give text for a string column, and a number for other columns",
         )
     return _Column(name, dtype, default)
 
@@ -386,10 +389,10 @@ def _value(cell: str, column: _Column, path: str, number: int) -> Any:
             raise ValueError
     except ValueError:
         raise InputError(
-            f"A cell of the column {column.name!r} is no {column.dtype}",
+            f"A cell of the column {column.name!r} is not of type {column.dtype}",
             code="data/bad-record",
             found=f"{path}, line {number}: {cell!r}",
-            hint=f"correct the cell, or give the column another type: columns={{{column.name!r}: 'string'}}; in a job "
+            hint=f"correct the cell, or change the type of the column: columns={{{column.name!r}: 'string'}}; in a job "
             f"file columns: {{{column.name}: string}}",
         ) from None
     return value

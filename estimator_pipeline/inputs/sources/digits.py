@@ -35,15 +35,15 @@ _SHARDS = 4
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
-    """Where `digits` is prepared: TFDS_DATA_DIR, or `tfds` in this package's cache."""
-    given = environ.get("TFDS_DATA_DIR")
-    return Path(given) if given else cache_dir(environ) / "tfds"
+    """Return the folder of the prepared `digits`: TFDS_DATA_DIR, or `tfds` in this package's cache."""
+    folder = environ.get("TFDS_DATA_DIR")
+    return Path(folder) if folder else cache_dir(environ) / "tfds"
 
 
 def prepare(data_dir: str | os.PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None) -> Path:
-    """Writes the data set's files unless they are there, and says where.
+    """Write the data set's files unless they exist, and return their folder.
 
-    Several processes may call it at once: one writes, the others wait; the files appear by one renaming.
+    Several processes may call it at the same time: one writes, the others wait; the files appear atomically.
 
     Args:
         data_dir: The TFDS data directory; by default `default_data_dir`.
@@ -74,7 +74,7 @@ def prepare(data_dir: str | os.PathLike[str] | None = None, *, environ: Mapping[
 
 @contextlib.contextmanager
 def locked(data_dir: Path, name: str) -> Iterator[None]:
-    """Keeps other processes of this machine from preparing the same data set meanwhile.
+    """Keep other processes of this machine from preparing the same data set meanwhile.
 
     Raises:
         InputError: The directory can't be written.
@@ -95,7 +95,7 @@ def locked(data_dir: Path, name: str) -> Iterator[None]:
 
 
 def split_indices(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The fixed, stratified split: which records train and which test.
+    """Return the fixed, stratified split: which records train and which test.
 
     Args:
         labels: int array of shape (1797,), the digits' classes.
@@ -119,7 +119,7 @@ def split_indices(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _png(image: np.ndarray) -> bytes:
-    """A grey image as a PNG file (W3C, "Portable Network Graphics", second edition).
+    """Return a grey image as a PNG file (W3C, "Portable Network Graphics", second edition).
 
     TFDS would encode an array with TensorFlow, whose runtime then starts; a MultiWorkerMirroredStrategy can't
     be made after that, and the first run of a job would fail where the second does not.
@@ -140,7 +140,7 @@ def _png(image: np.ndarray) -> bytes:
 
 @functools.cache
 def _builder_class() -> type[Any]:
-    """The builder, made when first asked for: its base class is TensorFlow Datasets' own."""
+    """Yield the builder, made when first asked for: its base class is TensorFlow Datasets' own."""
     import tensorflow_datasets as tfds
 
     class Digits(tfds.core.GeneratorBasedBuilder):

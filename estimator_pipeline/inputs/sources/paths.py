@@ -12,12 +12,12 @@ from estimator_pipeline.inputs.sources.tfrecord_index import INDEX_SUFFIX, check
 __all__ = ["find_files"]
 
 
-def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, what: str) -> tuple[str, ...]:
-    """The files that names and patterns stand for.
+def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, kind: str) -> tuple[str, ...]:
+    """Return the files of names and patterns.
 
     Args:
         files: A path, a pattern with ``*``, ``?`` or ``[]``, or a sequence of these.
-        what: What the files are for, in messages: "training".
+        kind: Purpose of the files, for messages: "training".
 
     Returns:
         Paths; those of a pattern sorted by name, so that each machine has them in the same order.
@@ -25,38 +25,38 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     Raises:
         InputError: A file is missing, a pattern matches none, or a file is named twice.
     """
-    given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-    if not given:
+    entries = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    if not entries:
         raise InputError(
-            f"No {what} files were given", code="argument/missing", hint="give at least one path or pattern"
+            f"There are no {kind} files", code="argument/missing", hint="give at least one path or pattern"
         )
-    found: list[str] = []
-    for entry in given:
+    paths: list[str] = []
+    for entry in entries:
         path = os.fspath(entry)
         if glob.has_magic(path) and not os.path.exists(path) and "://" not in path:
             matches = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
-            # `data/train-*` means the data, not the indexes beside them.
+            # `data/train-*` means the data, not the index files beside them.
             indexed = {match + INDEX_SUFFIX for match in matches}
             matches = [match for match in matches if match not in indexed]
             if not matches:
                 folder = os.path.dirname(path.split("*")[0].split("?")[0].split("[")[0]) or "."
                 there = "the folder is there" if os.path.isdir(folder) else f"there is no folder {folder}"
                 raise InputError(
-                    f"A pattern for {what} files matches none",
+                    f"A pattern for {kind} files matches none",
                     code="data/not-found",
                     found=f"{path}; {there}",
                     hint="check the pattern",
                 )
-            found += matches
+            paths += matches
         else:
             check_file(path)
-            found.append(path)
-    twice = sorted({path for path in found if found.count(path) > 1})
+            paths.append(path)
+    twice = sorted({path for path in paths if paths.count(path) > 1})
     if twice:
         raise InputError(
-            f"A {what} file is named twice, and its records would be read twice",
+            f"A {kind} file is named twice, and its records would be read twice",
             code="argument/conflict",
             found=twice[0],
             hint="name each file once",
         )
-    return tuple(found)
+    return tuple(paths)

@@ -1,4 +1,4 @@
-"""Whether a data set can be downloaded here: asked before TFDS is, which tries again for minutes without a network."""
+"""A check whether data sets can be downloaded; without a network, TFDS would retry for minutes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ CONNECT_SECONDS = 5.0
 def silent_host(
     urls: Iterable[str], *, environ: Mapping[str, str], timeout: float = CONNECT_SECONDS, port: int = 443
 ) -> str | None:
-    """One of the hosts that files come from, where none of them takes a connection; None: one does, or it can't be
-    told.
+    """Return one of the hosts of the files if none accepts a connection; None if one does, or if it is unknown.
 
     Args:
-        urls: of the files.
-        environ: where proxies are looked up; through one of them nothing can be told.
-        timeout: seconds for all of it, looking names up included.
-        port: of HTTPS.
+        urls: The URLs of the files.
+        environ: The variables with proxies; through a proxy the result is unknown.
+        timeout: Seconds for the whole check, including name lookups.
+        port: The port of HTTPS.
     """
     hosts = sorted({urlparse(url).hostname or "" for url in urls} - {""})
     if not hosts or any(map(environ.get, PROXIES)):
@@ -44,7 +43,7 @@ def silent_host(
             changed.notify_all()
 
     for host in hosts:
-        # Looking a name up has no time-out of its own, and cannot be broken off: the threads are left behind.
+        # A name lookup has no timeout and cannot be interrupted: its thread is left behind.
         threading.Thread(target=ask, args=(host,), daemon=True, name="estimator_pipeline-downloads").start()
     with changed:
         changed.wait_for(lambda: answered or not left, timeout)

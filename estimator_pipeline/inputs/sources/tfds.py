@@ -35,7 +35,7 @@ def from_tfds(
     environ: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Inputs:
-    """An `input_fn` from a TensorFlow Datasets data set.
+    """Return an `input_fn` from a TensorFlow Datasets data set.
 
     `digits` is embedded and needs no network. Others are read where their files are; where they are not
     prepared yet, they are downloaded if there is a network.
@@ -48,19 +48,19 @@ def from_tfds(
             the data set's supervised input.
         label_key: The label, or a sequence of labels (a dict of tensors then); by default the supervised
             target.
-        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so
+        weight_key: What weighs each record (see `estimator_pipeline.models.sample_weights`): one label more, so
             that labels are a dict of tensors.
         data_dir: Where the prepared files are, or are to be.
         download: Whether to download and prepare a data set that is not there. That starts TensorFlow's
             runtime, so make a MultiWorkerMirroredStrategy before, or prepare the data set beforehand.
         environ: Where TFDS_DATA_DIR, XDG_CACHE_HOME, HOME and proxies are looked up; os.environ by default.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.
 
     Raises:
-        InputError: The data set, split or feature is not known, or its files are not there and can't be had.
+        InputError: The data set, split or feature is unknown, or its files are missing and cannot be downloaded.
     """
     settings = make_options("from_tfds", options)
     environ = os.environ if environ is None else environ
@@ -69,7 +69,7 @@ def from_tfds(
     if eval_split is None:
         eval_split = next((split for split in ("test", "validation") if split in builder.info.splits), None)
     fields = [key for keys in (features_key, label_key) for key in ([keys] if isinstance(keys, str) else keys)]
-    # The counts are in the data set's own description: nobody opens a file to count another's records.
+    # The counts are in the data set's metadata: no file has to be opened to count its records.
     sources = [
         None if split is None else _source(name, builder, split, fields, settings.memory_limit, environ)
         for split in (train_split, eval_split)
@@ -85,14 +85,14 @@ def from_tfds(
 
 
 class TfdsSource(Source):
-    """Records of a prepared TFDS split, each part a file or a run of records in one.
+    """Records of a prepared TFDS split; each part is a file or a range of records in a file.
 
     Args:
         runs: For each part the file, the first record in it, and how many.
         decoder: The data set's features.
-        fields: The features that are wanted.
+        fields: The selected features.
         reader: Reads the files.
-        what: In words.
+        description: Name of the data, for messages.
     """
 
     raw_specs = (("string", ()),)
@@ -104,9 +104,9 @@ class TfdsSource(Source):
         decoder: Any,
         fields: Sequence[str],
         reader: IndexedTFRecords,
-        what: str,
+        description: str,
     ) -> None:
-        self.what = what
+        self.description = description
         self.part_names = tuple(path for path, _, _ in runs)
         self.part_records = tuple(count for _, _, count in runs)
         self._runs = tuple(runs)
@@ -116,7 +116,9 @@ class TfdsSource(Source):
 
     def select(self, parts: Sequence[int]) -> TfdsSource:
         runs = [self._runs[i] for i in parts]
-        return TfdsSource(runs, decoder=self._decoder, fields=self._fields, reader=self._reader, what=self.what)
+        return TfdsSource(
+            runs, decoder=self._decoder, fields=self._fields, reader=self._reader, description=self.description
+        )
 
     def raw(self, ids: np.ndarray) -> list[np.ndarray]:
         part, record = self.locate(ids)
@@ -128,7 +130,7 @@ class TfdsSource(Source):
         return [data]
 
     def digest(self, path: str) -> str | None:
-        # How many records a file holds is known: walking through all of them would only delay the first step.
+        # The number of records is known: scanning the whole file would only delay the first step.
         return sampled(path)
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
@@ -142,12 +144,12 @@ class TfdsSource(Source):
 
     def specs(self) -> dict[str, Any]:
         tf = tensorflow()
-        told = _picked(self._decoder.get_tensor_spec(), self._fields)
+        specs = _picked(self._decoder.get_tensor_spec(), self._fields)
         return {
             name: tf.TensorSpec([None, *spec.shape], spec.dtype)
             if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
             else spec
-            for name, spec in told.items()
+            for name, spec in specs.items()
         }
 
 
@@ -162,10 +164,10 @@ def _picked(values: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
 
 
 def _num_classes(builder: Any, label_key: Any) -> int | None:
-    """Of a label that is one of the data set's ClassLabels; of several labels, where one of them is."""
+    """Return the number of classes if exactly one label is a ClassLabel of the data set."""
     labels = _picked(builder.info.features, [label_key] if isinstance(label_key, str) else label_key)
-    found = [label.num_classes for label in labels.values() if hasattr(label, "num_classes")]
-    return found[0] if len(found) == 1 else None
+    counts = [label.num_classes for label in labels.values() if hasattr(label, "num_classes")]
+    return counts[0] if len(counts) == 1 else None
 
 
 def _source(
@@ -181,23 +183,23 @@ def _source(
             hint="use one of these, or a slice such as 'train[:80%]'",
         ) from error
     runs = [
-        (str(one.filename), one.skip, one.examples_in_shard - one.skip if one.take < 0 else one.take)
-        for one in instructions
+        (str(file.filename), file.skip, file.examples_in_shard - file.skip if file.take < 0 else file.take)
+        for file in instructions
     ]
     kept = cache_dir(environ) / "index"
     reader = IndexedTFRecords([path for path, _, _ in runs], compression="", cache=kept, memory_limit=memory_limit)
     return TfdsSource(
-        runs, decoder=builder.info.features, fields=fields, reader=reader, what=f"TFDS {name}, split {split}"
+        runs, decoder=builder.info.features, fields=fields, reader=reader, description=f"TFDS {name}, split {split}"
     )
 
 
 def _keys(name: str, builder: Any, features_key: Any, label_key: Any, weight_key: Any) -> tuple[Any, Any]:
     supervised = builder.info.supervised_keys
     simple = supervised is not None and len(supervised) == 2 and all(isinstance(key, str) for key in supervised)
-    for option, given in (("features_key", features_key), ("label_key", label_key)):
-        if given is None and not simple:
+    for option, key in (("features_key", features_key), ("label_key", label_key)):
+        if key is None and not simple:
             raise InputError(
-                f"The data set {name} does not say what its features and labels are",
+                f"The data set {name} does not define its features and labels",
                 code="argument/missing",
                 found=f"features {', '.join(builder.info.features)}",
                 hint=f"give {option}",
@@ -240,8 +242,8 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
     tfds = _import_tfds()
     if name.split(":")[0] == digits.NAME and name in (digits.NAME, f"{digits.NAME}:{digits.VERSION}"):
         return tfds.builder_from_directory(str(digits.prepare(data_dir, environ=environ)))
-    given = data_dir if data_dir is not None else environ.get("TFDS_DATA_DIR")
-    where = None if given is None else os.fspath(given)
+    folder = data_dir if data_dir is not None else environ.get("TFDS_DATA_DIR")
+    where = None if folder is None else os.fspath(folder)
     try:
         # Without try_gcs=False a missing data set may be looked for in a bucket, for minutes where there is
         # no network.
@@ -270,8 +272,9 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
 
 
 def catalogue() -> list[str]:
-    """The names of the data sets that TensorFlow Datasets knows; none where it is not installed. Takes half a second,
-    and imports no TensorFlow.
+    """Return the names of all data sets of TensorFlow Datasets; none if it is not installed.
+
+    Takes half a second and imports no TensorFlow.
     """
     try:
         import tensorflow_datasets as tfds
@@ -329,7 +332,7 @@ def _not_there(name: str, builder: Any, why: str) -> InputError:
 
 
 def prepare_elsewhere(name: str, looked_in: str) -> str:
-    """What a person can do for a data set that is not there and cannot be downloaded."""
+    """Return what a person can do for a data set that is not there and cannot be downloaded."""
     return (
         f"on a machine with a network run `tfds build {name} --data_dir=DIR` (or tfds.load), copy DIR here and name it "
         f"as data_dir, input.data_dir or TFDS_DATA_DIR (looked in {looked_in}); or use the embedded data set "

@@ -45,7 +45,7 @@ def from_tfrecord(
     environ: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Inputs:
-    """An `input_fn` from TFRecord files of tf.train.Example.
+    """Return an `input_fn` from TFRecord files of tf.train.Example.
 
     The first reading of a file walks through it to find where its records begin; the result is kept in the
     user's cache (XDG_CACHE_HOME or ~/.cache), so that later processes open only the files that they read.
@@ -58,19 +58,19 @@ def from_tfrecord(
             JPEG, BMP or GIF; "raw float32[28,28]" for the bytes of an array; "varlen int64" for a list of any
             length.
         label_key: The label, or a sequence of labels (a dict of tensors then).
-        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so
-            that labels are a dict of tensors.
-        features_key: One name: the model gets its tensor. A sequence of names: a dict of these. None: a dict
-            of all but the labels.
+        weight_key: The feature with the weight of each record (see `estimator_pipeline.models.sample_weights`),
+            a further label, so that labels are a dict of tensors.
+        features_key: The model's input: one name for its tensor, a sequence for a dict, None for a dict of all
+            features except the labels.
         compression: "" or "GZIP"; None takes "GZIP" for names that end in .gz.
         environ: Where XDG_CACHE_HOME and HOME are looked up; os.environ by default.
-        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+        **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.
 
     Raises:
-        InputError: Files are missing or damaged, or don't hold what `features` says.
+        InputError: Files are missing or damaged, or do not match `features`.
     """
     settings = make_options("from_tfrecord", options)
     fields = {name: _field(name, spec) for name, spec in features.items()}
@@ -78,12 +78,12 @@ def from_tfrecord(
     for kind, files in (("training", train), ("evaluation", eval)):
         if files is None:
             continue
-        paths = find_files(files, what=kind)
+        paths = find_files(files, kind=kind)
         sources[kind] = ExampleSource(
             paths,
             fields=fields,
             reader=_reader(paths, compression, settings, os.environ if environ is None else environ),
-            what=f"the {kind} TFRecord files",
+            description=f"the {kind} TFRecord files",
         )
         sources[kind].check_first()
     if not sources:
@@ -99,7 +99,7 @@ def from_tfrecord(
 
 @dataclass(frozen=True)
 class _Field:
-    """One feature: how it lies in an Example, and what is made of it."""
+    """One feature: its spec in an Example, and its decoding."""
 
     spec: Any
     coding: str | None = None
@@ -119,10 +119,10 @@ class ExampleSource(Source):
         *,
         fields: Mapping[str, _Field],
         reader: IndexedTFRecords,
-        what: str,
+        description: str,
         counts: tuple[int, ...] | None = None,
     ) -> None:
-        self.what = what
+        self.description = description
         self.part_names = tuple(paths)
         self.part_records = counts if counts is not None else tuple(reader.count(path) for path in paths)
         self._fields = dict(fields)
@@ -133,7 +133,7 @@ class ExampleSource(Source):
             [self.part_names[i] for i in parts],
             fields=self._fields,
             reader=self._reader,
-            what=self.what,
+            description=self.description,
             counts=tuple(self.part_records[i] for i in parts),
         )
 
@@ -166,7 +166,7 @@ class ExampleSource(Source):
             }
 
     def check_first(self) -> None:
-        """Compares the first record with the feature spec, so that most mistakes show before a job starts.
+        """Compare the first record with the feature spec, so that most mistakes show before a job starts.
 
         Raises:
             InputError: A feature is missing, or of another type or size.
@@ -179,7 +179,7 @@ class ExampleSource(Source):
             held = tf.train.Example.FromString(serialized).features.feature
         except Exception as error:  # protobuf's DecodeError has no stable home across its versions
             raise InputError(
-                "A record is no tf.train.Example",
+                "A record is not a tf.train.Example",
                 code="data/bad-record",
                 found=f"{self.place(0)}: {error}",
                 hint="write records with tf.train.Example(...).SerializeToString()",
@@ -189,17 +189,17 @@ class ExampleSource(Source):
             self._check_field(tf, name, field.spec, held)
 
     def _check_lists(self, tf: Any, serialized: bytes, held: Mapping[str, Any]) -> None:
-        """A tf.train.SequenceExample is read as an Example that has its context alone, without an error."""
+        """Reject a tf.train.SequenceExample, which parses as an Example with only its context."""
         lists = tf.train.SequenceExample.FromString(serialized).feature_lists.feature_list
         lost = [key for name, field in self._fields.items() for key in _keys(name, field.spec)
                 if key in lists and key not in held]  # fmt: skip
         if lost:
             raise InputError(
-                "The records are tf.train.SequenceExample, and tf.train.Example are read here",
+                "The records are tf.train.SequenceExample, but tf.train.Example are required",
                 code="data/bad-record",
                 found=f"{self.place(0)} has {', '.join(sorted(lost))} in its feature_lists, which would be empty",
                 hint="write each list as a feature of a tf.train.Example (read as 'varlen' or with its shape), or read "
-                "the files in an input function of your own with tf.io.parse_sequence_example",
+                "the files in a user input function with tf.io.parse_sequence_example",
             )
 
     def _check_field(self, tf: Any, name: str, spec: Any, held: Mapping[str, Any]) -> None:
@@ -221,15 +221,15 @@ class ExampleSource(Source):
             return
         if _KINDS[kind] != wanted:
             raise InputError(
-                f"The feature {name!r} is of another type",
+                f"The feature {name!r} has a different type",
                 code="data/bad-feature",
-                found=f"{self.place(0)} holds {_KINDS[kind]}, the spec says {wanted}",
+                found=f"{self.place(0)} has {_KINDS[kind]}, the spec has {wanted}",
                 hint="correct the type in features",
             )
         count = len(getattr(held[name], kind).value)
         if fixed and count != int(np.prod(spec.shape, dtype=np.int64)):
             raise InputError(
-                f"The feature {name!r} is of another size",
+                f"The feature {name!r} has a different size",
                 code="data/bad-feature",
                 found=f"{self.place(0)} holds {count} value(s), the spec's shape is {list(spec.shape)}",
                 hint="correct the shape in features",
@@ -237,8 +237,8 @@ class ExampleSource(Source):
 
 
 def _keys(name: str, spec: Any) -> list[str]:
-    """The features of an Example that a spec reads."""
-    keys = [key for one in ("index_key", "value_key") for key in _listed(getattr(spec, one, None))]
+    """Return the features of an Example that a spec reads."""
+    keys = [key for name in ("index_key", "value_key") for key in _listed(getattr(spec, name, None))]
     return [key for key in keys if key] or [name]
 
 
@@ -308,13 +308,13 @@ def _bad_spec(name: str, spec: Any) -> InputError:
 def _decoded(tf: Any, value: Any, field: _Field) -> Any:
     if field.coding == "image":
 
-        def one(data: Any) -> Any:
+        def decode(data: Any) -> Any:
             image = tf.io.decode_image(
                 data, channels=field.shape[2], dtype=tf.as_dtype(field.dtype), expand_animations=False
             )
             return tf.ensure_shape(image, field.shape)
 
-        return tf.map_fn(one, value, fn_output_signature=tf.TensorSpec(field.shape, tf.as_dtype(field.dtype)))
+        return tf.map_fn(decode, value, fn_output_signature=tf.TensorSpec(field.shape, tf.as_dtype(field.dtype)))
     if field.coding == "raw":
         size = int(np.prod(field.shape, dtype=np.int64))
         if field.dtype == "bool":

@@ -1,15 +1,15 @@
-"""TFRecord files read by record number: an index of where each record begins, then reads at those places.
+"""TFRecord files read by record number: an index of the records' offsets, then reads at those offsets.
 
 The framing of a TFRecord is, for each record: its length (8 bytes, little endian), a masked CRC-32C of the
 length (4 bytes), the data, and a masked CRC-32C of the data (4 bytes); see "TFRecords format details" in
-TensorFlow's guide. The index is made from the lengths alone, each checked against its CRC, and kept in the
-user's cache, so that a file is walked through once and not once a process. The data of a record are checked against
-their CRC whenever they are read, as `tf.data` does it. On the same way the CRCs of the data are gathered: a digest of
-all of them tells a file's content from another's.
+TensorFlow's guide. The index is built from the lengths only, each checked against its CRC, and stored in the
+user's cache, so that a file is scanned once and not once per process. The data of a record are checked against
+their CRC at each read, as in `tf.data`. The scan also collects the CRCs of the data: a digest of all of them
+identifies the content of a file.
 
-An index may also lie beside its file, as `FILE.idx`: a line "offset size" for each record, in bytes of the whole
-record with its framing. NVIDIA's DALI and the package `tfrecord` write that form, by `tfrecord2idx`. With one, no
-worker walks through a file whose records it does not read. This module needs no TensorFlow.
+An index may also be beside its file, as `FILE.idx`: a line "offset size" for each record, in bytes of the whole
+record with its framing. NVIDIA's DALI and the package `tfrecord` write that format with `tfrecord2idx`. With it, no
+worker scans a file whose records it does not read. This module does not need TensorFlow.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ __all__ = [
 
 INDEX_SUFFIX = ".idx"
 SAMPLED = "sampled "
-"""How the digests of some of a file's blocks begin."""
+"""The prefix of digests of some of a file's blocks."""
 
 _HEADER = struct.Struct("<QI")
 _CHECK = struct.Struct("<I")
-_BETWEEN = struct.Struct("<IQI")  # the end of a record and the header of the next one
+_BETWEEN = struct.Struct("<IQI")  # the end of a record and the header of the next
 _FOOTER = _CHECK.size
 _FRAME = _HEADER.size + _FOOTER
 _OPEN_FILES = 64
@@ -69,17 +69,17 @@ _BLOCKS = 4
 
 
 def check_file(path: str) -> None:
-    """Refuses a path that is no file that can be read.
+    """Reject a path that is not a readable file.
 
     Raises:
-        InputError: It is remote, missing, no file, or closed to this user.
+        InputError: The path is remote, missing, not a file, or not readable for this user.
     """
     if "://" in path:
         raise InputError(
-            "Files are read by record, which needs a file system of this machine",
+            "Files are read by record, which needs a mounted file system",
             code="argument/not-applicable",
             found=path,
-            hint="mount the store, or copy the files to a local disk, and give that path",
+            hint="mount the store, or copy the files to a local disk, and use that path",
         )
     if not os.path.isfile(path):
         there = "a directory" if os.path.isdir(path) else "nothing there"
@@ -96,25 +96,25 @@ def check_file(path: str) -> None:
 
 
 def index_file(path: str, *, cache: Path | None) -> np.ndarray:
-    """Where each record's data begins and how long it is.
+    """Return the offset and the length of each record's data.
 
-    By the index beside the file, where there is one; else by the one in the cache; else the file is walked through.
+    They come from the index beside the file, from the index in the cache, or from a scan of the file.
 
     Args:
         path: An uncompressed TFRecord file.
-        cache: Directory for the index, or None to keep none.
+        cache: Directory for the index, or None for no cache.
 
     Returns:
         int64 array of shape (records, 2): offset and length, in bytes.
 
     Raises:
-        InputError: It isn't a TFRecord file, or it is cut off or damaged, or the index beside it is another file's.
+        InputError: The file is not a TFRecord file, is truncated or damaged, or has the index of a different file.
     """
     return _indexed(path, cache)[0]
 
 
 def _indexed(path: str, cache: Path | None) -> tuple[np.ndarray, str | None]:
-    """The index of a file, and the digest of its records where it was walked through for it."""
+    """Return the index of a file, and the digest of its records if the file was scanned."""
     check_file(path)
     beside = _beside(path)
     if beside is not None:
@@ -124,27 +124,27 @@ def _indexed(path: str, cache: Path | None) -> tuple[np.ndarray, str | None]:
     try:
         return np.load(_kept_index(path, cache)), None
     except (OSError, ValueError, EOFError):
-        pass  # Not there, or half a file from a full disk: made anew.
+        pass  # Missing, or incomplete because of a full disk: created again.
     return _walked(path, cache)
 
 
 def _digest(path: str, cache: Path | None) -> str:
-    """What tells the content of an uncompressed file from another's."""
+    """Return the digest of an uncompressed file's content."""
     check_file(path)
     if os.path.exists(path + INDEX_SUFFIX):
-        return sampled(path)  # It is there so that nobody has to walk through the file.
+        return sampled(path)  # With an index the file is not scanned.
     if cache is None:
         return _walk(path, _read(path))[1]
     try:
         kept = _kept_digest(path, cache).read_text(encoding="ascii", errors="replace")
     except OSError:
         kept = ""
-    # Indexes of earlier versions have none beside them.
+    # Indexes of earlier versions have no digest.
     return kept if _DIGEST.fullmatch(kept) else _walked(path, cache)[1]
 
 
 def _walked(path: str, cache: Path) -> tuple[np.ndarray, str]:
-    # Named before it is read: what is written meanwhile is another file's.
+    # Named before the scan: a write during the scan makes a different file.
     index_there, digest_there = _kept_index(path, cache), _kept_digest(path, cache)
     index, digest = _walk(path, _read(path))
     _keep(index_there, lambda file: np.save(file, index))
@@ -153,13 +153,13 @@ def _walked(path: str, cache: Path) -> tuple[np.ndarray, str]:
 
 
 def _kept_index(path: str, cache: Path) -> Path:
-    """Where the index of a file is kept. One that was written anew has another size or time of change."""
+    """Return the path of a file's index; a rewritten file has a different size or modification time."""
     stat = os.stat(path)
     return _kept(cache, f"{_INDEX_VERSION}:{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}", ".npy")
 
 
 def _kept_digest(path: str, cache: Path) -> Path:
-    """Where its digest is kept. A copy may bear the time of change of what it is a copy of, but not its inode's."""
+    """Return the path of a file's digest; a copy may have the same modification time, but not the inode's times."""
     stat = os.stat(path)
     key = f"{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
     return _kept(cache, key, _DIGEST_SUFFIX)
@@ -170,9 +170,9 @@ def _kept(cache: Path, key: str, suffix: str) -> Path:
 
 
 def sampled(path: str) -> str:
-    """What tells a file from another one of the same size by some of its blocks, where reading it whole takes too long.
+    """Return a digest of some of a file's blocks, for files that take too long to read completely.
 
-    One that was replaced by another shows, one in which some records were changed need not.
+    It detects a replaced file, but not every change of single records.
     """
     size = os.path.getsize(path)
     digest = hashlib.sha256()
@@ -184,23 +184,23 @@ def sampled(path: str) -> str:
 
 
 def write_index(path: str) -> tuple[int, bool]:
-    """Writes the index of a file beside it, unless a good one is there.
+    """Write the index of a file beside it, unless a correct index exists.
 
-    The whole index is held against the file: every length against its checksum, whoever wrote it.
+    An existing index is compared with the file: every length with its checksum.
 
     Args:
         path: An uncompressed TFRecord file.
 
     Returns:
-        The number of records, and whether the index was written: False where it was there.
+        The number of records, and whether the index was written: False if it existed.
 
     Raises:
-        InputError: The file isn't a TFRecord file, or it is damaged or compressed; or the index cannot be written.
+        InputError: The file is not a TFRecord file, is damaged or compressed, or the index cannot be written.
     """
     check_file(path)
     if path.endswith(".gz"):
         raise InputError(
-            "A compressed TFRecord file is not read by record, and has no use for an index",
+            "A compressed TFRecord file is not read by record and needs no index",
             code="argument/not-applicable",
             found=path,
             hint="leave it out, or write it uncompressed",
@@ -212,20 +212,20 @@ def write_index(path: str) -> tuple[int, bool]:
     try:
         if there.exists() and there.read_text(encoding="ascii", errors="replace") == text:
             return len(index), False
-        # As readable as the file is: others train from it.
+        # With the permissions of the file: other users train from it.
         _write_aside(there, lambda file: file.write(text.encode()), mode=os.stat(path).st_mode & 0o666)
     except OSError as error:
         raise InputError(
             "An index cannot be written",
             code="file/unwritable",
             found=f"{there}: {error.strerror}",
-            hint="write it as a user who may",
+            hint="run the command as a user with write access",
         ) from error
     return len(index), True
 
 
 def _beside(path: str) -> np.ndarray | None:
-    """The index beside a file, as :func:`index_file` gives it; None where there is none."""
+    """Return the index beside a file, in the form of `index_file`; None without one."""
     there = path + INDEX_SUFFIX
     try:
         text = Path(there).read_bytes()
@@ -252,10 +252,10 @@ def _beside(path: str) -> np.ndarray | None:
 
 def _not_its_index(path: str, why: str) -> InputError:
     return InputError(
-        "An index beside a TFRecord file is not that file's",
+        "An index beside a TFRecord file does not match the file",
         code="data/unreadable",
         found=f"{path}{INDEX_SUFFIX}: {why}",
-        hint=f"make it anew with `estimator-pipeline index {path}`, or remove it",
+        hint=f"create it again with `estimator-pipeline index {path}`, or remove it",
     )
 
 
@@ -264,11 +264,11 @@ def _keep(path: Path, write: Callable[[Any], Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_aside(path, write)
     except OSError:
-        pass  # A read-only or full cache costs time and nothing else.
+        pass  # A read-only or full cache only costs time.
 
 
 def _write_aside(path: Path, write: Callable[[Any], Any], *, mode: int | None = None) -> None:
-    """Written aside and renamed, so that another process sees the whole file or none; nothing is left of half a one."""
+    """Write a file atomically: under a temporary name, then renamed; an incomplete file is removed."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
         try:
             write(file)
@@ -289,18 +289,18 @@ def _read(path: str) -> bytes | mmap.mmap:
 
 
 def _ask_for(data: bytes | mmap.mmap, places: Sequence[Sequence[int]]) -> None:
-    """Has the system read large records alone, ahead: of a map it reads as much again around each page that is new."""
+    """Ask the system to prefetch only large records: otherwise it also reads ahead around each new page of a map."""
     for start, length in places:
         if length >= _LARGE and isinstance(data, mmap.mmap):
             begin = (start - _HEADER.size) // mmap.PAGESIZE * mmap.PAGESIZE
-            with contextlib.suppress(OSError):  # a file system that cannot; then it is read as any other
+            with contextlib.suppress(OSError):  # not supported by the file system
                 data.madvise(mmap.MADV_WILLNEED, begin, start + length + _FOOTER - begin)
 
 
 def _walk(path: str, data: bytes | mmap.mmap) -> tuple[np.ndarray, str]:
-    """Where each record's data begins and how long it is; and a digest of the checksums of all data."""
+    """Return the offset and the length of each record's data, and a digest of the checksums of all data."""
     size, position = len(data), 0
-    # Of each record; not a tuple for each, which would take as long as the rest.
+    # Arrays, because a tuple for each record would take as long as the rest.
     ends, lengths, checks, sums = array("q"), array("Q"), array("I"), array("I")
     last = size - _HEADER.size
     if size and last < 0:
@@ -309,7 +309,7 @@ def _walk(path: str, data: bytes | mmap.mmap) -> tuple[np.ndarray, str]:
     while position < size:
         end = position + length + _FRAME
         if end > size:
-            # A wrong length shows here first; its CRC tells a foreign file from one that was cut off.
+            # A wrong length is detected here first; its CRC distinguishes a different file type from a truncated file.
             if not _lengths_match(np.array([length], dtype=np.uint64), np.array([check], dtype=np.uint32)).all():
                 raise _damaged(path, len(ends), position, "the length of the record does not match its checksum")
             raise _damaged(path, len(ends), position, f"cut off: the record ends at byte {end} of {size}")
@@ -355,7 +355,7 @@ _CRC_TABLE = _crc_table()
 
 
 def _lengths_match(lengths: np.ndarray, checks: np.ndarray) -> np.ndarray:
-    """Whether the masked CRC-32C of each 8-byte length is the one in the file; all records at once."""
+    """Return whether the masked CRC-32C of each 8-byte length matches the file, for all records at once."""
     crc = np.full(lengths.shape, 0xFFFFFFFF, dtype=np.uint32)
     for shift in range(0, 64, 8):
         byte = ((lengths >> np.uint64(shift)) & np.uint64(0xFF)).astype(np.uint32)
@@ -366,19 +366,19 @@ def _lengths_match(lengths: np.ndarray, checks: np.ndarray) -> np.ndarray:
 
 
 def _masked(crc: int) -> int:
-    """A CRC as it stands in a file: so that of data which hold CRCs themselves is another."""
+    """Return a CRC in its stored, masked form, which differs for data that contain CRCs."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class IndexedTFRecords:
-    """TFRecord files, opened when one of their records is first read.
+    """TFRecord files that are opened when one of their records is first read.
 
     Args:
         paths: The files.
-        compression: "" or "GZIP". Compressed files are unpacked into memory when first read, for there is no
-            jumping within them.
-        cache: Directory for indexes; None to keep none.
-        memory_limit: Bytes that compressed files may unpack to; the least recently read are dropped beyond
+        compression: "" or "GZIP". Compressed files are decompressed into memory at the first read, because they do
+            not support random access.
+        cache: Directory for indexes; None for no cache.
+        memory_limit: The maximum size of decompressed files in bytes; the least recently read are dropped beyond
             it.
     """
 
@@ -392,7 +392,7 @@ class IndexedTFRecords:
         self._lock = threading.Lock()
 
     def count(self, path: str) -> int:
-        """Records in a file."""
+        """Return the number of records in a file."""
         if self.compression:
             return len(self._opened(path)[1])
         index, digest = _indexed(path, self._cache)
@@ -401,7 +401,7 @@ class IndexedTFRecords:
         return len(index)
 
     def digest(self, path: str) -> str:
-        """What tells the content of a file from another's: of the checksums of all records, or see :func:`sampled`."""
+        """Return the digest of a file: of the checksums of all records, or see `sampled`."""
         if path not in self._digests:
             if self.compression:
                 self._opened(path)
@@ -410,31 +410,31 @@ class IndexedTFRecords:
         return self._digests[path]
 
     def read(self, path: str, records: np.ndarray) -> list[bytes]:
-        """The data of records of one file, by number.
+        """Return the data of records of one file, by number.
 
         Raises:
-            InputError: The file has changed since its index was made, or the data of a record are damaged.
+            InputError: The file has changed since its index was created, or the data of a record are damaged.
         """
         data, index = self._opened(path)
-        found = []
+        contents = []
         places = index[records].tolist()
         _ask_for(data, places)
         for record, (start, length) in zip(records.tolist(), places, strict=True):
             begin = start - _HEADER.size
-            # An index that lies beside its file may be that of another one of the same size.
+            # An index beside a file may belong to a different file of the same size.
             if _HEADER.unpack_from(data, begin)[0] != length:
-                raise _not_its_index(path, f"at byte {begin} begins no record of {length} bytes")
+                raise _not_its_index(path, f"there is no record of {length} bytes at byte {begin}")
             content = bytes(data[start : start + length])
             if _masked(google_crc32c.value(content)) != _CHECK.unpack_from(data, start + length)[0]:
                 raise _damaged(path, record, begin, "the data of the record do not match their checksum")
-            found.append(content)
-        return found
+            contents.append(content)
+        return contents
 
     def check(self, path: str) -> int:
-        """Reads all records of a file, and gives their number.
+        """Read all records of a file, and return their number.
 
         Raises:
-            InputError: One of them is damaged; see :meth:`read`.
+            InputError: A record is damaged; see `read`.
         """
         count = len(self._opened(path)[1])
         for begin in range(0, count, _AT_A_TIME):
@@ -454,7 +454,7 @@ class IndexedTFRecords:
                 data = _read(path)
             self._open[path] = data, index
             while len(self._open) > 1 and self._too_many():
-                self._open.popitem(last=False)  # Closed when the last reader lets go of it.
+                self._open.popitem(last=False)  # Closed when the last reader releases it.
             return data, index
 
     def _too_many(self) -> bool:
@@ -471,7 +471,7 @@ class IndexedTFRecords:
                     buffer.write(block)
                     if buffer.tell() > self._memory_limit:
                         raise InputError(
-                            "A compressed TFRecord file is too large to be unpacked into memory",
+                            "A compressed TFRecord file is too large to be decompressed into memory",
                             code="data/unreadable",
                             found=f"{path}: more than {self._memory_limit} bytes",
                             hint="write it uncompressed (it is then read by record), or raise memory_limit",

@@ -1,5 +1,4 @@
-"""The sections of a job file, one a file, as pydantic models.
+"""The sections of a job file as pydantic models, one per file.
 
-What only shows when sections are seen together is checked in `job/schema.py`; messages are made in
-`job/error_messages.py`.
+`job/schema.py` checks for conflicts between sections; `job/error_messages.py` formats the messages.
 """

@@ -1,4 +1,4 @@
-"""The section `input` of the job file: where records come from, and how they become batches."""
+"""The section `input` of the job file: the data source, batching, shuffling and sharding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Labels = _Text | Annotated[list[_Text], Field(min_length=1)]
 
 
 class InputCommon(Section):
-    """What every source has.
+    """Fields of every source.
 
     Fields:
         global_batch_size: Records per training step, over all replicas.
@@ -56,14 +56,14 @@ class InputCommon(Section):
 
     @property
     def evaluation_batch_size(self) -> int:
-        """`eval_batch_size`, or the training batch size where it is null."""
+        """`eval_batch_size`, or the training batch size if it is null."""
         return self.eval_batch_size or self.global_batch_size
 
     @property
     def labels(self) -> list[str]:
-        """The names of the labels, where the job file says them."""
-        given: str | list[str] | None = getattr(self, "label_key", None)
-        return [given] if isinstance(given, str) else list(given or ())
+        """The names of the labels, if the job file has them."""
+        keys: str | list[str] | None = getattr(self, "label_key", None)
+        return [keys] if isinstance(keys, str) else list(keys or ())
 
     def problems(self) -> Iterator[Problem]:
         if self.worker_seeds == "distinct" and self.shard_policy != "off":
@@ -90,12 +90,12 @@ class InputCommon(Section):
                 ("weight_key",),
                 "the label cannot be the weight as well.",
                 f"{self.weight_key!r} for both",
-                "name another feature.",
+                "name a different feature.",
             )
 
 
 class TfdsInput(InputCommon):
-    """A TensorFlow Datasets data set by name.
+    """A data set of TensorFlow Datasets.
 
     Fields:
         source: TensorFlow Datasets.
@@ -152,9 +152,9 @@ class FeatureSection(Section):
             allowed = "all but string" if self.kind == "raw" else ", ".join(stored)
             yield Problem(
                 ("dtype",),
-                f"a {self.kind} feature is not of the type {self.dtype}.",
+                f"a {self.kind} feature cannot have the dtype {self.dtype}.",
                 f"dtype {self.dtype} with kind {self.kind}; allowed: {allowed}",
-                "set kind: fixed." if self.kind == "raw" else "set the type that the records hold, or kind: raw.",
+                "set kind: fixed." if self.kind == "raw" else "set the dtype of the records, or kind: raw.",
             )
 
 
@@ -191,7 +191,7 @@ _CsvType = Literal["float32", "float64", "int32", "int64", "string"]
 
 
 class CsvColumn(Section):
-    """A column of CSV files with a value for its empty cells.
+    """A column of CSV files with a default for empty cells.
 
     Fields:
         dtype: Type of the column.
@@ -208,13 +208,13 @@ class CsvColumn(Section):
                 ("default",),
                 f"this is not a value of a column of the type {self.dtype}.",
                 repr(self.default),
-                "give the default as the column's cells are, or the column another dtype.",
+                "set a default of the column's dtype, or change the dtype.",
                 code="job/bad-value",
             )
 
 
 def _csv_column(value: Any) -> Any:
-    """[float32, 40] -> the mapping that it stands for."""
+    """Convert [float32, 40] to a mapping."""
     return {"dtype": value[0], "default": value[1]} if isinstance(value, list) and len(value) == 2 else value
 
 
@@ -258,7 +258,7 @@ class CsvInput(InputCommon):
         yield from _label_problems(self, list(self.columns), "columns")
 
     def types(self) -> dict[str, tuple[str, Any]]:
-        """Column name -> its type, and the value of an empty cell; None where it has none."""
+        """Return the dtype of each column and the value of its empty cells, or None."""
         return {
             name: (column.dtype, column.default) if isinstance(column, CsvColumn) else (column, None)
             for name, column in self.columns.items()
@@ -266,7 +266,7 @@ class CsvInput(InputCommon):
 
 
 class ArraysInput(InputCommon):
-    """NumPy arrays in .npz files, the first axis of each being the records.
+    """NumPy arrays in .npz files; the first axis of each array is the records.
 
     Fields:
         source: NumPy arrays in .npz files; the first axis is the records.
@@ -296,7 +296,7 @@ class ArraysInput(InputCommon):
 
 
 class FunctionInput(InputCommon):
-    """Own input functions, `input_fn(input_context=None)`.
+    """User input functions, `input_fn(input_context=None)`.
 
     Fields:
         source: Input functions, `input_fn(input_context=None)`.
@@ -338,12 +338,12 @@ InputSource = Annotated[
 def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: str) -> Iterator[Problem]:
     labels, weight, chosen = section.labels, section.weight_key, section.features_key
     missing = False
-    for key, what, name in (*(("label_key", "label", label) for label in labels), ("weight_key", "weight", weight)):
+    for key, noun, name in (*(("label_key", "label", label) for label in labels), ("weight_key", "weight", weight)):
         if name is not None and name not in names:
             close, missing = nearest(name, names), True
             yield Problem(
                 (key,),
-                f"the {what} is not one of the {field}.",
+                f"the {noun} is not one of the {field}.",
                 f"{name!r}; allowed: {', '.join(names)}",
                 f"did you mean {close!r}?" if close else f"name one of the {field} as {key}.",
                 code="job/bad-value",
@@ -351,9 +351,9 @@ def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: 
     if not missing and not set(names) - {*labels, weight}:
         yield Problem(
             (field,),
-            f"there is nothing but the {'label' if len(labels) == 1 else 'labels'}"
-            f"{'' if weight is None else ' and the weight'} in {field}.",
-            f"{', '.join(map(repr, names))} alone",
+            f"{field} has only the {'label' if len(labels) == 1 else 'labels'}"
+            f"{'' if weight is None else ' and the weight'}.",
+            f"only {', '.join(map(repr, names))}",
             "name at least one input of the model.",
         )
     if weight is not None and weight in ([chosen] if isinstance(chosen, str) else chosen or []):

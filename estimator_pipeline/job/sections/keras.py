@@ -1,4 +1,4 @@
-"""The section `keras` of the job file: callbacks of `Model.fit`, for the engine keras alone."""
+"""The section `keras` of the job file: callbacks of `Model.fit`, for the engine keras only."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def _every(value: Any) -> Any:
         (),
         "this is not an interval.",
         f"{value!r}; allowed: epoch, or a number of steps from 1 on",
-        "write one of these.",
+        "use one of these.",
         code="job/bad-value",
     )
     raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
 
 Every = Annotated[Any, AfterValidator(_every)]
-"""How often: "epoch", or a number of steps."""
+"""An interval: "epoch", or a number of steps."""
 
 
 def path_fields(path: str) -> list[str]:
-    """The names in braces of a path that is filled in at each save, such as `ckpt_{epoch}`.
+    """Return the names in braces of a path that is formatted at each save, such as `ckpt_{epoch}`.
 
     Raises:
-        ValueError: it cannot be filled in: braces without their other half, or a field without a name.
+        ValueError: The path cannot be formatted: unbalanced braces, or a field without a name.
     """
     names = [name for _, name, _, _ in string.Formatter().parse(path) if name is not None]
     if any(not name or name[0].isdigit() for name in names):
@@ -52,7 +52,7 @@ def path_fields(path: str) -> list[str]:
 
 
 def _path_problems(path: str | None, *, counted: str, others: str = "") -> Iterator[Problem]:
-    """What is wrong with a path by itself: `counted` has the numbers that there are, `others` tells what else is."""
+    """Yield the errors of a path; `counted` has the allowed numbers, `others` a text for other allowed fields."""
     if path is None:
         return
     known = counted.split()
@@ -62,7 +62,7 @@ def _path_problems(path: str | None, *, counted: str, others: str = "") -> Itera
     except ValueError as error:
         yield Problem(
             ("path",),
-            f"this path cannot be filled in: {error}.",
+            f"this path cannot be formatted: {error}.",
             f"{path!r}; {allowed}",
             "correct it.",
             code="job/bad-value",
@@ -73,7 +73,7 @@ def _path_problems(path: str | None, *, counted: str, others: str = "") -> Itera
         if name not in known and (name in numbers or not others):
             yield Problem(
                 ("path",),
-                f"there is no {{{name}}} for a path here.",
+                f"{{{name}}} is not available for this path.",
                 f"{path!r}; {allowed}",
                 "use one of these.",
                 code="job/bad-value",
@@ -81,7 +81,7 @@ def _path_problems(path: str | None, *, counted: str, others: str = "") -> Itera
 
 
 class BackupSection(Section):
-    """`tf.keras.callbacks.BackupAndRestore`: a run that was killed goes on from its last backup.
+    """`tf.keras.callbacks.BackupAndRestore`: a killed run resumes from its last backup.
 
     Fields:
         every (epoch, or int >= 1): Interval of `BackupAndRestore`: each epoch, or a number of steps.
@@ -93,7 +93,7 @@ class BackupSection(Section):
 
 
 class ModelCheckpoint(Section):
-    """`tf.keras.callbacks.ModelCheckpoint`, beside the engine's own checkpoints.
+    """`tf.keras.callbacks.ModelCheckpoint`, in addition to the engine's checkpoints.
 
     Fields:
         path: Path of `ModelCheckpoint`, with `{epoch}`, names of metrics and, if `every` is a number, `{batch}`.
@@ -121,7 +121,7 @@ class ModelCheckpoint(Section):
 
 
 class ChiefCheckpoint(Section):
-    """Weights and optimizer, written by all workers and kept of the chief.
+    """Weights and optimizer state, written by all workers; only the chief's files are kept.
 
     Fields:
         path: Path of the chief's weights and optimizer state, with `{epoch}` or `{step}`. null:
@@ -153,21 +153,21 @@ class RateByEpoch(Section):
                 ("values",),
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values.",
                 f"{len(self.values)} values",
-                "give one value for the epochs before each boundary, and one for those from the last one on.",
+                "give one value for the epochs before each boundary, and one for the epochs from the last boundary on.",
                 code="job/bad-value",
             )
         if sorted(set(self.boundaries)) != self.boundaries:
             yield Problem(
                 ("boundaries",),
-                "the boundaries do not rise.",
+                "the boundaries are not increasing.",
                 f"{self.boundaries}",
-                "write the epochs in rising order, each once.",
+                "write the epochs in increasing order, each once.",
                 code="job/bad-value",
             )
 
 
 class Keras(Section):
-    """Callbacks of `Model.fit`. An epoch is the stretch from one checkpoint of the engine to the next.
+    """Callbacks of `Model.fit`. An epoch is the interval between two checkpoints of the engine.
 
     Fields:
         backup: `BackupAndRestore`.
@@ -186,7 +186,7 @@ class Keras(Section):
     callbacks: list[FunctionRef] = []
 
     def by_epoch(self) -> Iterator[str]:
-        """The fields, in force, that count epochs."""
+        """Yield the active fields that count epochs."""
         if self.learning_rate_by_epoch is not None:
             yield "learning_rate_by_epoch"
         for name in ("model_checkpoint", "chief_checkpoint"):
@@ -197,7 +197,7 @@ class Keras(Section):
             yield "backup"
 
     def folders(self) -> Iterator[tuple[str, str, str]]:
-        """(section, field, folder) of all that is written to a folder that was named."""
+        """Yield (section, field, folder) for each explicit output folder."""
         for name in self.writing():
             section = getattr(self, name)
             if name == "backup" and section.dir is not None:
@@ -206,5 +206,5 @@ class Keras(Section):
                 yield name, "path", section.path.rpartition("/")[0]
 
     def writing(self) -> list[str]:
-        """Which of the sections that write files, wherever, the job has."""
+        """Return the sections of the job that write files."""
         return [name for name in ("backup", "model_checkpoint", "chief_checkpoint") if getattr(self, name) is not None]

@@ -1,4 +1,4 @@
-"""The section `kubernetes` of a job file: the pods that `estimator-pipeline submit kubernetes` asks for."""
+"""The section `kubernetes` of a job file: the pods of `estimator-pipeline submit kubernetes`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 GRACE_MARGIN_SECS = 15
-"""Between the last moment at which a task ends by itself, and the SIGKILL: the process has to come down as well."""
+"""Seconds between the latest exit of a task and SIGKILL; the process needs time to shut down."""
 SECS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SECS"
-# Labels by which a job's objects and pods are told from those of others.
+# Labels that identify a job's objects and pods.
 NAME_LABEL, INSTANCE_LABEL = "app.kubernetes.io/name", "app.kubernetes.io/instance"
-# Variables that a manifest sets, so that the tasks find each other.
-OWN_VARIABLES = (
+# Variables that the manifest sets, so that the tasks find each other.
+MANIFEST_VARIABLES = (
     "TF_CONFIG",
     "JOB_COMPLETION_INDEX",
     "JOBSET_UID",
@@ -46,13 +46,13 @@ OWN_VARIABLES = (
 _Text = Annotated[str, Field(min_length=1)]
 
 
-def _pattern(regex: str, *, what: str, allowed: str, hint: str, longest: int = 253) -> Any:
-    """A text that must be of a form, with an error that says which."""
+def _pattern(regex: str, *, noun: str, allowed: str, hint: str, longest: int = 253) -> Any:
+    """Return a validator of a text's format."""
 
     def check(value: str) -> str:
         if len(value) <= longest and re.fullmatch(regex, value):
             return value
-        problem = Problem((), f"this is no {what}.", f"{value!r}; allowed: {allowed}", hint, code="job/bad-value")
+        problem = Problem((), f"this is not {noun}.", f"{value!r}; allowed: {allowed}", hint, code="job/bad-value")
         raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
     return AfterValidator(check)
@@ -64,7 +64,7 @@ ObjectName = Annotated[
     str,
     _pattern(
         _NAME,
-        what="name of Kubernetes",
+        noun="a Kubernetes name",
         allowed="lower-case letters, digits, - and ., with a letter or digit at both ends",
         hint="write the name as `kubectl get` shows it.",
     ),
@@ -73,7 +73,7 @@ Label = Annotated[
     str,
     _pattern(
         r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
-        what="key of a label",
+        noun="a label key",
         allowed="a name such as team, or example.com/team",
         hint="leave other characters out.",
         longest=317,
@@ -83,7 +83,7 @@ LabelValue = Annotated[
     str,
     _pattern(
         r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
-        what="value of a label",
+        noun="a label value",
         allowed="up to 63 letters, digits, -, _ and .",
         hint="shorten it, or make it an annotation.",
         longest=63,
@@ -93,7 +93,7 @@ Variable = Annotated[
     str,
     _pattern(
         r"[A-Za-z_][A-Za-z0-9_]*",
-        what="name of a variable",
+        noun="the name of a variable",
         allowed="letters, digits and _",
         hint="leave other characters out.",
     ),
@@ -101,7 +101,7 @@ Variable = Annotated[
 
 
 def _written(value: Any) -> Any:
-    """`cpu: 4` is as good as "4"."""
+    """Accept `cpu: 4` as "4"."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -111,7 +111,7 @@ Quantity = Annotated[
     BeforeValidator(_written),
     _pattern(
         r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?",
-        what="quantity",
+        noun="a quantity",
         allowed="a number, or one with a unit such as 500m, 4Gi or 512Mi",
         hint="write for example cpu: 2 and memory: 4Gi.",
     ),
@@ -120,16 +120,16 @@ MountPath = Annotated[
     str,
     _pattern(
         r"/[^:]*[^:/]",
-        what="folder of a container",
+        noun="a folder of a container",
         allowed="an absolute path, without :",
-        hint="begin it with a slash, as in /models.",
+        hint="start it with a slash, as in /models.",
         longest=4096,
     ),
 ]
 
 
 class Toleration(Section):
-    """A taint of nodes that the pods bear.
+    """A toleration of the pods.
 
     Fields:
         key: Key of the taint. null: with operator Exists, all taints.
@@ -147,15 +147,15 @@ class Toleration(Section):
         if (self.operator == "Equal") != (self.value is not None) or (self.operator == "Equal" and self.key is None):
             yield Problem(
                 ("operator",),
-                "the operator and the value do not go together.",
+                "the operator and the value contradict each other.",
                 f"key {self.key}, operator {self.operator}, value {self.value}",
-                "give key and value with operator: Equal, and no value with operator: Exists.",
+                "set key and value with operator: Equal, and no value with operator: Exists.",
                 code="job/bad-value",
             )
 
 
 class _PodFields(Section):
-    """What pods of a role, or of all roles, have; see :class:`Pods`.
+    """What pods of a role, or of all roles, have; see `Pods`.
 
     Fields:
         cpu: Requested CPUs. No limit is set.
@@ -173,7 +173,7 @@ class _PodFields(Section):
 
 
 class RolePods(_PodFields):
-    """What the pods of one role have in the place of what all have. null: what all have.
+    """Overrides for the pods of one role; null keeps the value of all roles.
 
     Fields:
         pod_patch: Patch of the pods of this role, after `kubernetes.pod_patch`.
@@ -183,7 +183,7 @@ class RolePods(_PodFields):
 
 
 class Pods(_PodFields):
-    """What the pods of all roles have.
+    """Resources and placement of the pods of all roles.
 
     Fields:
         gpu_resource: Resource name of GPUs.
@@ -195,7 +195,7 @@ class Pods(_PodFields):
 
 
 class Volume(Section):
-    """A folder of the containers. One of `claim`, `nfs`, `secret` and `config_map` says what is in it.
+    """A volume of the containers. Set one of `claim`, `nfs`, `secret` and `config_map`.
 
     Fields:
         mount_path: Mount path in the container.
@@ -213,7 +213,7 @@ class Volume(Section):
     nfs: Annotated[
         str | None,
         _pattern(
-            r"[^:/]+:/.*", what="NFS export", allowed="SERVER:/PATH", hint="write for example nas1:/export/models."
+            r"[^:/]+:/.*", noun="an NFS export", allowed="SERVER:/PATH", hint="write for example nas1:/export/models."
         ),
     ] = None
     secret: ObjectName | None = None
@@ -223,37 +223,37 @@ class Volume(Section):
 
     @property
     def writable(self) -> bool:
-        """Whether pods can keep files in it."""
+        """Whether pods can write files to it."""
         return not self.read_only and (self.claim is not None or self.nfs is not None)
 
     def problems(self) -> Iterator[Problem]:
         kinds = ("claim", "nfs", "secret", "config_map")
-        given = [kind for kind in kinds if getattr(self, kind) is not None]
-        if len(given) != 1:
+        sources = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(sources) != 1:
             yield Problem(
                 (),
-                "a volume is one thing.",
-                f"{' and '.join(given) or 'none'} of {', '.join(kinds)}",
-                "give one of them.",
+                "a volume needs exactly one source.",
+                f"{' and '.join(sources) or 'none'} of {', '.join(kinds)}",
+                "set one of them.",
                 code="job/bad-value",
             )
 
 
-def _own_things(patch: PodPatch, where: tuple[str, ...]) -> Iterator[Problem]:
-    """What a patch would change of that by which the tasks, and the job's pods, are found."""
+def _reserved(patch: PodPatch, where: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield the labels and variables of a patch that the manifest reserves."""
     for label in patch.metadata.labels:
         if label in (NAME_LABEL, INSTANCE_LABEL):
             path = (*where, "metadata", "labels", label)
-            yield Problem(path, "by this label the job's pods are found.", label, "leave it out.")
+            yield Problem(path, "this label identifies the job's pods.", label, "leave it out.")
     for i, container in enumerate(patch.spec.get("containers") or ()):
         for k, variable in enumerate(container.get("env") or ()):
-            if variable["name"] in (*OWN_VARIABLES, SECS_VARIABLE):
+            if variable["name"] in (*MANIFEST_VARIABLES, SECS_VARIABLE):
                 path = (*where, "spec", "containers", str(i), "env", str(k))
-                yield Problem(path, "this variable is set by the manifest itself.", variable["name"], "leave it out.")
+                yield Problem(path, "the manifest sets this variable.", variable["name"], "leave it out.")
 
 
 class SchedulingPolicy(Section):
-    """How a gang scheduler (Volcano, the scheduler plugins) starts a TFJob's pods: `runPolicy.schedulingPolicy`.
+    """How a gang scheduler (Volcano, scheduler plugins) starts a TFJob's pods: `runPolicy.schedulingPolicy`.
 
     Fields:
         min_available: Number of pods of a TFJob that a gang scheduler starts together. null: all.
@@ -335,7 +335,7 @@ class Kubernetes(Section):
 
     @property
     def preemption_secs(self) -> int:
-        """What a task has from SIGTERM to its own end."""
+        """The time of a task from SIGTERM to its exit, in seconds."""
         return self.termination_grace_seconds - GRACE_MARGIN_SECS
 
     def problems(self) -> Iterator[Problem]:
@@ -343,37 +343,37 @@ class Kubernetes(Section):
             if label in (NAME_LABEL, INSTANCE_LABEL):
                 yield Problem(
                     ("labels", label),
-                    "by this label the job's pods are found.",
+                    "this label identifies the job's pods.",
                     f"{label}",
-                    "leave it out, or give the job another name with --name.",
+                    "leave it out, or rename the job with --name.",
                 )
         for name in self.env:
-            if name in OWN_VARIABLES:
+            if name in MANIFEST_VARIABLES:
                 yield Problem(
                     ("env", name),
-                    "this variable is set by the manifest itself.",
+                    "the manifest sets this variable.",
                     f"{name}",
                     "leave it out.",
                 )
-        given = self.env.get(SECS_VARIABLE)
-        if given is not None and not (given.isdigit() and int(given) <= self.preemption_secs):
+        seconds = self.env.get(SECS_VARIABLE)
+        if seconds is not None and not (seconds.isdigit() and int(seconds) <= self.preemption_secs):
             yield Problem(
                 ("env", SECS_VARIABLE),
-                "a task would be killed before its time for a checkpoint is up.",
-                f"{given!r} with termination_grace_seconds {self.termination_grace_seconds}",
-                f"allow {self.preemption_secs} seconds at most, or raise kubernetes.termination_grace_seconds.",
+                "a task would be killed before its time for a checkpoint is over.",
+                f"{seconds!r} with termination_grace_seconds {self.termination_grace_seconds}",
+                f"set at most {self.preemption_secs} seconds, or raise kubernetes.termination_grace_seconds.",
             )
         if self.kind == "jobset" and self.active_deadline_seconds is not None:
             yield Problem(
                 ("active_deadline_seconds",),
-                "a JobSet has no deadline of its own, and each restart would begin that of its Jobs anew.",
+                "a JobSet has no deadline, and each restart would reset the deadlines of its Jobs.",
                 f"active_deadline_seconds {self.active_deadline_seconds} with kind jobset",
                 "leave it out, or use kind: job.",
             )
         if self.kind != "tfjob" and self.scheduling_policy is not None:
             yield Problem(
                 ("scheduling_policy",),
-                "only a TFJob has one.",
+                "only a TFJob has a scheduling policy.",
                 f"scheduling_policy with kind {self.kind}",
                 "name the scheduler and the queue by labels, or in pod_patch; or use kind: tfjob.",
             )
@@ -381,11 +381,11 @@ class Kubernetes(Section):
             (("pod_patch",), self.pod_patch),
             *((("roles", role, "pod_patch"), pods.pod_patch) for role, pods in self.roles.items()),
         ):
-            yield from _own_things(patch, where)
+            yield from _reserved(patch, where)
         if self.kind == "tfjob" and self.tf_config == "written":
             yield Problem(
                 ("tf_config",),
-                "the operator of a TFJob writes TF_CONFIG itself.",
+                "the TFJob operator writes TF_CONFIG.",
                 "tf_config written with kind tfjob",
                 "leave it out.",
             )
@@ -396,5 +396,5 @@ class Kubernetes(Section):
                     ("volumes", i, "mount_path"),
                     "something else is mounted there." if path == "/job" else "two volumes are mounted there.",
                     f"{path!r}" + (", where the job file is" if path == "/job" else ""),
-                    "give it a folder of its own.",
+                    "mount it to a different folder.",
                 )

@@ -1,4 +1,4 @@
-"""`kubernetes.pod_patch`: whatever of a pod has no field in a job file, merged as `kubectl patch` does it."""
+"""`kubernetes.pod_patch`: pod fields without a field in the job file, merged like `kubectl patch`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POD_FIELDS = frozenset((
     "shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds", "tolerations",
     "topologySpreadConstraints", "volumes",
 ))  # fmt: skip
-"""The fields of a pod's spec, of the newest Kubernetes that is known."""
+"""The fields of a pod's spec, as of the newest supported Kubernetes."""
 KEYS: Mapping[str, str] = {
     "containers": "name",
     "initContainers": "name",
@@ -37,27 +37,27 @@ KEYS: Mapping[str, str] = {
     "volumeMounts": "mountPath",
     "volumeDevices": "devicePath",
 }
-"""Lists whose elements are told apart by one of their fields: what the API calls its patch merge key."""
-# What one of these says is of one kind, and another kind takes its place as a whole.
+"""Lists with a patch merge key: the field that identifies an element."""
+# Elements of these lists have one of several types, so that a patch replaces the whole element.
 _WHOLE = ("volumes", "env", "schedulingGates")
-# By these the objects that start the pods, and the tasks, rely on each other.
+# Fields that the controllers of the pods and the tasks rely on.
 _NOT: Mapping[str, str] = {
-    "restartPolicy": "set kubernetes.max_restarts, or another kubernetes.kind.",
-    "subdomain": "leave it out: by it the tasks find each other.",
-    "hostname": "leave it out: by it the tasks find each other.",
-    "hostnameOverride": "leave it out: by it the tasks find each other.",
-    "setHostnameAsFQDN": "leave it out: by the short host name the tasks find each other.",
-    "terminationGracePeriodSeconds": "set kubernetes.termination_grace_seconds, by which the tasks stop in time too.",
-    "ephemeralContainers": "leave it out: a template has none; see `kubectl debug`.",
+    "restartPolicy": "set kubernetes.max_restarts, or a different kubernetes.kind.",
+    "subdomain": "leave it out: the tasks find each other by it.",
+    "hostname": "leave it out: the tasks find each other by it.",
+    "hostnameOverride": "leave it out: the tasks find each other by it.",
+    "setHostnameAsFQDN": "leave it out: the tasks find each other by the short host name.",
+    "terminationGracePeriodSeconds": "set kubernetes.termination_grace_seconds, which also limits the tasks.",
+    "ephemeralContainers": "leave it out: pod templates cannot have them; see `kubectl debug`.",
 }
 
 
 class PatchedMetadata(Section):
-    """Labels and annotations of the pods; null takes one away.
+    """Labels and annotations of the pods; null removes an entry.
 
     Fields:
-        labels: Name -> text.
-        annotations: Name -> text.
+        labels: Values by name.
+        annotations: Values by name.
     """
 
     labels: dict[str, str | None] = {}
@@ -65,14 +65,13 @@ class PatchedMetadata(Section):
 
 
 class PodPatch(Section):
-    """A part of a pod, in the words of Kubernetes, that is merged into what the other fields make.
+    """A part of a pod, in Kubernetes's fields, that is merged into the generated pod.
 
-    Mappings are merged, and null takes a field away. Of lists whose elements have a name (containers, volumes, env and
-    so on: :data:`KEYS`) those of the same name are merged and others added; every other list takes the place of what
-    was there.
+    Mappings are merged, and null removes a field. In lists with a merge key (containers, volumes, env and so on:
+    `KEYS`) elements with the same key are merged and others are added. Every other list is replaced.
 
     Fields:
-        metadata: See :class:`PatchedMetadata`.
+        metadata: See `PatchedMetadata`.
         spec: As `spec.template.spec` of a Job.
     """
 
@@ -82,7 +81,7 @@ class PodPatch(Section):
     def problems(self) -> Iterator[Problem]:
         for name in self.spec:
             if name in _NOT:
-                text = "this is for the manifest itself to say."
+                text = "the manifest sets this field."
                 yield Problem(("spec", name), text, f"{name}: {self.spec[name]!r}", _NOT[name])
             elif name not in POD_FIELDS:
                 close = nearest(name, POD_FIELDS)
@@ -94,17 +93,17 @@ class PodPatch(Section):
         for i, volume in enumerate(self.spec.get("volumes") or ()):
             if isinstance(volume, dict) and volume.get("name") == "job":
                 text = "the volume job holds the job file."
-                yield Problem(("spec", "volumes", i), text, repr(volume), "give it another name.")
+                yield Problem(("spec", "volumes", i), text, repr(volume), "rename it.")
 
 
 def _unnamed(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """Elements without the name by which they would be merged, and directives, which are not followed."""
+    """Yield elements without their merge key, and directives, which are not supported."""
     if isinstance(value, dict):
         for name, item in value.items():
             here = (*path, name)
             if not isinstance(name, str) or name.startswith("$"):
-                text = "a patch has no directives here." if isinstance(name, str) else "a field's name is text."
-                yield Problem(here, text, repr(name), "leave it out; null takes a field away.")
+                text = "directives are not supported." if isinstance(name, str) else "the name of a field must be text."
+                yield Problem(here, text, repr(name), "leave it out; null removes a field.")
             elif name in KEYS and item is not None:
                 yield from _of_list(item, here, KEYS[name])
             else:
@@ -126,22 +125,22 @@ def _of_list(value: Any, path: tuple[str | int, ...], key: str) -> Iterator[Prob
         return
     for i, item in enumerate(value):
         if not isinstance(item, dict) or item.get(key) is None:
-            text = f"an element of this list is told from others by its {key}."
+            text = f"elements of this list need the field {key}."
             yield Problem((*path, i), text, repr(item), f"write a mapping with {key}.", code="job/wrong-type")
         else:
             yield from _unnamed(item, (*path, i))
 
 
 def merged(template: Mapping[str, Any], patch: PodPatch, *, field: str) -> dict[str, Any]:
-    """A pod's template with a patch in it.
+    """Return a pod template merged with a patch.
 
     Args:
-        template: With metadata and spec.
-        patch: What is merged into it.
-        field: Where the patch stands in the job file, for messages.
+        template: The template, with metadata and spec.
+        patch: The patch.
+        field: The field of the patch in the job file, for messages.
 
     Raises:
-        ConfigError: A mapping is where the other has a list or a value, or the other way round.
+        ConfigError: The types of a field differ: mapping, list or single value.
     """
     return _merged(template, patch.model_dump(exclude_unset=True), field)
 
@@ -158,10 +157,10 @@ def _merged(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> dic
             isinstance(value, list),
         ):
             raise ConfigError(
-                f"{here} is no {_kind(old)}, which it is in the pod.",
+                f"{here} must be a {_kind(old)}, as in the pod.",
                 code="job/wrong-type",
                 found=f"{value!r}; in the pod: {old!r}",
-                hint=f"write a {_kind(old)}, or null to take the field away.",
+                hint=f"write a {_kind(old)}, or null to remove the field.",
             )
         if isinstance(value, dict):
             result[name] = _merged(old or {}, value, here)

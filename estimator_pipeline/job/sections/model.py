@@ -1,4 +1,4 @@
-"""The section `model` of the job file: which network, loss and optimizer, and what is exported."""
+"""The section `model` of the job file: network, loss, optimizer, metrics and exports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 _Positive = Annotated[float, Field(gt=0)]
 _Steps = Annotated[int, Field(gt=0)]
-_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of a class, and of what decays
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of a class, a loss or the weight decay
 
 
 class Constant(Section):
@@ -56,7 +56,7 @@ class InverseTime(Section):
 
 
 class Piecewise(Section):
-    """`values[i]` up to and including step `boundaries[i]`, then the next one."""
+    """`values[i]` up to and including step `boundaries[i]`, then the next value."""
 
     kind: Literal["piecewise"]
     boundaries: Annotated[list[_Steps], Field(min_length=1)]
@@ -68,21 +68,21 @@ class Piecewise(Section):
                 ("values",),
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values.",
                 f"{len(self.values)} values",
-                "give one value for the steps before each boundary, and one for those after the last.",
+                "give one value for the steps before each boundary, and one for the steps after the last.",
                 code="job/bad-value",
             )
         if sorted(set(self.boundaries)) != self.boundaries:
             yield Problem(
                 ("boundaries",),
-                "the boundaries do not rise.",
+                "the boundaries are not increasing.",
                 f"{self.boundaries}",
-                "write the steps in rising order, each once.",
+                "write the steps in increasing order, each once.",
                 code="job/bad-value",
             )
 
 
 class Cosine(Section):
-    """Half a cosine from `initial_learning_rate` to `alpha` times it; before it perhaps a linear warm-up."""
+    """Half a cosine from `initial_learning_rate` to `alpha` times it, after an optional linear warm-up."""
 
     kind: Literal["cosine"]
     initial_learning_rate: Annotated[float, Field(ge=0)]
@@ -97,7 +97,7 @@ class Cosine(Section):
                 ("warmup_steps",),
                 "a warm-up has no target.",
                 f"warmup_steps {self.warmup_steps} without warmup_target",
-                "give warmup_target, the learning rate at the end of the warm-up.",
+                "set warmup_target, the learning rate at the end of the warm-up.",
             )
 
 
@@ -116,7 +116,7 @@ _KINDS = ["constant", "exponential", "piecewise", "cosine", "polynomial", "inver
 
 
 def _rate_tag(value: Any) -> str | None:
-    """A tag begins with "~", so that the place of an error can be told from the tags on the way to it."""
+    """Return a union tag; it starts with "~", which distinguishes it from field names in an error's location."""
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     if isinstance(value, dict) or kind is not None:
         return f"~{kind}" if kind in _KINDS else None
@@ -142,8 +142,8 @@ LearningRate = Annotated[
     ),
 ]
 
-# The options of tf.compat.v1.train.*Optimizer and of the Keras 2 optimizers that a model_fn can use, besides
-# the learning rate. They are listed here since both classes' names for one thing differ (beta1, beta_1).
+# The options of tf.compat.v1.train.*Optimizer and of the Keras 2 optimizers that a model_fn can use, except the
+# learning rate. They are listed because the names of the two APIs differ (beta1, beta_1).
 _FTRL = (
     "learning_rate_power",
     "initial_accumulator_value",
@@ -178,7 +178,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class OptimizerSection(Section):
-    """How gradients change the variables.
+    """The optimizer and its learning rate.
 
     Fields:
         name: `momentum` is SGD with momentum (0.9 by default), `nesterov` with Nesterov momentum, `adamw` Adam with a
@@ -214,28 +214,28 @@ class OptimizerSection(Section):
                 ("warmup_from",),
                 "a warm-up has no length.",
                 f"warmup_from {self.warmup_from:g} without warmup_steps",
-                "give warmup_steps, the steps that the learning rate rises for.",
+                "set warmup_steps, the number of steps of the warm-up.",
             )
         if self.warmup_steps and isinstance(self.learning_rate, Cosine) and self.learning_rate.warmup_steps:
             yield Problem(
                 ("warmup_steps",),
                 "the learning rate is warmed up twice.",
-                f"warmup_steps {self.warmup_steps}, and {self.learning_rate.warmup_steps} of the schedule's own",
+                f"warmup_steps {self.warmup_steps}, and {self.learning_rate.warmup_steps} in the schedule",
                 "keep one of them.",
             )
         if self.exclude_from_weight_decay and not self.weight_decay and self.name != "adamw":
             yield Problem(
                 ("exclude_from_weight_decay",),
-                "nothing decays.",
+                "there is no weight decay.",
                 f"{self.exclude_from_weight_decay} without weight_decay",
-                "give weight_decay, or leave it out.",
+                "set weight_decay, or leave this field out.",
             )
         if self.weight_decay and self.name == "ftrl":
             yield Problem(
                 ("weight_decay",),
-                "ftrl works out each weight anew from what it has summed up.",
+                "ftrl recomputes each weight from its accumulators, which would undo the decay.",
                 f"weight_decay {self.weight_decay:g} with ftrl",
-                "give l2_regularization_strength among its options, or choose another optimizer.",
+                "set l2_regularization_strength in options, or use a different optimizer.",
             )
         allowed = OPTIONS[self.api][self.name]
         for key in self.options:
@@ -245,7 +245,7 @@ class OptimizerSection(Section):
                     ("options", key),
                     f"the optimizer {self.name!r} ({self.api}) has no such option.",
                     f"{key!r}; allowed: {', '.join(allowed) or 'none'}",
-                    f"did you mean {close!r}?" if close else "leave it out, or choose another optimizer.",
+                    f"did you mean {close!r}?" if close else "leave it out, or use a different optimizer.",
                     code="job/unknown-field",
                 )
 
@@ -291,7 +291,7 @@ _HeadName = Literal["multi_class", "one_hot", "binary", "multi_label", "regressi
 
 
 def _by_number(weights: Any, names: Sequence[str]) -> list[float] | dict[int, float] | None:
-    """Weights of classes, with the classes by number."""
+    """Return class weights by class number."""
     if not isinstance(weights, dict):
         return weights
     return {names.index(name) if name in names else int(name): weight for name, weight in weights.items()}
@@ -304,7 +304,7 @@ def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
                 ("class_weights", name),
                 "this is not a class.",
                 f"{name!r}; allowed: whole numbers from 0 on" + (f", {', '.join(names)}" if names else ""),
-                "name classes by their numbers (the first one is 0), or as label_vocabulary has them.",
+                "name classes by number (the first is 0), or as in label_vocabulary.",
                 code="job/bad-value",
             )
     if len(set(names)) < len(names):
@@ -314,7 +314,7 @@ def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
 
 
 class OutputSection(Section):
-    """What one of several outputs of a model means; the labels of the same name are for it.
+    """Loss, head and metrics of one of several outputs; its labels have the same name.
 
     Fields:
         loss: Name of a loss.
@@ -344,7 +344,7 @@ class OutputSection(Section):
 
 
 class ModelSection(Section):
-    """The network, by name or as an own function, its loss, its optimizer and its metrics.
+    """The network (by name or as a user function), its loss, optimizer and metrics.
 
     Fields:
         name: A model of `model_fns/`: cnn, dnn, linear, resnet, wide_deep. Set either `name` or `function`.
@@ -399,7 +399,7 @@ class ModelSection(Section):
             both = self.name is not None
             yield Problem(
                 ("function",) if both else (),
-                "the model is given by name and by function." if both else "the model is not given.",
+                "the model is set both by name and by function." if both else "the model is not set.",
                 f"name {self.name!r} and function {self.function!r}" if both else "neither name nor function",
                 "keep exactly one of them."
                 if both
@@ -419,14 +419,14 @@ class ModelSection(Section):
             if getattr(self, field):
                 yield Problem(
                     (field,),
-                    "the model has several outputs, and each has its own.",
+                    "the model has several outputs, and each needs a separate value.",
                     f"{field} beside outputs ({names})",
-                    f"give it to an output: model.outputs.{next(iter(self.outputs))}.{field}.",
+                    f"move it to an output: model.outputs.{next(iter(self.outputs))}.{field}.",
                 )
         if self.name is not None:
             yield Problem(
                 ("outputs",),
                 "the models of model_fns have one output.",
                 f"outputs ({names}) with name {self.name!r}",
-                "give a model of your own: function.",
+                "use a custom model: set function.",
             )

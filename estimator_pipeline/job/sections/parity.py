@@ -1,4 +1,4 @@
-"""The section `parity` of a job file: how far apart its two engines may come, and why."""
+"""The section `parity` of a job file: the tolerances between its two engines, with reasons."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from estimator_pipeline.utils.text import nearest
 
 __all__ = ["TOLERANCE_NAMES", "LimitsSection", "ParitySection"]
 
-# What each allows is said in estimator_pipeline/job/tolerances.py.
+# Defined in estimator_pipeline/job/tolerances.py.
 ToleranceName = Literal["bit_equal", "rounding", "amplified"]
 TOLERANCE_NAMES: tuple[ToleranceName, ...] = get_args(ToleranceName)
 
 
 class LimitsSection(Section):
-    """A tolerance of one's own. It is met where any of its limits is.
+    """A custom tolerance. A value is within the tolerance if it meets any of the limits.
 
     Fields:
         ulp: Maximum difference in units in the last place.
@@ -38,7 +38,7 @@ class LimitsSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _old_name(cls, data: Any) -> Any:
-        """Job files of before call `rtol_of_max` `of_largest`."""
+        """Accept `of_largest`, the old name of `rtol_of_max`."""
         if not isinstance(data, dict) or "of_largest" not in data or "rtol_of_max" in data:
             return data
         return {"rtol_of_max" if key == "of_largest" else key: value for key, value in data.items()}
@@ -49,13 +49,13 @@ class LimitsSection(Section):
                 (),
                 "a tolerance allows nothing.",
                 "all of its limits are 0",
-                "give a limit, or say bit_equal.",
+                "set a limit, or use bit_equal.",
                 code="job/bad-value",
             )
 
 
 def _tag(value: Any) -> str:
-    """A tag begins with "~", so that the place of an error can be told from the tags on the way to it."""
+    """Return a union tag; it starts with "~", which distinguishes it from field names in an error's location."""
     return "~limits" if isinstance(value, dict | LimitsSection) else "~name"
 
 
@@ -66,22 +66,22 @@ def _name(value: Any) -> Any:
     close = nearest(value, TOLERANCE_NAMES) if isinstance(value, str) else None
     problem = Problem(
         (),
-        f"{value!r} is the name of no tolerance." if isinstance(value, str) else "this is no tolerance.",
+        f"{value!r} is not the name of a tolerance." if isinstance(value, str) else "this is not a tolerance.",
         f"the names: {names}",
-        f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason.",
+        f"did you mean {close!r}?" if close else "use one of them, or set limits with a reason.",
         code="job/bad-value",
     )
     raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
 
-# A mapping is meant as limits, anything else as a name: the message is about what was meant, not about both.
+# A mapping is validated as limits, anything else as a name, so that the message concerns only one of the two.
 ToleranceValue = Annotated[
     Annotated[LimitsSection, Tag("~limits")] | Annotated[Any, AfterValidator(_name), Tag("~name")], Discriminator(_tag)
 ]
 
 
 class ParitySection(Section):
-    """What `estimator-pipeline parity` compares this job by.
+    """Steps and tolerances of `estimator-pipeline parity` for this job.
 
     Fields:
         steps: Training steps.

@@ -31,7 +31,7 @@ EngineName = Literal["estimator", "keras", "keras3"]
 ENGINE_NAMES: tuple[EngineName, ...] = get_args(EngineName)
 
 
-# The fields of tf.compat.v1.ConfigProto; cluster_def is left out: the cluster comes from TF_CONFIG alone.
+# The fields of tf.compat.v1.ConfigProto except cluster_def: the cluster comes only from TF_CONFIG.
 SESSION_FIELDS = (
     "allow_soft_placement",
     "device_count",
@@ -143,17 +143,17 @@ class RunSection(Section):
 
     @property
     def ledger_folder(self) -> str | None:
-        """Where the ledger is kept; None: nowhere."""
+        """The folder of the ledger, or None."""
         if isinstance(self.ledger, str):
             return self.ledger
         return f"{self.model_dir.rstrip('/')}/ledger" if self.ledger else None
 
     @property
     def checkpoint_interval(self) -> tuple[Literal["steps", "secs"], int]:
-        """What to count between checkpoints, and how many.
+        """The unit and the length of the interval between checkpoints.
 
-        Where the job file says nothing: 600 seconds, as RunConfig has it; under multi_worker_mirrored 1000
-        steps, since workers' clocks differ and a checkpoint there is a collective that all must enter.
+        Defaults to 600 seconds, as in RunConfig. Under multi_worker_mirrored it defaults to 1000 steps, because a
+        checkpoint is a collective operation and the workers' clocks differ.
         """
         if self.save_checkpoints_steps is not None:
             return "steps", self.save_checkpoints_steps
@@ -163,14 +163,14 @@ class RunSection(Section):
 
     @property
     def devices_per_task(self) -> int | None:
-        """How many devices each task computes on, where the job file says so."""
+        """The number of devices of each task, if the job file sets it."""
         return self.num_devices or (len(self.devices) if self.devices else None)
 
     def problems(self) -> Iterator[Problem]:
         if self.save_checkpoints_steps is not None and self.save_checkpoints_secs is not None:
             yield Problem(
                 ("save_checkpoints_secs",),
-                "checkpoints are timed by steps and by seconds.",
+                "the interval of checkpoints is set both in steps and in seconds.",
                 f"save_checkpoints_steps {self.save_checkpoints_steps} and save_checkpoints_secs "
                 f"{self.save_checkpoints_secs}",
                 "keep one of them.",
@@ -178,22 +178,22 @@ class RunSection(Section):
         elif self.save_checkpoints_secs is not None and self.train_distribute == "multi_worker_mirrored":
             yield Problem(
                 ("save_checkpoints_secs",),
-                "workers of multi_worker_mirrored cannot save by the clock: a save is a collective that all "
-                "must enter at the same step, and their clocks differ.",
+                "multi_worker_mirrored cannot save checkpoints by time: all workers must save at the same step, and "
+                "their clocks differ.",
                 f"save_checkpoints_secs {self.save_checkpoints_secs}",
                 "set save_checkpoints_steps instead.",
             )
         if self.devices is not None and self.num_devices is not None:
             yield Problem(
                 ("num_devices",),
-                "devices are given by name and by number.",
+                "devices are set both by name and by number.",
                 f"devices {self.devices} and num_devices {self.num_devices}",
                 "keep one of them.",
             )
         if self.tf1 and self.engine != "estimator":
             yield Problem(
                 ("tf1",),
-                "functions written for TensorFlow 1 need graphs and sessions, which tf.estimator alone gives them.",
+                "functions written for TensorFlow 1 need graphs and sessions, which only tf.estimator provides.",
                 f"run.engine {self.engine}",
                 "leave it out, or set run.engine to estimator.",
             )
@@ -210,7 +210,7 @@ class RunSection(Section):
 
 
 class ClusterSection(Section):
-    """The job's processes, as a launcher or a scheduler starts them. One that finds a TF_CONFIG follows that instead.
+    """The job's processes, as a launcher or a scheduler starts them. TF_CONFIG overrides this section.
 
     Fields:
         workers: Tasks of the job `worker`, without the chief. 0 only with a chief.

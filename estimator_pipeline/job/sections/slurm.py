@@ -1,4 +1,4 @@
-"""The section `slurm` of a job file: what `submit slurm` asks Slurm for."""
+"""The section `slurm` of a job file: the resources and options of `submit slurm`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1)]
 Role = Literal["chief", "worker", "ps", "evaluator"]
 
-# What sbatch --time takes: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
+# The formats of sbatch --time: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
 _TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
 _MEMORY = re.compile(r"\d+[KMGT]?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION = re.compile(r"--([a-z0-9-]+)(?:[= ](.*))?")
-# What the script says itself, and would contradict.
-_OWN_OPTIONS = {
+# Options that the script sets.
+_SCRIPT_OPTIONS = {
     "array": "submit with --array",
     "chdir": "submit in that folder",
     "error": "output goes to slurm.dir",
     "job-name": "set slurm.job_name",
     "ntasks": "set the section cluster",
-    "open-mode": "it is append, so that a requeue keeps what was written",
+    "open-mode": "leave it out: it is append, so that a requeue keeps earlier output",
     "output": "set slurm.dir",
     "requeue": "set slurm.max_requeues",
     "no-requeue": "set slurm.max_requeues: 0",
@@ -42,8 +42,8 @@ _OWN_OPTIONS = {
 def _amount(value: str) -> str:
     if not _MEMORY.fullmatch(value):
         raise explained(
-            "this is no amount of memory.",
-            found=f"{value!r}; allowed: a whole number and K, M, G or T",
+            "this is not an amount of memory.",
+            found=f"{value!r}; allowed: a whole number with K, M, G or T",
             hint='write for example "64G".',
         )
     return value
@@ -52,7 +52,7 @@ def _amount(value: str) -> str:
 def _limit(value: int | str) -> int | str:
     if isinstance(value, str) and not _TIME.fullmatch(value):
         raise explained(
-            "this is no time limit of Slurm.",
+            "this is not a time limit of Slurm.",
             found=f'{value!r}; allowed: minutes, "HH:MM:SS", "D-HH:MM:SS"',
             hint='write for example "4:00:00", in quotes.',
         )
@@ -60,15 +60,15 @@ def _limit(value: int | str) -> int | str:
 
 
 def _text_of(value: Any) -> Any:
-    """A number or true and false as a shell gets them; anything else is left to pydantic."""
+    """Convert a number or boolean to text for the shell; pydantic checks everything else."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
 def _joined(value: Any) -> Any:
-    """A list of names as Slurm writes it; anything else is left to pydantic."""
-    return ",".join(value) if isinstance(value, list) and all(isinstance(one, str) for one in value) else value
+    """Join a list of names with commas, as in Slurm; pydantic checks everything else."""
+    return ",".join(value) if isinstance(value, list) and all(isinstance(name, str) for name in value) else value
 
 
 _Names = Annotated[_Text, BeforeValidator(_joined)]
@@ -77,7 +77,7 @@ _Value = Annotated[str, BeforeValidator(_text_of)]
 
 
 class SlurmResources(Section):
-    """What the tasks of one role get, or those of all roles.
+    """Resources of the tasks of one role or of all roles.
 
     Fields:
         partition: Partition; several separated by commas.
@@ -115,15 +115,15 @@ class SlurmResources(Section):
         if self.mem is not None and self.mem_per_cpu is not None:
             yield Problem(
                 ("mem_per_cpu",),
-                "memory is given for a node and for a CPU.",
+                "memory is set both per node and per CPU.",
                 f"mem {self.mem} and mem_per_cpu {self.mem_per_cpu}",
                 "keep one of them.",
             )
-        yield from _option_problems("sbatch", self.sbatch or [], _OWN_OPTIONS)
+        yield from _option_problems("sbatch", self.sbatch or [], _SCRIPT_OPTIONS)
 
 
 class SlurmSection(SlurmResources):
-    """What `estimator-pipeline submit slurm` asks for. The fields of :class:`SlurmResources` are for all roles.
+    """Options of `estimator-pipeline submit slurm`. The fields of `SlurmResources` apply to all roles.
 
     Fields:
         job_name: Name in the queue. null: the job's name.
@@ -179,74 +179,74 @@ class SlurmSection(SlurmResources):
             if not _VARIABLE.fullmatch(name):
                 yield Problem(
                     ("env", name),
-                    "this is no name of a variable.",
+                    "this is not the name of a variable.",
                     f"{name!r}; allowed: letters, digits and underscores",
                     "rename it.",
                     code="job/bad-value",
                 )
-        own = {"het-group": "set slurm.roles", "ntasks": "set the section cluster", "output": "set slurm.dir"}
-        yield from _option_problems("srun", self.srun, own)
+        reserved = {"het-group": "set slurm.roles", "ntasks": "set the section cluster", "output": "set slurm.dir"}
+        yield from _option_problems("srun", self.srun, reserved)
 
     def of_role(self, role: str) -> SlurmResources:
-        """What tasks of a role get: the section's own fields, and in their place those that the role names."""
+        """Return the resources of a role: the section's fields with the overrides of the role."""
         common = of_resources(self)
-        named: Mapping[str, SlurmResources] = {str(name): found for name, found in self.roles.items()}
-        own = of_resources(named[role]) if role in named else {}
-        if own.get("mem") or own.get("mem_per_cpu"):
+        roles: Mapping[str, SlurmResources] = {str(name): resources for name, resources in self.roles.items()}
+        overrides = of_resources(roles[role]) if role in roles else {}
+        if overrides.get("mem") or overrides.get("mem_per_cpu"):
             common.pop("mem", None)
             common.pop("mem_per_cpu", None)
-        return SlurmResources(**{**common, **own})
+        return SlurmResources(**{**common, **overrides})
 
 
 def of_resources(section: SlurmResources) -> dict[str, Any]:
-    """The fields of :class:`SlurmResources` that are set."""
-    found = {name: getattr(section, name) for name in SlurmResources.model_fields}
-    return {name: value for name, value in found.items() if value is not None}
+    """Return the fields of `SlurmResources` that are set."""
+    fields = {name: getattr(section, name) for name in SlurmResources.model_fields}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def option_of(text: str) -> tuple[str, str | None] | None:
-    """The name and the value of an option in its long form; None where it is none.
+    """Return the name and the value of a long option, or None for other text.
 
-    A value that is quoted for a shell, as one word, stands for that word: so it was always read.
+    A value that is one word in shell quotes is unquoted, for job files of earlier versions.
     """
-    found = _OPTION.fullmatch(text)
-    if found is None:
+    match = _OPTION.fullmatch(text)
+    if match is None:
         return None
-    value = found[2]
+    value = match[2]
     if value is not None and any(c in value for c in "'\"\\"):
         with contextlib.suppress(ValueError):
             words = shlex.split(value)
             value = words[0] if len(words) == 1 else value
-    return found[1], value
+    return match[1], value
 
 
 def seconds_of(time: int | str | None) -> int | None:
-    """A time limit in seconds; None where there is none, or the partition's counts."""
+    """Return a time limit in seconds, or None without a limit or for the partition's limit."""
     if time is None:
         return None
     days, dash, rest = str(time).rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    # The first part is days' hours behind a dash, else minutes where there are one or two parts.
+    # The first part is hours after a dash or with three parts, otherwise minutes.
     weights = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
     seconds = sum(part * weight for part, weight in zip(parts, weights, strict=False))
     return int(days or 0) * 86400 + seconds or None
 
 
-def _option_problems(field: str, options: list[str], own: Mapping[str, str]) -> Iterator[Problem]:
+def _option_problems(field: str, options: list[str], reserved: Mapping[str, str]) -> Iterator[Problem]:
     for i, option in enumerate(options):
-        found = option_of(option)
-        if found is None:
+        parsed = option_of(option)
+        if parsed is None:
             yield Problem(
                 (field, i),
-                "this is no option in its long form.",
+                "this is not a long option.",
                 f"{option!r}; allowed: --name, --name=value",
                 "write it as on the command line, with two dashes.",
                 code="job/bad-value",
             )
-        elif found[0] in own:
+        elif parsed[0] in reserved:
             yield Problem(
                 (field, i),
-                f"the script has --{found[0]} already.",
+                f"the script already sets --{parsed[0]}.",
                 f"{option!r}",
-                f"{own[found[0]]}.",
+                f"{reserved[parsed[0]]}.",
             )

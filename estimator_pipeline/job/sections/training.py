@@ -22,7 +22,7 @@ _Seconds = Annotated[float, Field(ge=0)]
 
 
 def check_steps(value: object) -> bool:
-    """Whether a value says how many steps a call makes: "auto", or a number from 1 on."""
+    """Return whether a value is a number of steps per execution: "auto", or a number from 1 on."""
     return value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
 
 
@@ -33,14 +33,14 @@ def _steps(value: Any) -> Any:
         (),
         "this is not a number of steps.",
         f"{value!r}; allowed: auto, or a number of steps from 1 on",
-        "write one of these.",
+        "use one of these.",
         code="job/bad-value",
     )
     raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
 
 class TrainingSection(Section):
-    """How long to train, and in what portions. Without an end: until the input ends or a hook stops it.
+    """The length of training. Without a limit, training runs until the input ends or a hook stops it.
 
     Fields:
         max_steps: Global step to stop at, counted over restarts.
@@ -57,7 +57,7 @@ class TrainingSection(Section):
         if self.max_steps is not None and self.epochs is not None:
             yield Problem(
                 ("epochs",),
-                "the end of training is given twice.",
+                "the end of training is set twice.",
                 f"max_steps {self.max_steps} and epochs {self.epochs:g}",
                 "keep one of them.",
             )

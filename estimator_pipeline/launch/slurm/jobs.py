@@ -6,9 +6,8 @@ A submission has a folder with the script, the job file, `submission.json` and l
     run-0/task-1.log       output of the task of rank 1 in the first run; run-1 is the run after a requeue
     run-0/attempt-1/...    files of the supervisor: progress of the tasks, and its history
     3/output.log, ...      of an array: the same for each element
-
-The status comes from `scontrol show job`, whose format has been stable for many versions, unlike that of `squeue
---json`. It knows a job for some minutes after its end (MinJobAge); after that `sacct` does, if accounting is set up.
+The status comes from `scontrol show job`, whose format is stable, unlike that of `squeue --json`. It knows a job for
+some minutes after its end (MinJobAge). After that `sacct` does, if accounting is set up.
 """
 
 from __future__ import annotations
@@ -465,7 +464,8 @@ def _without_answer(submission: Submission, error: PipelineError) -> list[JobSta
             JobStatus(
                 job_id=_id_of(submission, element),
                 state=NO_ANSWER,
-                text=f"Slurm does not answer ({error.found or error.message}); this is the job's last reported progress",
+                text=f"Slurm does not answer ({error.found or error.message}); this is the job's last reported "
+                "progress",
                 name=submission.name,
                 progress=progress_of(folder),
                 failure=history.failure,

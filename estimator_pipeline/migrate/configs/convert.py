@@ -286,7 +286,7 @@ def _check(draft: JobDraft, data: dict[str, Any]) -> None:
 
 def _traced(draft: JobDraft, problem: Problem) -> str:
     field = dotted(problem.path)
-    found = f" ({problem.found})" if problem.found else ""
+    found = f" ({problem.actual})" if problem.actual else ""
     origin = next(
         (
             f.item.place

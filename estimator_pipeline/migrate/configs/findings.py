@@ -184,7 +184,7 @@ class JobDraft:
 
 
 def _told(problem: Problem) -> str:
-    found = f" ({problem.found})" if problem.found else ""
+    found = f" ({problem.actual})" if problem.actual else ""
     return f"a job file does not take this value: {problem.text.rstrip('.')}{found}"
 
 

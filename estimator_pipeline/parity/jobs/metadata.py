@@ -44,7 +44,7 @@ def about(
         "input.seed": data.get("seed"),
         "tolerances": {
             "initial values": str(BIT_EQUAL),
-            **tolerances.told(),
+            **tolerances.described(),
         },
     }
 
@@ -93,7 +93,7 @@ def of_program(
         "mapping": [f"{name}: {value}" for name, value in mapping.items()],
         "metric_names": [f"{name}: {value}" for name, value in metric_names.items()],
         "predictions": [f"{output}: {key}" for output, key in predictions.items()],
-        "tolerances": {"initial values": str(BIT_EQUAL), **tolerances.told()},
+        "tolerances": {"initial values": str(BIT_EQUAL), **tolerances.described()},
     }
 
 

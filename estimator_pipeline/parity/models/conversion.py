@@ -83,7 +83,7 @@ def compare_conversion(
     # The Keras model's initial values follow from this seed.
     tf.keras.utils.set_random_seed(1)
     with shapes_of_tensorflow_2(of_tensorflow_1):
-        model = functions["model"](ours)
+        model = _model(functions["model"], ours, proof, converted)
     estimator = functions["estimator"](theirs)
     for name, value, kind in (
         ("model", model, tf.keras.Model if not is_keras_3(model) else type(model)),
@@ -111,6 +111,21 @@ def compare_conversion(
         steps=steps,
         **{name: functions[name](model) for name in _OF_MODEL if functions[name] is not None},
     )
+
+
+def _model(function: Any, module: Any, proof: Path, converted: Path) -> Any:
+    """Return the Keras model that a proof file builds from the converted file."""
+    try:
+        return function(module)
+    except AttributeError as error:
+        if error.obj is not module:
+            raise
+        raise ConfigError(
+            f"{proof}: the function model uses {error.name}, which {converted} does not define",
+            code="job/bad-function",
+            hint="where the conversion keeps the model_fn, return ModelFnModel(made.model_fn, ...) of "
+            "estimator_pipeline.models.keras_runtime.model_fn",
+        ) from error
 
 
 def _hint() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import seeds
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.user_code import own_code, type_told
+from estimator_pipeline.job.user_code import describe_type, own_code
 
 __all__ = ["ComparedInputFn", "called", "dataset_for_fit", "features_of", "name_of"]
 
@@ -52,7 +52,7 @@ class ComparedInputFn:
             raise ConfigError(
                 f"{name} is not a function",
                 code="argument/bad-value",
-                found=type_told(input_fn),
+                found=describe_type(input_fn),
                 hint=f"pass a function that creates and returns the dataset ({option} FILE.py:NAME)"
                 if is_dataset
                 else f"pass a function that returns a tf.data.Dataset ({option} FILE.py:NAME)",
@@ -182,7 +182,7 @@ class ComparedInputFn:
         pair = not isinstance(value, list | tuple) or (len(value) == 2 and value[0] is not None)
         if parts and pair and all(tf.is_tensor(part) for part in parts):
             return
-        returned = type_told(value)
+        returned = describe_type(value)
         if isinstance(value, list | tuple):
             returned += f" of {', '.join(type(part).__name__ for part in value[:4])}" if value else " of nothing"
         raise ConfigError(

@@ -17,7 +17,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, PipelineError
-from estimator_pipeline.job.user_code import place_in, told
+from estimator_pipeline.job.user_code import describe_error, place_in
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.parity.graph_facts import kind_of_metric
@@ -228,7 +228,7 @@ def _built(message: str) -> Iterator[None]:
     except Exception as error:
         hint = "correct it there, or the data"
         raise ConfigError(
-            f"{message}: {told(error)}", code="model/bad-function", found=place_in(error), hint=hint
+            f"{message}: {describe_error(error)}", code="model/bad-function", found=place_in(error), hint=hint
         ) from error
 
 

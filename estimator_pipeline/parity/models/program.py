@@ -9,7 +9,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.name_mapping import _read, read_mapping
-from estimator_pipeline.job.user_code import call_function, load_function, type_told
+from estimator_pipeline.job.user_code import call_function, describe_type, load_function
 from estimator_pipeline.parity.models.compare import compare_models
 from estimator_pipeline.parity.result import Parity
 
@@ -68,7 +68,7 @@ def compare_program(
     def build(option: str, kind: Any, name: str) -> Any:
         value = call_function(functions[option], reference=references[option], field=option)
         if not isinstance(value, kind):
-            returns = type_told(value)
+            returns = describe_type(value)
             raise ConfigError(
                 f"{option}: {references[option]} returns {returns}", code="model/bad-function", hint=f"return a {name}"
             )

@@ -145,7 +145,7 @@ def test_tasks_that_do_not_come_are_named(start, tmp_path):
     for rank, task in zip((0, 2), tasks, strict=True):
         out, _ = task.communicate(timeout=60)
         assert task.returncode == 1
-        assert f"rank {rank} waited 12 s for the other tasks to tell their ports, and" in out
+        assert f"rank {rank} waited 12 s for the other tasks to publish their ports, and" in out
         assert "missing: ranks 1, 3 to 5; the folder is" in out
         assert "ESTIMATOR_PIPELINE_AGREEMENT_SECS gives them longer" in out
 
@@ -157,7 +157,7 @@ def test_a_program_started_once_in_a_job_script_is_told_so(tmp_path):
     with pytest.raises(WaitError) as caught:
         resolve(environ, LaunchShape(workers=3), directory=str(tmp_path), hostname="n1")
     assert "missing: ranks 1 to 2" in caught.value.found
-    assert caught.value.hint.startswith("pbs does not number its processes, and this one may be the only one")
+    assert caught.value.hint.startswith("pbs does not number its processes, and this may be the only process")
 
 
 def test_two_processes_of_one_rank(start, tmp_path):
@@ -191,17 +191,17 @@ def test_tasks_with_another_job_file(tmp_path):
         patch.setattr("estimator_pipeline.cluster.port_agreement.time.sleep", Answering())
         with pytest.raises(ClusterError) as caught:
             agree(tmp_path, rank=0, size=2, host="h", timeout=10)
-    assert caught.value.what == "rank 0 is one of 2 tasks, and rank 1 of 3."
+    assert caught.value.what == "rank 0 is one of 2 tasks, but rank 1 of 3."
 
 
 def test_a_folder_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ClusterError, match="the tasks cannot agree on ports in"):
         agree(tmp_path / "file" / "x", rank=0, size=2, host="h", timeout=1)
-    with pytest.raises(ConfigError, match="'gs://bucket/model', which is no folder of this machine"):
+    with pytest.raises(ConfigError, match="'gs://bucket/model', which is not a mounted folder"):
         folder_for("gs://bucket/model", "1", 0)
     environ = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}
-    with pytest.raises(ConfigError, match="no folder in which they could agree"):
+    with pytest.raises(ConfigError, match="no shared folder to agree on ports"):
         resolve(environ, LaunchShape(workers=2), hostname="x")
     # The variable comes before the model's folder.
     environ |= {"ESTIMATOR_PIPELINE_SHARED_DIR": str(tmp_path / "shared"), "ESTIMATOR_PIPELINE_AGREEMENT_SECS": "0.2"}
@@ -243,7 +243,7 @@ def test_tasks_that_do_not_share_the_folder_find_it_out_at_once(tmp_path, quick)
         assert isinstance(error, ClusterError) and error.exit_code == 2
         assert error.what.startswith(f"the tasks do not share the folder {folders[rank]}: rank {rank} waits there on ")
         host = socket.gethostname()
-        assert error.found == f"rank {1 - rank} waits on {host} in {folders[1 - rank]}, and nothing of it is seen here"
+        assert error.found == f"rank {1 - rank} waits on {host} in {folders[1 - rank]}, but its file is missing here"
 
 
 def test_one_whose_file_is_late_is_waited_for(quick, monkeypatch):
@@ -256,7 +256,7 @@ def test_one_whose_file_is_late_is_waited_for(quick, monkeypatch):
             assert both[0].apart([1]) is None
             time.sleep(0.01)
         monkeypatch.setattr(neighbours, "APART_SECS", -1.0)
-        assert both[0].apart([1]) == f"rank 1 waits on {socket.gethostname()} in x, and nothing of it is seen here"
+        assert both[0].apart([1]) == f"rank 1 waits on {socket.gethostname()} in x, but its file is missing here"
         assert both[0].apart([]) is None and not both[0]._heard, "its file has come"
     finally:
         for one in both:
@@ -293,7 +293,7 @@ def test_who_is_missing_is_said_while_it_is_waited_for(tmp_path, monkeypatch, ca
     with pytest.raises(WaitError):
         agree(tmp_path, rank=0, size=3, host="h", timeout=0.2)
     said = capsys.readouterr().err.splitlines()[0]
-    assert "for the ports of ranks 1 to 2 in " in said and "not started yet, or it has another folder" in said
+    assert "for the ports of ranks 1 to 2 in " in said and "not started yet, or in a different folder" in said
 
 
 def test_the_port_is_let_go_when_the_others_do_not_come(tmp_path):
@@ -316,5 +316,5 @@ def test_the_host_that_others_are_told():
 
 @pytest.mark.parametrize("text", ["no", "0", "-1", "inf", "nan"])
 def test_seconds_that_cannot_be(text):
-    with pytest.raises(ConfigError, match="is no number of seconds above 0"):
+    with pytest.raises(ConfigError, match="is not a number of seconds above 0"):
         wait_secs({"ESTIMATOR_PIPELINE_AGREEMENT_SECS": text})

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from estimator_pipeline.cli.environment import enter, parse_shape, refuse_tasks_apart
+from estimator_pipeline.cli.environment import enter, parse_shape, reject_independent_tasks
 from estimator_pipeline.compat.script_runner import runner
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import LaunchShape
@@ -42,9 +42,9 @@ def job(tmp_path):
 @pytest.mark.parametrize(
     ("options", "environ", "says"),
     [
-        ([], STEP, "error: slurm: 3 tasks started, and the job has 2 tasks."),
-        ([], {**STEP, "SLURM_PROCID": "x"}, "error: slurm: SLURM_PROCID='x' is no whole number from 0 on."),
-        (["--environment", "slrum"], STEP, "error: the environment 'slrum' is not known"),
+        ([], STEP, "error: slurm: 3 tasks started, but the job has 2 tasks."),
+        ([], {**STEP, "SLURM_PROCID": "x"}, "error: slurm: SLURM_PROCID='x' is not a whole number from 0 on."),
+        (["--environment", "slrum"], STEP, "error: the environment 'slrum' is unknown"),
         (["--environment", "flux"], STEP, "error: flux: the variable FLUX_JOB_ID is not set."),
         (["--set", "cluster.ports=mine"], STEP, "cluster.ports"),
         ([*THREE, "--set", "run.model_dir=gs://b/m"], STEP, "error: the tasks cannot agree on ports in 'gs://b/m'"),
@@ -157,12 +157,12 @@ def test_shapes(text, shape):
 def test_what_is_no_shape(text, part):
     with pytest.raises(ConfigError) as caught:
         parse_shape(text, STEP)
-    assert f"--shape {text!r} does not say" in caught.value.what and repr(part) in caught.value.found
+    assert f"--shape {text!r} does not list" in caught.value.what and repr(part) in caught.value.found
 
 
 def test_workers_without_a_number_need_one_that_is_known():
     pod = {"JOB_COMPLETION_INDEX": "0", "HOSTNAME": "job-0"}
-    with pytest.raises(ConfigError, match="kubernetes_job says none either"):
+    with pytest.raises(ConfigError, match="kubernetes_job does not report one"):
         parse_shape("workers", pod)
     with pytest.raises(ConfigError, match="has more tasks than there are"):
         parse_shape("workers,ps=3,chief", STEP)
@@ -171,21 +171,21 @@ def test_workers_without_a_number_need_one_that_is_known():
 
 def test_several_tasks_without_a_shape_are_refused():
     with pytest.raises(ConfigError) as caught:
-        refuse_tasks_apart(STEP)
-    assert caught.value.what.startswith("slurm has started 3 tasks, and each would run the program alone")
+        reject_independent_tasks(STEP)
+    assert caught.value.what.startswith("slurm has started 3 tasks, and each would run the whole program")
     assert "rank 1 of 3" in caught.value.found and "--environment none" in caught.value.hint
     one = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1"}
     element = {**one, "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "6"}
     for environ in ({}, SCRIPT, element, {**STEP, "SLURM_PROCID": "x"}, {**STEP, "TF_CONFIG": "{}"}):
-        refuse_tasks_apart(environ)
-    refuse_tasks_apart(STEP, environment="none")
+        reject_independent_tasks(environ)
+    reject_independent_tasks(STEP, environment="none")
 
 
 def test_exec_is_never_alone_in_silence(monkeypatch):
     ran = []
     monkeypatch.setattr(runner, "run_script", lambda path, args, *, patches, tf1: ran.append(path) or 0)
     for environ, options, says in [
-        ({}, ["--shape", "workers=2"], "the cluster has 2 tasks, and nothing has started this process as one of them"),
+        ({}, ["--shape", "workers=2"], "the cluster has 2 tasks, and this process was not started as one of them"),
         (SCRIPT, ["--shape", "workers=2"], "and this process was not started by srun"),
         (SCRIPT, ["--shape", "workers"], "the cluster has 3 tasks, and this process was not started by srun"),
         (STEP, [], "slurm has started 3 tasks"),

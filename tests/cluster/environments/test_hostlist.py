@@ -96,7 +96,7 @@ def test_any_list_that_is_packed_is_unpacked_again():
 def test_what_is_no_host_list(text, part):
     with pytest.raises(ClusterError) as caught:
         expand_hosts(text, variable="SLURM_STEP_NODELIST")
-    assert f"SLURM_STEP_NODELIST={text!r} is no host list" in caught.value.what
+    assert f"SLURM_STEP_NODELIST={text!r} is not a host list" in caught.value.what
     assert repr(part) in caught.value.found and caught.value.hint == "leave SLURM_STEP_NODELIST as Slurm sets it."
 
 
@@ -114,5 +114,5 @@ def test_counts():
 
 @pytest.mark.parametrize("text", ["", "2(x0)", "2x3", "a", "1,,2", "-1", "2(x99999999)"])
 def test_what_are_no_counts(text):
-    with pytest.raises(ClusterError, match="is no list of tasks for each node"):
+    with pytest.raises(ClusterError, match="is not a list of tasks for each node"):
         expand_counts(text)

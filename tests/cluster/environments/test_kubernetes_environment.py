@@ -63,7 +63,7 @@ def test_an_indexed_job_for_each_role(role, index):
     ("role", "says"),
     [
         ("ps", r"the Job is called 'example-worker', and ESTIMATOR_PIPELINE_ROLE is 'ps'"),
-        ("leader", r"ESTIMATOR_PIPELINE_ROLE='leader' is no task type"),
+        ("leader", r"ESTIMATOR_PIPELINE_ROLE='leader' is not a task type"),
     ],
 )
 def test_an_indexed_job_of_another_role(role, says):
@@ -76,7 +76,7 @@ def test_more_pods_than_the_job_has_tasks():
     environ = {**KUBERNETES, "JOB_COMPLETION_INDEX": "5", "HOSTNAME": "example-job-5"}
     with pytest.raises(ClusterError) as caught:
         task_of(detect(environ, hostname="x").allocation, SHAPE)
-    assert caught.value.what == "kubernetes_job: this process has rank 5, and the job has 5 tasks."
+    assert caught.value.what == "kubernetes_job: this process has rank 5, but the job has 5 tasks."
 
 
 @pytest.mark.parametrize("hostname", ["example-job-1", "custom", "2"])
@@ -132,5 +132,5 @@ def test_job_set_errors():
     environ = {**KUBERNETES, "JOB_COMPLETION_INDEX": "2", "ESTIMATOR_PIPELINE_JOBSET": "js"}
     with pytest.raises(ClusterError, match="this process is worker:2, and the job has no such task"):
         task_of(detect({**environ, "ESTIMATOR_PIPELINE_ROLE": "worker"}, hostname="x").allocation, SHAPE)
-    with pytest.raises(ClusterError, match="ESTIMATOR_PIPELINE_ROLE='leader' is no task type"):
+    with pytest.raises(ClusterError, match="ESTIMATOR_PIPELINE_ROLE='leader' is not a task type"):
         detect({**environ, "ESTIMATOR_PIPELINE_ROLE": "leader"}, hostname="x")

@@ -80,7 +80,7 @@ def test_as_many_tasks_as_the_job_has(started, workers):
     with pytest.raises(ClusterError) as caught:
         task_of(allocation(0, ["h"] * started), LaunchShape(workers=workers))
     tasks = "1 task" if started == 1 else f"{started} tasks"
-    assert caught.value.what == f"slurm: {tasks} started, and the job has {workers} tasks."
+    assert caught.value.what == f"slurm: {tasks} started, but the job has {workers} tasks."
     assert caught.value.found == f"the job's tasks: worker:0 to worker:{workers - 1}"
     assert "--set cluster.workers=N" in caught.value.hint and "--environment none" in caught.value.hint
     assert ("estimator-pipeline launch" in caught.value.hint) == (started == 1)
@@ -143,7 +143,7 @@ def test_a_port_that_is_taken_is_told():
         environ = {**STEP, "SLURM_PROCID": "0", "ESTIMATOR_PIPELINE_PORT_BASE": str(held.ports[0])}
         with pytest.raises(ClusterError) as caught:
             resolve(environ, LaunchShape(workers=5), hostname="n1")
-        assert caught.value.what.startswith(f"worker:0 should listen at n1:{held.ports[0]}, and the port")
+        assert caught.value.what.startswith(f"worker:0 should listen at n1:{held.ports[0]}, but the port")
         assert "cluster.ports: agreed" in caught.value.hint
         # The evaluator listens nowhere.
         last = {**environ, "SLURM_PROCID": "4", "ESTIMATOR_PIPELINE_PORT_BASE": str(held.ports[0] - 1)}

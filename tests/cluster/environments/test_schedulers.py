@@ -196,8 +196,8 @@ def test_sagemaker():
     assert found.job_id == environ["TRAINING_JOB_NAME"] and found.own_host == "algo-10"
     for changes, says in [
         ({"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST='algo-3' is not one of SM_HOSTS"),
-        ({"SM_HOSTS": "algo-1,algo-2"}, "is no JSON list of names"),
-        ({"SM_HOSTS": "[]"}, "is no JSON list of names"),
+        ({"SM_HOSTS": "algo-1,algo-2"}, "is not a JSON list of names"),
+        ({"SM_HOSTS": "[]"}, "is not a JSON list of names"),
     ]:
         with pytest.raises(ClusterError, match=says):
             allocation({**environ, **changes})

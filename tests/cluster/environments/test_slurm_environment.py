@@ -127,7 +127,7 @@ def test_hosts_are_unknown_where_no_variable_settles_them():
         found = detect(environ, hostname="x").allocation
         assert found.hosts is None and found.size == int(environ["SLURM_STEP_NUM_TASKS"])
         assert found.own_host == environ["SLURMD_NODENAME"]
-        assert "does not say which rank is on which host" in found.notes[0]
+        assert "does not report the host of each rank" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_hosts_are_unknown_where_no_variable_settles_them():
         ({"SLURM_STEP_NUM_TASKS": "6", "SLURM_NTASKS": "6"}, "SLURM_STEP_NUM_TASKS=6 is not the sum", "5 tasks on 3"),
         ({"SLURM_STEP_TASKS_PER_NODE": "3,2"}, "are of different lengths", "3 nodes and the tasks of 2"),
         ({"SLURM_PROCID": "5"}, "the rank 5 is not one of 5 tasks", "ranks 0 to 4"),
-        ({"SLURM_PROCID": "one"}, "SLURM_PROCID='one' is no whole number", "'one'"),
+        ({"SLURM_PROCID": "one"}, "SLURM_PROCID='one' is not a whole number", "'one'"),
         ({"SLURM_JOB_ID": None}, "the variable SLURM_JOB_ID is not set", "looks like a task of slurm"),
-        ({"SLURM_STEP_NODELIST": "n[1-2,10"}, "SLURM_STEP_NODELIST='n[1-2,10' is no host list", "n[1-2,10"),
+        ({"SLURM_STEP_NODELIST": "n[1-2,10"}, "SLURM_STEP_NODELIST='n[1-2,10' is not a host list", "n[1-2,10"),
         ({"SLURM_DISTRIBUTION": "block"}, "SLURM_GTIDS='0,3,4'", "the ranks 0,1,2 on n1"),
     ],
 )

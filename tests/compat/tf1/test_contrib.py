@@ -423,7 +423,7 @@ def test_mnist_that_is_not_there(tmp_path):
     assert path == str(tmp_path / "data/a.gz") and (tmp_path / "data/a.gz").read_bytes() == b"content"
     with pytest.raises(CompatError) as error:
         datasets.maybe_download("b.gz", str(tmp_path / "data"), (tmp_path / "there/b.gz").as_uri())
-    assert error.value.code == "file/not-found" and error.value.hint == f"put b.gz into {tmp_path / 'data'}"
+    assert error.value.code == "file/not-found" and error.value.hint == f"copy b.gz to {tmp_path / 'data'}"
     assert [each.name for each in (tmp_path / "data").iterdir()] == ["a.gz"]
 
 
@@ -598,7 +598,7 @@ def test_the_package_that_any_code_imports(monkeypatch):
     package = importlib.import_module(contrib.PACKAGE)
     assert Path(package.__file__).name == "contrib.py"
     assert importlib.import_module(f"{contrib.PACKAGE}.training").HParams is package.training.HParams
-    with pytest.raises(AttributeError, match=r"tf\.contrib\.nothing is not there"):
+    with pytest.raises(AttributeError, match=r"tf\.contrib\.nothing is not available"):
         package.nothing.f()
 
 

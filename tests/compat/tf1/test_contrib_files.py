@@ -141,7 +141,7 @@ def test_a_file_runs_on_today_s_tensorflow(run_warm, tmp_path):
     done = run_warm([*_EXEC, tmp_path / "prog.py"], cwd=tmp_path, env={files.VARIABLE: str(tmp_path / "contrib")})
     assert done.stdout.splitlines() == [
         "(4,) True",
-        "CompatError tensorflow.contrib.recurrent.ops.gen_recurrent_ops.recurrent is needed here, and is not there",
-        "CompatError _no.so.run is needed here, and is not there",
+        "CompatError tensorflow.contrib.recurrent.ops.gen_recurrent_ops.recurrent is required here, and does not exist",
+        "CompatError _no.so.run is required here, and does not exist",
         "False",
     ], done.stderr[-3000:]

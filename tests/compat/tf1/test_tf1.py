@@ -159,13 +159,13 @@ def test_traceback_has_the_program_s_lines_alone(ran):
     [
         (
             "from tensorflow.contrib.seq2seq import AttentionWrapper",
-            "GoneImportError: tf.contrib.seq2seq.AttentionWrapper is not there [tensorflow/removed-name]",
-            "estimator-pipeline contrib install brings TensorFlow 1.15.5's own files of tf.contrib",
+            "GoneImportError: tf.contrib.seq2seq.AttentionWrapper is not available [tensorflow/removed-name]",
+            "estimator-pipeline contrib install installs TensorFlow 1.15.5's files of tf.contrib",
         ),
         (
             "import tensorflow as tf; tf.contrib.timeseries.ARRegressor",
-            "GoneNameError: tf.contrib.timeseries.ARRegressor is not there [tensorflow/removed-name]",
-            "estimator-pipeline contrib install brings TensorFlow 1.15.5's own files of tf.contrib",
+            "GoneNameError: tf.contrib.timeseries.ARRegressor is not available [tensorflow/removed-name]",
+            "estimator-pipeline contrib install installs TensorFlow 1.15.5's files of tf.contrib",
         ),
         (
             "import tensorflow.contrib.nothing",

@@ -117,7 +117,7 @@ def test_the_counter_is_there_without_an_end(tmp_path):
     """A process that is killed: nothing is closed or flushed, and all steps stand in the file."""
     train(tmp_path, 9, end=False)
     report = ledger.check(tmp_path)
-    assert report.well and "run 1: 2 worker(s), steps 1 to 9, broke off, or goes on" in str(report)
+    assert report.well and "run 1: 2 worker(s), steps 1 to 9, interrupted, or still running" in str(report)
 
 
 def test_broken_off_at_every_byte(tmp_path):
@@ -141,12 +141,12 @@ def test_broken_off_at_every_byte(tmp_path):
         report = ledger.check(torn.parent)
         assert report.well == (length == len(data)), length
         if whole != length:
-            assert f"breaks off: its last {length - whole} bytes" in str(report)
+            assert f"is truncated: its last {length - whole} bytes" in str(report)
         # header, segment, generation, then a block for each step.
         left = [start for start in starts if start < whole]
         lost = range(max(len(left) - 3, 0) + 1, 7)
         if len(left) >= 2 and lost:
-            assert f"at the steps {lost[0]}{f' to {lost[-1]}' if len(lost) > 1 else ''} of run 1" in str(report)
+            assert f"of the steps {lost[0]}{f' to {lost[-1]}' if len(lost) > 1 else ''} of run 1" in str(report)
 
 
 def test_a_byte_changed_anywhere_is_seen(tmp_path):
@@ -171,12 +171,12 @@ def test_a_full_disk_ends_the_ledger_and_not_the_training(tmp_path, warnings):
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, before)
     assert len(warnings) == 1 and re.match(
-        r"The ledger .*worker-0\.1\.ledger ends here, and the training goes on", warnings[0]
+        r"The ledger .*worker-0\.1\.ledger ends here; the training continues", warnings[0]
     )
     found = ledger.read(tmp_path)
     assert found.attempts[0].torn == 0 and found.last_step == 40 and found.ids(1)
     (finding,) = ledger.check(found).findings
-    assert finding.kind == "missing" and finding.text.endswith("to 40 of run 1 is not there: its blocks were lost")
+    assert finding.kind == "missing" and finding.text.endswith("to 40 of run 1 are missing: its blocks were lost")
 
 
 @pytest.mark.parametrize("folder", ["{}/file/ledger", "gs://bucket/ledger"])
@@ -265,7 +265,7 @@ def test_steps_done_again_count_once(tmp_path):
     assert [dataclasses.astuple(share) for share in report.shares] == [
         (f"worker:{w}", 3, 40, 40 * BATCH // 2, 18) for w in range(2)
     ]
-    assert "run 2: 2 worker(s), steps 21 to 27, broke off, or goes on; none counts" in str(report)
+    assert "run 2: 2 worker(s), steps 21 to 27, interrupted, or still running; none counts" in str(report)
 
 
 @pytest.mark.parametrize("policy", ["data", "file"])
@@ -276,7 +276,7 @@ def test_another_number_of_workers_after_a_restart(tmp_path, policy):
     report = ledger.check(tmp_path)
     assert report.well, str(report)
     assert {share.task: share.steps for share in report.shares} == {"worker:0": 80, "worker:1": 60, "worker:2": 25}
-    assert ("shares the data in another way" in str(report)) == (policy == "file")
+    assert ("shards the data differently" in str(report)) == (policy == "file")
 
 
 def test_one_worker_is_a_step_behind_when_the_job_is_killed(tmp_path):
@@ -311,7 +311,7 @@ def test_killed_between_a_checkpoint_and_the_count(tmp_path):
     assert report.well and [share.steps for share in report.shares] == [30, 30], str(report)
     # Two steps more is another matter: a run without a ledger lies between.
     train(tmp_path, 50, start=32)
-    assert "no ledger was kept of the steps 31 to 32" in str(ledger.check(tmp_path))
+    assert "there is no ledger of the steps 31 to 32" in str(ledger.check(tmp_path))
 
 
 def test_clocks_of_two_machines(tmp_path, monkeypatch):
@@ -348,9 +348,7 @@ def test_a_record_twice_and_one_never(tmp_path):
     report = ledger.check(tmp_path)
     assert kinds(report) == ["moved", "twice", "never"], str(report)
     text = str(report)
-    assert (
-        f"worker:1 did not read what is its own at the steps 3: step 3: records none instead of {spoil.record}" in text
-    )
+    assert f"worker:1 did not read its records at the steps 3: step 3: records none instead of {spoil.record}" in text
     assert f"epoch 1: 1 record(s) were read more than once: {spoil.twice} (step 3 worker:1, step 3 worker:1)" in text
     assert f"epoch 1: 1 record(s) were never read: {spoil.record}" in text
 
@@ -364,7 +362,7 @@ def test_a_wrong_worker(tmp_path):
     train(tmp_path, 12, spoil=spoil)
     report = ledger.check(tmp_path)
     assert kinds(report) == ["moved", "moved"]
-    assert "worker:0 did not read what is its own at the steps 3: step 3: it read what is pipeline 1's" in str(report)
+    assert "worker:0 did not read its records at the steps 3: step 3: it read the records of pipeline 1" in str(report)
 
 
 def test_two_workers_read_the_same(tmp_path):
@@ -372,7 +370,7 @@ def test_two_workers_read_the_same(tmp_path):
     train(tmp_path, 12, spoil=lambda worker, step, ids: facts(2, 0)[0].ids(step - 1))
     report = ledger.check(tmp_path)
     assert set(kinds(report)) == {"moved", "twice", "never"}
-    assert "worker:1 did not read what is its own at the steps 1 to 12" in str(report)
+    assert "worker:1 did not read its records at the steps 1 to 12" in str(report)
 
 
 def test_a_record_that_the_data_do_not_have(tmp_path):
@@ -381,7 +379,7 @@ def test_a_record_that_the_data_do_not_have(tmp_path):
         return ids
 
     train(tmp_path, 3, spoil=spoil)
-    assert "epoch 1: 1 record(s) that are none of the data's: 77 (step 2 worker:0)" in str(ledger.check(tmp_path))
+    assert "epoch 1: 1 record(s) are not in the data: 77 (step 2 worker:0)" in str(ledger.check(tmp_path))
 
 
 def test_a_worker_without_a_file(tmp_path):
@@ -389,16 +387,14 @@ def test_a_worker_without_a_file(tmp_path):
     os.remove(tmp_path / "worker-1.1.ledger")
     report = ledger.check(tmp_path)
     assert kinds(report) == ["missing"]
-    assert "worker:1: what it read at the steps 1 to 12 of run 1 is not there: it has no file of that run" in str(
-        report
-    )
+    assert "worker:1: the records of the steps 1 to 12 of run 1 are missing: it has no file of that run" in str(report)
 
 
 def test_a_run_without_a_ledger(tmp_path):
     train(tmp_path, 12)
     train(tmp_path, 30, start=20)
     report = ledger.check(tmp_path)
-    assert "no ledger was kept of the steps 13 to 20" in str(report) and "missing" in kinds(report)
+    assert "there is no ledger of the steps 13 to 20" in str(report) and "missing" in kinds(report)
 
 
 def test_data_that_begin_anew_after_a_restart(tmp_path):
@@ -413,22 +409,22 @@ def test_data_that_begin_anew_after_a_restart(tmp_path):
     writer.end()
     report = ledger.check(tmp_path)
     assert {"start", "moved", "twice"} <= set(kinds(report))
-    assert "worker:0: run 2 begins after step 20, and its data with those of step 1" in str(report)
+    assert "worker:0: run 2 starts after step 20, but its data starts at step 1" in str(report)
 
 
 def test_another_seed_or_batch_after_a_restart(tmp_path):
     train(tmp_path / "seed", 20)
     train(tmp_path / "seed", 40, start=20, seed=4)
     report = ledger.check(tmp_path / "seed", facts=facts(2, 0)[1])
-    assert {"data"} <= set(kinds(report)) and "run 2 reads other data than the one before: seed 3, then 4" in str(
+    assert {"data"} <= set(kinds(report)) and "run 2 reads different data than the last one: seed 3, then 4" in str(
         report
     )
-    assert "the ledger was written with seed 4, and the job says 3" in str(report)
+    assert "the ledger was written with seed 4, but the job has 3" in str(report)
     train(tmp_path / "batch", 20)
     train(tmp_path / "batch", 40, start=20, batch=24)
     report = ledger.check(tmp_path / "batch")
     assert {"data", "jump"} <= set(kinds(report))
-    assert "step 21 goes on at position 480 of the stream, and the step before ended at 240" in str(report)
+    assert "step 21 continues at position 480 of the stream, but the step before ended at 240" in str(report)
 
 
 def test_asynchronous_workers_promise_no_epochs(tmp_path):
@@ -437,7 +433,7 @@ def test_asynchronous_workers_promise_no_epochs(tmp_path):
     report = ledger.check(tmp_path)
     assert report.well, str(report)
     assert [share.steps for share in report.shares] == [30, 7]
-    assert "nothing is promised of an epoch: 444 reads of 50 records, each read" in str(report)
+    assert "epochs are not guaranteed: 444 reads of 50 records, each read" in str(report)
     # From the checkpoint of global step 36 on each goes on at half of it.
     train(tmp_path, 25, only=[0], asynchronous=True, start=36)
     train(tmp_path, 22, only=[1], asynchronous=True, start=36)
@@ -507,7 +503,7 @@ SEQUENCE = np.arange(40)
         ([np.tile(SEQUENCE, 2)], ""),
         ([np.concatenate([SEQUENCE, SEQUENCE[:8]])], ""),
         ([SEQUENCE[::2].repeat(1), SEQUENCE[1::2]], ""),
-        ([np.tile(SEQUENCE[:12], 2), SEQUENCE[12:36]], "shards of their own; 4 records not yet"),
+        ([np.tile(SEQUENCE[:12], 2), SEQUENCE[12:36]], "separate shards; 4 records not yet"),
         ([np.tile(SEQUENCE, 1), SEQUENCE[::-1]], "each record"),
     ],
     ids=["two epochs", "one and a bit", "shards", "uneven shards", "all read all"],
@@ -534,9 +530,9 @@ def test_fingerprints_that_are_not(tmp_path, reads, kind, says):
 
 def test_fingerprints_without_counts_and_of_other_data(tmp_path):
     found = legacy(tmp_path, [SEQUENCE])
-    assert "was not counted, so nothing is known to be missing" in str(ledger.check(found))
+    assert "not counted, so missing records cannot be detected" in str(ledger.check(found))
     report = ledger.check(found, counts={int(value): 1 for value in CONTENT[:30]})
-    assert kinds(report) == ["unknown"] and "10 of 40 different records are not in the data" in str(report)
+    assert kinds(report) == ["unknown"] and "10 of 40 different records are not in the counted data" in str(report)
 
 
 def test_records_of_equal_content_are_counted_as_often_as_they_stand_there(tmp_path):

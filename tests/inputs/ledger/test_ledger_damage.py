@@ -32,7 +32,7 @@ def test_a_full_disk_at_the_start_is_one_warning_and_no_file(tmp_path, monkeypat
             full.setattr(os, call, _no_space)
         train(tmp_path, 12, workers=1)
     (warning,) = warnings
-    assert warning.startswith(f"No ledger is kept of worker:0 in {tmp_path}, and the training goes on: ")
+    assert warning.startswith(f"No ledger of worker:0 is written in {tmp_path}; the training continues: ")
     assert list(tmp_path.iterdir()) == []
     # There is room again: the next run keeps its own, and nothing is left of this one.
     train(tmp_path, 20, workers=1)
@@ -49,7 +49,7 @@ def test_a_run_that_had_no_room_for_its_ledger_is_told(tmp_path, monkeypatch, wa
     assert len(warnings) == 2
     train(tmp_path, 40, start=30)
     report = ledger.check(tmp_path)
-    assert "no ledger was kept of the steps 21 to 30" in str(report) and "missing" in kinds(report)
+    assert "there is no ledger of the steps 21 to 30" in str(report) and "missing" in kinds(report)
 
 
 def test_a_full_disk_on_which_no_folder_can_be_made(tmp_path, monkeypatch, warnings):
@@ -76,7 +76,7 @@ def test_another_error_before_the_training_is_bad_input_and_later_it_is_a_warnin
     writer.begin(0)
     writer.step()
     writer.end()
-    assert len(warnings) == 1 and warnings[0].endswith("the training goes on: Read-only file system")
+    assert len(warnings) == 1 and warnings[0].endswith("the training continues: Read-only file system")
 
 
 # A kill as the file is made -------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_file_in_which_nothing_was_counted_is_a_note(tmp_path, length):
     train(tmp_path, 20, workers=1, start=12)
     report = ledger.check(tmp_path)
     assert report.well, str(report)
-    assert report.notes == ["worker-0.2.ledger holds nothing: its process ended before a step was counted in it"]
+    assert report.notes == ["worker-0.2.ledger is empty: its process ended before it counted a step"]
     assert [path.name for path in ledger.read(tmp_path).unbegun] == ["worker-0.2.ledger"]
 
 

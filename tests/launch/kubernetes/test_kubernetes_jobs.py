@@ -228,7 +228,7 @@ def test_a_second_submit_of_a_job_that_runs_changes_nothing(cluster, kind):
     before = cluster.state
     done = cluster(*SUBMIT, WORKERS, "--kind", kind)
     assert done.returncode == 0 and cluster.state == before
-    assert done.stdout.startswith(f"{kind}/digits-cnn runs already, just as it was to be submitted\n")
+    assert done.stdout.startswith(f"{kind}/digits-cnn already runs with the same manifests\n")
 
 
 @pytest.mark.parametrize("kind", ["job", "jobset", "tfjob"])
@@ -666,8 +666,8 @@ def test_a_job_that_is_not_there(cluster, command):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["job/digits", "--set", "train.max_steps=1"], "changes a job file, and job/digits is none"),
-        (["17", "-n", "ns"], "--namespace ns is for jobs in Kubernetes, and 17 is none"),
+        (["job/digits", "--set", "train.max_steps=1"], "requires a job file, and job/digits is not one"),
+        (["17", "-n", "ns"], "--namespace ns is for jobs in Kubernetes, and 17 is not one"),
         ([WORKERS, "--set", "kubernetes.image=null", "-n", "ns"], "no image in a section kubernetes"),
     ],
 )
@@ -715,7 +715,7 @@ def test_logs_by_task(running):
     done = running("logs", "job/digits-cnn", "--task", "ps:0")
     assert done.returncode == 2 and "its tasks: worker:0, worker:1, evaluator:0" in done.stderr
     done = running("logs", "job/digits-cnn", "--element", "1")
-    assert done.returncode == 2 and "the job is no array" in done.stderr
+    assert done.returncode == 2 and "the job is not an array" in done.stderr
 
 
 def test_what_a_pod_says_does_nothing_to_the_terminal(running):
@@ -735,7 +735,7 @@ def test_the_log_of_the_task_that_failed_first(running):
     running.state["objects"] = [one for one in running.state["objects"] if one["kind"] != "Pod"]
     running.save()
     done = running("logs", "job/digits-cnn", "--failed")
-    assert done.returncode == 2 and "has no pods, and so no logs" in done.stderr
+    assert done.returncode == 2 and "has no pods and therefore no logs" in done.stderr
     running.pod("digits-cnn-0", RUNNING)
     assert "no task has failed" in running("logs", "job/digits-cnn", "--failed").stderr
     running.pod("digits-cnn-1", RUNNING, last=ended(1, "11:10:00"), restarts=1)

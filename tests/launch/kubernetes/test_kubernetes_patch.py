@@ -184,17 +184,21 @@ def test_a_volume_of_another_kind_takes_the_place_of_one():
             "pod_patch.spec.containers.0.volumeMounts.0",
             "a mapping with mountPath",
         ),
-        ({"spec": {"affinity": {"$patch": "delete"}}}, "pod_patch.spec.affinity.$patch", "no directives"),
+        (
+            {"spec": {"affinity": {"$patch": "delete"}}},
+            "pod_patch.spec.affinity.$patch",
+            "directives are not supported",
+        ),
         ({"spec": {"volumes": [{"name": "job", "emptyDir": {}}]}}, "pod_patch.spec.volumes.0", "holds the job file"),
         (
             {"metadata": {"labels": {"app.kubernetes.io/instance": "x"}}},
             "pod_patch.metadata.labels.app.kubernetes.io/instance",
-            "the job's pods are found",
+            "identifies the job's pods",
         ),
         (
             {"spec": {"containers": [{"name": "tensorflow", "env": [{"name": "TF_CONFIG", "value": "x"}]}]}},
             "pod_patch.spec.containers.0.env.0",
-            "set by the manifest itself",
+            "the manifest sets this variable",
         ),
     ],
 )
@@ -207,7 +211,7 @@ def test_mistakes_in_a_patch_are_told_by_their_path(patch, path, says, where):
 
 def test_a_patch_of_another_kind_of_value_is_told_by_its_path():
     patch = {"spec": {"containers": [{"name": "tensorflow", "securityContext": []}]}}
-    with pytest.raises(ConfigError, match=r"\.pod_patch\.spec\.containers\.tensorflow\.securityContext is no"):
+    with pytest.raises(ConfigError, match=r"\.pod_patch\.spec\.containers\.tensorflow\.securityContext must be a"):
         rendered("workers", f"kubernetes.pod_patch={json.dumps(patch)}")
 
 
@@ -244,5 +248,5 @@ def test_a_tfjob_has_a_scheduling_policy():
         "scheduleTimeoutSeconds": 600,
     }
     validate(made.objects[-1], "1.37")
-    with pytest.raises(ConfigError, match=r"(?s)scheduling_policy: only a TFJob has one.*kind job"):
+    with pytest.raises(ConfigError, match=r"(?s)scheduling_policy: only a TFJob has a scheduling policy.*kind job"):
         job_of("workers", "kubernetes.scheduling_policy={queue: night}")

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 from tests.support.real_slurm import RealSlurm, why_absent
+from tests.support.tutorials import FOLDER, Tutorial
 
 tf = tensorflow_with_three_cpus()
 
@@ -388,6 +389,16 @@ def test_what_slurm_refuses_is_told_in_one_message(client):
     assert "[scheduler/refused]\n  found: sbatch: error: " in done.stderr
     assert "invalid partition specified: none" in done.stderr
     assert not list((client.folder / "refused" / "slurm").iterdir())
+
+
+def test_the_tutorial(client, tmp_path):
+    tutorial = Tutorial(FOLDER / "slurm-cluster.md")
+    tutorial.write_files(tmp_path)
+    commands = [command for command in tutorial.commands if command.on_slurm]
+    assert len(commands) == 5
+    environ = {name: client.environ[name] for name in ("SLURM_CONF", "OMP_NUM_THREADS", "PYTHONPATH")}
+    for command in commands:
+        tutorial.run(command, tmp_path, Path(sys.executable).parent, environ)
 
 
 def test_nothing_of_a_job_is_left(client):

@@ -202,18 +202,18 @@ def test_the_job_file_of_the_tasks_hears_the_signals_of_the_script():
 @pytest.mark.parametrize(
     ("slurm", "says"),
     [
-        ({"time": "4h"}, "slurm.time: this is no time limit of Slurm."),
-        ({"mem": "64 GB"}, "slurm.mem: this is no amount of memory."),
-        ({"mem": "1G", "mem_per_cpu": "1G"}, "memory is given for a node and for a CPU."),
-        ({"sbatch": ["--comment=a\n#SBATCH --uid=0"]}, "slurm.sbatch.0: this is no option in its long form."),
+        ({"time": "4h"}, "slurm.time: this is not a time limit of Slurm."),
+        ({"mem": "64 GB"}, "slurm.mem: this is not an amount of memory."),
+        ({"mem": "1G", "mem_per_cpu": "1G"}, "memory is set both per node and per CPU."),
+        ({"sbatch": ["--comment=a\n#SBATCH --uid=0"]}, "slurm.sbatch.0: this is not a long option."),
         ({"env": {"A": [1]}}, "slurm.env.A: [1] is not text."),
-        ({"sbatch": ["-p gpu"]}, "slurm.sbatch.0: this is no option in its long form."),
+        ({"sbatch": ["-p gpu"]}, "slurm.sbatch.0: this is not a long option."),
         ({"sbatch": ["--output=x"]}, "hint: set slurm.dir."),
-        ({"srun": ["--ntasks 3"]}, "slurm.srun.0: the script has --ntasks already."),
-        ({"env": {"a-b": "1"}}, "this is no name of a variable."),
+        ({"srun": ["--ntasks 3"]}, "slurm.srun.0: the script already sets --ntasks."),
+        ({"env": {"a-b": "1"}}, "this is not the name of a variable."),
         ({"signal_seconds": 5}, "slurm.signal_seconds"),
         ({"roles": {"ps": {"mem": "1G"}}}, "found: the roles worker, evaluator"),
-        ({"nodes": 2, "roles": {"evaluator": {}}}, "slurm.nodes: the evaluator is a component of its own"),
+        ({"nodes": 2, "roles": {"evaluator": {}}}, "slurm.nodes: the evaluator is a separate component"),
         ({"roles": {"boss": {}}}, "slurm.roles"),
         ({"roles": {"worker": {"time": 3}}}, "'time'"),
         ({"partion": "gpu"}, "did you mean 'partition'?"),
@@ -299,10 +299,10 @@ def test_elements_of_an_array_that_cannot_work_are_named(tmp_path):
     [
         (["submit", "slurm", "JOB", "--at-once", "2"], "--at-once requires an array"),
         (["submit", "slurm", "JOB", "--set", "run.model_dir=gs://b/m"], "need a folder that all nodes share"),
-        (["submit", "slurm", "JOB", "--array", "TMP/one.yaml"], "would train in one model directory"),
+        (["submit", "slurm", "JOB", "--array", "TMP/one.yaml"], "would train in the same model directory"),
         (["submit", "slurm", "JOB", "--array", "TMP/two.yaml"], "element 1 of the sweep"),
         (["status", "JOB", "--set", "run.model_dir=TMP/none"], "nothing has been submitted to Slurm here"),
-        (["status", "TMP", "--set", "a=1"], "changes a job file"),
+        (["status", "TMP", "--set", "a=1"], "requires a job file"),
         (["logs", "17"], "there is no scontrol on this machine"),
         (["cancel", "TMP"], "nothing has been submitted to Slurm here"),
     ],
@@ -508,7 +508,7 @@ def test_without_a_job_all_of_them_are_listed(tmp_path):
     done = call("status", "--folder", jobs / "none", env={"PATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (0, "no jobs\n")
     done = call("status", "--set", "a=1", env={"PATH": str(tmp_path)})
-    assert done.returncode == 2 and "none is named" in done.stderr
+    assert done.returncode == 2 and "requires a job file" in done.stderr
 
 
 def test_a_watch_ends_with_the_job(tmp_path):

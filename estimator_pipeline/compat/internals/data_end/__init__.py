@@ -1,4 +1,4 @@
-"""How synchronous workers end together when the data of one of them end first.
+"""The common end of synchronous workers when the data of one of them ends, and even batches.
 
-Batches and the last common step; the patches that use them are in `compat/patches`.
+The patches that use them are in `compat/patches`.
 """

@@ -1,14 +1,13 @@
-"""Where the data of one worker end first: all workers of a synchronous training stop after the last step for which each
-has a batch.
+"""Common end of synchronous training: all workers stop after the last step for which each has a batch.
 
-A step of MultiWorkerMirroredStrategy is one of all workers: whoever has no batch for it leaves the others waiting for
-his gradients, for ever. Before the first step the workers tell each other how many batches each has, as `cardinality()`
-knows it: where all know it, or have data without an end, so is the last step, and training costs nothing more.
+All workers take part in a step of MultiWorkerMirroredStrategy: if one has no batch, the others wait for its gradients
+forever. Before the first step the workers exchange their numbers of batches, from `cardinality()`. If all are known or
+infinite, so is the last step, and training has no overhead.
 
-Where one does not know (files of records, a filter), with each batch goes whether another round follows it (the dataset
-is read one round ahead), and with each step the workers sum up who has one: a collective of one number a worker, which
-nobody waits for before the step's end. Where one has none the step is the last one, on all of them, and the checkpoint
-is written together as ever. That is asked before the first step in any case: a shard may be empty.
+If one is unknown (record files, a filter), each batch has a flag whether the next step has data (the dataset is read
+one step ahead), and in each step the workers sum these flags: a collective of one number per worker, which delays only
+the end of the step. If a worker has no data, the step is the last one on all workers, which write the checkpoint
+together as usual. The flags are also summed before the first step, since a shard may be empty.
 """
 
 from __future__ import annotations
@@ -19,20 +18,21 @@ from typing import Any
 
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["CommonEnd", "Following", "told_end", "with_following"]
+__all__ = ["CommonEnd", "Following", "end_warning", "with_following"]
 
 
 def with_following(dataset: Any, replicas: int) -> Any:
-    """The same elements, each as (element, whether there is one `replicas` after it), behind as many empty ones.
+    """Add to each element the flag whether there is an element `replicas` later.
 
-    The empty ones say whether there are first ones. Reads as far ahead.
+    The result starts with `replicas` empty elements, whose flags are those of the first elements. It reads `replicas`
+    elements ahead.
 
     Args:
-        dataset: a `tf.data.Dataset`.
-        replicas: of this worker, which take an element each for a step.
+        dataset: A `tf.data.Dataset`.
+        replicas: The number of replicas of this worker, each of which takes an element per step.
 
     Returns:
-        The dataset, or None where its elements are of a kind that cannot be carried so (datasets in a dataset).
+        The dataset of (element, flag), or None if its elements cannot be carried in this way (nested datasets).
     """
     import tensorflow as tf
 
@@ -41,7 +41,7 @@ def with_following(dataset: Any, replicas: int) -> Any:
     if not all(_can_be_empty(leaf) for leaf in tf.nest.flatten(spec)):
         return None
 
-    # Bare tensors: `scan` does not take optionals in what it holds.
+    # Plain tensors: the state of `scan` cannot have optionals.
     def bare(element: Any) -> Any:
         return tf.nest.flatten(tf.experimental.Optional.from_value(element), expand_composites=True)[0]
 
@@ -49,7 +49,7 @@ def with_following(dataset: Any, replicas: int) -> Any:
         return tf.nest.pack_sequence_as(tf.OptionalSpec(spec), [tensor], expand_composites=True)
 
     def some(*element: Any) -> Any:
-        # `map` hands over a tuple in parts.
+        # `map` unpacks tuples.
         return bare(element if type(spec) is tuple else element[0])
 
     def held_back(held: tuple[Any, ...], coming: Any) -> Any:
@@ -72,7 +72,7 @@ def _can_be_empty(spec: Any) -> bool:
 
 
 def _empty(spec: Any) -> Any:
-    """A value of a spec whose sizes are 0 where it does not tell them."""
+    """Return an empty value of a spec, with size 0 for unknown dimensions."""
     import tensorflow as tf
 
     if spec.value_type is type(None):
@@ -92,19 +92,19 @@ def _empty(spec: Any) -> Any:
 
 
 class Following:
-    """Which workers have a batch for another step, as tensors of the graph.
+    """The workers that have a batch for the next step, as tensors of the graph.
 
     Args:
-        strategy: the training strategy, in whose scope this is made.
-        follows: of each local replica whether it has one; bool [].
-        batches: how many this worker has, as `Dataset.cardinality` has it; int64 [].
-        worker: the number of this worker.
-        workers: how many there are.
+        strategy: The training strategy; this must be created in its scope.
+        follows: Whether each local replica has a next batch; bool [].
+        batches: This worker's number of batches, as `Dataset.cardinality` returns it; int64 [].
+        worker: The index of this worker.
+        workers: The number of workers.
 
     Attributes:
-        counts: of each worker how many of its replicas have one, float32 [workers]; a collective.
-        replicas: of a worker.
-        batches: of each worker how many batches each of its replicas has, as `cardinality` has it, int64 [workers]; a
+        counts: The number of replicas with a next batch for each worker, float32 [workers]; a collective.
+        replicas: The number of replicas of a worker.
+        batches: The number of batches per replica for each worker, as `cardinality` returns it, int64 [workers]; a
             collective.
     """
 
@@ -112,7 +112,7 @@ class Following:
         import tensorflow as tf
 
         replicas = len(strategy.extended.worker_devices)
-        # Sums of numbers of which all workers but one have 0; UNKNOWN_CARDINALITY is the least there is.
+        # Sums in which all workers but one have 0; UNKNOWN_CARDINALITY is the smallest value.
         least = tf.data.UNKNOWN_CARDINALITY
 
         def of_replica(has_one: Any) -> Any:
@@ -121,8 +121,8 @@ class Following:
             return one_of(dtype=tf.float32) * tf.cast(has_one, tf.float32), one_of(dtype=tf.int64) * share
 
         self.replicas = replicas
-        # In a scope: these operations come before the model, and a layer of the name of one of them, such as "concat",
-        # would have variables of other names than in an evaluation.
+        # In a name scope: these operations precede the model, and a layer with the same name as one of them, such as
+        # "concat", would have different variable names than in an evaluation.
         with tf.compat.v1.name_scope("estimator_pipeline_common_end"):
             counts, shares = strategy.extended.call_for_each_replica(of_replica, args=(follows,))
             self.counts = strategy.reduce(tf.distribute.ReduceOp.SUM, counts, axis=None)
@@ -130,14 +130,14 @@ class Following:
 
 
 class CommonEnd:
-    """One training of one worker.
+    """The common end of one training, on one worker.
 
     Args:
-        strategy: the training strategy.
-        tasks: the names of all training tasks, in the order of their pipelines.
-        on_end: called when training stops because data ended.
-        last: whether training stops at a global step whatever the data.
-        starts_within: whether training may begin behind the first batch, so that how many there are tells no end.
+        strategy: The training strategy.
+        tasks: The names of all training tasks, in the order of their pipelines.
+        on_end: Called when training stops because data ended.
+        last: Returns whether training stops at a global step in any case.
+        starts_within: Whether training may start after the first batch, so that the number of batches is unreliable.
     """
 
     def __init__(
@@ -153,30 +153,30 @@ class CommonEnd:
         self.starts_within = starts_within
         self._worker: int | None = None
         self._batches: Any = None
-        # Of the graph that is being built, once it has its input.
+        # Set when the graph that is being built has its input.
         self.following: Any = None
 
-    def watched(self, found: Any, context: Any) -> Any:
-        """What an input function gives, so that it tells its end.
+    def watched(self, data: Any, context: Any) -> Any:
+        """Add the flags to the dataset of an input function.
 
         Args:
-            found: a dataset; anything else stays as it is.
-            context: its `tf.distribute.InputContext`.
+            data: A dataset; other values are returned unchanged.
+            context: Its `tf.distribute.InputContext`.
         """
         import tensorflow as tf
 
-        if not isinstance(found, tf.data.Dataset):
-            return found
-        made = with_following(found, len(self._strategy.extended.worker_devices))
-        if made is None:
-            logger.info("Elements of this dataset cannot be read ahead: %s", found.element_spec)
-            return found
+        if not isinstance(data, tf.data.Dataset):
+            return data
+        dataset = with_following(data, len(self._strategy.extended.worker_devices))
+        if dataset is None:
+            logger.info("Elements of this dataset cannot be read ahead: %s", data.element_spec)
+            return data
         self._worker = context.input_pipeline_id
-        self._batches = found.cardinality()
-        return made
+        self._batches = data.cardinality()
+        return dataset
 
     def next_of(self, iterator: Any) -> Any:
-        """The iterator's next element, as the model gets it. To be called once, in the strategy's scope."""
+        """Return the iterator's next element for the model; call it once, in the strategy's scope."""
         element = iterator.get_next()
         if self._worker is None:
             return element
@@ -187,7 +187,7 @@ class CommonEnd:
         return element
 
     def hook(self) -> Any:
-        """A session hook that stops training; to come after the one that initializes the iterator."""
+        """Return a session hook that stops training; it must follow the hook that initializes the iterator."""
         import tensorflow
 
         v1: Any = tensorflow.compat.v1
@@ -196,9 +196,9 @@ class CommonEnd:
 
         class CommonEndHook(base):
             def __init__(self) -> None:
-                # Whether the data of a worker may end; how many steps all have batches for, where that is known.
+                # Whether the data of a worker may end, and the number of steps with batches for all, if known.
                 self.watching, self._most = False, None
-                self._made = 0
+                self._done = 0
 
             @property
             def following(self) -> Following | None:
@@ -211,7 +211,7 @@ class CommonEnd:
                 if end.following is None:
                     return
                 counts, batches = session.run([end.following.counts, end.following.batches])
-                self._batches, self._made = list(batches), 0
+                self._batches, self._done = list(batches), 0
                 known = [count for count in batches if count >= 0]
                 self.watching = bool(known) or tensorflow.data.UNKNOWN_CARDINALITY in batches
                 if tensorflow.data.UNKNOWN_CARDINALITY not in batches and not end.starts_within:
@@ -224,49 +224,49 @@ class CommonEnd:
                 return v1.train.SessionRunArgs(end.following.counts) if asks else None
 
             def after_run(self, run_context, run_values):
-                self._made += 1
+                self._done += 1
                 if not self.watching:
                     return
                 if self._most is None:
                     lacking = [count < end.following.replicas for count in run_values.results]
                 else:
-                    lacking = [0 <= count <= self._made for count in self._batches]
+                    lacking = [0 <= count <= self._done for count in self._batches]
                 if self.ends(run_context.session, lacking):
                     run_context.request_stop()
 
             def steps_passed(self, count):
-                """It looks at the steps of a longer call when that has ended."""
+                """Do nothing: the steps of a multi-step call are checked when it has ended."""
 
             def ends(self, session: Any, lacking: Sequence[bool]) -> bool:
-                """Whether no step can follow; tells why.
+                """Whether no further step is possible; logs the reason.
 
                 Args:
-                    session: to read the global step.
-                    lacking: of each worker whether it has no batch.
+                    session: Reads the global step.
+                    lacking: Whether each worker has no batch.
                 """
                 if not any(lacking):
                     return False
                 step = int(session.run(self._global_step))
                 if end._worker == 0 and not all(lacking) and not end._last(step):
-                    logger.warning("%s", told_end(end._tasks, lacking, step))
+                    logger.warning("%s", end_warning(end._tasks, lacking, step))
                 end._on_end()
                 return True
 
         return CommonEndHook()
 
 
-def told_end(tasks: Sequence[str], lacking: Sequence[bool], step: int) -> str:
-    """The warning that training stops because the data of some workers ended.
+def end_warning(tasks: Sequence[str], lacking: Sequence[bool], step: int) -> str:
+    """Format the warning that training stops because the data of some workers ended.
 
     Args:
-        tasks: names of all.
-        lacking: which have no data for another step.
-        step: the global step.
+        tasks: Names of all tasks.
+        lacking: Whether each has no data for the next step.
+        step: The global step.
     """
     ended = [task for task, lacks in zip(tasks, lacking, strict=True) if lacks]
     others = [task for task, lacks in zip(tasks, lacking, strict=True) if not lacks]
     where = f"ended after step {step}" if step else "have no batch for the first step"
     return (
         f"the training data of {', '.join(ended)} {where}, and {', '.join(others)} had more: all tasks stop there. "
-        "Give every worker as many batches, or repeat() the data and set max_steps"
+        "Give all workers the same number of batches, or repeat() the data and set max_steps"
     )

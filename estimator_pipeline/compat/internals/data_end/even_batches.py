@@ -1,7 +1,7 @@
-"""Batches for several replicas of one process: as many as can be dealt out, so that no replica is left without one.
+"""Even batches: a dataset whose number of batches is a multiple of the number of replicas in a process.
 
-In a session each step of a mirrored evaluation asks for a batch for each replica. Where the data end in the middle of
-such a round, the step fails as a whole, and whether the replicas that had a batch have counted it by then is a race.
+In a session each step of a mirrored evaluation needs a batch for each replica. If the data ends within a step, the
+whole step fails, and it is a race whether the replicas with a batch have already counted it.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ from typing import Any
 
 __all__ = ["UNEVEN", "are_even", "even_batches", "mark_even"]
 
-# Begins what an evaluation's error says where the rounds cannot be made whole.
-UNEVEN = "The batches of the evaluation cannot be dealt out"
-# Set on a dataset whose rounds have been made whole.
+# The start of the error of an evaluation whose batches cannot be split evenly.
+UNEVEN = "The batches of the evaluation cannot be distributed evenly"
+# Set on a dataset with even batches.
 _EVEN = "_estimator_pipeline_even_batches"
 
 
 def are_even(dataset: Any) -> bool:
-    """Whether a dataset comes from :func:`even_batches` or :func:`mark_even` as it is."""
+    """Whether a dataset is the unchanged result of `even_batches` or `mark_even`."""
     return bool(getattr(dataset, _EVEN, False))
 
 
 def mark_even(dataset: Any) -> Any:
-    """The same dataset, of which it is known that its batches can be dealt out as they are."""
+    """Mark a dataset as having even batches, and return it."""
     setattr(dataset, _EVEN, True)
     return dataset
 
 
 def even_batches(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
-    """The same records in the same order, in batches whose number is a multiple of the replicas'.
+    """Return the same records in the same order, in a number of batches that is a multiple of `replicas`.
 
-    Where they end in the middle of a round, the batches of this round are cut into parts; where they have too few
-    records, those of the round before it as well. All others stay as they are.
+    The batches of an incomplete last round (one batch per replica) are split; if they have too few records, those of
+    the previous round too. All other batches are unchanged.
 
     Args:
-        dataset: a `tf.data.Dataset` of batches: structures of tensors, sparse or ragged ones too, whose first axis
-            counts the records.
-        replicas: 2 or more.
-        strict: whether it is an error that a batch would have to be cut, and cannot, because its size is fixed
-            (`drop_remainder=True`) or because it has fewer records than parts; else it stays whole.
+        dataset: A `tf.data.Dataset` of batches: structures of tensors, also sparse or ragged, whose first axis is the
+            records.
+        replicas: The number of replicas, 2 or more.
+        strict: Whether to raise an error if a batch must be split but cannot be, because its size is static
+            (`drop_remainder=True`) or it has fewer records than parts. Otherwise such a batch is unchanged.
 
     Returns:
-        A dataset of the same structure. Where it is strict, reading what cannot be cut raises InvalidArgumentError.
+        A dataset of the same structure. If strict, reading a batch that cannot be split raises InvalidArgumentError.
     """
     import tensorflow
 
@@ -49,22 +49,22 @@ def even_batches(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
     untouched = tf.autograph.experimental.do_not_convert
 
     def of_window(number: Any, window: Any) -> Any:
-        # A round, and as much of the next one as there is. Nearly all are whole, and go by as they are: what looks at
-        # single batches runs for others alone. (`reduce` and the like would run a pipeline of its own, at a hundred
-        # times the cost of a window.)
+        # A round, and the available part of the next one. Nearly all are complete and pass unchanged; single batches
+        # are inspected only for others. (`reduce` would run a separate pipeline, at a hundred times the cost of a
+        # window.)
         batches = tf.data.Dataset.zip(window) if isinstance(window, tuple | dict) else window
         is_whole = tf.equal(batches.cardinality() % replicas, 0)
         others = batches.take(tf.where(is_whole, tf.constant(0, tf.int64), -1))
         sizes = others.map(untouched(lambda *batch: _most_parts(tf, _single(batch)))).batch(2 * replicas)
-        ends = sizes.flat_map(untouched(lambda found: of_sizes(number, found, others)))
+        ends = sizes.flat_map(untouched(lambda parts: of_sizes(number, parts, others)))
         return batches.take(tf.where(is_whole, tf.constant(replicas, tf.int64), 0)).concatenate(ends)
 
     def of_sizes(number: Any, sizes: Any, batches: Any) -> Any:
         parts = _parts(tf, number, sizes, replicas)
         if strict:
-            told = f"{UNEVEN}: a round has fewer records than replicas, or batches are of one size"
+            message = f"{UNEVEN}: a round has fewer records than replicas, or the batch size is static"
             possible = tf.reduce_all((parts <= 1) | (sizes >= parts))
-            with tf.control_dependencies([tf.debugging.Assert(possible, [told])]):
+            with tf.control_dependencies([tf.debugging.Assert(possible, [message])]):
                 parts = tf.identity(parts)
         else:
             parts = tf.where((parts <= 1) | (sizes >= parts), parts, tf.ones_like(parts))
@@ -74,10 +74,10 @@ def even_batches(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
     def cut(parts: Any, batch: Any) -> Any:
         return tf.data.Dataset.range(parts).map(untouched(lambda part: _part(tf, batch, part, parts)))
 
-    # Where it is known that the rounds come out even, or that there is no end, nothing is looked at. (`take(0)` does
-    # not begin to read: one of the branches reads the data, and never both.)
-    # In a scope: in a graph these operations come before the model, and a layer of the name of one of them, such as
-    # "size", would have variables of other names than in training.
+    # If the number of batches is known to be even or infinite, nothing is inspected. (`take(0)` does not read, so only
+    # one of the branches reads the data.)
+    # In a name scope: in a graph these operations precede the model, and a layer with the same name as one of them,
+    # such as "size", would have different variable names than in training.
     with tf.compat.v1.name_scope("estimator_pipeline_even_batches"):
         count = dataset.cardinality()
         is_even = tf.equal(count, tf.data.INFINITE_CARDINALITY) | ((count >= 0) & tf.equal(count % replicas, 0))
@@ -88,15 +88,15 @@ def even_batches(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
 
 
 def _parts(tf: Any, number: Any, sizes: Any, replicas: int) -> Any:
-    """Into how many parts each batch of a window is cut, which is not whole: int64; 0: it is another window's.
+    """Return the number of parts for each batch of an incomplete window, int64; 0: in a different window.
 
-    A round and a part of one: both now, of which the part is cut, so that as many rounds as can be stay as they are, or
-    else batches of the round too. A part of one: had by the window before this one, if there was any.
+    A window with a complete and a partial round returns both: the partial round is split, and the complete one only if
+    necessary. A window with only a partial round is part of the previous window, if there is one.
 
     Args:
-        number: of the window, from 0.
-        sizes: into how many parts each of its batches can be cut.
-        replicas: of a round.
+        number: The index of the window.
+        sizes: The largest possible number of parts of each batch.
+        replicas: The number of batches of a round.
     """
     place = tf.range(tf.size(sizes, out_type=tf.int64))
     count = tf.size(sizes, out_type=tf.int64)
@@ -115,7 +115,7 @@ def _single(element: tuple[Any, ...]) -> Any:
 
 
 def _part(tf: Any, batch: Any, part: Any, parts: Any) -> Any:
-    """One of the parts, nearly alike, that a batch is cut into."""
+    """Return one of the parts, of nearly equal size, of a batch."""
     leaves, axes = _leaves(tf, batch)
     if not axes:
         return batch
@@ -126,7 +126,7 @@ def _part(tf: Any, batch: Any, part: Any, parts: Any) -> Any:
 
 
 def _most_parts(tf: Any, batch: Any) -> Any:
-    """Into how many parts a batch can be cut, a record each at least: int64; 1 where its size is fixed."""
+    """Return the largest number of parts of a batch, with at least one record each: int64; 1 for a static size."""
     _, axes = _leaves(tf, batch)
     if not axes or _is_fixed(tf, axes):
         return tf.constant(1, tf.int64)
@@ -134,7 +134,7 @@ def _most_parts(tf: Any, batch: Any) -> Any:
 
 
 def _leaves(tf: Any, batch: Any) -> tuple[list[Any], list[Any]]:
-    """All tensors of a batch, and those that have an axis of records."""
+    """Return all tensors of a batch, and those with an axis of records."""
     leaves = tf.nest.flatten(batch)
     return leaves, [leaf for leaf in leaves if leaf.shape.rank != 0]
 

@@ -1,16 +1,15 @@
-"""Where the data of one worker end first, in training with Keras.
+"""Common end of synchronous training with Keras.
 
-All workers stop after the last step for which each has a batch, as an Estimator's do
-(:mod:`estimator_pipeline.compat.internals.data_end.common_end`).
+All workers stop after the last step for which each has a batch, as in an Estimator (`common_end`).
 
-Under MultiWorkerMirroredStrategy the workers sum up in each step how many replicas have a batch, unless their data have
-no end, and TensorFlow gives those without one an empty one until all have ended. Here that sum says of each worker
-whether it has one, and where a worker has none the data end on all.
+Under MultiWorkerMirroredStrategy the workers sum in each step how many replicas have a batch, unless their data is
+infinite. TensorFlow gives replicas without data an empty batch until all data has ended. Here the sum has the count of
+each worker, and if a worker has no batch, the data ends on all workers.
 
-Whether there is such a sum at all each worker finds out from its own dataset: where one has data with an end and
-another has not, the one waits for the other for ever. Here they tell each other (:meth:`StepsTogether.alike`).
+Each worker decides from its own dataset whether there is such a sum: if one has finite and one has infinite data, the
+first waits for the other forever. Here the workers exchange this information (`StepsTogether.alike`).
 
-Private use: `input_lib._calculate_replicas_with_values`, the same from 2.15 to 2.21: nothing public decides there.
+Private use: `input_lib._calculate_replicas_with_values`, unchanged from 2.15 to 2.21; there is no public alternative.
 """
 
 from __future__ import annotations
@@ -28,40 +27,40 @@ _tracing: list[StepsTogether] = []
 
 
 class StepsTogether:
-    """One training of one worker.
+    """The common end of one training, on one worker.
 
     Args:
-        strategy: the training strategy.
-        tasks: names of all training tasks.
-        own: this task's name.
-        timeout: seconds that the others are waited for.
+        strategy: The training strategy.
+        tasks: Names of all training tasks.
+        task: This task's name.
+        timeout: Seconds to wait for the other tasks.
     """
 
-    def __init__(self, strategy: Any, *, tasks: Sequence[str], own: str, timeout: float) -> None:
+    def __init__(self, strategy: Any, *, tasks: Sequence[str], task: str, timeout: float) -> None:
         import tensorflow as tf
 
         _patch()
-        self._strategy, self._tasks, self._own, self._timeout = strategy, list(tasks), own, timeout
+        self._strategy, self._tasks, self._task, self._timeout = strategy, list(tasks), task, timeout
         with tf.device("CPU:0"):
-            # Told when the data end.
+            # Assigned when the data ends.
             self._counts = tf.Variable([-1] * len(self._tasks), dtype=tf.int64, trainable=False)
 
     def alike(self, dataset: Any) -> Any:
-        """The dataset, whose end is looked for if that of any worker may have one."""
+        """Return the dataset, with an unknown cardinality if it is infinite but that of a worker is not."""
         import tensorflow as tf
 
         endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
-        told = coordination.exchange(
-            "data without an end", str(endless), own=self._own, tasks=self._tasks, timeout=self._timeout
+        by_task = coordination.exchange(
+            "data without an end", str(endless), task=self._task, tasks=self._tasks, timeout=self._timeout
         )
-        if not endless or told is None or set(told.values()) == {"True"}:
+        if not endless or by_task is None or set(by_task.values()) == {"True"}:
             return dataset
-        # What is filtered may have an end.
+        # A filtered dataset has an unknown cardinality.
         return dataset.filter(tf.autograph.experimental.do_not_convert(lambda *element: True))
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """In the block, a step that is traced ends where a worker has no batch for it."""
+        """Let a step that is traced in the block end if a worker has no batch for it."""
         _tracing.append(self)
         try:
             yield
@@ -69,20 +68,21 @@ class StepsTogether:
             _tracing.pop()
 
     def lacking(self) -> list[bool] | None:
-        """Of each task whether its data had ended, when training met their end; None: it met none."""
+        """Return whether each task's data had ended when training ended with the data; None if it did not."""
         counts = self._counts.numpy()
         return None if counts[0] < 0 else [count == 0 for count in counts]
 
     def replicas_with_values(self, optionals: list[Any]) -> Any:
-        """How many replicas have a batch; raises OutOfRangeError, on all workers, where a worker has none.
+        """Count the replicas with a batch; raises OutOfRangeError on all workers if a worker has none.
 
         Args:
-            optionals: this worker's, one a replica.
+            optionals: This worker's optionals, one per replica.
         """
         import tensorflow as tf
 
-        own = tf.add_n([tf.cast(one.has_value(), tf.int64) for one in optionals])
-        spread = tf.one_hot(self._tasks.index(self._own), len(self._tasks), on_value=own, off_value=tf.zeros_like(own))
+        local = tf.add_n([tf.cast(optional.has_value(), tf.int64) for optional in optionals])
+        index = self._tasks.index(self._task)
+        spread = tf.one_hot(index, len(self._tasks), on_value=local, off_value=tf.zeros_like(local))
         counts = self._strategy.reduce(tf.distribute.ReduceOp.SUM, spread, axis=None)
         counts = tf.reshape(counts, [len(self._tasks)])
 
@@ -103,7 +103,7 @@ def _patch() -> None:
     def replicas_with_values(strategy, input_workers, optional_list):
         if not _tracing:
             return original(strategy, input_workers, optional_list)
-        (own,) = optional_list
-        return _tracing[-1].replicas_with_values(own)
+        (optionals,) = optional_list
+        return _tracing[-1].replicas_with_values(optionals)
 
     input_lib._calculate_replicas_with_values = replicas_with_values

@@ -1,12 +1,11 @@
-"""When one of several workers has done its own part of a step, told by operations that only a step which asks for them
-runs.
+"""Timestamps of a worker's own work in a synchronous step, by operations that run only when they are fetched.
 
-In synchronous training the steps of all workers take the same time: who is done early waits in the collectives for who
-is not. So each tells when its own gradients stand, just before the first of them goes to the others. What depends on a
-collective itself is left out: nothing here may ever run a collective, which would wait for workers that run none.
+In synchronous training all workers' steps take the same time: a fast worker waits in the collectives for slow ones. So
+each worker records when its gradients are ready, just before the first is sent. Operations that depend on a collective
+are excluded: fetching a timestamp must not run a collective, which would wait for workers that do not run it.
 
-Private use: `Operation._get_control_flow_context`, the same from 2.15 to 2.21: an operation within a conditional or a
-loop cannot be waited for outside of it.
+Private use: `Operation._get_control_flow_context`, unchanged from 2.15 to 2.21: a control dependency on an operation in
+a conditional or loop is not possible from outside.
 """
 
 from __future__ import annotations
@@ -20,42 +19,42 @@ _INPUT = "IteratorGetNext"
 
 
 def marks(graph: Any) -> dict[str, Any]:
-    """Adds two scalars to a training graph, seconds as `time.time()` has them.
+    """Add two timestamps to a training graph, in seconds like `time.time()`.
 
-    On a GPU what is measured is when the operations were handed to it, for nothing here waits for it.
+    On a GPU they are the times at which the operations were launched, since nothing waits for the device.
 
     Args:
-        graph: a `tf.Graph` that is not finalized, with all of a training step.
+        graph: A `tf.Graph` that is not finalized, with the complete training step.
 
     Returns:
-        "input" (float64 []): when the batch was there; "ready" (float64 []): when what this worker gives to the others
-        first was there. Either may be missing; without "ready" there is none.
+        "input" (float64 []): the time at which the batch was available; "ready" (float64 []): the time at which the
+        first tensor for the other workers was available. Either may be missing; without "ready" both are.
     """
     inputs: list[Any] = []
-    given: list[Any] = []
+    sent: list[Any] = []
     fed, after = set(), set()
-    # Operations stand in the order in which they were made, so what they read comes before them.
+    # Operations are in the order of their creation, so their inputs come first.
     for op in graph.get_operations():
         read = [*(tensor.op for tensor in op.inputs), *op.control_inputs]
         if op.type.startswith(_INPUT):
             inputs.append(op)
             fed.add(op)
-        elif any(one in fed for one in read):
+        elif any(source in fed for source in read):
             fed.add(op)
-        if any(one in after for one in read):
+        if any(source in after for source in read):
             after.add(op)
         if op.type.startswith(_WITH_OTHERS):
             source = op.inputs[0].op
             if source in fed and source not in after and source._get_control_flow_context() is None:
-                given.append(source)
+                sent.append(source)
             after.add(op)
-    if not given:
+    if not sent:
         return {}
-    found = {"ready": _mark(graph, given)}
+    timestamps = {"ready": _mark(graph, sent)}
     outside = [op for op in inputs if op._get_control_flow_context() is None]
     if outside:
-        found["input"] = _mark(graph, outside)
-    return found
+        timestamps["input"] = _mark(graph, outside)
+    return timestamps
 
 
 def _mark(graph: Any, ops: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Checkpoints, SavedModels and listeners, as far as their public functions do not reach.
+"""Features of checkpoints, SavedModels and listeners without a public API.
 
-Which checkpoint a run goes on from is decided in `engines/model_dir`.
+`engines/model_dir` selects the checkpoint from which a run resumes.
 """

@@ -1,13 +1,12 @@
 """`tf.data.experimental.CheckpointInputPipelineHook`, which TensorFlow 2.16 removed together with tf.estimator.
 
-A session hook that saves where the iterators of an Estimator's training stand, beside the model's checkpoints and as
-often, and goes on from there when training is started again. Written anew; the files are those of TensorFlow 2.15
-(`input.ckpt-STEP`, or `input_worker_1.ckpt-STEP` of a task, named by `checkpoint_input...`), and either reads the
-other's.
+A session hook that saves the positions of the iterators of an Estimator's training with each checkpoint of the model,
+and restores them when training resumes. Reimplemented with the file format of TensorFlow 2.15 (`input.ckpt-STEP`, or
+`input_worker_1.ckpt-STEP` for a task, named by `checkpoint_input...`); each version reads the other's files.
 
-Private use, on 2.16 to 2.21: the collection of a graph's iterators and their saveable (`iterator_ops`), which are what
-`tf.data.experimental.make_saveable_from_iterator` is made of, for iterators of which only the resource is at hand; of
-`CheckpointSaverHook`, which saves, the parts that its own calls are made of.
+Private use, on 2.16 to 2.21: the collection of a graph's iterators and their saveable (`iterator_ops`), with which
+`tf.data.experimental.make_saveable_from_iterator` is implemented, for iterators of which only the resource is known;
+and private methods of `CheckpointSaverHook`, which saves.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _HOMES = ("tensorflow.python.data.experimental", "tensorflow.python.data.experim
 
 
 def bind() -> bool:
-    """Puts the hook where TensorFlow had it; False where it is there."""
+    """Set the hook where TensorFlow had it; return False if it exists."""
     import tensorflow as tf
 
     public: dict[str, Any] = {
@@ -38,7 +37,7 @@ def bind() -> bool:
         setattr(module, NAME, _hook())
     if missing:
         for name, module in public.items():
-            # Imported by this name it would be another object, made anew of TensorFlow's file.
+            # An import by this name would otherwise create a second module from TensorFlow's file.
             setattr(sys.modules.setdefault(name, module), NAME, _hook())
     return bool(missing)
 
@@ -52,7 +51,7 @@ def _hook() -> Any:
     v1: Any = tf.compat.v1
 
     class Saver(v1.train.Saver):
-        """One that notes its checkpoints in a file of its own, not in that of the model's."""
+        """A saver with a separate state file, not that of the model."""
 
         def __init__(self, saveables: list[Any], latest_filename: str) -> None:
             super().__init__(saveables, sharded=True)
@@ -66,12 +65,12 @@ def _hook() -> Any:
         """Saves the state of a training's iterators at each checkpoint, and restores the last one.
 
         Args:
-            estimator: the `tf.estimator.Estimator` that trains.
-            external_state_policy: what to do about a data set whose elements depend on more than the iterators' state,
-                such as random numbers of an operation: "fail" (None), "warn" or "ignore".
+            estimator: The `tf.estimator.Estimator` that trains.
+            external_state_policy: How to handle a dataset whose elements depend on state outside of the iterators,
+                such as a stateful random operation: "fail" (None), "warn" or "ignore".
 
         Raises:
-            ValueError: another policy.
+            ValueError: There is no such policy.
         """
 
         def __init__(self, estimator: Any, external_state_policy: str | None = None) -> None:
@@ -81,7 +80,7 @@ def _hook() -> Any:
             if config.num_worker_replicas > 1:
                 name += f"_{config.task_type}_{config.task_id}"
             self._latest_filename = f"checkpoint_{name}"
-            # Not a subclass of it: an Estimator would take this hook for the one that saves the model.
+            # Not a subclass: an Estimator would treat this hook as the one that saves the model.
             self._saving = v1.train.CheckpointSaverHook(
                 estimator.model_dir,
                 save_secs=config.save_checkpoints_secs,
@@ -93,13 +92,14 @@ def _hook() -> Any:
         def begin(self):
             iterators = v1.get_collection(iterator_ops.GLOBAL_ITERATORS)
             saveables = [
-                iterator_ops._IteratorSaveable(one, one.name, external_state_policy=self._policy) for one in iterators
+                iterator_ops._IteratorSaveable(iterator, iterator.name, external_state_policy=self._policy)
+                for iterator in iterators
             ]
             self._saving._saver = Saver(saveables, self._latest_filename)
             self._saving.begin()
 
         def after_create_session(self, session, coord):
-            # The hook that initializes the iterators may come after this one: they are restored before the first step.
+            # The hook that initializes the iterators may follow this one, so they are restored before the first step.
             self._is_first_run = True
 
         def before_run(self, run_context):

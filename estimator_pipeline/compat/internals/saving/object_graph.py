@@ -1,10 +1,10 @@
-"""What a checkpoint of `tf.train.Checkpoint` says of its variables, without the program that wrote it.
+"""The variables of a `tf.train.Checkpoint` checkpoint, without the program that wrote it.
 
-Such a file keeps variables by their place in the program's objects, and beside them a description of those objects:
-the name that each variable had, and which variables are an optimizer's slots of which others.
+Such a file stores variables by their path in the program's object graph, and a description of that graph: the name of
+each variable, and the optimizer slots of each variable.
 
-Private use: the protocol buffer of that description (`tensorflow.core.protobuf.trackable_object_graph_pb2`), which the
-public API has no reader for.
+Private use: the protocol buffer of that description (`tensorflow.core.protobuf.trackable_object_graph_pb2`), for which
+there is no public API.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dataclasses import dataclass
 
 __all__ = ["KEY", "SavedVariable", "variables_in"]
 
-# Under this key a checkpoint has the description.
+# The key of the description in a checkpoint.
 KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
 
 
 @dataclass(frozen=True)
 class SavedVariable:
-    """A variable in a checkpoint of objects.
+    """A variable in an object-based checkpoint.
 
     Attributes:
-        key: of its value in the file.
-        full_name: the variable's name in the program that wrote it; "" where it had none.
-        slot: the slot's name, where it is an optimizer's slot.
-        slot_of: the key of the variable that it belongs to, then.
+        key: The key of its value in the file.
+        full_name: The variable's name in the program that wrote it; "" if it had none.
+        slot: The slot's name if it is an optimizer slot, else None.
+        slot_of: The key of the slot's variable, else None.
     """
 
     key: str
@@ -37,10 +37,10 @@ class SavedVariable:
 
 
 def variables_in(serialized: bytes) -> list[SavedVariable]:
-    """The variables of a checkpoint, in the order of the objects.
+    """Return the variables of a checkpoint, in the order of the object graph.
 
     Args:
-        serialized: what the checkpoint has under :data:`KEY`.
+        serialized: The checkpoint's value of `KEY`.
     """
     described = importlib.import_module("tensorflow.core.protobuf.trackable_object_graph_pb2")
     graph = described.TrackableObjectGraph()
@@ -56,8 +56,8 @@ def variables_in(serialized: bytes) -> list[SavedVariable]:
         for node in graph.nodes
         for slot in node.slot_variables
     }
-    found = []
+    variables = []
     for number, (key, name) in values.items():
         slot, owner = slots.get(number, (None, None))
-        found.append(SavedVariable(key, name, slot, values[owner][0] if owner in values else None))
-    return found
+        variables.append(SavedVariable(key, name, slot, values[owner][0] if owner in values else None))
+    return variables

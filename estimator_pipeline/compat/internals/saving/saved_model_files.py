@@ -1,10 +1,10 @@
-"""The description of a SavedModel: its signatures as TensorFlow Serving reads them.
+"""The signatures of a SavedModel, as TensorFlow Serving reads them.
 
-TensorFlow 2 writes every signature with the method name of prediction, and cleans the names of inputs. What a server's
-clients send to classification and regression is decided by the method name, so it is put right in the file.
+TensorFlow 2 writes every signature with the method name of prediction, and sanitizes the names of inputs. A server
+selects classification and regression by the method name, so it is corrected in the file.
 
-Private use: the protocol buffer of the file (`tensorflow.core.protobuf.saved_model_pb2`), which the public API neither
-reads nor writes.
+Private use: the protocol buffer of the file (`tensorflow.core.protobuf.saved_model_pb2`), for which there is no public
+API.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ FILE = "saved_model.pb"
 
 
 def meta_graphs(folder: str) -> list[Any]:
-    """The graphs of a SavedModel, as `tf.compat.v1.MetaGraphDef`.
+    """Return the graphs of a SavedModel, as `tf.compat.v1.MetaGraphDef`.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: it is damaged.
+        OSError: The file cannot be read.
+        ValueError: The file is damaged.
     """
     return list(_read(folder).meta_graphs)
 
 
 def name_signatures(folder: str, methods: Mapping[str, str], inputs: Mapping[str, Mapping[str, str]]) -> None:
-    """Gives the signatures of a SavedModel on a local disk their method names, and their inputs the names meant.
+    """Set the method names of the signatures of a local SavedModel, and the names of their inputs.
 
     Args:
-        folder: of the SavedModel.
-        methods: signature key -> method name.
-        inputs: signature key -> name of an input in the file -> its name.
+        folder: The folder of the SavedModel.
+        methods: Signature key -> method name.
+        inputs: Signature key -> name of an input in the file -> new name.
     """
     model = _read(folder)
     for graph in model.meta_graphs:
         for key, method in methods.items():
             signature = graph.signature_def[key]
             signature.method_name = method
-            for given, meant in inputs.get(key, {}).items():
-                if given != meant:
-                    signature.inputs[meant].CopyFrom(signature.inputs.pop(given))
+            for written, name in inputs.get(key, {}).items():
+                if written != name:
+                    signature.inputs[name].CopyFrom(signature.inputs.pop(written))
     unfinished = os.path.join(folder, f"{FILE}.unfinished")
     with open(unfinished, "wb") as file:
         file.write(model.SerializeToString(deterministic=True))
     os.replace(unfinished, os.path.join(folder, FILE))
-    # It has a hash of the signatures as they were.
+    # It has a hash of the previous signatures.
     fingerprint = os.path.join(folder, "fingerprint.pb")
     if os.path.exists(fingerprint):
         os.remove(fingerprint)

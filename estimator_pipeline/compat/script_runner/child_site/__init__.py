@@ -1,1 +1,1 @@
-"""A folder on the PYTHONPATH of processes that a program under `exec` starts; see `sitecustomize.py`."""
+"""The folder on PYTHONPATH of child processes of a program under `exec`; see `sitecustomize.py`."""

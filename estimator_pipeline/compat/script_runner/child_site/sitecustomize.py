@@ -1,8 +1,8 @@
-"""Run by Python at the start of a process that a program under `exec` starts: its folder is on PYTHONPATH there.
+"""Run by Python at the start of child processes of a program under `exec`, by PYTHONPATH.
 
-It takes its folder off the path, runs the `sitecustomize` that would have been run without it, and has the process
-follow its first import of TensorFlow by `compat.install()`. Plain Python of any version: the process may be of another
-environment, in which nothing of ours is installed.
+It removes its folder from the path, runs the `sitecustomize` that would run without it, and lets the process call
+`compat.install()` after its first import of TensorFlow. It runs on any version of Python, since the child may use a
+different environment without this package.
 """
 
 import os
@@ -10,12 +10,12 @@ import sys
 
 _folder = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _folder]
-_own = sys.modules.pop("sitecustomize", None)
+_this_module = sys.modules.pop("sitecustomize", None)
 try:
     import sitecustomize  # noqa: F401
 except ImportError:
-    if _own is not None:
-        sys.modules["sitecustomize"] = _own
+    if _this_module is not None:
+        sys.modules["sitecustomize"] = _this_module
 
 if os.environ.get("ESTIMATOR_PIPELINE_CHILDREN") == "1" and sys.version_info >= (3, 10):
     import importlib.util

@@ -1,8 +1,8 @@
 """`tf.contrib`, which TensorFlow 2.0 removed, for programs written for TensorFlow 1.
 
-A name is looked up where it is today, when it is first used: `names.txt` says where. Most are TensorFlow's own or
-tf-slim's; what has no home is written anew in the modules beside this one. What is nowhere raises an error that says
-what helps. Every package of tf.contrib can be imported, and so can the modules below it (`contrib.x.python.y`).
+A name is looked up at its current location on first use, by the table `names.txt`. Most names are in TensorFlow or
+tf-slim; others are reimplemented in the modules of this package. A name without a replacement raises an error with a
+hint. All packages of tf.contrib and their modules (`contrib.x.python.y`) can be imported.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from estimator_pipeline.errors import CompatError
 __all__ = ["EXAMPLES", "PACKAGE", "ROOT", "Contrib", "has_module", "install", "is_below", "module", "names", "packages"]
 
 ROOT = "tensorflow.contrib"
-# The same by an import of this package: compat/contrib.py.
+# The name of the same package in this package: compat/contrib.py.
 PACKAGE = "estimator_pipeline.compat.contrib"
-# What else TensorFlow 1 had in its package; in the table it begins with this word.
+# TensorFlow 1 also had this package; its names in the table begin with `examples`.
 EXAMPLES = "tensorflow.examples"
 _FILE = Path(__file__).with_name("names.txt")
 _SLIM = "tf_slim"
-# Packages that older releases had and 1.15 no longer has.
+# Packages of older releases that 1.15 no longer has.
 _OLDER = frozenset(("gan", "kfac", "lite", "nccl", "ndlstm"))
 _NOWHERE = object()
 
@@ -41,8 +41,8 @@ class Names:
     """The table of `names.txt`.
 
     Attributes:
-        homes: package below tf.contrib -> modules in which its names are looked up.
-        rows: package -> name -> (module, name) of today.
+        homes: Package below tf.contrib -> modules in which its names are looked up.
+        rows: Package -> name -> current (module, name).
     """
 
     def __init__(self, text: str) -> None:
@@ -51,8 +51,8 @@ class Names:
         for line in text.splitlines():
             if not line or line.startswith("#"):
                 continue
-            package, what, *words = line.split(" ")
-            if what == "=":
+            package, mark, *words = line.split(" ")
+            if mark == "=":
                 self.homes[package] = tuple(words)
             else:
                 home, *names = words
@@ -63,18 +63,18 @@ class Names:
         self.modules = {*self.homes, *self.rows}
 
     def homes_of(self, package: str) -> Iterator[str]:
-        """The modules in which the names of a package or module below tf.contrib are looked up."""
+        """Iterate over the modules in which the names of a package below tf.contrib are looked up."""
         above = package
         while above:
             if above in self.homes:
                 below = package[len(above) :]
-                # What is beside this file has no modules below it.
+                # The modules of this package have no submodules.
                 yield from (home + below for home in self.homes[above] if not below or not home.startswith("@"))
                 return
             above = above.rpartition(".")[0]
 
     def is_above(self, package: str) -> bool:
-        """Whether there is a row for something below it."""
+        """Whether the table has an entry below a package."""
         return any(each.startswith(package + ".") for each in self.modules)
 
 
@@ -85,13 +85,13 @@ def names() -> Names:
 
 @functools.cache
 def modules_of_old() -> frozenset[str]:
-    """Every module of tf.contrib in TensorFlow 1.15, by its name below `tensorflow.contrib`."""
-    found = set(_OLDER)
+    """Return the names, below `tensorflow.contrib`, of all its modules in TensorFlow 1.15."""
+    every = set(_OLDER)
     for line in _FILE.with_name("modules.txt").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             package, *modules = line.split(" ")
-            found.update(modules if package == "." else (f"{package}.{each}" for each in modules))
-    return frozenset(found)
+            every.update(modules if package == "." else (f"{package}.{each}" for each in modules))
+    return frozenset(every)
 
 
 def packages() -> list[str]:
@@ -104,10 +104,10 @@ def _moved() -> moved_names.MovedNamesTable:
 
 
 class Contrib(ModuleType):
-    """A package or module of tf.contrib, whose names are looked up when they are asked for."""
+    """A package or module of tf.contrib, whose names are looked up on first use."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, f"{name} of TensorFlow 1, by names: see estimator_pipeline.compat.tf1.contrib.")
+        super().__init__(name, f"{name} of TensorFlow 1; see estimator_pipeline.compat.tf1.contrib.")
         self.__path__: list[str] = []
         self.__file__ = str(_FILE)
 
@@ -121,41 +121,41 @@ class Contrib(ModuleType):
         if value is _NOWHERE and has_module(full):
             value = module(full)
         if value is _NOWHERE and files.path_of(below) is None:
-            # What a module of `contrib.x.python` defined, contrib.x has.
-            above, found, _ = below.partition(".python")
-            value = _looked_up(above, name) if found else _NOWHERE
+            # contrib.x has the names that a module of `contrib.x.python` defined.
+            above, is_inner, _ = below.partition(".python")
+            value = _looked_up(above, name) if is_inner else _NOWHERE
         if value is _NOWHERE:
             raise _gone(below, name, imported=moved_names.is_from_import(sys._getframe(1)), obj=self)
         if not files.is_loading():
-            # A package that is being loaded may yet define a name that one of its modules has.
-            _own(self)[name] = value
+            # A package that is still loading may define a name that one of its modules has.
+            _attributes(self)[name] = value
         return value
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__dict__":
-            # Whoever goes through a module's names, as AutoGraph does, gets all of them but those that fail.
+            # Code that iterates over a module's names, such as AutoGraph, gets all that can be resolved.
             for each in dir(self):
                 with contextlib.suppress(Exception):
                     getattr(self, each)
         return super().__getattribute__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # The import system sets each module on its package, where another thing may have the name.
+        # The import system sets each submodule on its package, which may have a different object of that name.
         if not isinstance(value, Contrib):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         below = _below(self.__name__)
-        found = {name for name in _own(self) if not name.startswith("_")} | set(names().rows.get(below, ()))
+        every = {name for name in _attributes(self) if not name.startswith("_")} | set(names().rows.get(below, ()))
         if not below:
-            found.update(packages())
+            every.update(packages())
         file = files.load(below)
-        found.update(name for name in (vars(file) if file is not None else ()) if not name.startswith("_"))
+        every.update(name for name in (vars(file) if file is not None else ()) if not name.startswith("_"))
         for home in names().homes_of(below):
             value = _home(home)
             if value is not None:
-                found |= set(getattr(value, "__all__", ())) or {each for each in dir(value) if each[0] != "_"}
-        return sorted(found)
+                every |= set(getattr(value, "__all__", ())) or {each for each in dir(value) if each[0] != "_"}
+        return sorted(every)
 
     @property
     def __all__(self) -> list[str]:
@@ -163,51 +163,51 @@ class Contrib(ModuleType):
         return dir(self)
 
 
-def _own(module: Contrib) -> dict[str, Any]:
-    """What has been looked up so far."""
-    found: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")
-    return found
+def _attributes(module: Contrib) -> dict[str, Any]:
+    """Return the names that have been looked up so far."""
+    attributes: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")
+    return attributes
 
 
 def module(name: str) -> ModuleType:
-    """The module of tf.contrib with a name such as `"tensorflow.contrib.layers"`, imported when it must be.
+    """Return, and import if necessary, a module of tf.contrib, such as `"tensorflow.contrib.layers"`.
 
     Raises:
         GoneModuleError: TensorFlow 1 had no such package.
     """
-    found = sys.modules.get(name)
-    if found is not None:
-        return found
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        return loaded
     if not has_module(name):
         error = moved_names.GoneModuleError(
             f"No module named {name!r}",
             code="tensorflow/removed-name",
-            found=f"a program for TensorFlow 1 asks for it; the packages of tf.contrib are {', '.join(packages())}"
+            found=f"a program for TensorFlow 1 imports it; the packages of tf.contrib are {', '.join(packages())}"
             if name.count(".") == 2
-            else "a program for TensorFlow 1 asks for it",
+            else "a program for TensorFlow 1 imports it",
             hint="see docs/guides/tf1.md",
         )
         error.name = name
         raise error
-    found = Contrib(name)
-    found.__spec__ = importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
-    found.__loader__ = found.__spec__.loader
-    sys.modules[name] = found
-    return found
+    created = Contrib(name)
+    created.__spec__ = importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
+    created.__loader__ = created.__spec__.loader
+    sys.modules[name] = created
+    return created
 
 
 def is_below(name: str) -> bool:
-    """Whether a module's name is that of tf.contrib or of what is below it, or of TensorFlow's examples."""
+    """Whether a module is tf.contrib or TensorFlow's examples, or below them."""
     return f"{name}.".startswith((f"{ROOT}.", f"{EXAMPLES}."))
 
 
 def _below(name: str) -> str:
-    """`"tensorflow.contrib.layers"` -> `"layers"`, as the table has it."""
+    """Return the name in the table: `"tensorflow.contrib.layers"` -> `"layers"`."""
     return f"{name}.".removeprefix(f"{PACKAGE}.").removeprefix("tensorflow.").removeprefix("contrib.").strip(".")
 
 
 def has_module(name: str) -> bool:
-    """Whether there is a module of tf.contrib with a name such as `"tensorflow.contrib.layers"`."""
+    """Whether tf.contrib has a module, such as `"tensorflow.contrib.layers"`."""
     if name == ROOT:
         return True
     below = _below(name)
@@ -222,7 +222,7 @@ def has_module(name: str) -> bool:
 
 
 def install() -> None:
-    """Has `import tensorflow.contrib.x` find it, whoever asks and however."""
+    """Install the finder, so that every importer can `import tensorflow.contrib.x`."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -245,7 +245,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _looked_up(package: str, name: str) -> Any:
-    """The object of `contrib.PACKAGE.NAME`, or _NOWHERE."""
+    """Return the object of `contrib.PACKAGE.NAME`, or _NOWHERE."""
     for home, new in names().rows.get(package, {}).get(name, ()):
         value = _attribute(home, new)
         if value is not _NOWHERE:
@@ -275,7 +275,7 @@ def _attribute(home: str, name: str) -> Any:
 
 
 def _home(home: str) -> Any:
-    """The module that a HOME of the table stands for, None where there is none."""
+    """Return the module of a HOME of the table, or None if it does not exist."""
     version, _, below = home.partition(".")
     if version in ("v1", "v2"):
         tf = sys.modules["tensorflow"]
@@ -307,20 +307,20 @@ def _is_module(home: str) -> bool:
 
 
 def _gone(package: str, name: str, *, imported: bool, obj: ModuleType) -> CompatError:
-    """The error of a name that is nowhere, of the kind that the asking statement is prepared for."""
+    """Return the error for a name without a replacement, of the type that fits the statement."""
     from estimator_pipeline.compat.moved_names import suggestions
 
     full = f"{package}.{name}" if package else name
-    what = full if full.startswith("examples.") else f"contrib.{full}"
+    shown = full if full.startswith("examples.") else f"contrib.{full}"
     slim = any(home.split(".")[0] == _SLIM for home in names().homes_of(package)) and spec_of(_SLIM) is None
     if slim:
         hint = "pip install tf-slim"
     elif package.split(".")[0] in modules_of_old() and not files.installed():
-        hint = f"estimator-pipeline contrib install brings TensorFlow {files.VERSION}'s own files of tf.contrib"
+        hint = f"estimator-pipeline contrib install installs TensorFlow {files.VERSION}'s files of tf.contrib"
     else:
         hint = suggestions.of_contrib(full)
     kind: type[CompatError] = moved_names.GoneImportError if imported else moved_names.GoneNameError
-    error = kind(f"tf.{what} is not there", code="tensorflow/removed-name", hint=hint)
+    error = kind(f"tf.{shown} is not available", code="tensorflow/removed-name", hint=hint)
     error.name = name  # type: ignore[attr-defined]
     if imported:
         error.path = None  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """`tf.contrib.crf`: linear-chain conditional random fields (Lafferty, McCallum and Pereira, 2001).
 
-Shapes: `inputs` and `potentials` [batch, time, tags], float32: the score of each tag at each place; `tag_indices`
+Shapes: `inputs` and `potentials` [batch, time, tags], float32: the score of each tag at each time step; `tag_indices`
 [batch, time], int32 or int64; `sequence_lengths` [batch], int32 or int64; `transition_params` [tags, tags]: the score
-of tag j after tag i at [i, j]. What lies behind a sequence's length does not count.
+of tag j after tag i at [i, j]. Time steps after a sequence's length are ignored.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _v1: Any = tf.compat.v1
 
 
 def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Any:
-    """The sum of the scores of the tags themselves, [batch]."""
+    """Return the sum of the tags' unary scores, [batch]."""
     scores = tf.gather(inputs, tag_indices, axis=2, batch_dims=2)
     return tf.reduce_sum(scores * tf.sequence_mask(sequence_lengths, tf.shape(tag_indices)[1], inputs.dtype), 1)
 
 
 def crf_binary_score(tag_indices: Any, sequence_lengths: Any, transition_params: Any) -> Any:
-    """The sum of the scores of the transitions, [batch]."""
+    """Return the sum of the transition scores, [batch]."""
     transition_params = tf.convert_to_tensor(transition_params)
     pairs = tf.stack([tag_indices[:, :-1], tag_indices[:, 1:]], axis=-1)
     mask = tf.sequence_mask(sequence_lengths, tf.shape(tag_indices)[1], transition_params.dtype)[:, 1:]
@@ -41,20 +41,20 @@ def crf_binary_score(tag_indices: Any, sequence_lengths: Any, transition_params:
 
 
 def crf_sequence_score(inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any) -> Any:
-    """The score of a sequence of tags, [batch]; 0 for one of length 0."""
+    """Return the score of each tag sequence, [batch]; 0 for length 0."""
     return crf_unary_score(tag_indices, sequence_lengths, inputs) + crf_binary_score(
         tag_indices, sequence_lengths, transition_params
     )
 
 
 def crf_multitag_sequence_score(inputs: Any, tag_bitmap: Any, sequence_lengths: Any, transition_params: Any) -> Any:
-    """The log of the summed scores of all sequences of tags that `tag_bitmap` allows, [batch].
+    """Return the log-sum-exp of the scores of all tag sequences that `tag_bitmap` allows, [batch].
 
     Args:
-        inputs: as above.
-        tag_bitmap: [batch, time, tags], bool: which tags may stand where.
-        sequence_lengths: as above.
-        transition_params: as above.
+        inputs: As above.
+        tag_bitmap: [batch, time, tags], bool: the allowed tags at each time step.
+        sequence_lengths: As above.
+        transition_params: As above.
     """
     return crf_log_norm(
         tf.where(tf.cast(tag_bitmap, tf.bool), inputs, tf.fill(tf.shape(inputs), inputs.dtype.as_numpy_dtype(-np.inf))),
@@ -64,13 +64,13 @@ def crf_multitag_sequence_score(inputs: Any, tag_bitmap: Any, sequence_lengths: 
 
 
 def _steps(inputs: Any) -> tuple[Any, Any]:
-    """What a scan over the places behind the first takes: [time - 1, batch, tags], and their numbers."""
+    """Return the elements of a scan over the time steps after the first: [time - 1, batch, tags], and indices."""
     rest = tf.transpose(inputs[:, 1:], [1, 0, 2])
     return rest, tf.range(1, tf.shape(inputs)[1])
 
 
 def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> Any:
-    """The log of the summed scores of all sequences of tags, [batch]; 0 for a sequence of length 0."""
+    """Return the log-sum-exp of the scores of all tag sequences, [batch]; 0 for length 0."""
     lengths = tf.cast(sequence_lengths, tf.int32)
     alphas = tf.convert_to_tensor(inputs)[:, 0]
 
@@ -79,7 +79,7 @@ def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> 
         after = scores + tf.reduce_logsumexp(before[:, :, tf.newaxis] + transition_params, axis=1)
         return tf.where((number < lengths)[:, tf.newaxis], after, before)
 
-    # From the end of an empty scan nothing can be taken: the first place comes with it.
+    # An empty scan has no last element, so the first time step is prepended.
     all_alphas = tf.concat([alphas[tf.newaxis], tf.scan(step, _steps(inputs), initializer=alphas)], axis=0)
     norm = tf.reduce_logsumexp(all_alphas[-1], axis=1)
     return tf.where(lengths > 0, norm, tf.zeros_like(norm))
@@ -88,9 +88,9 @@ def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> 
 def crf_log_likelihood(
     inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any = None
 ) -> tuple[Any, Any]:
-    """The log-likelihood of sequences of tags, [batch], and the transitions' scores.
+    """Return the log-likelihood of tag sequences, [batch], and the transition scores.
 
-    Without `transition_params` they are the variable "transitions" of the current variable scope.
+    Without `transition_params` the variable "transitions" of the current variable scope is used.
     """
     if transition_params is None:
         tags = tf.compat.dimension_value(inputs.shape[2])
@@ -100,12 +100,12 @@ def crf_log_likelihood(
 
 
 def crf_decode(potentials: Any, transition_params: Any, sequence_length: Any) -> tuple[Any, Any]:
-    """The sequence of tags with the highest score, by Viterbi's algorithm.
+    """Return the tag sequence with the highest score, by the Viterbi algorithm.
 
     Returns:
-        The tags, [batch, time], int32, 0 behind a sequence's length, and their score, [batch].
+        The tags, [batch, time], int32, 0 after a sequence's length, and their score, [batch].
     """
-    # A sequence of length 0 gets the best tag at its first place, as ever.
+    # A sequence of length 0 gets the best tag at its first time step, as in TensorFlow 1.
     lengths = tf.maximum(tf.cast(sequence_length, tf.int32), 1)
     first = tf.convert_to_tensor(potentials)[:, 0]
     tags = tf.shape(first)[1]
@@ -116,7 +116,7 @@ def crf_decode(potentials: Any, transition_params: Any, sequence_length: Any) ->
         paths = before[0][:, :, tf.newaxis] + transition_params
         inside = (number < lengths)[:, tf.newaxis]
         best = tf.where(inside, scores + tf.reduce_max(paths, axis=1), before[0])
-        # Behind the end each tag points to itself, so that the way back begins at the end.
+        # After the end each tag points to itself, so that backtracking starts at the end.
         return best, tf.where(inside, tf.argmax(paths, axis=1, output_type=tf.int32), stay)
 
     steps = _steps(potentials)
@@ -128,13 +128,13 @@ def crf_decode(potentials: Any, transition_params: Any, sequence_length: Any) ->
         return tf.gather(pointer, tag, axis=1, batch_dims=1)
 
     way = tf.scan(backward, pointers, initializer=end, reverse=True)
-    found = tf.transpose(tf.concat([way, end[tf.newaxis]], axis=0))
+    decoded = tf.transpose(tf.concat([way, end[tf.newaxis]], axis=0))
     mask = tf.sequence_mask(lengths, tf.shape(potentials)[1], tf.int32)
-    return found * mask, tf.reduce_max(last, axis=1)
+    return decoded * mask, tf.reduce_max(last, axis=1)
 
 
 def viterbi_decode(score: Any, transition_params: Any) -> tuple[list[int], float]:
-    """The same for one sequence, in NumPy.
+    """Return the tag sequence with the highest score for one sequence, in NumPy.
 
     Args:
         score: [time, tags].

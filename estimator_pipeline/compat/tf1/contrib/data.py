@@ -1,4 +1,4 @@
-"""`tf.contrib.data`: what has other arguments, or no home, in `tf.data`."""
+"""`tf.contrib.data`: functions with different arguments in `tf.data`, or without a replacement."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Transformation = Callable[[Any], Any]
 
 
 def batch_and_drop_remainder(batch_size: Any) -> Transformation:
-    """For `dataset.apply`: batches, without a last one that is smaller."""
+    """Return a transformation into batches without a smaller last batch."""
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
 def padded_batch_and_drop_remainder(batch_size: Any, padded_shapes: Any, padding_values: Any = None) -> Transformation:
-    """For `dataset.apply`: padded batches, without a last one that is smaller."""
+    """Return a transformation into padded batches without a smaller last batch."""
     return lambda dataset: dataset.padded_batch(batch_size, padded_shapes, padding_values, drop_remainder=True)
 
 
@@ -40,10 +40,10 @@ def map_and_batch(
     drop_remainder: Any = False,
     num_parallel_calls: Any = None,
 ) -> Transformation:
-    """For `dataset.apply`: `map`, then `batch`, with `num_parallel_batches` × `batch_size` calls at a time.
+    """Return a transformation that maps and batches, with `num_parallel_batches` × `batch_size` parallel calls.
 
     Raises:
-        ValueError: both numbers of calls are given.
+        ValueError: Both numbers of calls are set.
     """
     if num_parallel_batches is not None and num_parallel_calls is not None:
         raise ValueError("The `num_parallel_batches` and `num_parallel_calls` arguments are mutually exclusive.")
@@ -52,7 +52,7 @@ def map_and_batch(
     elif isinstance(num_parallel_calls, int) and num_parallel_calls == AUTOTUNE:
         num_parallel_calls = tf.data.AUTOTUNE
 
-    # TensorFlow's own is deprecated for these two, which its graph optimizer fuses.
+    # TensorFlow deprecates its map_and_batch in favor of these two, which its graph optimizer fuses.
     return lambda dataset: dataset.map(map_func, num_parallel_calls=num_parallel_calls).batch(
         batch_size, drop_remainder=drop_remainder
     )
@@ -61,15 +61,15 @@ def map_and_batch(
 def sliding_window_batch(
     window_size: int, stride: int | None = None, window_shift: int | None = None, window_stride: int = 1
 ) -> Transformation:  # fmt: skip
-    """For `dataset.apply`: batches of elements that follow each other, each so many elements behind the one before.
+    """Return a transformation into sliding windows, each as a batch.
 
     Args:
-        window_size: elements of a batch; there is none that is smaller.
-        stride, window_shift: by how many elements the next batch is further; 1 where neither is given.
-        window_stride: from one element of a batch to the next.
+        window_size: Elements of a window; smaller windows are dropped.
+        stride, window_shift: Distance between the starts of consecutive windows; default 1.
+        window_stride: Distance between consecutive elements of a window.
 
     Raises:
-        ValueError: `stride` and `window_shift` are both given.
+        ValueError: `stride` and `window_shift` are both set.
     """
     if stride is not None and window_shift is not None:
         raise ValueError("Cannot specify both `stride` and `window_shift`")
@@ -79,7 +79,7 @@ def sliding_window_batch(
         windows = dataset.window(window_size, shift, window_stride, drop_remainder=True)
 
         def batch(*parts: Any) -> Any:
-            inner = tf.nest.map_structure(lambda one: one.batch(window_size, drop_remainder=True), parts)
+            inner = tf.nest.map_structure(lambda window: window.batch(window_size, drop_remainder=True), parts)
             return inner[0] if len(inner) == 1 and not isinstance(inner[0], (tuple, dict)) else _zipped(inner)
 
         return windows.flat_map(batch)
@@ -92,19 +92,19 @@ def _zipped(parts: Any) -> Any:
 
 
 def sloppy_interleave(map_func: Callable[..., Any], cycle_length: int, block_length: int = 1) -> Transformation:
-    """For `dataset.apply`: `parallel_interleave` whose order may change from run to run."""
+    """Return a nondeterministic `parallel_interleave` transformation."""
     return tf.compat.v1.data.experimental.parallel_interleave(
         map_func, cycle_length=cycle_length, block_length=block_length, sloppy=True
     )
 
 
 def unbatch() -> Transformation:
-    """For `dataset.apply`: the rows of each element, one by one."""
+    """Return a transformation that splits each element into its rows."""
     return lambda dataset: dataset.unbatch()
 
 
 def reduce_dataset(dataset: Any, reducer: Any) -> Any:
-    """One value of all elements, by a `tf.data.experimental.Reducer`."""
+    """Reduce all elements to one value with a `tf.data.experimental.Reducer`."""
     state = reducer.init_func(tf.constant(0, tf.int64))
     return reducer.finalize_func(dataset.reduce(state, reducer.reduce_func))
 
@@ -119,7 +119,7 @@ def read_batch_features(
     num_epochs: int | None = None,
     capacity: int = 10000,
 ) -> Any:
-    """Batches of parsed tf.train.Example records: name -> tensor, of an iterator that is made here."""
+    """Return batches of parsed tf.train.Example records, name -> tensor, from a new iterator."""
     dataset = tf.compat.v1.data.experimental.make_batched_features_dataset(
         file_pattern,
         batch_size,

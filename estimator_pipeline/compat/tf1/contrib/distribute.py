@@ -1,7 +1,7 @@
-"""`tf.contrib.distribute`: strategies with the arguments that they had there.
+"""`tf.contrib.distribute`: strategies with their old arguments.
 
-Each call gives the strategy of `tf.distribute`: the classes here only translate the arguments, and `isinstance` with
-them asks for the class of today.
+The classes translate the arguments and return strategies of `tf.distribute`; `isinstance` checks for the current
+class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TODAY: Any = tf.compat.v1.distribute
 
 
 class _Translated(type):
-    """Metaclass of a class that makes objects of another one, and counts them as its own."""
+    """Metaclass of a class that creates objects of a different class, and accepts them in `isinstance`."""
 
     _today: type
 
@@ -37,11 +37,11 @@ class MirroredStrategy(metaclass=_Translated):
     """Replicas on several devices of one machine.
 
     Args:
-        devices: of the replicas.
-        num_gpus: instead: the first so many GPUs, or the CPU for 0. Neither: all GPUs, or the CPU.
-        num_gpus_per_worker: the same.
-        cross_device_ops: how gradients are reduced.
-        auto_shard_dataset: not used any more: an input_fn under an Estimator shards by its InputContext.
+        devices: The devices of the replicas.
+        num_gpus: Alternatively, the number of GPUs, or 0 for the CPU. Default: all GPUs, or the CPU.
+        num_gpus_per_worker: The same.
+        cross_device_ops: How gradients are reduced.
+        auto_shard_dataset: Ignored: an input_fn under an Estimator shards by its InputContext.
     """
 
     _today = _TODAY.MirroredStrategy
@@ -66,7 +66,7 @@ class CollectiveAllReduceStrategy(metaclass=_Translated):
     """Replicas on all workers of TF_CONFIG: `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Args:
-        num_gpus_per_worker: how many GPUs of each worker; all that it sees train, so it must be their number.
+        num_gpus_per_worker: The number of GPUs of each worker; all visible GPUs are used, so it must be their number.
     """
 
     _today = _TODAY.experimental.MultiWorkerMirroredStrategy
@@ -80,7 +80,7 @@ class ParameterServerStrategy(metaclass=_Translated):
     """Variables on the parameter servers of TF_CONFIG.
 
     Args:
-        num_gpus_per_worker: how many GPUs of each worker; all that it sees train, so it must be their number.
+        num_gpus_per_worker: The number of GPUs of each worker; all visible GPUs are used, so it must be their number.
     """
 
     _today = _TODAY.experimental.ParameterServerStrategy
@@ -91,10 +91,10 @@ class ParameterServerStrategy(metaclass=_Translated):
 
 
 class OneDeviceStrategy(metaclass=_Translated):
-    """One device.
+    """A single device.
 
     Args:
-        device: its name, `"/cpu:0"`.
+        device: The device's name, such as `"/cpu:0"`.
     """
 
     _today = _TODAY.OneDeviceStrategy
@@ -103,38 +103,38 @@ class OneDeviceStrategy(metaclass=_Translated):
         return cls._today(device)
 
 
-def _devices(count: int, what: str) -> list[str]:
+def _devices(count: int, call: str) -> list[str]:
     if not count:
         return ["/device:CPU:0"]
     seen = len(tf.config.list_physical_devices("GPU"))
     if count > seen:
         raise CompatError(
-            f"{what} asks for {count} GPUs",
+            f"{call} requests {count} GPUs",
             code="argument/not-applicable",
             found=f"TensorFlow sees {seen} on this machine",
-            hint=f"give {seen}, or leave it out for all there are",
+            hint=f"pass {seen}, or omit it to use all GPUs",
         )
     return [f"/device:GPU:{index}" for index in range(count)]
 
 
-def _all_gpus(count: int, what: str) -> None:
+def _all_gpus(count: int, name: str) -> None:
     seen = len(tf.config.list_physical_devices("GPU"))
     if count not in (0, seen):
         raise CompatError(
-            f"{what}(num_gpus_per_worker={count})",
+            f"{name}(num_gpus_per_worker={count}) is not possible",
             code="argument/not-applicable",
-            found=f"TensorFlow sees {seen} GPUs on this machine, and today's strategy takes all",
-            hint=f"set CUDA_VISIBLE_DEVICES to {count} of them" if count < seen else f"give {seen}",
+            found=f"TensorFlow sees {seen} GPUs on this machine, and the current strategy uses all of them",
+            hint=f"set CUDA_VISIBLE_DEVICES to {count} of them" if count < seen else f"pass {seen}",
         )
 
 
 def list_devices() -> list[str]:
-    """`tf.contrib.eager.list_devices`: the full names of this process's devices.
+    """Return the full names of this process's devices, like `tf.contrib.eager.list_devices`.
 
-    Private use: `tensorflow.python.eager.context`, which tf.config asks as well; that gives no names.
+    Private use: `tensorflow.python.eager.context`, which tf.config uses, too, but without names.
     """
     from tensorflow.python.eager import context
 
-    found = context.context()
-    found.ensure_initialized()
-    return list(found.devices())
+    eager = context.context()
+    eager.ensure_initialized()
+    return list(eager.devices())

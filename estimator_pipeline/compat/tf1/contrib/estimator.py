@@ -1,4 +1,4 @@
-"""`tf.contrib.estimator`: heads and what wraps Estimators, by what the estimator package has of them."""
+"""`tf.contrib.estimator`: heads and wrappers of Estimators, based on the estimator package."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def multi_class_head(
     loss_fn: Any = None,
     name: str | None = None,
 ) -> Any:
-    """The head of more than two classes: softmax cross entropy."""
+    """Return a head for more than two classes: softmax cross entropy."""
     return _head._multi_class_head_with_softmax_cross_entropy_loss(
         n_classes, weight_column, label_vocabulary, loss_reduction, loss_fn, name
     )
@@ -54,7 +54,7 @@ def binary_classification_head(
     loss_fn: Any = None,
     name: str | None = None,
 ) -> Any:
-    """The head of two classes: sigmoid cross entropy."""
+    """Return a head for two classes: sigmoid cross entropy."""
     return _head._binary_logistic_head_with_sigmoid_cross_entropy_loss(
         weight_column, thresholds, label_vocabulary, loss_reduction, loss_fn, name
     )
@@ -68,7 +68,7 @@ def regression_head(
     inverse_link_fn: Any = None,
     name: str | None = None,
 ) -> Any:
-    """The head of a regression: mean squared error."""
+    """Return a head for regression: mean squared error."""
     return _head._regression_head(weight_column, label_dimension, loss_reduction, loss_fn, inverse_link_fn, name)
 
 
@@ -79,7 +79,7 @@ def poisson_regression_head(
     compute_full_loss: bool = True,
     name: str | None = None,
 ) -> Any:
-    """The head of a regression of counts: the loss of Poisson's distribution."""
+    """Return a head for regression of counts: Poisson loss."""
 
     def loss_fn(labels: Any, logits: Any) -> Any:
         return tf.nn.log_poisson_loss(labels, logits, compute_full_loss=compute_full_loss)
@@ -88,7 +88,7 @@ def poisson_regression_head(
 
 
 def logistic_regression_head(weight_column: Any = None, loss_reduction: str = _MEAN, name: str | None = None) -> Any:
-    """The head of a regression of probabilities in [0, 1]: sigmoid cross entropy."""
+    """Return a head for regression of probabilities in [0, 1]: sigmoid cross entropy."""
 
     def loss_fn(labels: Any, logits: Any) -> Any:
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -97,15 +97,17 @@ def logistic_regression_head(weight_column: Any = None, loss_reduction: str = _M
 
 
 class TowerOptimizer(_v1.train.Optimizer):
-    """An optimizer as it is, for a model_fn of :func:`replicate_model_fn`.
+    """Wraps an optimizer without changing it, for a model_fn of `replicate_model_fn`.
 
     Args:
-        optimizer_or_optimizer_fn: the optimizer, or a function that makes it.
+        optimizer_or_optimizer_fn: The optimizer, or a function that creates it.
     """
 
     def __init__(self, optimizer_or_optimizer_fn: Any) -> None:
-        made = optimizer_or_optimizer_fn
-        self._optimizer = made() if callable(made) and not isinstance(made, _v1.train.Optimizer) else made
+        optimizer = optimizer_or_optimizer_fn
+        if callable(optimizer) and not isinstance(optimizer, _v1.train.Optimizer):
+            optimizer = optimizer()
+        self._optimizer = optimizer
         super().__init__(False, f"{type(self).__name__}{type(self._optimizer).__name__}")
 
     def compute_gradients(self, *args: Any, **options: Any) -> Any:
@@ -140,14 +142,14 @@ class _ClippedOptimizer(TowerOptimizer):
 
 
 def clip_gradients_by_norm(optimizer: Any, clip_norm: float) -> Any:
-    """An optimizer whose gradients are clipped, each by itself, to a norm."""
+    """Return an optimizer that clips each gradient to a norm."""
     return _ClippedOptimizer(optimizer, clip_norm)
 
 
 def replicate_model_fn(model_fn: Any, loss_reduction: str = _v1.losses.Reduction.SUM, devices: Any = None) -> Any:
-    """A model_fn as it is: it trains on one device.
+    """Return the model_fn unchanged, which trains on one device.
 
-    Several GPUs of one machine are `tf.contrib.distribute.MirroredStrategy` in the RunConfig, which took its place.
+    For several GPUs of one machine use its replacement, `tf.contrib.distribute.MirroredStrategy`, in the RunConfig.
     """
     if len(devices or tf.config.list_physical_devices("GPU")) > 1:
         logger.warning(
@@ -158,31 +160,31 @@ def replicate_model_fn(model_fn: Any, loss_reduction: str = _v1.losses.Reduction
 
 
 def forward_features(estimator: Any, keys: Iterable[str] | str | None = None, sparse_default_values: Any = None) -> Any:
-    """An Estimator like the given one that gives features along with its predictions.
+    """Return a copy of an Estimator whose predictions include features.
 
     Args:
-        estimator: of tf.estimator.
-        keys: which features; all by default.
-        sparse_default_values: name -> value of a sparse feature where it has none.
+        estimator: A tf.estimator Estimator.
+        keys: The features; all by default.
+        sparse_default_values: Name -> default value of a sparse feature.
 
     Raises:
-        KeyError: a feature that is not there.
-        ValueError: a prediction that has a feature's name.
+        KeyError: There is no such feature.
+        ValueError: A prediction has the name of a feature.
     """
     wanted = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
     defaults = sparse_default_values or {}
 
     def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
-        # Before the model's own function, which may change them.
-        own = dict(features)
+        # Copied before the model function, which may change them.
+        original = dict(features)
         spec = estimator._call_model_fn(features, labels, mode, config)
         if mode != tf.estimator.ModeKeys.PREDICT:
             return spec
         predictions = dict(spec.predictions)
-        for key in own if wanted is None else wanted:
+        for key in original if wanted is None else wanted:
             if key in predictions:
                 raise ValueError(f"Cannot forward feature key ({key}): it is a key of the predictions")
-            value = own[key]
+            value = original[key]
             if isinstance(value, tf.SparseTensor):
                 value = tf.sparse.to_dense(value, default_value=defaults.get(key))
             predictions[key] = value

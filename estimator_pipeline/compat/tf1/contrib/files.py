@@ -1,8 +1,8 @@
-"""TensorFlow 1.15's own files of tf.contrib, where the user has installed them: `estimator-pipeline contrib install`.
+"""TensorFlow 1.15's files of tf.contrib, if installed with `estimator-pipeline contrib install`.
 
-A file is run when a name is asked for that has no home today. It runs on today's TensorFlow as it is; what it imports
-and is nowhere any more (wrappers of C++ operations, names that TensorFlow dropped) becomes an object that raises when
-it is used. None of these files is in this package.
+A file is run for a name without a replacement, unchanged and on the current TensorFlow. Imported names that no longer
+exist (wrappers of C++ operations, removed names) become objects that raise an error on use. This package has none of
+these files.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ VERSION = "1.15.5"
 
 
 def folder() -> Path:
-    """Where the files are, or would be: the folder `contrib` of TensorFlow 1.15."""
-    given = os.environ.get(VARIABLE)
-    if given:
-        return Path(given)
+    """Return the folder of the files, whether installed or not: `contrib` of TensorFlow 1.15."""
+    configured = os.environ.get(VARIABLE)
+    if configured:
+        return Path(configured)
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "estimator_pipeline" / f"tensorflow-{VERSION}" / "contrib"
 
 
 @functools.cache
 def installed() -> bool:
-    """Whether they are there."""
+    """Whether the files are installed."""
     return (folder() / "__init__.py").is_file()
 
 
 def path_of(below: str) -> Path | None:
-    """The file of a module below tf.contrib (`"seq2seq.python.ops.helper"`), None where there is none."""
+    """Return the file of a module below tf.contrib (`"seq2seq.python.ops.helper"`), or None."""
     if not installed() or not below:
         return None
     base = folder().joinpath(*below.split("."))
@@ -54,10 +54,10 @@ _loading: list[str] = []
 
 
 def load(below: str) -> types.ModuleType | None:
-    """The module of a file, run when it is asked for the first time; None where there is no file.
+    """Return the module of a file, which is run on first use; None if there is no file.
 
     Args:
-        below: its name below tf.contrib.
+        below: The module's name below tf.contrib.
     """
     if below in _loaded:
         return _loaded[below]
@@ -90,13 +90,13 @@ def is_loading() -> bool:
 
 
 def load_op_library(path: str) -> types.ModuleType:
-    """`tf.contrib.util.loader.load_op_library`: of a library that is not there."""
+    """Implement `tf.contrib.util.loader.load_op_library` for libraries that do not exist."""
     return missing(path)
 
 
 @functools.cache
 def _all_util() -> types.ModuleType:
-    """`tensorflow.python.util.all_util`, which cuts a module down to its documented names; nothing here needs that."""
+    """Return a stub of `tensorflow.python.util.all_util`, which removes undocumented names of a module."""
     module = types.ModuleType("tensorflow.python.util.all_util")
     module.remove_undocumented = lambda *args, **options: None  # type: ignore[attr-defined]
     module.make_all = lambda *args, **options: []  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ def _all_util() -> types.ModuleType:
 
 
 class _Missing:
-    """What is not there: it can be named, asked for by isinstance and be a base of classes; to call it raises."""
+    """A missing object, which supports attributes, isinstance and subclassing, but not calls."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = self.__qualname__ = name
@@ -131,27 +131,27 @@ class _MissingModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = _Missing(f"{self.__name__}.{name}")
-        setattr(self, name, made)
-        return made
+        value = _Missing(f"{self.__name__}.{name}")
+        setattr(self, name, value)
+        return value
 
 
 def missing(name: str) -> types.ModuleType:
-    """A module whose every name raises when it is used."""
+    """Return a module whose names raise an error on use."""
     return _MissingModule(name)
 
 
 def _error(name: str) -> CompatError:
     return CompatError(
-        f"{name} is needed here, and is not there",
+        f"{name} is required here, and does not exist",
         code="tensorflow/removed-name",
-        found="a file of TensorFlow 1.15's tf.contrib; it needs a C++ operation or a name that TensorFlow dropped",
-        hint="take what uses it out of the program",
+        found="a file of TensorFlow 1.15's tf.contrib; it needs a C++ operation or a name that TensorFlow removed",
+        hint="remove the code that uses it from the program",
     )
 
 
 class _With(types.ModuleType):
-    """A module, with names that it does not have."""
+    """A module with additional missing names."""
 
     def __init__(self, module: Any, names: Sequence[str]) -> None:
         super().__init__(module.__name__)
@@ -164,12 +164,12 @@ class _With(types.ModuleType):
 
 
 def with_missing(name: str, fromlist: Sequence[str] | None, original: Callable[..., Any]) -> Any:
-    """What `import NAME` or `from NAME import FROMLIST` gives in one of the files.
+    """Implement `import NAME` or `from NAME import FROMLIST` in one of the files.
 
     Args:
-        name: of the module.
-        fromlist: as of `__import__`.
-        original: imports the module, and knows who asks.
+        name: The name of the module.
+        fromlist: As for `__import__`.
+        original: Imports the module for the same importer.
     """
     if name == "tensorflow.python.util.all_util":
         return _all_util()

@@ -23,21 +23,21 @@ _v1: Any = tf.compat.v1
 def transform(
     images: Any, transforms: Any, interpolation: str = "NEAREST", output_shape: Any = None, name: str | None = None
 ) -> Any:
-    """Images under projective transformations of their places.
+    """Apply projective transformations to images.
 
     Args:
         images: [batch, rows, columns, channels], [rows, columns, channels] or [rows, columns].
-        transforms: [8] or [batch, 8]: (a0, a1, a2, b0, b1, b2, c0, c1) takes the place (x, y) of the output to
-            ((a0 x + a1 y + a2) / k, (b0 x + b1 y + b2) / k) of the input, where k = c0 x + c1 y + 1.
+        transforms: [8] or [batch, 8]: (a0, a1, a2, b0, b1, b2, c0, c1) maps the output point (x, y) to the input point
+            ((a0 x + a1 y + a2) / k, (b0 x + b1 y + b2) / k), where k = c0 x + c1 y + 1.
         interpolation: "NEAREST" or "BILINEAR".
-        output_shape: (rows, columns) of the output, the input's by default.
-        name: of the operation.
+        output_shape: (rows, columns) of the output; default: those of the input.
+        name: The name of the operation.
 
     Returns:
-        Of the rank of `images`; 0 where there is nothing of the input.
+        Images of the same rank; 0 outside of the input.
 
     Raises:
-        TypeError: images of another rank.
+        TypeError: The images have a different rank.
     """
     images = tf.convert_to_tensor(images)
     rank = images.shape.ndims
@@ -47,7 +47,7 @@ def transform(
     transforms = tf.convert_to_tensor(transforms, tf.float32)
     if transforms.shape.ndims == 1:
         transforms = transforms[tf.newaxis]
-    made = tf.raw_ops.ImageProjectiveTransformV2(
+    transformed = tf.raw_ops.ImageProjectiveTransformV2(
         images=whole,
         transforms=transforms,
         output_shape=tf.shape(whole)[1:3] if output_shape is None else tf.cast(output_shape, tf.int32),
@@ -55,26 +55,26 @@ def transform(
         name=name,
     )
     if output_shape is None:
-        made.set_shape(whole.shape)
-    return made[0, :, :, 0] if rank == 2 else made[0] if rank == 3 else made
+        transformed.set_shape(whole.shape)
+    return transformed[0, :, :, 0] if rank == 2 else transformed[0] if rank == 3 else transformed
 
 
 def rotate(images: Any, angles: Any, interpolation: str = "NEAREST", name: str | None = None) -> Any:
-    """Images turned counterclockwise about their centres by `angles`, radians, a scalar or [batch]."""
+    """Rotate images counterclockwise around their centers by `angles` in radians, a scalar or [batch]."""
     images = tf.convert_to_tensor(images)
-    # Of [rows, columns], [rows, columns, channels] or a batch of the latter.
+    # [rows, columns], [rows, columns, channels] or a batch of the latter.
     first = 1 if images.shape.ndims == 4 else 0
     rows, columns = (tf.cast(tf.shape(images)[first + axis], tf.float32) for axis in (0, 1))
     return transform(images, angles_to_projective_transforms(angles, rows, columns), interpolation, name=name)
 
 
 def translate(images: Any, translations: Any, interpolation: str = "NEAREST", name: str | None = None) -> Any:
-    """Images moved by `translations`, (dx, dy) or [batch, 2]."""
+    """Translate images by `translations`, (dx, dy) or [batch, 2]."""
     return transform(images, translations_to_projective_transforms(translations), interpolation, name=name)
 
 
 def angles_to_projective_transforms(angles: Any, image_height: Any, image_width: Any, name: str | None = None) -> Any:
-    """The transformations, [batch, 8], that turn images about their centres."""
+    """Return the transformations, [batch, 8], that rotate images around their centers."""
     angles = tf.reshape(tf.cast(angles, tf.float32), [-1])
     width, height = tf.cast(image_width, tf.float32) - 1, tf.cast(image_height, tf.float32) - 1
     cos, sin, zeros = tf.cos(angles), tf.sin(angles), tf.zeros_like(angles)
@@ -84,26 +84,26 @@ def angles_to_projective_transforms(angles: Any, image_height: Any, image_width:
 
 
 def translations_to_projective_transforms(translations: Any, name: str | None = None) -> Any:
-    """The transformations, [batch, 8], that move images by (dx, dy)."""
+    """Return the transformations, [batch, 8], that translate images by (dx, dy)."""
     moves = tf.reshape(tf.cast(translations, tf.float32), [-1, 2])
     zeros = tf.zeros_like(moves[:, 0])
     return tf.stack([zeros + 1, zeros, -moves[:, 0], zeros, zeros + 1, -moves[:, 1], zeros, zeros], axis=1)
 
 
 def flat_transforms_to_matrices(transforms: Any) -> Any:
-    """[batch, 8] or [8] -> [batch, 3, 3]."""
+    """Convert transformations, [batch, 8] or [8], to matrices, [batch, 3, 3]."""
     flat = tf.reshape(tf.convert_to_tensor(transforms), [-1, 8])
     return tf.reshape(tf.concat([flat, tf.ones_like(flat[:, :1])], axis=1), [-1, 3, 3])
 
 
 def matrices_to_flat_transforms(transform_matrices: Any) -> Any:
-    """[batch, 3, 3] or [3, 3] -> [batch, 8]."""
+    """Convert matrices, [batch, 3, 3] or [3, 3], to transformations, [batch, 8]."""
     flat = tf.reshape(tf.convert_to_tensor(transform_matrices), [-1, 9])
     return (flat / flat[:, 8:])[:, :8]
 
 
 def compose_transforms(*transforms: Any) -> Any:
-    """The transformation that does these one after the other: [batch, 8]."""
+    """Compose transformations into one, [batch, 8]."""
     composed = flat_transforms_to_matrices(transforms[0])
     for each in transforms[1:]:
         composed = tf.matmul(composed, flat_transforms_to_matrices(each))

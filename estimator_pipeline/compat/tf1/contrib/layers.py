@@ -1,8 +1,8 @@
-"""`tf.contrib.layers`: what tf-slim left out of it.
+"""`tf.contrib.layers`: the parts that tf-slim does not have.
 
-Its feature columns are those of `tf.feature_column` here: canned Estimators take no others. Each gives the numbers that
-its namesake gave, but for crossed columns, whose hash is another one, and for identities out of range, which are
-refused. How values of a row are combined is said by the column that makes numbers of them.
+Its feature columns are those of `tf.feature_column`, the only ones that canned Estimators accept. Each gives the same
+values as in TensorFlow 1, except crossed columns, which use a different hash, and identities out of range, which are
+rejected. The dense column, such as an embedding, sets how the values of a row are combined.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ def embed_sequence(
     scope: Any = None,
     reuse: Any = None,
 ) -> Any:
-    """The embedding of each id, of a variable "embeddings".
+    """Return the embedding of each id, with the variable "embeddings".
 
     Args:
         ids: [batch, time], int32 or int64.
-        vocab_size: how many ids there are; not needed with `reuse`.
-        embed_dim: size of an embedding; not needed with `reuse`.
-        unique: not needed any more: each id is looked up.
-        initializer: of the variable.
-        regularizer: of the variable.
-        trainable: whether it trains.
-        scope: its scope, "EmbedSequence" by default.
-        reuse: whether it is there.
+        vocab_size: The number of ids; not needed with `reuse`.
+        embed_dim: The size of an embedding; not needed with `reuse`.
+        unique: Ignored: each id is looked up.
+        initializer: The variable's initializer.
+        regularizer: The variable's regularizer.
+        trainable: Whether the variable is trainable.
+        scope: The variable scope, "EmbedSequence" by default.
+        reuse: Whether the variable exists.
 
     Returns:
         [batch, time, embed_dim].
 
     Raises:
-        ValueError: no sizes, and no variable to reuse.
+        ValueError: There are neither sizes nor a variable to reuse.
     """
     if not (reuse or (vocab_size and embed_dim)):
         raise ValueError(
@@ -86,7 +86,7 @@ def bow_encoder(
     scope: Any = None,
     reuse: Any = None,
 ) -> Any:
-    """The mean of the embeddings of a row's ids: [batch, time] -> [batch, embed_dim]."""
+    """Return the mean of the embeddings of each row's ids: [batch, time] -> [batch, embed_dim]."""
     with _v1.variable_scope(scope, "bow_encoder", [ids], reuse=reuse):
         embeddings = _v1.get_variable(
             "embeddings", [vocab_size, embed_dim], initializer=initializer, regularizer=regularizer, trainable=trainable
@@ -100,10 +100,10 @@ def real_valued_column(
     column_name: str, dimension: int | None = 1, default_value: Any = None, dtype: Any = tf.float32,
     normalizer: Any = None,
 ) -> Any:  # fmt: skip
-    """Numbers, [batch, dimension].
+    """Return a column of numbers, [batch, dimension].
 
     Raises:
-        ValueError: `dimension` is None, of which `tf.feature_column` has nothing.
+        ValueError: The `dimension` is unset, which `tf.feature_column` does not support.
     """
     if dimension is None:
         raise ValueError("real_valued_column: dimension=None has no successor in tf.feature_column")
@@ -113,7 +113,7 @@ def real_valued_column(
 def sparse_column_with_keys(
     column_name: str, keys: Sequence[Any], default_value: int = -1, combiner: str = "sum", dtype: Any = tf.string
 ) -> Any:  # fmt: skip
-    """Words of a list, by their numbers."""
+    """Return a categorical column with a vocabulary list."""
     return _columns.categorical_column_with_vocabulary_list(column_name, keys, dtype, default_value)
 
 
@@ -121,7 +121,7 @@ def sparse_column_with_vocabulary_file(
     column_name: str, vocabulary_file: str, num_oov_buckets: int = 0, vocab_size: int | None = None,
     default_value: int = -1, combiner: str = "sum", dtype: Any = tf.string,
 ) -> Any:  # fmt: skip
-    """Words of a file, by their numbers."""
+    """Return a categorical column with a vocabulary file."""
     default = None if num_oov_buckets else default_value
     return _columns.categorical_column_with_vocabulary_file(
         column_name, vocabulary_file, vocab_size, dtype, default, num_oov_buckets
@@ -131,36 +131,36 @@ def sparse_column_with_vocabulary_file(
 def sparse_column_with_hash_bucket(
     column_name: str, hash_bucket_size: int, combiner: str = "sum", dtype: Any = tf.string, hash_keys: Any = None
 ) -> Any:  # fmt: skip
-    """Words by their hash."""
+    """Return a categorical column with hash buckets."""
     return _columns.categorical_column_with_hash_bucket(column_name, hash_bucket_size, dtype)
 
 
 def sparse_column_with_integerized_feature(
     column_name: str, bucket_size: int, combiner: str = "sum", dtype: Any = tf.int64
 ) -> Any:  # fmt: skip
-    """Numbers below `bucket_size` that are categories."""
+    """Return a categorical column of integers below `bucket_size`."""
     return _columns.categorical_column_with_identity(column_name, bucket_size)
 
 
 def bucketized_column(source_column: Any, boundaries: Sequence[float]) -> Any:
-    """Numbers by the range that they are in."""
+    """Return a column with the bucket of a number."""
     return _columns.bucketized_column(source_column, sorted(boundaries))
 
 
 def crossed_column(
     columns: Iterable[Any], hash_bucket_size: int, combiner: str = "sum", *unused: Any, **more: Any
 ) -> Any:
-    """Pairs of categories, and so on, by their hash."""
+    """Return a column of hashed combinations of categories."""
     return _columns.crossed_column([*columns], hash_bucket_size, more.get("hash_key"))
 
 
 def weighted_sparse_column(sparse_id_column: Any, weight_column_name: str, dtype: Any = tf.float32) -> Any:
-    """Categories that count as another feature says."""
+    """Return a categorical column with weights from a different feature."""
     return _columns.weighted_categorical_column(sparse_id_column, weight_column_name, dtype)
 
 
 def one_hot_column(sparse_id_column: Any) -> Any:
-    """Of each category how often it is there."""
+    """Return a column with the count of each category."""
     return _columns.indicator_column(sparse_id_column)
 
 
@@ -169,7 +169,7 @@ def embedding_column(
     ckpt_to_load_from: Any = None, tensor_name_in_ckpt: Any = None, max_norm: float | None = None,
     trainable: bool = True,
 ) -> Any:  # fmt: skip
-    """The mean of the embeddings of a row's categories, [batch, dimension]."""
+    """Return a column with the mean embedding of a row's categories, [batch, dimension]."""
     if initializer is None:
         initializer = tf.compat.v1.truncated_normal_initializer(stddev=1 / math.sqrt(sparse_id_column.num_buckets))
     return _columns.embedding_column(
@@ -179,5 +179,5 @@ def embedding_column(
 
 
 def create_feature_spec_for_parsing(feature_columns: Iterable[Any]) -> Any:
-    """What `tf.io.parse_example` needs."""
+    """Return the feature spec for `tf.io.parse_example`."""
     return _columns.make_parse_example_spec([*feature_columns])

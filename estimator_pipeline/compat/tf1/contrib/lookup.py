@@ -1,4 +1,4 @@
-"""`tf.contrib.lookup`: tables with the arguments that they had there."""
+"""`tf.contrib.lookup`: tables with their old arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class HashTable(tf.compat.v1.lookup.StaticHashTable):
-    """A table of constants, with the operation that fills it as `init` and `initializer`."""
+    """A static table, with its initialization operation as `init` and `initializer`."""
 
     def __init__(
         self, initializer: Any, default_value: Any, shared_name: str | None = None, name: str | None = None
@@ -44,7 +44,7 @@ def index_table_from_tensor(
     dtype: Any = tf.string,
     name: str | None = None,
 ) -> Any:
-    """A table value -> its index in `mapping` (1-D, of `dtype`), int64."""
+    """Return a table from values of `mapping` (1-D, of `dtype`) to their indices, int64."""
     return lookup_ops.index_table_from_tensor(mapping, num_oov_buckets, default_value, hasher_spec, dtype, name)
 
 
@@ -72,15 +72,15 @@ def string_to_index_table_from_file(
 
 
 def string_to_index(tensor: Any, mapping: Any, default_value: int = -1, name: str | None = None) -> Any:
-    """The index in `mapping` of each text of `tensor`, int64."""
+    """Return the index in `mapping` of each string in `tensor`, int64."""
     return index_table_from_tensor(mapping, default_value=default_value, name=name).lookup(tensor)
 
 
 def index_to_string_table_from_tensor(mapping: Any, default_value: str = "UNK", name: str | None = None) -> Any:
-    """A table index (int64) -> the text of `mapping` there."""
+    """Return a table from indices (int64) to the strings of `mapping`."""
     return lookup_ops.index_to_string_table_from_tensor(mapping, default_value, name)
 
 
 def index_to_string(tensor: Any, mapping: Any, default_value: str = "UNK", name: str | None = None) -> Any:
-    """The text of `mapping` at each index of `tensor` (int64)."""
+    """Return the string of `mapping` at each index in `tensor` (int64)."""
     return index_to_string_table_from_tensor(mapping, default_value, name).lookup(tensor)

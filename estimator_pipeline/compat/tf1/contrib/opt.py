@@ -1,4 +1,4 @@
-"""`tf.contrib.opt`: optimizers over those of `tf.compat.v1.train`; their slots have the names that they had."""
+"""`tf.contrib.opt`: optimizers based on `tf.compat.v1.train`, with their old slot names."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _v1: Any = tf.compat.v1
 
 
 class DecoupledWeightDecayExtension:
-    """Beside an optimizer, before it among the bases: each step takes `weight_decay` × the variable off it.
+    """Mixin before an optimizer class: each step subtracts `weight_decay` × the variable.
 
     Loshchilov and Hutter, 2017 (arXiv:1711.05101). The decay is not multiplied by the learning rate.
 
     Args:
-        weight_decay: a number, tensor, or function that gives one.
-        **kwargs: of the optimizer.
+        weight_decay: A number, a tensor, or a function that returns one.
+        **kwargs: The arguments of the optimizer.
     """
 
     def __init__(self, weight_decay: Any, **kwargs: Any) -> None:
@@ -35,14 +35,14 @@ class DecoupledWeightDecayExtension:
         super().__init__(**kwargs)
 
     def minimize(self, loss: Any, *args: Any, decay_var_list: Any = None, **options: Any) -> Any:
-        """As ever; only the variables of `decay_var_list` decay, where it is given."""
+        """Like the base class, with decay for the variables of `decay_var_list` only, if set."""
         self._choose(decay_var_list)
         return super().minimize(loss, *args, **options)  # type: ignore[misc]
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, decay_var_list: Any = None
     ) -> Any:
-        """As ever; only the variables of `decay_var_list` decay, where it is given."""
+        """Like the base class, with decay for the variables of `decay_var_list` only, if set."""
         if decay_var_list is not None:
             self._choose(decay_var_list)
         return super().apply_gradients(grads_and_vars, global_step, name)  # type: ignore[misc]
@@ -56,7 +56,7 @@ class DecoupledWeightDecayExtension:
         super()._prepare()  # type: ignore[misc]
 
     def _decay(self, grad: Any, var: Any, indices: Any = None) -> Any:
-        # Behind the gradient, which is that of the variable before.
+        # After the gradient, which depends on the previous value of the variable.
         with tf.control_dependencies([grad]):
             return self._decay_now(var, indices)
 
@@ -90,11 +90,11 @@ def _identity(variable: Any) -> Any:
 
 
 def extend_with_decoupled_weight_decay(base_optimizer: Any) -> type:
-    """A class that is `base_optimizer` with weight decay; `weight_decay` is its first argument."""
+    """Return a subclass of `base_optimizer` with weight decay, whose first argument is `weight_decay`."""
 
     class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):
         def __init__(self, weight_decay: Any, *args: Any, **kwargs: Any) -> None:
-            # The base's arguments may be given by position.
+            # The base's arguments may be positional.
             base_optimizer.__init__(self, *args, **kwargs)
             self._weight_decay = weight_decay
             self._decayed = None
@@ -149,7 +149,7 @@ class AdamWOptimizer(DecoupledWeightDecayExtension, _v1.train.AdamOptimizer):
 
 
 def _of_a_step(adam: Any, var: Any) -> tuple[Any, Any, Any, Any]:
-    """Rate, beta1, beta2 and epsilon of a step of Adam: the rate with the correction of the moments' bias."""
+    """Return the bias-corrected learning rate, beta1, beta2 and epsilon of a step of Adam."""
     dtype = var.dtype.base_dtype
     power1, power2 = (tf.cast(each, dtype) for each in adam._get_beta_accumulators())
     rate, beta1, beta2, epsilon = (
@@ -159,7 +159,7 @@ def _of_a_step(adam: Any, var: Any) -> tuple[Any, Any, Any, Any]:
 
 
 class LazyAdamOptimizer(_v1.train.AdamOptimizer):
-    """Adam whose moments of a row move only in steps in which the row has a gradient."""
+    """Adam that updates the moments of a row only in steps in which the row has a gradient."""
 
     def _apply_sparse(self, grad: Any, var: Any) -> Any:
         return self._lazily(grad.values, var, grad.indices)
@@ -180,7 +180,7 @@ class LazyAdamOptimizer(_v1.train.AdamOptimizer):
 
 
 class NadamOptimizer(_v1.train.AdamOptimizer):
-    """Adam with Nesterov's momentum (Dozat, 2015)."""
+    """Adam with Nesterov momentum (Dozat, 2015)."""
 
     def _apply_dense(self, grad: Any, var: Any) -> Any:
         return self._apply(tf.raw_ops.ApplyAdam, grad, var, lambda each: each)
@@ -191,7 +191,7 @@ class NadamOptimizer(_v1.train.AdamOptimizer):
     def _apply(self, op: Any, grad: Any, var: Any, of: Any) -> Any:
         dtype = grad.dtype.base_dtype
         power1, power2 = self._get_beta_accumulators()
-        made = op(
+        update = op(
             var=of(var),
             m=of(self.get_slot(var, "m")),
             v=of(self.get_slot(var, "v")),
@@ -205,7 +205,7 @@ class NadamOptimizer(_v1.train.AdamOptimizer):
             use_locking=self._use_locking,
             use_nesterov=True,
         )
-        return made.op if hasattr(made, "op") else made
+        return update.op if hasattr(update, "op") else update
 
     def _apply_sparse_shared(self, grad: Any, var: Any, indices: Any, scatter_add: Any) -> Any:
         rate, beta1, beta2, epsilon = _of_a_step(self, var)
@@ -222,20 +222,20 @@ class NadamOptimizer(_v1.train.AdamOptimizer):
 
 
 class LARSOptimizer(_v1.train.MomentumOptimizer):
-    """Momentum whose rate is scaled for each variable by norms of it and its gradient (You et al., 2017).
+    """Momentum with a learning rate that is scaled per variable by norms of it and its gradient (You et al., 2017).
 
     Args:
-        learning_rate: before it is scaled.
-        momentum: of the steps.
-        weight_decay: added to the gradient, times the variable.
-        eeta: the factor of the scale.
-        epsilon: added to the norm of the gradient.
-        name: of the optimizer.
-        skip_list: parts of names of variables that are neither scaled nor decayed.
-        use_nesterov: Nesterov's momentum.
+        learning_rate: The rate before scaling.
+        momentum: The momentum.
+        weight_decay: The factor of the variable that is added to the gradient.
+        eeta: The factor of the scale.
+        epsilon: Added to the norm of the gradient.
+        name: The optimizer's name.
+        skip_list: Parts of the names of variables that are neither scaled nor decayed.
+        use_nesterov: Whether to use Nesterov momentum.
 
     Raises:
-        ValueError: a momentum or weight decay below 0.
+        ValueError: The momentum or the weight decay is negative.
     """
 
     def __init__(
@@ -273,6 +273,6 @@ class LARSOptimizer(_v1.train.MomentumOptimizer):
             ratio = self._eeta * of_var / (of_grad + self._decay * of_var + self._epsilon)
             rate = rate * tf.where(tf.logical_and(of_var > 0, of_grad > 0), ratio, tf.ones_like(ratio))
             grad = grad + self._decay * var
-        # The rate is part of what is accumulated: a change of it does not act on the steps before.
+        # The learning rate is part of the accumulated value: a change does not affect previous steps.
         step = _v1.assign(self.get_slot(var, "momentum"), momentum * self.get_slot(var, "momentum") + rate * grad)
         return _v1.assign_sub(var, rate * grad + momentum * step if self._use_nesterov else step).op

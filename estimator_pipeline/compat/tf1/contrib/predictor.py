@@ -1,4 +1,4 @@
-"""`tf.contrib.predictor`: functions that answer requests, of a SavedModel or of an Estimator."""
+"""`tf.contrib.predictor`: prediction functions of a SavedModel or an Estimator."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _DEFAULT = "serving_default"
 
 
 class Predictor:
-    """A session over a model: called with name -> value, it gives name -> value.
+    """A session of a model, called with name -> value, which returns name -> value.
 
     Attributes:
-        graph: the model's graph.
-        session: in which it runs.
-        feed_tensors: name -> tensor, of what it is called with.
-        fetch_tensors: name -> tensor, of what it gives.
+        graph: The model's graph.
+        session: The session in which it runs.
+        feed_tensors: Name -> tensor of the inputs.
+        fetch_tensors: Name -> tensor of the outputs.
     """
 
     def __init__(self, graph: Any, session: Any, feeds: Mapping[str, Any], fetches: Mapping[str, Any]) -> None:
@@ -48,13 +48,13 @@ class Predictor:
         return f"{type(self).__name__} with feed tensors {self.feed_tensors} and fetch_tensors {self.fetch_tensors}"
 
     def __call__(self, input_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the model.
+        """Run the model.
 
         Args:
-            input_dict: name -> value; a name that is left out must not be needed.
+            input_dict: Name -> value of all required inputs.
 
         Raises:
-            ValueError: a name that the model does not have.
+            ValueError: The model has no such input.
         """
         unknown = sorted(set(input_dict) - set(self._feed_tensors))
         if unknown:
@@ -73,20 +73,20 @@ def from_saved_model(
     graph: Any = None,
     config: Any = None,
 ) -> Predictor:
-    """A predictor of a SavedModel.
+    """Return a predictor of a SavedModel.
 
     Args:
-        export_dir: its folder.
-        signature_def_key: which signature; "serving_default" by default.
-        signature_def: instead: the signature itself.
-        input_names: instead: name -> name of a tensor in the graph; with `output_names`.
-        output_names: the same, of what it gives.
-        tags: of the model's graph, with commas; "serve" by default.
-        graph: into which the model is loaded; a new one by default.
-        config: the session's ConfigProto.
+        export_dir: The folder of the SavedModel.
+        signature_def_key: The key of the signature; "serving_default" by default.
+        signature_def: Alternatively, the signature.
+        input_names: Alternatively, name -> name of an input tensor in the graph; with `output_names`.
+        output_names: The same for the outputs.
+        tags: The comma-separated tags of the model's graph; "serve" by default.
+        graph: The graph into which the model is loaded; a new one by default.
+        config: The session's ConfigProto.
 
     Raises:
-        ValueError: more than one of the three ways to name the tensors, or a signature that is not there.
+        ValueError: More than one of the three alternatives is set, or there is no such signature.
     """
     ways = [signature_def_key is not None, signature_def is not None, input_names is not None]
     if sum(ways) > 1:
@@ -125,17 +125,17 @@ def from_estimator(
     graph: Any = None,
     config: Any = None,
 ) -> Predictor:
-    """A predictor of an Estimator's latest checkpoint.
+    """Return a predictor of an Estimator's latest checkpoint.
 
     Args:
-        estimator: of tf.estimator.
-        serving_input_receiver_fn: what it is called with.
-        output_key: which of the export_outputs; the default one by default.
-        graph: in which the model is built; a new one by default.
-        config: the session's ConfigProto.
+        estimator: A tf.estimator Estimator.
+        serving_input_receiver_fn: Creates the inputs.
+        output_key: The key of one of the export_outputs; the default output by default.
+        graph: The graph in which the model is built; a new one by default.
+        config: The session's ConfigProto.
 
     Raises:
-        ValueError: an output that the model does not have, or no checkpoint.
+        ValueError: The model has no such output, or there is no checkpoint.
     """
     graph = tf.Graph() if graph is None else graph
     with graph.as_default():
@@ -159,7 +159,7 @@ def from_estimator(
 
 
 def _tensors(output: Any) -> dict[str, Any]:
-    """What one of the export_outputs gives: name -> tensor, as its signature names them."""
+    """Return the tensors of an export output, by the names of its signature."""
     inputs = {"x": tf.zeros([], tf.string)}
     infos = output.as_signature_def(inputs).outputs
     graph = _v1.get_default_graph()

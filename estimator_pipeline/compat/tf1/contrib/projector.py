@@ -1,4 +1,4 @@
-"""`tf.contrib.tensorboard.plugins.projector`: TensorBoard's projector, for a summary writer of TensorFlow 1."""
+"""`tf.contrib.tensorboard.plugins.projector`: TensorBoard's projector for TensorFlow 1 summary writers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["visualize_embeddings"]
 
 
 def visualize_embeddings(summary_writer: Any, config: Any) -> None:
-    """Writes the projector's configuration to the folder of a `tf.summary.FileWriter`.
+    """Write the projector's configuration to the folder of a `tf.summary.FileWriter`.
 
     Args:
-        summary_writer: the writer, or the folder itself.
-        config: a ProjectorConfig.
+        summary_writer: The writer, or the folder.
+        config: A ProjectorConfig.
     """
     folder = summary_writer.get_logdir() if hasattr(summary_writer, "get_logdir") else summary_writer
     projector.visualize_embeddings(folder, config)

@@ -1,4 +1,4 @@
-"""`tf.contrib.rnn`: what `tf.compat.v1.nn` does not have, with the variables that it had."""
+"""`tf.contrib.rnn`: cells and functions that `tf.compat.v1.nn` does not have, with their old variables."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _cells: Any = _v1.nn.rnn_cell
 
 
 class FusedRNNCell:
-    """A network over whole sequences: inputs [time, batch, size] -> (outputs, final state)."""
+    """A network for whole sequences: inputs [time, batch, size] -> (outputs, final state)."""
 
 
 class LSTMBlockFusedCell(_v1.layers.Layer, FusedRNNCell):
-    """An LSTM over whole sequences by one operation. Variables: "kernel", "bias", and the peepholes' "w_?_diag".
+    """An LSTM for whole sequences in one operation. Variables: "kernel", "bias", and the peepholes' "w_?_diag".
 
     Args:
-        num_units: size of the state.
-        forget_bias: added to the forget gate's bias.
-        cell_clip: bound of the cell's state; None: no bound.
-        use_peephole: whether gates see the cell's state.
-        reuse: whether the variables are there.
-        dtype: of the variables.
-        name: of the layer.
+        num_units: The size of the state.
+        forget_bias: Added to the forget gate's bias.
+        cell_clip: The bound of the cell's state; None: no bound.
+        use_peephole: Whether gates depend on the cell's state.
+        reuse: Whether the variables exist.
+        dtype: The dtype of the variables.
+        name: The layer's name.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class LSTMBlockFusedCell(_v1.layers.Layer, FusedRNNCell):
         self.built = True
 
     def call(self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None) -> Any:
-        """Runs it.
+        """Run the LSTM.
 
         Args:
             inputs: [time, batch, size], or a list of [batch, size].
             initial_state: (cell, output), each [batch, num_units]; zeros by default.
-            dtype: of the zeros.
-            sequence_length: [batch]: behind it outputs are 0 and the state stays.
+            dtype: The dtype of the zeros.
+            sequence_length: [batch]: after it outputs are 0 and the state is unchanged.
 
         Returns:
             Outputs, [time, batch, num_units] or a list, and the final LSTMStateTuple.
@@ -86,7 +86,7 @@ class LSTMBlockFusedCell(_v1.layers.Layer, FusedRNNCell):
         none = tf.zeros([self._num_units], cell.dtype)
         gates = self._diagonals if self._use_peephole else dict.fromkeys("ifo", none)
         longest = time if sequence_length is None else tf.reduce_max(sequence_length)
-        made = gen_rnn_ops.block_lstm(
+        results = gen_rnn_ops.block_lstm(
             seq_len_max=tf.cast(longest, tf.int64),
             x=inputs,
             cs_prev=cell,
@@ -100,7 +100,7 @@ class LSTMBlockFusedCell(_v1.layers.Layer, FusedRNNCell):
             cell_clip=self._cell_clip,
             use_peephole=self._use_peephole,
         )
-        cells, outputs = made[1], made[6]
+        cells, outputs = results[1], results[6]
         if sequence_length is None:
             state = _cells.LSTMStateTuple(cells[-1], outputs[-1])
         else:
@@ -115,7 +115,7 @@ class LSTMBlockFusedCell(_v1.layers.Layer, FusedRNNCell):
 
 
 class LSTMBlockCell(_cells.BasicLSTMCell):
-    """`BasicLSTMCell`, for programs that ask for the cell of one operation: the same arithmetic and variables."""
+    """`BasicLSTMCell` under a different name, with the same arithmetic and variables."""
 
     def __init__(
         self,
@@ -133,11 +133,11 @@ class LSTMBlockCell(_cells.BasicLSTMCell):
 
 
 class FusedRNNCellAdaptor(FusedRNNCell):
-    """A cell of `tf.nn.rnn_cell` as a network over whole sequences.
+    """A cell of `tf.nn.rnn_cell` as a network for whole sequences.
 
     Args:
-        cell: the cell.
-        use_dynamic_rnn: whether time is a loop in the graph; else inputs are a list.
+        cell: The cell.
+        use_dynamic_rnn: Whether to loop over time in the graph; otherwise it is unrolled.
     """
 
     def __init__(self, cell: Any, use_dynamic_rnn: bool = False) -> None:
@@ -158,7 +158,7 @@ class FusedRNNCellAdaptor(FusedRNNCell):
 
 
 class TimeReversedFusedRNN(FusedRNNCell):
-    """A network over sequences that are turned round, each within its length, as are its outputs."""
+    """A network for reversed sequences, each within its length, with reversed outputs."""
 
     def __init__(self, cell: Any) -> None:
         self._cell = cell
@@ -168,35 +168,35 @@ class TimeReversedFusedRNN(FusedRNNCell):
     ) -> Any:
         options = {} if scope is None else {"scope": scope}
         outputs, state = self._cell(
-            _turned(inputs, sequence_length), initial_state, dtype=dtype, sequence_length=sequence_length, **options
+            _reversed(inputs, sequence_length), initial_state, dtype=dtype, sequence_length=sequence_length, **options
         )
-        return _turned(outputs, sequence_length), state
+        return _reversed(outputs, sequence_length), state
 
 
-def _turned(values: Any, lengths: Any) -> Any:
+def _reversed(values: Any, lengths: Any) -> Any:
     if isinstance(values, list):
         if lengths is None:
             return values[::-1]
-        return tf.unstack(_turned(tf.stack(values), lengths))
+        return tf.unstack(_reversed(tf.stack(values), lengths))
     if lengths is None:
         return tf.reverse(values, [0])
     return tf.reverse_sequence(values, lengths, seq_axis=0, batch_axis=1)
 
 
 class LayerNormBasicLSTMCell(_cells.RNNCell):
-    """An LSTM cell with layer normalization of its gates and of its state, and dropout of what it adds to the state.
+    """An LSTM cell with layer normalization of its gates and state, and dropout of state updates.
 
     Args:
-        num_units: size of the state.
-        forget_bias: added to the forget gate.
-        input_size: not used.
-        activation: of the state.
-        layer_norm: whether it normalizes; without, it has a bias.
-        norm_gain: initial scale of a normalization.
-        norm_shift: initial offset of it.
-        dropout_keep_prob: how much of what is added stays.
-        dropout_prob_seed: of the dropout.
-        reuse: whether the variables are there.
+        num_units: The size of the state.
+        forget_bias: Added to the forget gate.
+        input_size: Not used.
+        activation: The activation of the state.
+        layer_norm: Whether to normalize; otherwise the cell has a bias.
+        norm_gain: The initial scale of a normalization.
+        norm_shift: The initial offset of a normalization.
+        dropout_keep_prob: The probability of keeping an update.
+        dropout_prob_seed: The seed of the dropout.
+        reuse: Whether the variables exist.
     """
 
     def __init__(
@@ -266,13 +266,13 @@ def stack_bidirectional_dynamic_rnn(
     scope: Any = None,
     swap_memory: bool = False,
 ) -> Any:
-    """Layers of bidirectional networks, each over both outputs of the one below.
+    """Stack bidirectional RNN layers, each with both outputs of the previous layer as inputs.
 
     Returns:
-        The last layer's outputs side by side, and the final states forward and backward, one a layer.
+        The last layer's concatenated outputs, and the final forward and backward states of each layer.
 
     Raises:
-        ValueError: no cells, or not as many backward as forward.
+        ValueError: There are no cells, or different numbers of forward and backward cells.
     """
     if not cells_fw or not isinstance(cells_fw, list) or not isinstance(cells_bw, list):
         raise ValueError("cells_fw and cells_bw must be lists of RNNCells (one per layer).")

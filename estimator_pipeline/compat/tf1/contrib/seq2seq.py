@@ -1,4 +1,4 @@
-"""`tf.contrib.seq2seq`: the loss of a sequence, and the operation of beam search. Its decoders are not here."""
+"""`tf.contrib.seq2seq`: sequence loss and the beam search operation, without decoders."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ def sequence_loss(
     softmax_loss_function: Any = None,
     name: str | None = None,
 ) -> Any:
-    """The weighted cross entropy of each place of each sequence, summed over what the arguments say.
+    """Return the weighted cross entropy of sequences, reduced over the selected axes.
 
     Args:
         logits: [batch, time, symbols].
         targets: [batch, time], int.
         weights: [batch, time].
-        average_across_timesteps: divides the sum over time by the weights' sum.
-        average_across_batch: divides the sum over the batch by the weights' sum.
-        sum_over_timesteps: divides the sum over time by the number of weights that are not 0.
-        sum_over_batch: divides the sum over the batch by the number of weights that are not 0.
-        softmax_loss_function: of labels and logits, instead of the sparse cross entropy.
-        name: of the operations.
+        average_across_timesteps: Divide the sum over time by the sum of the weights.
+        average_across_batch: Divide the sum over the batch by the sum of the weights.
+        sum_over_timesteps: Divide the sum over time by the number of nonzero weights.
+        sum_over_batch: Divide the sum over the batch by the number of nonzero weights.
+        softmax_loss_function: A function of labels and logits that replaces the sparse cross entropy.
+        name: The name scope.
 
     Returns:
         A scalar, [batch], [time] or [batch, time].
 
     Raises:
-        ValueError: other ranks, or both an average and a sum.
+        ValueError: A rank is wrong, or both an average and a sum are set.
     """
-    for what, value, rank in (("Logits", logits, 3), ("Targets", targets, 2), ("Weights", weights, 2)):
+    for label, value, rank in (("Logits", logits, 3), ("Targets", targets, 2), ("Weights", weights, 2)):
         if value.shape.ndims != rank:
-            raise ValueError(f"{what} must have {rank} dimensions; got {value.shape}")
+            raise ValueError(f"{label} must have {rank} dimensions; got {value.shape}")
     if (average_across_timesteps and sum_over_timesteps) or (average_across_batch and sum_over_batch):
         raise ValueError("average_across_... and sum_over_... cannot both be True")
     with _v1.name_scope(name, "sequence_loss", [logits, targets, weights]):
@@ -67,7 +67,7 @@ def sequence_loss(
 
 
 def tile_batch(t: Any, multiplier: int, name: str | None = None) -> Any:
-    """Each row of a tensor, or of all tensors of a structure, `multiplier` times: [batch × multiplier, …]."""
+    """Repeat each row of the tensors of a structure `multiplier` times: [batch × multiplier, …]."""
     with _v1.name_scope(name, "tile_batch"):
         return tf.nest.map_structure(
             lambda each: each if isinstance(each, tf.TensorArray) else tf.repeat(each, multiplier, axis=0), t
@@ -77,14 +77,14 @@ def tile_batch(t: Any, multiplier: int, name: str | None = None) -> Any:
 def gather_tree(
     step_ids: Any, parent_ids: Any, max_sequence_lengths: Any, end_token: Any, name: str | None = None
 ) -> Any:
-    """The beams of a beam search from their ends to their beginnings.
+    """Backtrack the beams of a beam search.
 
     Args:
         step_ids: [time, batch, beams], int32: the token of each beam at each step.
-        parent_ids: [time, batch, beams], int32: the beam of the step before that it goes on.
-        max_sequence_lengths: [batch], int32: the last step of each is one below.
-        end_token: scalar, int32: what stands behind the first end of a beam, and behind the last step.
-        name: of the operations.
+        parent_ids: [time, batch, beams], int32: the parent beam at the previous step.
+        max_sequence_lengths: [batch], int32: the number of steps.
+        end_token: Scalar, int32: the token after the first end of a beam, and after the last step.
+        name: The name scope.
 
     Returns:
         [time, batch, beams], int32.
@@ -92,16 +92,18 @@ def gather_tree(
     with _v1.name_scope(name, "GatherTree", [step_ids, parent_ids]):
         time, beams = tf.shape(step_ids)[0], tf.shape(step_ids)[2]
         lengths = tf.minimum(tf.cast(max_sequence_lengths, tf.int32), time)[:, tf.newaxis]
-        own = tf.zeros_like(step_ids[0]) + tf.range(beams)
+        identity = tf.zeros_like(step_ids[0]) + tf.range(beams)
 
         def back(after: Any, element: Any) -> Any:
             ids, parents, step = element
-            # The last step begins with each beam itself; before it a beam is where its successor came from.
-            at = tf.where(step >= lengths - 1, own, after[1])
+            # At the last step each beam is itself; before that it is the parent of its successor.
+            at = tf.where(step >= lengths - 1, identity, after[1])
             token = tf.where(step < lengths, tf.gather(ids, at, batch_dims=1), tf.fill(tf.shape(ids), end_token))
             return token, tf.gather(parents, at, batch_dims=1)
 
-        tokens, _ = tf.scan(back, (step_ids, parent_ids, tf.range(time)), initializer=(own, own), reverse=True)
-        # The end token itself stays; what follows it does not.
+        tokens, _ = tf.scan(
+            back, (step_ids, parent_ids, tf.range(time)), initializer=(identity, identity), reverse=True
+        )
+        # The first end token is kept; all tokens after it are replaced.
         ended = tf.cumsum(tf.cast(tf.equal(tokens, end_token), tf.int32), axis=0, exclusive=True) > 0
         return tf.where(ended, tf.fill(tf.shape(tokens), end_token), tokens)

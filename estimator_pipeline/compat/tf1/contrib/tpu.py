@@ -1,6 +1,6 @@
-"""`tf.contrib.tpu` and the resolver of TPUs, on machines without any.
+"""`tf.contrib.tpu` and the TPU cluster resolver, on machines without TPUs.
 
-`TPUEstimator` and its like are the estimator package's, which train on CPU and GPU with `use_tpu=False`.
+`TPUEstimator` and related classes are those of the estimator package, which train on CPU and GPU with `use_tpu=False`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ __all__ = [
 _HINT = "train on CPU or GPU with use_tpu=False (--use_tpu=false of most programs) and an empty name of the TPU"
 
 
-def _refused(what: str) -> CompatError:
+def _error(name: str) -> CompatError:
     return CompatError(
-        f"{what} needs a TPU",
+        f"{name} needs a TPU",
         code="argument/not-applicable",
-        found="under --tf1 programs train on CPU and GPU: the code of TensorFlow for tf.estimator on TPUs is gone",
+        found="with --tf1, programs train on CPU and GPU: TensorFlow has no code for tf.estimator on TPUs any more",
         hint=_HINT,
     )
 
 
 class TPUClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
-    """The resolver for no TPU, `TPUClusterResolver("")`: this process, without a cluster.
+    """The resolver without a TPU, `TPUClusterResolver("")`: this process, without a cluster.
 
     Args:
-        tpu: the name of a TPU, which must be empty or "local". None: what TPU_NAME in the environment says.
+        tpu: The name of a TPU, which must be empty or "local". None: the value of the variable TPU_NAME.
 
     Raises:
-        CompatError: a name of a TPU.
+        CompatError: A TPU was named.
     """
 
     def __init__(self, tpu: Any = None, zone: Any = None, project: Any = None, **options: Any) -> None:
@@ -52,7 +52,7 @@ class TPUClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
         if isinstance(tpu, bytes):
             tpu = tpu.decode()
         if tpu not in ("", "local"):
-            raise _refused(f"TPUClusterResolver({tpu!r})")
+            raise _error(f"TPUClusterResolver({tpu!r})")
         self.task_type: str | None = None
         self.task_id: int | None = None
         self.rpc_layer = None
@@ -80,32 +80,32 @@ class TPUClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
 
 
 class TPUEstimator(tf.compat.v1.estimator.tpu.TPUEstimator):
-    """`tf.compat.v1.estimator.tpu.TPUEstimator` for CPU and GPU: with `use_tpu=True` one error says that."""
+    """`tf.compat.v1.estimator.tpu.TPUEstimator` for CPU and GPU; `use_tpu=True` raises an error."""
 
     def __init__(self, model_fn: Any = None, model_dir: Any = None, config: Any = None, params: Any = None,
                  use_tpu: bool = True, *args: Any, **options: Any) -> None:  # fmt: skip
         if use_tpu:
-            raise _refused("TPUEstimator(use_tpu=True)")
+            raise _error("TPUEstimator(use_tpu=True)")
         super().__init__(model_fn, model_dir, config, params, use_tpu, *args, **options)
 
 
 class AsyncCheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
-    """Saves checkpoints; not beside the training, but between two steps."""
+    """Saves checkpoints, synchronously between two steps."""
 
 
 def keras_to_tpu_model(*args: Any, **options: Any) -> Any:
-    raise _refused("keras_to_tpu_model")
+    raise _error("keras_to_tpu_model")
 
 
 class TPUDistributionStrategy:
     def __init__(self, *args: Any, **options: Any) -> None:
-        raise _refused("TPUDistributionStrategy")
+        raise _error("TPUDistributionStrategy")
 
 
 class TPUStrategy:
     def __init__(self, *args: Any, **options: Any) -> None:
-        raise _refused("TPUStrategy")
+        raise _error("TPUStrategy")
 
 
 def initialize_tpu_system(*args: Any, **options: Any) -> Any:
-    raise _refused("initialize_tpu_system")
+    raise _error("initialize_tpu_system")

@@ -1,4 +1,4 @@
-"""`tf.contrib.training`: hyperparameters. Its training and evaluation loops are tf-slim's."""
+"""`tf.contrib.training`: hyperparameters. Its training and evaluation loops are in tf-slim."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _ASSIGNMENT = re.compile(
 
 
 def parse_values(values: str, type_map: Mapping[str, type], ignore_unknown: bool = False) -> dict[str, Any]:
-    """Reads `"name=value,list=[1,2],list[0]=3"`.
+    """Parse `"name=value,list=[1,2],list[0]=3"`.
 
     Args:
-        values: the text.
-        type_map: name -> type of its value, or of the values of its list.
-        ignore_unknown: whether names that are not in `type_map` are left out; else they are an error.
+        values: The text.
+        type_map: Name -> type of its value, or of the elements of its list.
+        ignore_unknown: Whether to ignore names that are not in `type_map`; otherwise they are an error.
 
     Returns:
-        name -> value, list of values, or a dictionary index -> value.
+        Name -> value, list of values, or a dictionary index -> value.
 
     Raises:
-        ValueError: a text that is none of these, an unknown name, a value of another type, a name given twice.
+        ValueError: The text is malformed, a name is unknown or repeated, or a value has a wrong type.
     """
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     at = 0
     while at < len(values):
         match = _ASSIGNMENT.match(values, at)
@@ -47,17 +47,17 @@ def parse_values(values: str, type_map: Mapping[str, type], ignore_unknown: bool
         if match["list"] is not None:
             if match["index"] is not None:
                 raise ValueError("Assignment of a list to a list index.")
-            _once(name not in found, name, values)
-            found[name] = [read(each) for each in re.split("[ ,]", match["list"]) if each]
+            _once(name not in parsed, name, values)
+            parsed[name] = [read(each) for each in re.split("[ ,]", match["list"]) if each]
         elif match["index"] is not None:
-            _once(isinstance(found.setdefault(name, {}), dict), name, values)
+            _once(isinstance(parsed.setdefault(name, {}), dict), name, values)
             index = int(match["index"])
-            _once(index not in found[name], f"{name}[{index}]", values)
-            found[name][index] = read(match["value"])
+            _once(index not in parsed[name], f"{name}[{index}]", values)
+            parsed[name][index] = read(match["value"])
         else:
-            _once(name not in found, name, values)
-            found[name] = read(match["value"])
-    return found
+            _once(name not in parsed, name, values)
+            parsed[name] = read(match["value"])
+    return parsed
 
 
 def _once(holds: bool, name: str, values: str) -> None:
@@ -80,7 +80,7 @@ def _reader(name: str, kind: type, values: str) -> Callable[[str], Any]:
 
 
 def _cast(name: str, kind: type, value: Any) -> Any:
-    """The value as the hyperparameter's type, where nothing is lost by that."""
+    """Convert a value to the hyperparameter's type, if that is lossless."""
     if type(value) is kind or kind is type(None):
         return value
     fits = (
@@ -95,15 +95,15 @@ def _cast(name: str, kind: type, value: Any) -> Any:
 
 
 class HParams:
-    """Named hyperparameters, each an attribute, whose types are those of their first values.
+    """Named hyperparameters as attributes, with the types of their first values.
 
     Args:
-        hparam_def: not supported: the message of which it was read is gone.
-        model_structure: what :meth:`get_model_structure` returns.
-        **kwargs: name -> value: a number, a bool, a text, None, or a list of values of one type.
+        hparam_def: Not supported: its protocol buffer was removed.
+        model_structure: The result of `get_model_structure`.
+        **kwargs: Name -> value: a number, a bool, a string, None, or a list of values of the same type.
 
     Raises:
-        ValueError: an empty list, or a name that is a method's.
+        ValueError: A list is empty, or a name is reserved.
     """
 
     _HAS_DYNAMIC_ATTRIBUTES = True  # for pytype
@@ -111,7 +111,7 @@ class HParams:
     def __init__(self, hparam_def: Any = None, model_structure: Any = None, **kwargs: Any) -> None:
         if hparam_def is not None:
             raise ValueError(
-                "HParams(hparam_def=...): its protocol buffer went with tf.contrib; give the values by name"
+                "HParams(hparam_def=...): its protocol buffer was removed with tf.contrib; pass the values by name"
             )
         self._hparam_types: dict[str, tuple[type, bool]] = {}
         self._model_structure = model_structure
@@ -119,10 +119,10 @@ class HParams:
             self.add_hparam(name, value)
 
     def add_hparam(self, name: str, value: Any) -> None:
-        """Adds a hyperparameter.
+        """Add a hyperparameter.
 
         Raises:
-            ValueError: the name is taken, or the value is an empty list.
+            ValueError: The name is in use, or the value is an empty list.
         """
         if getattr(self, name, None) is not None:
             raise ValueError(f"Hyperparameter name is reserved: {name}")
@@ -135,11 +135,11 @@ class HParams:
         setattr(self, name, value)
 
     def set_hparam(self, name: str, value: Any) -> None:
-        """Sets a hyperparameter to another value of its type.
+        """Set a hyperparameter to a different value of its type.
 
         Raises:
-            KeyError: there is none of the name.
-            ValueError: a value of another type, or a list where there was none.
+            KeyError: There is no such hyperparameter.
+            ValueError: The value has a different type.
         """
         kind, is_list = self._hparam_types[name]
         if isinstance(value, list) != is_list:
@@ -151,18 +151,18 @@ class HParams:
         setattr(self, name, [_cast(name, kind, each) for each in value] if is_list else _cast(name, kind, value))
 
     def del_hparam(self, name: str) -> None:
-        """Removes a hyperparameter; nothing where there is none of the name."""
+        """Remove a hyperparameter, if it exists."""
         if hasattr(self, name):
             delattr(self, name)
             del self._hparam_types[name]
 
     def parse(self, values: str) -> HParams:
-        """Overrides hyperparameters by a text: see :func:`parse_values`. Returns itself."""
+        """Override hyperparameters from a text, see `parse_values`, and return self."""
         types = {name: kind for name, (kind, _) in self._hparam_types.items()}
         return self.override_from_dict(parse_values(values, types))
 
     def override_from_dict(self, values_dict: Mapping[str, Any]) -> HParams:
-        """Overrides hyperparameters: name -> value, list, or index -> value. Returns itself."""
+        """Override hyperparameters by name -> value, list, or index -> value, and return self."""
         for name, value in values_dict.items():
             if isinstance(value, dict):
                 whole = list(getattr(self, name))
@@ -175,23 +175,23 @@ class HParams:
     set_from_map = override_from_dict
 
     def parse_json(self, values_json: str) -> HParams:
-        """Overrides hyperparameters by a JSON object. Returns itself."""
+        """Override hyperparameters from a JSON object, and return self."""
         return self.override_from_dict(json.loads(values_json))
 
     def to_json(self, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-        """All of them, but functions, as a JSON object."""
+        """Return all values except functions as a JSON object."""
         values = {name: value for name, value in self.values().items() if not callable(value)}
         return json.dumps(values, indent=indent, separators=separators, sort_keys=sort_keys)
 
     def values(self) -> dict[str, Any]:
-        """name -> value."""
+        """Return name -> value."""
         return {name: getattr(self, name) for name in self._hparam_types}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value, or `default` where there is none of the name.
+        """Return a value, or `default` if there is no such hyperparameter.
 
         Raises:
-            ValueError: `default` is of another type.
+            ValueError: The `default` has a different type.
         """
         if key not in self._hparam_types:
             return default
@@ -203,7 +203,7 @@ class HParams:
                 for each in default if is_list else [default]:
                     _cast(key, kind, each)
             except ValueError as error:
-                raise ValueError(f"Hparam '{key}' does not fit the default {default!r}: {error}") from error
+                raise ValueError(f"Hparam '{key}' does not match the default {default!r}: {error}") from error
         return getattr(self, key)
 
     def set_model_structure(self, model_structure: Any) -> None:

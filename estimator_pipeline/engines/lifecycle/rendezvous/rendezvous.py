@@ -26,13 +26,13 @@ accepts reports with its session. No task's file is ever deleted.
 
 A chief that has exited does not answer. An unanswered end of training may belong to an earlier run, or the chief may
 have exited before this task started. It is accepted if it is unchanged for a while
-(:func:`~estimator_pipeline.cluster.peers.grace_secs`) and matches the end of this task's training.
+(`grace_secs`) and matches the end of this task's training.
 
 Under the launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file has the run's ID, and files of other
 runs are ignored from the start.
 
 A task with a different model directory than the chief's reads and writes in the chief's, through the chief's server
-(:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.files`); everything else is the same.
+(`files`); everything else is the same.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Rendezvous:
         server: The chief's server; None: all tasks share the model directory.
         evaluator: Whether the job is known to have an evaluator.
         job: The settings of this task's job, for comparison
-            (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`).
+            (`same_job`).
 
     Attributes:
         directory: Folder of the files.
@@ -141,7 +141,7 @@ class Rendezvous:
         return os.path.join(self.directory, name)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        """See :meth:`RendezvousFiles.write`."""
+        """See `RendezvousFiles.write`."""
         self.files.write(name, document)
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -150,7 +150,7 @@ class Rendezvous:
         return document if document is not None and document.get("run_id") == self.run_id else None
 
     def read_any(self, name: str) -> dict[str, Any] | None:
-        """See :meth:`RendezvousFiles.read_any`."""
+        """See `RendezvousFiles.read_any`."""
         return self.files.read_any(name)
 
     # -- handshake ------------------------------------------------------------------------------------------------
@@ -337,8 +337,8 @@ class Rendezvous:
 
         Args:
             error: The chief's error.
-            status: See :meth:`report_failed`.
-            echo: See :meth:`report_failed`. The failure of a different task then has priority.
+            status: See `report_failed`.
+            echo: See `report_failed`. The failure of a different task then has priority.
         """
         with self._lock:
             before = self._status or {}

@@ -77,7 +77,7 @@ class ResultExchange:
 
     Args:
         rendezvous: Rendezvous of the run.
-        explicit: See :func:`explicit_evaluator`.
+        explicit: See `explicit_evaluator`.
         timeout: Seconds that the chief waits for the evaluator's result; the other tasks wait a little longer for the
             chief's.
     """

@@ -91,7 +91,7 @@ def agree(
     """Check that all tasks of synchronous training have the same job; skipped without a coordination service.
 
     Args:
-        settings: The settings of this task's job, from :func:`facts`.
+        settings: The settings of this task's job, from `facts`.
         tf_config: Cluster and task of this process.
         timeout: Seconds to wait for the other tasks.
         about: Name of the comparison.
@@ -107,7 +107,7 @@ def agree(
         return
     tasks = [str(task) for task in cluster.training_tasks]
     texts = coordination.exchange(
-        about, document(settings, apart), own=str(tf_config.task), tasks=tasks, timeout=timeout
+        about, document(settings, apart), task=str(tf_config.task), tasks=tasks, timeout=timeout
     )
     if texts is None:
         return
@@ -121,7 +121,7 @@ def agree(
 
 
 def document(settings: Mapping[str, Any], apart: bool) -> str:
-    """Return a task's message about its job to the other tasks, see :func:`agree`."""
+    """Return a task's message about its job to the other tasks, see `agree`."""
     return json.dumps({"facts": dict(settings), "apart": apart})
 
 
@@ -164,7 +164,7 @@ def of_task(identity: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         identity: The run identity.
-        shared: Other settings that all tasks must share, from :func:`facts`.
+        shared: Other settings that all tasks must share, from `facts`.
     """
     fixed = {name: value for name, value in identity.fixed.items() if name != CONTENT}
     settings = facts(fixed, content_by_kind(identity.fixed), identity.described)

@@ -1,7 +1,7 @@
 """Stop requests to this task: SIGTERM, or the early signal of a scheduler.
 
 A signal only sets a flag. Training checks it between two steps and stops with a checkpoint
-(:mod:`~estimator_pipeline.engines.lifecycle.stopping.synchronized_stop`). Python runs a signal handler when the main
+(`synchronized_stop`). Python runs a signal handler when the main
 thread returns to the interpreter, which a step that waits for a peer does not. The signal's number therefore also goes
 through a pipe to a thread (`signal.set_wakeup_fd`): the other tasks are notified at once, and a task that cannot stop
 exits after a time limit.
@@ -81,10 +81,10 @@ class Preemption:
 
     Args:
         task: This task's name.
-        signals: See :func:`signals_of`. Signals with a handler of the program are left to the program.
+        signals: See `signals_of`. Signals with a handler of the program are left to the program.
         seconds: Time limit for the exit after a request.
         on_asked: Called once with the sender ("SIGTERM", "worker:1"), in the thread that received the request.
-        last_word: Called with the error just before :meth:`give_up` ends the process.
+        last_word: Called with the error just before `give_up` ends the process.
         progress: Returns a description of the saved progress, for that error.
 
     Attributes:
@@ -156,7 +156,7 @@ class Preemption:
         """Use a short time limit from now on: this task waits for others to join, and has nothing to save.
 
         Args:
-            joined: Returns whether the wait is over. It is over in any case when training starts (:meth:`rearm`).
+            joined: Returns whether the wait is over. It is over in any case when training starts (`rearm`).
         """
         self._joined = joined
 

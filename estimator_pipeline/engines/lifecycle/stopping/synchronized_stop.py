@@ -8,7 +8,7 @@ step, and no message. A thread on each task waits for a message; then:
 3. The chief chooses the largest of these numbers and publishes it. Every task can finish that step, and no task starts
    a later one.
 
-In multi-step execution (:mod:`~estimator_pipeline.engines.estimator.multi_step`), a task answers with the last step of
+In multi-step execution (`multi_step`), a task answers with the last step of
 its current call. All tasks make the same calls, so the largest of these numbers is the end of a call on each of them.
 
 Messages are always waited for, never polled once and treated as missing. The tasks may therefore be any number of steps

@@ -134,7 +134,7 @@ def _counted(cells: Sequence[NotebookCell]) -> tuple[NotebookCell, ...]:
 
 
 def split(cells: Sequence[NotebookCell], text: str) -> tuple[NotebookCell, ...] | None:
-    """The cells of a text that `joined` gave and that was changed since; None where they cannot be told."""
+    """Return the cells of a text that `joined` gave and that was changed since; None where they cannot be told."""
     texts = _BETWEEN.split(text)
     if len(texts) != len(cells):
         return None

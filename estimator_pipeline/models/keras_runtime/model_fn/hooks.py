@@ -269,7 +269,7 @@ def stop_if_no_decrease_hook(
     estimator: Any, metric_name: str, max_steps_without_decrease: int, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """A hook that ends a training where a metric was not lower for so many steps. See `stop_if_higher_hook`."""
+    """Return a hook that ends a training where a metric was not lower for so many steps. See `stop_if_higher_hook`."""
     should_stop = _without_better(estimator, metric_name, max_steps_without_decrease, eval_dir, min_steps, operator.lt)
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 

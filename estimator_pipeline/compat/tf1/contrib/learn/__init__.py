@@ -1,6 +1,6 @@
-"""`tf.contrib.learn`, as far as programs use it with Estimators: all its names that have a home here.
+"""`tf.contrib.learn`: the names that programs use with Estimators.
 
-Its canned Estimators and monitors are not among them: `tf.estimator` has the former with other variables.
+Its canned Estimators and monitors are not included: those of `tf.estimator` have different variables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class ModeKeys:
-    """What a model_fn is called for; the same texts as `tf.estimator.ModeKeys`."""
+    """The modes of a model_fn, with the same values as `tf.estimator.ModeKeys`."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -66,7 +66,7 @@ class PredictionKey:
 
 
 class ProblemType:
-    """What an output alternative of a model is."""
+    """The problem type of an output alternative."""
 
     UNSPECIFIED = 0
     CLASSIFICATION = 1
@@ -86,14 +86,14 @@ _DEFAULT = object()
 
 
 class RunConfig(tf.compat.v1.estimator.RunConfig):
-    """`tf.estimator.RunConfig` with the arguments that `tf.contrib.learn` gave it.
+    """`tf.estimator.RunConfig` with the arguments of `tf.contrib.learn`.
 
     Args:
-        master: of the session; None: what TF_CONFIG says.
-        num_cores: threads of the session; 0: as many as there are.
-        log_device_placement: whether the session logs where it puts operations.
-        gpu_memory_fraction: of each GPU.
-        **options: those of `tf.estimator.RunConfig`; a session_config stands for the three above.
+        master: The session's master; None: from TF_CONFIG.
+        num_cores: The number of threads of the session; 0: the number of cores.
+        log_device_placement: Whether the session logs the placement of operations.
+        gpu_memory_fraction: The fraction of each GPU's memory.
+        **options: Those of `tf.estimator.RunConfig`; a session_config replaces the three above.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class RunConfig(tf.compat.v1.estimator.RunConfig):
 
     @property
     def environment(self) -> str:
-        """What TF_CONFIG calls "environment"; "local" where it says nothing."""
+        """The value of "environment" in TF_CONFIG; "local" by default."""
         import json
         import os
 
@@ -157,7 +157,7 @@ class RunConfig(tf.compat.v1.estimator.RunConfig):
         return self.session_config
 
     def uid(self, whitelist: Any = None) -> str:
-        """A text that is the same for configurations that are."""
+        """Return a string that is the same for equal configurations."""
         left_out = {"_model_dir", *(f"_{name}" for name in whitelist or ())}
         return repr(sorted((name, str(value)) for name, value in vars(self).items() if name not in left_out))
 
@@ -172,7 +172,7 @@ def read_batch_features(
     queue_capacity: int = 10000,
     **options: Any,
 ) -> Any:
-    """Batches of parsed tf.train.Example records: name -> tensor. Always of TFRecord files, by tf.data."""
+    """Return batches of parsed tf.train.Example records from TFRecord files, name -> tensor."""
     from estimator_pipeline.compat.tf1.contrib import data
 
     return data.read_batch_features(
@@ -181,7 +181,7 @@ def read_batch_features(
 
 
 def infer_real_valued_columns_from_input_fn(input_fn: Callable[[], Any]) -> list[Any]:
-    """A numeric column for each dense feature that an input_fn gives, for `tf.estimator`'s canned Estimators."""
+    """Return a numeric column for each dense feature of an input_fn, for canned Estimators of `tf.estimator`."""
     with tf.Graph().as_default():
         features, _ = input_fn()
         named = features if isinstance(features, dict) else {"": features}

@@ -1,7 +1,7 @@
 """`tf.contrib.learn.datasets` and `tensorflow.examples.tutorials.mnist`: MNIST and CSV files, in NumPy.
 
-MNIST is read of the four files of its web page (`train-images-idx3-ubyte.gz`, …), which must be in the folder that the
-program names, or are fetched from where TensorFlow has them.
+MNIST is read from the four files of its web page (`train-images-idx3-ubyte.gz`, …) in the program's folder. Missing
+files are downloaded from TensorFlow's copy.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Dataset = collections.namedtuple("Dataset", ["data", "target"])
 Datasets = collections.namedtuple("Datasets", ["train", "validation", "test"])
 
 DEFAULT_SOURCE_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
-_FILES = tuple(f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
-_IMAGES, _LABELS = 2051, 2049  # the first number of a file of images, and of one of labels
+_FILES = tuple(f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+_IMAGES, _LABELS = 2051, 2049  # the magic numbers of image files and of label files
 
 
 def maybe_download(filename: str, work_directory: str, source_url: str) -> str:
-    """The path of a file in a folder, to which it is fetched when it is not there.
+    """Return the path of a file in a folder, after downloading it if it is missing.
 
     Raises:
-        CompatError: it is not there and cannot be fetched.
+        CompatError: The file is missing and cannot be downloaded.
     """
     path = os.path.join(work_directory, filename)
     if not os.path.exists(path):
@@ -57,10 +57,10 @@ def maybe_download(filename: str, work_directory: str, source_url: str) -> str:
                 content = answer.read()
         except OSError as error:
             raise CompatError(
-                f"{path} is not there, and cannot be fetched from {source_url}",
+                f"{path} does not exist, and cannot be downloaded from {source_url}",
                 code="file/not-found",
                 found=str(error),
-                hint=f"put {filename} into {work_directory}",
+                hint=f"copy {filename} to {work_directory}",
             ) from error
         durable_files.write(path, content)
     return path
@@ -71,7 +71,7 @@ def _numbers(content: bytes, count: int) -> list[int]:
 
 
 def extract_images(f: Any) -> np.ndarray:
-    """The images of an open file: [count, rows, columns, 1], uint8."""
+    """Return the images of an open file: [count, rows, columns, 1], uint8."""
     content = gzip.GzipFile(fileobj=f).read()
     magic, count, rows, columns = _numbers(content, 4)
     if magic != _IMAGES:
@@ -80,7 +80,7 @@ def extract_images(f: Any) -> np.ndarray:
 
 
 def extract_labels(f: Any, one_hot: bool = False, num_classes: int = 10) -> np.ndarray:
-    """The labels of an open file: [count], uint8, or [count, classes]."""
+    """Return the labels of an open file: [count], uint8, or [count, classes]."""
     content = gzip.GzipFile(fileobj=f).read()
     magic, _ = _numbers(content, 2)
     if magic != _LABELS:
@@ -90,16 +90,16 @@ def extract_labels(f: Any, one_hot: bool = False, num_classes: int = 10) -> np.n
 
 
 class DataSet:
-    """Images and labels, and batches of them that go round.
+    """Images and labels, with repeating batches.
 
     Args:
         images: [count, rows, columns, 1], uint8.
         labels: [count, …].
-        fake_data: whether there is no data, but a picture of ones and the label 0 each time.
-        one_hot: of fake data, whether labels are one-hot.
-        dtype: tf.uint8, or tf.float32, which brings the pixels into [0, 1].
-        reshape: whether an image is one row.
-        seed: of the order.
+        fake_data: Whether to return images of ones and the label 0 instead of data.
+        one_hot: Whether the labels of fake data are one-hot.
+        dtype: tf.uint8, or tf.float32, which scales the pixels to [0, 1].
+        reshape: Whether to flatten the images.
+        seed: The seed of the order.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class DataSet:
         return self._epochs_completed
 
     def next_batch(self, batch_size: int, fake_data: bool = False, shuffle: bool = True) -> tuple[Any, Any]:
-        """The next images and labels; behind the last ones the first of the next epoch follow."""
+        """Return the next images and labels; the next epoch follows the last ones."""
         if fake_data or self._fake:
             label: Any = [1] + [0] * 9 if self._one_hot else 0
             return [[1] * 784 for _ in range(batch_size)], [label] * batch_size
@@ -180,14 +180,14 @@ def read_data_sets(
     seed: int | None = None,
     source_url: str = DEFAULT_SOURCE_URL,
 ) -> Datasets:
-    """MNIST: train, validation (the first `validation_size` of the training data) and test.
+    """Return MNIST: train, validation (the first `validation_size` of the training data) and test.
 
     Raises:
-        CompatError: a file that is not in `train_dir` and cannot be fetched.
+        CompatError: A file is not in `train_dir` and cannot be downloaded.
     """
     if fake_data:
-        made = [DataSet([], [], fake_data=True, one_hot=one_hot, dtype=dtype, seed=seed) for _ in range(3)]
-        return Datasets(*made)
+        fake = [DataSet([], [], fake_data=True, one_hot=one_hot, dtype=dtype, seed=seed) for _ in range(3)]
+        return Datasets(*fake)
     arrays = []
     for name in _FILES:
         with open(maybe_download(name, train_dir, (source_url or DEFAULT_SOURCE_URL) + name), "rb") as file:
@@ -208,18 +208,18 @@ def load_mnist(train_dir: str = "MNIST-data") -> Datasets:
 
 
 def load_csv_with_header(filename: str, target_dtype: Any, features_dtype: Any, target_column: int = -1) -> Dataset:
-    """A CSV file whose first row begins with the numbers of rows and of columns of data."""
+    """Load a CSV file whose first row starts with the numbers of rows and columns."""
     with tf.io.gfile.GFile(filename) as file:
         rows = csv.reader(file)
         count, width = map(int, next(rows)[:2])
         data, target = _split(rows, target_dtype, features_dtype, target_column)
     if data.shape != (count, width):
-        raise ValueError(f"{filename}: its header says {count} rows of {width} columns, there are {data.shape}")
+        raise ValueError(f"{filename}: the header has {count} rows of {width} columns, the data {data.shape}")
     return Dataset(data, target)
 
 
 def load_csv_without_header(filename: str, target_dtype: Any, features_dtype: Any, target_column: int = -1) -> Dataset:
-    """A CSV file of data alone."""
+    """Load a CSV file without a header."""
     with tf.io.gfile.GFile(filename) as file:
         return Dataset(*_split(csv.reader(file), target_dtype, features_dtype, target_column))
 
@@ -233,7 +233,7 @@ def _split(rows: Any, target_dtype: Any, features_dtype: Any, column: int) -> tu
 
 
 def load_iris(data_path: str | None = None) -> Dataset:
-    """The iris data: of a CSV file with a header, or scikit-learn's."""
+    """Load the iris data from a CSV file with a header, or from scikit-learn."""
     if data_path is not None:
         return load_csv_with_header(data_path, target_dtype=int, features_dtype=float)
     from sklearn import datasets
@@ -245,7 +245,7 @@ DATASETS = {"iris": load_iris, "mnist": load_mnist}
 
 
 def load_dataset(name: str, size: str = "small", test_with_fake_data: bool = False) -> Any:
-    """A data set by its name: "iris" or "mnist"."""
+    """Load a dataset by name: "iris" or "mnist"."""
     if name not in DATASETS:
         raise ValueError(f"Name of dataset is not found: {name}. It is one of {sorted(DATASETS)}.")
     return DATASETS[name]()

@@ -23,18 +23,18 @@ _Fields = namedtuple(
 
 
 class ModelFnOps(_Fields):
-    """What a model_fn of `tf.contrib.learn` returns.
+    """The result of a model_fn of `tf.contrib.learn`.
 
     Args:
-        mode: what it was called for.
-        predictions: a tensor, or name -> tensor.
-        loss: scalar.
-        train_op: one step of training.
-        eval_metric_ops: name -> (value, update).
-        output_alternatives: name -> (problem type, name -> tensor): what an export answers.
-        training_chief_hooks: run on the chief.
-        training_hooks: run on every worker.
-        scaffold: of the session.
+        mode: The mode of the call.
+        predictions: A tensor, or name -> tensor.
+        loss: Scalar.
+        train_op: One step of training.
+        eval_metric_ops: Name -> (value, update).
+        output_alternatives: Name -> (problem type, name -> tensor): the outputs of an export.
+        training_chief_hooks: Hooks of the chief.
+        training_hooks: Hooks of every worker.
+        scaffold: The session's scaffold.
     """
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class ModelFnOps(_Fields):
         )  # fmt: skip
 
     def estimator_spec(self, default_serving_output_alternative_key: str | None = None) -> Any:
-        """The same as a `tf.estimator.EstimatorSpec`."""
+        """Return the equivalent `tf.estimator.EstimatorSpec`."""
         outputs = {
             name: tf.estimator.export.PredictOutput(tensors)
             for name, (_, tensors) in (self.output_alternatives or {}).items()
@@ -85,10 +85,10 @@ class MetricSpec:
     """A metric of a model's predictions and labels.
 
     Args:
-        metric_fn: called with predictions, labels and, where it takes them, weights; gives (value, update).
-        prediction_key: which of the predictions, where there are several.
-        label_key: which of the labels.
-        weight_key: which feature is the weight.
+        metric_fn: Called with predictions, labels and, if set, weights; returns (value, update).
+        prediction_key: The key of the prediction, if there are several.
+        label_key: The key of the label.
+        weight_key: The key of the feature with the weight.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class MetricSpec:
         self.prediction_key, self.label_key, self.weight_key = prediction_key, label_key, weight_key
 
     def create_metric_ops(self, inputs: Any, labels: Any, predictions: Any) -> Any:
-        """(value, update).
+        """Return (value, update).
 
         Raises:
-            ValueError: several predictions or labels, and no key that says which.
+            ValueError: There are several predictions or labels, and no key.
         """
-        prediction = _one(predictions, self.prediction_key, "prediction_key")
-        label = _one(labels, self.label_key, "label_key")
+        prediction = _select(predictions, self.prediction_key, "prediction_key")
+        label = _select(labels, self.label_key, "label_key")
         options = {} if self.weight_key is None else {"weights": inputs[self.weight_key]}
         names = inspect.signature(self.metric_fn).parameters
         if "predictions" in names and "labels" in names:
@@ -116,18 +116,18 @@ class MetricSpec:
         return self.metric_fn(prediction, label, **options)
 
 
-def _one(values: Any, key: str | None, what: str) -> Any:
+def _select(values: Any, key: str | None, argument: str) -> Any:
     if not isinstance(values, dict):
         return values
     if key is None and len(values) == 1:
         return next(iter(values.values()))
     if key not in values:
-        raise ValueError(f"MetricSpec with {what}={key!r}, and the model has {sorted(values)}")
+        raise ValueError(f"MetricSpec with {argument}={key!r}, and the model has {sorted(values)}")
     return values[key]
 
 
 class _WithArrays(_v1.estimator.Estimator):
-    """The methods of :class:`Estimator`: the estimator package refuses a class that overrides them itself."""
+    """The methods of `Estimator`: the estimator package rejects a direct subclass that overrides them."""
 
     _specs: Mapping[str, Any]
 
@@ -141,7 +141,7 @@ class _WithArrays(_v1.estimator.Estimator):
         monitors: Iterable[Any] | None = None,
         max_steps: int | None = None,
     ) -> _WithArrays:
-        """Trains. Either arrays `x` and `y`, or an input_fn."""
+        """Train, with either arrays `x` and `y` or an input_fn."""
         input_fn = input_fn or _of_arrays(x, y, batch_size, epochs=None, shuffle=True)
         self.train(input_fn, hooks=as_hooks(monitors, self), steps=steps, max_steps=max_steps)
         return self
@@ -159,9 +159,9 @@ class _WithArrays(_v1.estimator.Estimator):
         checkpoint_path: str | None = None,
         hooks: Sequence[Any] | None = None,
     ) -> dict[str, Any]:
-        """Evaluates, with the metrics of the model and those named here. Either arrays, or an input_fn."""
+        """Evaluate the metrics of the model and of `metrics`, with either arrays or an input_fn."""
         if callable(x) and input_fn is None:
-            input_fn, x = x, None  # as tf.estimator itself calls it
+            input_fn, x = x, None  # as tf.estimator calls it
         self._specs = dict(metrics or {})
         try:
             return super().evaluate(
@@ -179,15 +179,15 @@ class _WithArrays(_v1.estimator.Estimator):
         as_iterable: bool = True,
         iterate_batches: bool = False,
     ) -> Any:
-        """Predictions, one by one, or with `as_iterable=False` as one array or name -> array."""
-        made = super().predict(
+        """Return an iterator of predictions, or with `as_iterable=False` an array or name -> array."""
+        predictions = super().predict(
             input_fn or _of_arrays(x, None, batch_size, epochs=1, shuffle=False),
             predict_keys=outputs,
             yield_single_examples=not iterate_batches,
         )
         if as_iterable:
-            return made
-        rows = list(made)
+            return predictions
+        rows = list(predictions)
         join = np.concatenate if iterate_batches else np.stack
         if rows and isinstance(rows[0], dict):
             return {name: join([row[name] for row in rows]) for name in rows[0]}
@@ -195,15 +195,15 @@ class _WithArrays(_v1.estimator.Estimator):
 
 
 class Estimator(_WithArrays):
-    """A model by its model_fn.
+    """An Estimator with a model_fn of `tf.contrib.learn`.
 
     Args:
-        model_fn: called with features, labels and, where it takes them, mode, params, config, model_dir; it returns
-            :class:`ModelFnOps`, an EstimatorSpec, or (predictions, loss, train_op).
-        model_dir: for checkpoints.
-        config: a RunConfig.
-        params: passed to the model_fn.
-        feature_engineering_fn: called with features and labels, gives both anew.
+        model_fn: Called with features, labels and, if it has these parameters, mode, params, config, model_dir; it
+            returns `ModelFnOps`, an EstimatorSpec, or (predictions, loss, train_op).
+        model_dir: The directory for checkpoints.
+        config: A RunConfig.
+        params: Passed to the model_fn.
+        feature_engineering_fn: Called with features and labels, and returns new ones.
     """
 
     def __init__(
@@ -217,40 +217,40 @@ class Estimator(_WithArrays):
         self._specs = {}
         taken = inspect.signature(model_fn).parameters
         self._hparams = params
-        # tf.estimator asks for a dictionary or HParams, and passes a copy; the model_fn gets the program's own.
-        own = params
+        # tf.estimator requires a dictionary or HParams, and passes a copy; the model_fn gets the original object.
+        original_params = params
 
         def as_estimator_spec(features: Any, labels: Any, mode: str, config: Any) -> Any:
             if feature_engineering_fn is not None:
                 features, labels = feature_engineering_fn(features, labels)
-            options = {"mode": mode, "params": own, "config": config, "model_dir": self.model_dir}
-            made = model_fn(features, labels, **{name: value for name, value in options.items() if name in taken})
-            if isinstance(made, _v1.estimator.EstimatorSpec):
-                return made
-            if not isinstance(made, ModelFnOps):
-                predictions, loss, train_op = made
-                made = ModelFnOps(mode, predictions, loss, train_op)
+            options = {"mode": mode, "params": original_params, "config": config, "model_dir": self.model_dir}
+            ops = model_fn(features, labels, **{name: value for name, value in options.items() if name in taken})
+            if isinstance(ops, _v1.estimator.EstimatorSpec):
+                return ops
+            if not isinstance(ops, ModelFnOps):
+                predictions, loss, train_op = ops
+                ops = ModelFnOps(mode, predictions, loss, train_op)
             if mode == "eval":
                 metrics = {
-                    name: spec.create_metric_ops(features, labels, made.predictions)
+                    name: spec.create_metric_ops(features, labels, ops.predictions)
                     if isinstance(spec, MetricSpec)
-                    else spec(made.predictions, labels)
+                    else spec(ops.predictions, labels)
                     for name, spec in self._specs.items()
                 }
-                made = made._replace(eval_metric_ops={**made.eval_metric_ops, **metrics})
-            return made.estimator_spec()
+                ops = ops._replace(eval_metric_ops={**ops.eval_metric_ops, **metrics})
+            return ops.estimator_spec()
 
         super().__init__(as_estimator_spec, model_dir, config)
 
 
 def as_hooks(monitors: Iterable[Any] | None, estimator: Any) -> list[Any]:
-    """Hooks, of hooks and of monitors of `tf.contrib.learn`, which are in TensorFlow 1.15's own files."""
+    """Convert monitors of `tf.contrib.learn`, which are in TensorFlow 1.15's files, to hooks."""
     hooks = list(monitors or [])
     if all(isinstance(hook, _v1.train.SessionRunHook) for hook in hooks):
         return hooks
     module: Any = files.load("learn.python.learn.monitors")
-    found: list[Any] = module.replace_monitors_with_hooks(hooks, estimator)
-    return found
+    replaced: list[Any] = module.replace_monitors_with_hooks(hooks, estimator)
+    return replaced
 
 
 def _of_arrays(x: Any, y: Any, batch_size: int | None, *, epochs: int | None, shuffle: bool) -> Callable[[], Any]:
@@ -261,7 +261,7 @@ def _of_arrays(x: Any, y: Any, batch_size: int | None, *, epochs: int | None, sh
     named = _v1.estimator.inputs.numpy_input_fn({"x": np.asarray(x)}, y, batch_size or 128, epochs, shuffle)
 
     def input_fn() -> Any:
-        made = named()
-        return made["x"] if y is None else (made[0]["x"], made[1])
+        batch = named()
+        return batch["x"] if y is None else (batch[0]["x"], batch[1])
 
     return input_fn

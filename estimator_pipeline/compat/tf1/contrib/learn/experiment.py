@@ -1,7 +1,7 @@
-"""`tf.contrib.learn.Experiment` and `learn_runner`, over `tf.estimator.train_and_evaluate`.
+"""`tf.contrib.learn.Experiment` and `learn_runner`, based on `tf.estimator.train_and_evaluate`.
 
-On one machine and in clusters of TF_CONFIG a schedule is what the task does there anyway: a master trains and
-evaluates, a worker trains, a parameter server serves.
+On one machine and in TF_CONFIG clusters a schedule matches the task's role: a master trains and evaluates, a worker
+trains, a parameter server serves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ InputFnOps = namedtuple("InputFnOps", ["features", "labels", "default_inputs"])
 
 
 class ExportStrategy(namedtuple("_ExportStrategy", ["name", "export_fn", "strip_default_attrs"])):
-    """How a trained model is exported: a name, and a function of the Estimator and a folder."""
+    """An export of a trained model: a name, and a function of the Estimator and a folder."""
 
     __slots__ = ()
 
@@ -43,12 +43,12 @@ class ExportStrategy(namedtuple("_ExportStrategy", ["name", "export_fn", "strip_
     def export(
         self, estimator: Any, export_path: str, checkpoint_path: str | None = None, eval_result: Any = None
     ) -> Any:
-        """Exports into `export_path`. Returns the folder that was made."""
+        """Export to `export_path`, and return the new folder."""
         import inspect
 
-        given = {"checkpoint_path": checkpoint_path, "eval_result": eval_result}
+        options = {"checkpoint_path": checkpoint_path, "eval_result": eval_result}
         taken = inspect.signature(self.export_fn).parameters
-        return self.export_fn(estimator, export_path, **{name: given[name] for name in given if name in taken})
+        return self.export_fn(estimator, export_path, **{name: options[name] for name in options if name in taken})
 
 
 def make_export_strategy(
@@ -59,33 +59,33 @@ def make_export_strategy(
     exports_to_keep: int | None = 5,
     strip_default_attrs: Any = None,
 ) -> ExportStrategy:
-    """An export of a SavedModel, of which the latest `exports_to_keep` stay (None: all).
+    """Return an export of SavedModels, which keeps the latest `exports_to_keep` (None: all).
 
     Args:
-        serving_input_fn: what the model is called with: :class:`InputFnOps` or a ServingInputReceiver.
-        default_output_alternative_key: not needed: the model's own default is taken.
-        assets_extra: path below assets.extra -> file.
-        as_text: whether the graph is text.
-        exports_to_keep: how many stay.
-        strip_default_attrs: not needed any more.
+        serving_input_fn: Returns the model's inputs: `InputFnOps` or a ServingInputReceiver.
+        default_output_alternative_key: Ignored: the model's default is used.
+        assets_extra: Path below assets.extra -> file.
+        as_text: Whether to write the graph as text.
+        exports_to_keep: The number of exports to keep.
+        strip_default_attrs: Ignored.
     """
 
     def export_fn(estimator: Any, export_dir_base: str, checkpoint_path: str | None = None) -> Any:
-        made = estimator.export_saved_model(
+        path = estimator.export_saved_model(
             export_dir_base, _receiver_fn(serving_input_fn), assets_extra, as_text, checkpoint_path
         )
         _keep(export_dir_base, exports_to_keep)
-        return made
+        return path
 
     return ExportStrategy("Servo", export_fn, strip_default_attrs)
 
 
 def _receiver_fn(serving_input_fn: Callable[[], Any]) -> Callable[[], Any]:
     def receiver_fn() -> Any:
-        made = serving_input_fn()
-        if not isinstance(made, InputFnOps):
-            return made
-        return tf.estimator.export.ServingInputReceiver(made.features, made.default_inputs)
+        inputs = serving_input_fn()
+        if not isinstance(inputs, InputFnOps):
+            return inputs
+        return tf.estimator.export.ServingInputReceiver(inputs.features, inputs.default_inputs)
 
     return receiver_fn
 
@@ -98,7 +98,7 @@ def _keep(folder: str, count: int | None) -> None:
 
 
 def build_parsing_serving_input_fn(feature_spec: Mapping[str, Any], default_batch_size: int | None = None) -> Any:
-    """A serving_input_fn of serialized tf.train.Example records."""
+    """Return a serving_input_fn for serialized tf.train.Example records."""
 
     def serving_input_fn() -> InputFnOps:
         serialized = _v1.placeholder(tf.string, [default_batch_size], "input_example_tensor")
@@ -122,30 +122,30 @@ class _StrategyExporter(tf.estimator.Exporter):
 
 
 class Experiment:
-    """An Estimator, what it trains on and what it is evaluated on.
+    """An Estimator with its training data and evaluation data.
+
+    With a canned Estimator of `tf.contrib.learn`, from TensorFlow 1.15's files, it is the Experiment of these files.
 
     Args:
-        estimator: of tf.estimator or :class:`Estimator`.
-        train_input_fn: the data to train on.
-        eval_input_fn: the data to evaluate on.
-        eval_metrics: name -> MetricSpec, for an Estimator of `tf.contrib.learn`.
-        train_steps: the global step at which training ends; None: where the data does.
-        eval_steps: batches of an evaluation; None: all.
-        train_monitors: hooks of the training.
-        eval_hooks: hooks of evaluations.
-        eval_delay_secs: until the first evaluation of an evaluator.
-        continuous_eval_throttle_secs: from one evaluation of an evaluator to the next.
-        min_eval_frequency: 0: the training is evaluated at its end alone; else at each checkpoint.
-        export_strategies: :class:`ExportStrategy`, one or several.
-        train_steps_per_iteration: of `continuous_train_and_eval`.
-        checkpoint_and_export: whether each evaluation exports, not just the last.
-        saving_listeners: of the training's checkpoints.
+        estimator: An Estimator of tf.estimator or of `tf.contrib.learn`.
+        train_input_fn: The training data.
+        eval_input_fn: The evaluation data.
+        eval_metrics: Name -> MetricSpec, for an Estimator of `tf.contrib.learn`.
+        train_steps: The global step at which training ends; None: at the end of the data.
+        eval_steps: The number of batches of an evaluation; None: all.
+        train_monitors: Hooks of the training.
+        eval_hooks: Hooks of evaluations.
+        eval_delay_secs: The delay of an evaluator's first evaluation.
+        continuous_eval_throttle_secs: The time between evaluations of an evaluator.
+        min_eval_frequency: 0: evaluate only at the end of training; otherwise at each checkpoint.
+        export_strategies: One or several `ExportStrategy` objects.
+        train_steps_per_iteration: The steps between evaluations of `continuous_train_and_eval`.
+        checkpoint_and_export: Whether each evaluation exports, not only the last.
+        saving_listeners: Listeners of the training's checkpoints.
         **options: local_eval_frequency, delay_workers_by_global_step, check_interval_secs: without effect.
 
     Raises:
-        ValueError: `eval_metrics` with an Estimator of tf.estimator, whose model_fn has its metrics.
-
-    With a canned Estimator of `tf.contrib.learn` itself, of TensorFlow 1.15's files, it is the Experiment of these.
+        ValueError: `eval_metrics` is set for an Estimator of tf.estimator, whose model_fn has the metrics.
     """
 
     def __new__(cls, estimator: Any, *args: Any, **options: Any) -> Any:
@@ -213,7 +213,7 @@ class Experiment:
         self._train_monitors.extend(as_hooks(additional_hooks, self._estimator))
 
     def reset_export_strategies(self, new_export_strategies: Any = None) -> Any:
-        """Sets them anew. Returns those of before."""
+        """Replace the export strategies, and return the previous ones."""
         before = getattr(self, "_export_strategies", ())
         if isinstance(new_export_strategies, ExportStrategy):
             new_export_strategies = [new_export_strategies]
@@ -239,10 +239,10 @@ class Experiment:
         return getattr(self._estimator.config, "task_type", None) == "evaluator"
 
     def train_and_evaluate(self) -> Any:
-        """Trains, and evaluates what was trained. Returns the last evaluation and the exports, on the chief."""
+        """Train and evaluate; return the last evaluation and the exports, on the chief."""
         if not self._eval_metrics:
             return tf.estimator.train_and_evaluate(self._estimator, *self._specs())
-        # Metrics that are not the model's own are known to this object alone.
+        # Additional metrics are known only to this object.
         inner, evaluate, metrics = self._estimator, type(self._estimator).evaluate, self._eval_metrics
         inner.evaluate = lambda *args, **options: evaluate(inner, *args, **{"metrics": metrics, **options})
         try:
@@ -253,7 +253,7 @@ class Experiment:
     local_run = train_and_evaluate
 
     def train(self, delay_secs: float | None = None) -> Any:
-        """Trains, in a cluster as the task that this process is. Returns the Estimator."""
+        """Train, in a cluster as this process's task, and return the Estimator."""
         time.sleep(delay_secs or 0)
         if len(getattr(self._estimator.config, "cluster_spec", None).as_dict() or {}):  # type: ignore[union-attr]
             tf.estimator.train_and_evaluate(self._estimator, *self._specs())
@@ -267,11 +267,11 @@ class Experiment:
         return self._estimator
 
     def run_std_server(self) -> None:
-        """Serves variables until the training ends: what a parameter server does."""
+        """Serve variables until the training ends, as a parameter server."""
         tf.estimator.train_and_evaluate(self._estimator, *self._specs())
 
     def evaluate(self, delay_secs: float | None = None, name: str | None = None) -> Any:
-        """Evaluates the latest checkpoint."""
+        """Evaluate the latest checkpoint."""
         time.sleep(self._eval_delay_secs if delay_secs is None else delay_secs)
         return self._evaluate(name or "one_pass")
 
@@ -301,7 +301,7 @@ class Experiment:
         continuous_eval_predicate_fn: Callable[..., bool] | None = None,
         name: str = "continuous",
     ) -> None:
-        """Evaluates and exports each checkpoint that another process writes, until the last step is evaluated."""
+        """Evaluate and export each checkpoint that a different process writes, up to the last step."""
         time.sleep(self._eval_delay_secs if delay_secs is None else delay_secs)
         throttle = self._throttle_secs if throttle_delay_secs is None else throttle_delay_secs
         before, result = None, None
@@ -317,7 +317,7 @@ class Experiment:
             time.sleep(max(0.0, throttle - (time.time() - start)))
 
     def continuous_train_and_eval(self, continuous_eval_predicate_fn: Callable[..., bool] | None = None) -> Any:
-        """Trains `train_steps_per_iteration` steps, evaluates, and so on until `train_steps`, on one machine."""
+        """Alternate `train_steps_per_iteration` training steps and an evaluation, up to `train_steps`."""
         each = self._steps_per_iteration or (self._train_steps // 10 if self._train_steps else 1000)
         result = None
         while continuous_eval_predicate_fn is None or continuous_eval_predicate_fn(result):
@@ -332,7 +332,7 @@ class Experiment:
         return result, self._export(result)
 
     def test(self) -> Any:
-        """One step of training, one of evaluation and the exports: to see that they run."""
+        """Run one training step, one evaluation step and the exports, as a test."""
         self._estimator.train(self._train_input_fn, hooks=self._train_monitors, steps=1)
         result = self._evaluate("one_pass", steps=1)
         return result, self._export(result)
@@ -345,19 +345,20 @@ def learn_runner_run(
     run_config: Any = None,
     hparams: Any = None,
 ) -> Any:
-    """Makes an experiment and runs it.
+    """Create an experiment and run it.
 
     Args:
-        experiment_fn: called with `output_dir`, or with `run_config` and `hparams`.
-        output_dir: the model directory.
-        schedule: the method of :class:`Experiment` to run; by default what the task of TF_CONFIG does, or
+        experiment_fn: Called with `output_dir`, or with `run_config` and `hparams`.
+        output_dir: The model directory.
+        schedule: The method of `Experiment` to run; by default that of the task in TF_CONFIG, or
             "train_and_evaluate".
-        run_config: a RunConfig with a model_dir.
-        hparams: passed on.
+        run_config: A RunConfig with a model_dir.
+        hparams: Passed to experiment_fn.
 
     Raises:
-        ValueError: both or none of `output_dir` and `run_config`, no model_dir, or an unknown schedule.
-        TypeError: experiment_fn is no function or makes no Experiment.
+        ValueError: Not exactly one of `output_dir` and `run_config` is set, there is no model_dir, or the schedule is
+            unknown.
+        TypeError: experiment_fn is not a function, or returns no Experiment.
     """
     if (output_dir is None) == (run_config is None):
         raise ValueError("Must set value for `output_dir` or `run_config`, and not for both")

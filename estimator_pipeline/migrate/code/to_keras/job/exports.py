@@ -38,7 +38,7 @@ _PLACEHOLDER, _WITH_DEFAULT = "tf.compat.v1.placeholder", "tf.compat.v1.placehol
 
 
 def helper(reader: Rewriter, node: cst.BaseExpression, job: Any) -> Callable[[str], str]:
-    """What writes the call that writes a SavedModel, of the folder's text; the function's text is for `fill`.
+    """Return what writes the call that writes a SavedModel, of the folder's text; the function's text is for `fill`.
 
     Raises:
         NotConvertible: what the model is asked by cannot be told.
