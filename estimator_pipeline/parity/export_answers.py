@@ -119,7 +119,7 @@ def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
                     "mode: "
                     f"{describe_error(error)}"
                 )
-    evaluation.losses = None if layers is None else layers.found()
+    evaluation.losses = None if layers is None else layers.result()
     return evaluation
 
 
@@ -152,7 +152,7 @@ def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> d
     with _evaluated_weights(model):
         for batch in dataset if steps is None else dataset.take(steps):
             layers.add(batch)
-    return layers.found()
+    return layers.result()
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def _read(parity: Parity) -> list[str]:
         return []
     each = tally.each(parity)
     if parity.records_in_part:
-        return [f"the same compared parts of the records for {each}"]
+        return [f"the same records (compared in part) for {each}"]
     return [f"the same records for {each}"]
 
 

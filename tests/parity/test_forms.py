@@ -121,7 +121,7 @@ def test_records_in_another_form_are_the_same(tmp_path, given, pick, theirs, our
     found = compared(estimator(pick=pick), model(), tmp_path / "same", input_fn=theirs, keras_input_fn=ours)
     assert found.equal and len(found.records) == 2, given
     assert about_records(found) == ([] if says is None else [says])
-    assert ("the same compared parts of the records" in summary(found)) == (says is not None)
+    assert ("the same records (compared in part)" in summary(found)) == (says is not None)
     batches = StepReader(found.folder / "keras" / "record").batches()["worker-0"]
     assert len(batches[0]) == 16 and len({*batches[0]}) > 1, "a checksum for each record, of what it holds"
 

@@ -309,7 +309,7 @@ def test_records_that_were_compared_in_part():
     assert ", the same records for each" in headline(made(read=read, notes=(note,))), "what a note says is no fact"
     partly = made(read=read, records_in_part=True)
     assert headline(partly) == (
-        "equal: 5 steps, the same compared parts of the records for each, 2 variables after each"
+        "equal: 5 steps, the same records (compared in part) for each, 2 variables after each"
     )
     assert "records" not in headline(made())
 
