@@ -1,4 +1,4 @@
-"""Step records: the steps of a training on disk, written by one run and compared with those of another.
+"""Step records: the steps of a training on disk, written by one run and compared with a different run.
 
     DIR/environment.json    environment: versions, platform, replicas
     DIR/initial.npz         the variables before the first step

@@ -224,9 +224,9 @@ def _records(
 def _steps(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFinding | None:
     if not (parity.only or parity.is_short) or not (parity.steps or parity.initial.alike):
         return None  # different variables are reported already, and prevent equal steps
-    otherwise = _counted_otherwise(parity, readers)
-    if otherwise is not None:
-        return otherwise
+    finding = _different_counts(parity, readers)
+    if finding is not None:
+        return finding
     messages = []
     for engine in dict.fromkeys(engine for engine, _ in parity.only):
         steps = [step for by, step in parity.only if by == engine]
@@ -241,7 +241,7 @@ def _steps(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFind
     return ParityFinding(name="steps", step=last, message="; ".join(messages), hint=hint)
 
 
-def _counted_otherwise(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFinding | None:
+def _different_counts(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFinding | None:
     """Return the finding for a global step that does not grow by one in each step."""
     pairs = list(zip(*(reader.steps for reader in readers), strict=False))
     if all(first == second for first, second in pairs):

@@ -423,7 +423,7 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
         contextlib.suppress(tf.estimator.NanLossDuringTrainingError),
     ):
         copy.train(train_input_fn, max_steps=pair.steps, hooks=[hook, read.hook(), _ended_after(pair.steps)])
-    _refuse_divergence(base)
+    _check_divergence(base)
     if pair.asked:
         input_fn = (input_fns.evaluation or input_fns.training).for_estimator()
         with _at_work("the prediction of the Estimator"):
@@ -497,7 +497,7 @@ def _divergence(record: Path) -> str | None:
     return None
 
 
-def _refuse_divergence(base: Path) -> None:
+def _check_divergence(base: Path) -> None:
     places = {engine: _divergence(base / engine / "record") for engine in ENGINES}
     diverged = [f"{engine}: {place}" for engine, place in places.items() if place is not None]
     if diverged:

@@ -59,7 +59,7 @@ class ComparedInputFn:
             )
         self.name, self.title = name, f"{name} ({name_of(input_fn)})"
         self._input_fn = input_fn
-        _refuse_unfilled(input_fn, self.title, (*_FILLED, "input_context"))
+        _check_parameters(input_fn, self.title, (*_FILLED, "input_context"))
         asks = _parameters(input_fn)
         values = {"mode": mode, "params": estimator.params, "config": estimator.config}
         self._arguments = {name: value for name, value in values.items() if name in asks}
@@ -79,7 +79,7 @@ class ComparedInputFn:
             data = called(self._input_fn, self.title, **self._arguments, **context)
             if isinstance(data, _datasets()):
                 return self._looked_at(data)
-            self._refuse(data)
+            self._check_tensors(data)
             if self._is_distributed:
                 raise ConfigError(
                     f"{self.title} returns tensors, and the Estimator has a strategy",
@@ -100,7 +100,7 @@ class ComparedInputFn:
             with seeds.global_seed(self._seed):
                 data = called(self._input_fn, self.title, **self._arguments, **context)
             if not isinstance(data, _datasets()):
-                self._refuse(data)
+                self._check_tensors(data)
                 raise ConfigError(
                     f"{self.title} returns tensors, which Keras cannot read",
                     code="data/bad-input-fn",
@@ -175,7 +175,7 @@ class ComparedInputFn:
         option = "--keras-" + self.name.replace("_", "-")
         return f"pass keras_{self.name} ({option}), a function that returns a dataset for the Keras model"
 
-    def _refuse(self, value: Any) -> None:
+    def _check_tensors(self, value: Any) -> None:
         """Raise for a value that is neither a dataset nor (features, labels) as tensors."""
         tf = compat.tensorflow()
         parts = [part for part in tf.nest.flatten(value) if part is not None]
@@ -240,7 +240,7 @@ def called(function: Callable[..., Any], title: str, **arguments: Any) -> Any:
     Raises:
         ConfigError: it needs other arguments, or raises; the message has the exception and its place.
     """
-    _refuse_unfilled(function, title, arguments)
+    _check_parameters(function, title, arguments)
     with own_code(title):
         return function(**arguments)
 
@@ -287,7 +287,7 @@ def _parameters(function: Any) -> dict[str, inspect.Parameter]:
         return {}
 
 
-def _refuse_unfilled(function: Any, title: str, filled: Collection[str]) -> None:
+def _check_parameters(function: Any, title: str, filled: Collection[str]) -> None:
     asks = _parameters(function)
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needs = [

@@ -177,7 +177,7 @@ def check_variables(
     keras_weights = {name: shape for name, shape in ours.items() if kind_of(name) not in ("slots", "step")}
     unknown = [f"the Estimator has no variable {name}" for name in mapping.values() if name not in weights]
     unknown += [f"the Keras model has no weight {name}" for name in sorted(set(mapping) - set(keras_weights))]
-    _refuse_names("variables", "variable", mapping, unknown, weights, keras_weights)
+    _check_names("variables", "variable", mapping, unknown, weights, keras_weights)
     renamed = {variable: name for name, variable in mapping.items()}
     have = {renamed_as(name, renamed): name for name in weights}
     alone = [name for name in keras_weights if name not in have]
@@ -230,7 +230,7 @@ def check_metrics(theirs: Collection[str], ours: Collection[str], renamed: Mappi
     unknown += [f"the Keras model has no metric {name}" for name in renamed if name not in {*ours, _LOSS}]
     # A metric that keeps its name takes that name as well.
     kept = {name: name for name in ours if name not in renamed and name in renamed.values()}
-    _refuse_names("metrics", "metric", {**renamed, **kept}, unknown, theirs, ours)
+    _check_names("metrics", "metric", {**renamed, **kept}, unknown, theirs, ours)
     named = {renamed.get(name, name) for name in ours if name != _LOSS or name in renamed}
     some = [set(theirs) - {_LOSS, _AVERAGE}, set(ours) - {_LOSS}]
     if all(some) and not named & set(theirs):
@@ -378,7 +378,7 @@ def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | 
     return mapping
 
 
-def _refuse_names(
+def _check_names(
     of: str, kind: str, mapping: Mapping[str, str], unknown: list[str], theirs: Collection[str], ours: Collection[str]
 ) -> None:
     """Raise for unknown names first, since a misspelt name often repeats the target of a correct name."""
