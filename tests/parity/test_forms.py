@@ -153,9 +153,9 @@ def test_nothing_in_the_same_form():
     )
     assert not found.compared
     assert found.notes == (
-        "which records were read was not compared, for nothing is in the same form in both: Keras is given the rest in "
-        "another form (b: float32 [4], z: float32 [2], labels: float32 [1] in the Estimator; features: float32 [6], "
-        "labels: float32 [2] in Keras)",
+        "the records that were read were not compared, because no part has the same format in both: Keras reads the "
+        "rest in a different format (b: float32 [4], z: float32 [2], labels: float32 [1] in the Estimator; "
+        "features: float32 [6], labels: float32 [2] in Keras)",
     )
     texts = common_formats((tf.TensorSpec([None], tf.string),), (tf.TensorSpec([None], tf.float32),))
     assert not texts.compared
@@ -551,7 +551,7 @@ def test_as_many_batches_of_other_sizes_are_other_records(tmp_path):
 @pytest.mark.parametrize("argument", ["eval_input_fn", "keras_eval_input_fn"])
 def test_an_evaluation_without_end(tmp_path, argument):
     given = {"eval_input_fn": evaluated(), "keras_eval_input_fn": evaluated(), argument: data()}
-    with pytest.raises(ConfigError, match=rf"^{argument} .* without end, .*\n.*\(--eval-steps N\)"):
+    with pytest.raises(ConfigError, match=rf"^{argument} .* endless dataset, .*\n.*\(--eval-steps N\)"):
         compared(estimator(), model(), tmp_path / "folder", **given)
     assert not (tmp_path / "folder").exists()
 

@@ -202,7 +202,7 @@ def test_metrics_of_one_side_are_told_by_name(tmp_path):
             None,
             [
                 "the loss of the evaluation was not compared: the Estimator's is a mean of batch means, which Keras "
-                "does not tell on several replicas, nor by a test_step without a loss; average_loss was"
+                "does not report on several replicas, or from a test_step without a loss; average_loss was"
             ],
         ),
         (["loss", "auc"], ["loss", "auc"], None, ["the loss of the evaluation was not compared"]),

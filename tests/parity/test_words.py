@@ -308,9 +308,7 @@ def test_records_that_were_compared_in_part():
     note = "of the records only labels were compared: Keras reads the features in a different format"
     assert ", the same records for each" in headline(made(read=read, notes=(note,))), "what a note says is no fact"
     partly = made(read=read, records_in_part=True)
-    assert headline(partly) == (
-        "equal: 5 steps, the same records (compared in part) for each, 2 variables after each"
-    )
+    assert headline(partly) == ("equal: 5 steps, the same records (compared in part) for each, 2 variables after each")
     assert "records" not in headline(made())
 
 
@@ -329,7 +327,7 @@ def test_one_of_a_kind_is_no_plural():
         "answers of the exports."
     )
     page = render(found)
-    assert "Their 1 input or output is the same" in page and "1 variable over all steps, the worst first" in page
+    assert "Their 1 input or output is bit-equal" in page and "1 variable over all steps, the worst first" in page
     assert headline(made(steps=2, only=(("keras", 3),))) == "not equal: 1 step was run by only one of them"
     assert headline(made(steps=2, only=(("keras", 3), ("keras", 4)))).startswith(
         "not equal: 2 steps were run by only one"
