@@ -252,7 +252,7 @@ def test_a_loop_of_ones_own(compared, batch):
     """Whether it tells a mean of records or of batches, its batches say; what its layers do by themselves, nobody."""
     found = compared(model(OwnLoop, compiled=False), eval_input_fn=evaluated(batch=batch))
     assert found.equal and found.metrics.names == ("loss",), summary(found)
-    (note,) = [note for note in found.notes if "is not known" in note]
+    (note,) = [note for note in found.notes if "unknown" in note]
     assert note.endswith("ValueError: it is compiled without a loss, and its layers add no loss")
 
 
@@ -284,7 +284,7 @@ class Within(keras.Model):
 def test_what_is_not_known_says_why(compared):
     found = compared(model(Within), eval_input_fn=evaluated(batch=20))
     assert found.equal and found.metrics.names == ("loss",), summary(found)
-    notes = [note for note in found.notes if "is not known" in note]
+    notes = [note for note in found.notes if "unknown" in note]
     assert notes == [
         "whether the Keras model draws random numbers is unknown: RuntimeError: not within a step",
         "what the Keras model's layers and their losses come to is not known, and so whether it evaluates in training "

@@ -104,9 +104,9 @@ def _two(engines: Sequence[str]) -> tuple[str, str]:
         )
     if unknown := [name for name in engines if name not in ENGINE_NAMES]:
         raise ConfigError(
-            f"the engines {', '.join(engines)} are not two known engines",
+            f"the engines {', '.join(engines)} are not both known",
             code="argument/unknown-name",
-            found=f"unknown: {', '.join(map(repr, unknown))}; engines: {', '.join(ENGINE_NAMES)}",
+            found=f"not known: {', '.join(map(repr, unknown))}; engines: {', '.join(ENGINE_NAMES)}",
             hint="name two, with a comma between: --engines keras,keras3",
         )
     if engines[0] == engines[1]:
