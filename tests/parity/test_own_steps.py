@@ -287,8 +287,8 @@ def test_what_is_not_known_says_why(compared):
     notes = [note for note in found.notes if "unknown" in note]
     assert notes == [
         "whether the Keras model draws random numbers is unknown: RuntimeError: not within a step",
-        "what the Keras model's layers and their losses come to is not known, and so whether it evaluates in training "
-        "mode: RuntimeError: not within a step",
+        "the losses by the Keras model's layers are unknown, and so is whether it evaluates in training mode: "
+        "RuntimeError: not within a step",
     ]
 
 
