@@ -96,4 +96,4 @@ def test_own_errors_say_what_to_do(found, native):
     if native:
         pytest.skip("TensorFlow 2.15 uses its own words")
     assert "unset TF_CONFIG" in found["experimental remote | chief"]["message"]
-    assert "Give it in one of the two places" in found["train twice | none"]["message"]
+    assert "Set only one of them" in found["train twice | none"]["message"]

@@ -61,7 +61,7 @@ def test_there_are_enough_cases():
 
 LATER = [
     # (job, what the message names): mistakes that only the parts of the job can see
-    ("model: {name: cmm}\nREST", ["'cmm' is not known", "cnn, dnn, linear"]),
+    ("model: {name: cmm}\nREST", ["'cmm' is unknown", "cnn, dnn, linear"]),
     ("model: {name: cnn, params: {filtres: 3}}\nREST", ["no parameter filtres", "filters"]),
     ("model: {name: cnn, loss: entropy}\nREST", ["'entropy' is not known"]),
     ("model: {name: cnn, metrics: [auc]}\nREST", ["auc are not known", "accuracy"]),

@@ -415,7 +415,7 @@ def test_a_model_fn_is_none_of_keras(run, own_job):
 
 
 def test_parameter_servers_are_refused_with_the_line(run):
-    with pytest.raises(ConfigError, match="no training with parameter servers"):
+    with pytest.raises(ConfigError, match="does not support the Estimator.s training with parameter servers"):
         run("run.engine=keras", "run.train_distribute=parameter_server", "cluster.ps=1")
 
 

@@ -211,7 +211,7 @@ CLUSTER = json.dumps({"cluster": {"worker": ["localhost:1", "localhost:2"]}, "ta
 
 def test_workers_without_a_strategy_are_refused(tmp_path):
     source = data()
-    with pytest.raises(ConfigError, match="each would train a model of its own") as error:
+    with pytest.raises(ConfigError, match="each would train a separate model") as error:
         ep.train_and_evaluate(
             estimator(tmp_path),
             tf.estimator.TrainSpec(source.train_input_fn, max_steps=10),

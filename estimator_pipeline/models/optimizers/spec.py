@@ -145,9 +145,9 @@ class Optimizer:
             )
         if decay and self.name == "ftrl":
             raise ConfigError(
-                f"weight_decay is {decay:g}, and ftrl works out each weight anew from what it has summed up",
+                f"weight_decay is {decay:g}, but ftrl recomputes each weight from its accumulators",
                 code="model/bad-optimizer",
-                hint="give it options: {l2_regularization_strength: ...}, or take another optimizer",
+                hint="set options: {l2_regularization_strength: ...}, or use a different optimizer",
             )
         if isinstance(excluded, str) or not all(isinstance(name, str) and name for name in excluded):
             raise ConfigError(
@@ -157,7 +157,7 @@ class Optimizer:
             )
         if excluded and not decay:
             raise ConfigError(
-                f"exclude_from_weight_decay is {list(excluded)!r}, and nothing decays",
+                f"exclude_from_weight_decay is {list(excluded)!r}, but there is no weight decay",
                 code="model/bad-optimizer",
                 hint="give weight_decay, or leave it out",
             )
