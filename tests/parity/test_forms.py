@@ -392,7 +392,7 @@ def test_the_loss_of_the_evaluation_beside_average_loss(tmp_path):
     assert found.equal and set(found.metrics.names) == {"average_loss"}
     assert (
         "the loss of the evaluation was not compared: the Estimator's is a mean of batch means, and the same records "
-        "are read in other batches (3 in the Estimator, 1 in Keras); average_loss was" in found.notes
+        "are read in different batches (3 in the Estimator, 1 in Keras); average_loss was" in found.notes
     )
 
 
@@ -569,7 +569,7 @@ def test_options_that_did_not_show(tmp_path):
     )
     assert found.equal
     assert (
-        "the optimizer options differ (epsilon 1e-08 in estimator, 2e-08 in keras), which did not show in "
+        "the optimizer options differ (epsilon 1e-08 in estimator, 2e-08 in keras), which had no effect in "
         "1 step" in found.notes
     )
     found = compared(estimator(), model(), tmp_path / "same")
