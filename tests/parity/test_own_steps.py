@@ -194,7 +194,7 @@ def test_rounds_that_two_replicas_cannot_share(compared):
         ours = model()
     found = compared(ours, eval_input_fn=evaluated(batch=20), config=config)
     assert found.equal and not found.metrics.names
-    assert any("the same records in other batches" in note for note in found.notes), found.notes
+    assert any("the same records in different batches" in note for note in found.notes), found.notes
 
 
 @nightly
