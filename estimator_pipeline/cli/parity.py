@@ -149,7 +149,7 @@ def command(
         for output in filter(None, (folder, report)):
             stack.enter_context(folders.kept_if_used(output))
         if folder is not None:
-            folders.prepare(folder, option="--folder", what="the runs and their records")
+            folders.prepare(folder, option="--folder", contents="the runs and their records")
         if report is not None:
             reports.prepare(report)
         try:

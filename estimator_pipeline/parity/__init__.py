@@ -1,12 +1,12 @@
-"""Whether two trainings are equal: names first, then shapes, types, values; and what a difference comes from.
+"""Comparison of two trainings: names, shapes, types and values, and the cause of a difference.
 
 ========================= =====================================================================================
-`run_parity`              a job file by both engines, as processes
+`run_parity`              a job file on two engines, each in its own processes
 `compare_models`          any Estimator against a Keras model, in this process
 `compare`                 two sets of named arrays
-`Tolerance`               what may differ by how much, and why; `Tolerances` for all that is compared
-`Parity`, `ParityFinding` what came of it
-`summary`, `document`     the same in words, and as plain values
+`Tolerance`               an allowed difference and its reason; `Tolerances` for everything that is compared
+`Parity`, `ParityFinding` the result
+`summary`, `document`     the result as text, and as plain values
 ========================= =====================================================================================
 """
 

@@ -1,4 +1,4 @@
-"""An assertion for pytest: that a job, or an Estimator and the Keras model made of it, come to the same."""
+"""An assertion for pytest: a job trains equally on two engines, or an Estimator and a Keras model train equally."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ParityError", "assert_parity"]
 
 
 class ParityError(AssertionError):
-    """Two trainings part; the message has the summary, `parity` the whole comparison."""
+    """Two trainings differ; the message has the summary, `parity` the whole comparison."""
 
     def __init__(self, message: str, parity: Any) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class ParityError(AssertionError):
 
 
 def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model: Any = None, **options: Any) -> Any:
-    """Fails where the Estimator's and Keras's training of the same thing are not equal.
+    """Fail unless the Estimator and Keras train equally.
 
         assert_parity("job.yaml", steps=20, workers=2)
         assert_parity(estimator=estimator, model=model, input_fn=input_fn, mapping={"dense/kernel": "fc1/weights"})
@@ -29,15 +29,15 @@ def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model
         estimator: an Estimator, compared with `model` in this process; see
             `estimator_pipeline.parity.compare_models`.
         model: the Keras model.
-        **options: of the one or the other.
+        **options: options of the function that runs the comparison.
 
     Returns:
         The `estimator_pipeline.parity.Parity`.
 
     Raises:
         ParityError: an AssertionError; they are not equal.
-        ConfigError: neither of the two was given, or both; `eval_steps` beside a job file; and what those functions
-            raise.
+        ConfigError: neither a job file nor an Estimator with a model was passed, or both; `eval_steps` was passed with
+            a job file; and what those functions raise.
     """
     if (job is None) == (estimator is None) or (estimator is None) != (model is None):
         raise ConfigError(
@@ -48,14 +48,14 @@ def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model
         )
     if job is not None and options.get("eval_steps") is not None:
         raise ConfigError(
-            "eval_steps is for an estimator and a model, and a job file was given",
+            "eval_steps applies to an estimator and a model, not to a job file",
             code="argument/not-applicable",
             found=f"job {job!r}, eval_steps={options['eval_steps']!r}",
-            hint=f'eval.steps of the job file says it, or settings=["eval.steps={options["eval_steps"]}"]',
+            hint=f'set eval.steps in the job file, or pass settings=["eval.steps={options["eval_steps"]}"]',
         )
     from estimator_pipeline import parity
 
-    found = parity.compare_models(estimator, model, **options) if job is None else parity.run_parity(job, **options)
-    if not found.equal:
-        raise ParityError(parity.summary(found), found)
-    return found
+    result = parity.compare_models(estimator, model, **options) if job is None else parity.run_parity(job, **options)
+    if not result.equal:
+        raise ParityError(parity.summary(result), result)
+    return result

@@ -1,9 +1,9 @@
-"""What both exported models answer to the same inputs, and what Keras's layers evaluate to: a process by itself.
+"""Outputs of both exported models for the same inputs, and losses by Keras's layers; runs as a separate process.
 
     python -m estimator_pipeline.parity.export_answers FOLDER ENGINE,ENGINE JOB.yaml [KEY=VALUE ...]
 
-FOLDER holds both runs; into it come `answers-ENGINE.npz` of each and `facts.json`. The SavedModels are
-loaded by plain TensorFlow, as a server would.
+FOLDER holds both runs; `answers-ENGINE.npz` of each and `facts.json` are written there. Plain TensorFlow loads the
+SavedModels, as a model server would.
 """
 
 from __future__ import annotations
@@ -42,45 +42,45 @@ RECORDS = 64
 def signature_answers(
     export: str | os.PathLike[str], inputs: Mapping[str, Any], examples: Any = None
 ) -> dict[str, Any]:
-    """Return the signatures of a SavedModel and what they answer.
+    """Return the signatures of a SavedModel and their outputs.
 
     Args:
         export: the SavedModel's folder.
         inputs: feature name -> array [B, ...].
-        examples: the same records as serialized `tf.Example`, bytes [B], for signatures that take these.
+        examples: the same records as serialized `tf.Example`, bytes [B], for signatures that take examples.
 
     Returns:
-        "signature KEY, input NAME" -> its type, and "signature KEY, output NAME" -> the answer.
+        "signature KEY, input NAME" -> its type, and "signature KEY, output NAME" -> the output.
     """
     tf = compat.tensorflow()
     loaded = tf.saved_model.load(str(export))
-    found: dict[str, Any] = {}
+    signatures: dict[str, Any] = {}
     for key, function in sorted(loaded.signatures.items()):
         _, wanted = function.structured_input_signature
-        given = {}
+        arguments = {}
         for name, spec in sorted(wanted.items()):
-            found[f"signature {key}, input {name}"] = np.array(f"{spec.dtype.name} {spec.shape}")
+            signatures[f"signature {key}, input {name}"] = np.array(f"{spec.dtype.name} {spec.shape}")
             if spec.dtype == tf.string and name not in inputs and examples is not None:
-                given[name] = tf.constant(examples)
+                arguments[name] = tf.constant(examples)
             elif name in inputs:
-                given[name] = tf.cast(inputs[name], spec.dtype) if spec.dtype != tf.string else inputs[name]
-        if set(given) == set(wanted):
-            answers = function(**given)
+                arguments[name] = tf.cast(inputs[name], spec.dtype) if spec.dtype != tf.string else inputs[name]
+        if set(arguments) == set(wanted):
+            answers = function(**arguments)
             for name, value in sorted(answers.items()):
-                found[f"signature {key}, output {name}"] = value.numpy()
-    return found
+                signatures[f"signature {key}, output {name}"] = value.numpy()
+    return signatures
 
 
 @dataclasses.dataclass(kw_only=True)
 class ExportEvaluation:
-    """What a dataset tells of a Keras model batch by batch, beside what the model's evaluation of all of it tells.
+    """Losses of a Keras model on a dataset, batch by batch.
 
     Attributes:
-        sizes: of each batch, how many records it has.
-        each: what the model's own evaluation tells as the loss of each batch alone, on several replicas of a global
-            batch; None: it is not known.
-        losses: see `evaluated_losses`; None: they are not known.
-        notes: of what is not known, why.
+        sizes: number of records in each batch.
+        each: the loss that `model.evaluate` returns for each batch separately, on several replicas for a global batch;
+            None: unknown.
+        losses: see `evaluated_losses`; None: unknown.
+        notes: reasons for unknown values.
     """
 
     sizes: list[int] = dataclasses.field(default_factory=list)
@@ -90,60 +90,59 @@ class ExportEvaluation:
 
 
 def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
-    """Look at a model's evaluation batch by batch, in one reading of the data that keeps no batch.
+    """Evaluate a model batch by batch, in one pass over the data that keeps no batch.
 
     Args:
-        model: a compiled Keras model; it has the same values afterwards, but for what a `test_step` of its own
-            changes. On several replicas its layers are not called by themselves, and `losses` are not known.
-        dataset: of the evaluation. What reading it raises is passed on; what the model raises is a note, for one with
-            steps of its own need not be evaluated by its layers and their losses.
+        model: a compiled Keras model; its values are restored, except what an overridden `test_step` changes. On
+            several replicas its layers are not called separately, and `losses` is unknown.
+        dataset: evaluation data. Errors from reading it are raised; errors from the model become notes, because a model
+            with overridden steps need not be evaluated by its layers and their losses.
     """
-    found = ExportEvaluation()
+    evaluation = ExportEvaluation()
     layers = _LossesByLayers(model) if model.distribute_strategy.num_replicas_in_sync == 1 else None
     for batch in dataset:
-        found.sizes.append(_size_of(batch))
-        if found.each is not None:
+        evaluation.sizes.append(_size_of(batch))
+        if evaluation.each is not None:
             try:
-                found.each.append(_loss_told(model, batch))
+                evaluation.each.append(_batch_loss(model, batch))
             except Exception as error:
-                found.each = None
-                found.notes.append(
-                    f"what the Keras model evaluates each batch to is not known: {describe_error(error)}"
-                )
+                evaluation.each = None
+                evaluation.notes.append(f"the Keras model's loss of each batch is unknown: {describe_error(error)}")
         if layers is not None:
             try:
                 with _evaluated_weights(model):
                     layers.add(batch)
             except Exception as error:
                 layers = None
-                found.notes.append(
-                    "what the Keras model's layers and their losses come to is not known, and so whether it evaluates "
-                    f"in training mode: {describe_error(error)}"
+                evaluation.notes.append(
+                    "the losses by the Keras model's layers are unknown, and so is whether it evaluates in training "
+                    "mode: "
+                    f"{describe_error(error)}"
                 )
-    found.losses = None if layers is None else layers.found()
-    return found
+    evaluation.losses = None if layers is None else layers.result()
+    return evaluation
 
 
-def _loss_told(model: Any, batch: Any) -> float:
-    """The loss of a batch alone, as `evaluate` tells it: a step or an `evaluate` of its own may make another of it."""
+def _batch_loss(model: Any, batch: Any) -> float:
+    """Return the loss of a single batch from `evaluate`, which the model may override."""
     tf: Any = compat.tensorflow()
     return float(model.evaluate(tf.data.Dataset.from_tensors(batch), return_dict=True, verbose=0)["loss"])
 
 
 def _size_of(batch: Any) -> int:
-    """How many records a batch has; one whose parts have no dimension counts as one."""
+    """Return the number of records in a batch; a batch of scalars counts as one."""
     tf: Any = compat.tensorflow()
     shapes = (getattr(part, "shape", ()) for part in tf.nest.flatten(batch))
     return next((int(shape[0]) for shape in shapes if shape), 1)
 
 
 def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> dict[str, tuple[float, float]]:
-    """Return what a dataset's losses are by the layers as they infer, and as they train.
+    """Return the losses of a dataset with the layers in inference mode and in training mode.
 
     Args:
-        model: a compiled Keras model; it has the same values afterwards.
-        dataset: of batches, which is read once; no batch is kept.
-        steps: how many of them; None: all.
+        model: a compiled Keras model; its values are restored.
+        dataset: batches; read once, and no batch is kept.
+        steps: number of batches; None: all.
 
     Returns:
         "average_loss": the mean over all records, by their weights, without the regularisers' losses; "loss": the mean
@@ -153,32 +152,32 @@ def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> d
     with _evaluated_weights(model):
         for batch in dataset if steps is None else dataset.take(steps):
             layers.add(batch)
-    return layers.found()
+    return layers.result()
 
 
 @contextlib.contextmanager
 def _evaluated_weights(model: Any) -> Iterator[None]:
-    """In the block a model has the weights that it is evaluated with, such as averages."""
+    """Give a model its evaluation weights within the block, such as moving averages."""
     with keras_averages.in_place(getattr(model, "averages", None)), moving_averages.averaged_weights(model):
         yield
 
 
 class _LossesByLayers:
-    """Of batches that are given one after the other, what `evaluated_losses` returns."""
+    """Accumulates what `evaluated_losses` returns, batch by batch."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._sizes: list[int] = []
-        # Of layers that infer, and of layers that train: of each batch its mean, what it counts for, its total loss.
+        # In inference mode and in training mode: each batch's mean loss, its weight, and its total loss.
         self._each: tuple[list[float], list[float]] = ([], [])
         self._counted: list[float] = []
         self._totals: tuple[list[float], list[float]] = ([], [])
 
     def add(self, batch: Any) -> None:
-        """Evaluate a batch both ways; layers that train move statistics, which are moved back."""
+        """Evaluate a batch in both modes; moving statistics that training mode changes are restored."""
         tf: Any = compat.tensorflow()
         features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
-        # A model that works its loss out by itself may have no labels.
+        # A model that computes its own loss may have no labels.
         size = int(tf.shape(tf.nest.flatten(features if labels is None else labels)[0])[0])
         inferred = self._losses(features, labels, weights, training=False)
         moved = [(variable, tf.identity(variable)) for variable in self._model.non_trainable_variables]
@@ -186,7 +185,7 @@ class _LossesByLayers:
         for variable, value in moved:
             variable.assign(value)
         self._sizes.append(size)
-        # Without weights a record counts for one; of several outputs each may weigh them differently.
+        # Without weights each record counts as one; several outputs may each have different weights.
         alike = weights is None or isinstance(weights, Mapping)
         self._counted.append(size if alike else float(tf.reduce_sum(weights)))
         for number, (each, total) in enumerate((inferred, trained)):
@@ -197,15 +196,15 @@ class _LossesByLayers:
         """Return a batch's loss without the regularisers' losses, and with them."""
         model = self._model
         outputs = model(features, training=training)
-        if not model.loss:  # it works its loss out by itself, with what its layers add
+        if not model.loss:  # it computes its own loss, including those of its layers
             total = model.compute_loss(features, labels, outputs, weights)
             if total is None:
-                raise ValueError("it is compiled without a loss, and its layers add none")
+                raise ValueError("it is compiled without a loss, and its layers add no loss")
             return float(total) - float(sum(model.losses)), float(total)
         each = float(model.compiled_loss(labels, outputs, weights, regularization_losses=None))
         return each, each + float(sum(model.losses))
 
-    def found(self) -> dict[str, tuple[float, float]]:
+    def result(self) -> dict[str, tuple[float, float]]:
         if not self._sizes:
             return {"average_loss": (math.nan, math.nan), "loss": (math.nan, math.nan)}
         average, mean = (
@@ -216,48 +215,48 @@ class _LossesByLayers:
 
 
 def loss_of_batch_means(loss: float | None, each: Sequence[float] | None, sizes: Sequence[int]) -> float | None:
-    """The loss of a Keras model's evaluation as an Estimator has it, a mean of batch means; None: it is not known.
+    """Return a Keras model's evaluation loss as an Estimator computes it, a mean of batch means; None: unknown.
 
-    What the model's own evaluation tells counts, whatever its layers and their losses come to.
+    The result of `model.evaluate` counts, not the losses by its layers.
 
     Args:
-        loss: what it tells of all batches together; None: no loss.
-        each: of each batch alone; None: it is not known.
-        sizes: how many records each batch has.
+        loss: the loss of all batches; None: no loss.
+        each: the loss of each batch; None: unknown.
+        sizes: number of records in each batch.
     """
     if loss is None or not sizes:
         return None
     if each is None:
-        # Of batches of one size both means are the same.
+        # With batches of equal size both means are the same.
         return loss if len(set(sizes)) == 1 else None
     mean = float(np.mean(each))
-    # Keras weighs batches by their records; of what layers add, without a compiled loss, it takes the plain mean.
+    # Keras weights batches by their records; without a compiled loss it takes the plain mean of the layers' losses.
     means = (float(np.dot(each, sizes) / sum(sizes)), mean)
-    # One that tells something else of all batches, such as the loss of the last one, is compared by that.
-    return mean if any(math.isclose(loss, one, rel_tol=1e-4, abs_tol=1e-7) for one in means) else loss
+    # A loss that is neither mean, such as that of the last batch, is compared as it is.
+    return mean if any(math.isclose(loss, value, rel_tol=1e-4, abs_tol=1e-7) for value in means) else loss
 
 
-def predicted(found: Any, outputs: Sequence[str], asked: Sequence[str]) -> dict[str, np.ndarray]:
-    """What a Keras model predicts, by the outputs that are asked for; a `predict_step` of its own may name them anew.
+def predicted(predictions: Any, outputs: Sequence[str], asked: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the requested outputs of a Keras model; an overridden `predict_step` may name them differently.
 
     Args:
-        found: what its `predict_step` gives.
+        predictions: the result of its `predict_step`.
         outputs: names of the model's outputs.
-        asked: those that count.
+        asked: the requested outputs.
 
     Raises:
-        ConfigError: one of them is not among what it gives.
+        ConfigError: `predict_step` does not return a requested output.
     """
-    parts = list(found) if isinstance(found, list | tuple) else [found]
-    named = found if isinstance(found, Mapping) else dict(zip(outputs, parts, strict=False))
+    parts = list(predictions) if isinstance(predictions, list | tuple) else [predictions]
+    named = predictions if isinstance(predictions, Mapping) else dict(zip(outputs, parts, strict=False))
     missing = [output for output in asked if output not in named]
-    if missing or (named is not found and len(parts) != len(outputs)):
-        gives = ", ".join(named) if named is found else f"{len(parts)} arrays for {len(outputs)} outputs"
+    if missing or (named is not predictions and len(parts) != len(outputs)):
+        gives = ", ".join(named) if named is predictions else f"{len(parts)} arrays for {len(outputs)} outputs"
         raise ConfigError(
             f"the Keras model does not predict {', '.join(missing or asked)}",
             code="parity/no-counterpart",
-            found=f"its predict_step gives {gives}",
-            hint="name in predictions (--predictions) what its predict_step gives",
+            found=f"its predict_step returns {gives}",
+            hint="name in predictions (--predictions) the outputs that its predict_step returns",
         )
     return {f"predictions {output}": np.asarray(named[output]) for output in asked}
 
@@ -289,12 +288,12 @@ def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any
         plan = keras_job.plan_of(job, data)
         model = plan.serving.model_of(tf.train.latest_checkpoint(str(base / "keras" / "model")))
         features, *_ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(plan.weighted(data.eval_input_fn()))))
-        # The layers of Keras 2 draw as the Estimator's do.
+        # The layers of Keras 2 draw the same random numbers as the Estimator's.
         facts["random"], notes = random_of_model(model, features, of_a_job="keras3" not in engines)
         facts["notes"] += notes
     if data.features_spec is None:
         facts["notes"].append(
-            "predictions and signatures were not compared: what an own input function gives is not known"
+            "predictions and signatures were not compared: the features of a custom input function are unknown"
         )
     else:
         inputs, examples = _inputs(job, data)
@@ -310,7 +309,7 @@ def _export_of(model_dir: Path) -> Path:
 
 
 def _inputs(job: Job, data: Any) -> tuple[dict[str, np.ndarray], Any]:
-    """The evaluation's first records: as arrays, and as serialized examples where the job's exports take them."""
+    """Return the first evaluation records as arrays, and as serialized examples if the exports take them."""
     from estimator_pipeline.engines.jobs.common import takes_examples
 
     features, _ = next(iter(data.eval_input_fn()))
@@ -326,10 +325,10 @@ def _examples(arrays: Mapping[str, np.ndarray]) -> list[bytes]:
     def feature(value: np.ndarray) -> Any:
         flat = np.ravel(value)
         if flat.dtype.kind in "OSU":
-            return train.Feature(bytes_list=train.BytesList(value=[bytes(one) for one in flat]))
+            return train.Feature(bytes_list=train.BytesList(value=[bytes(element) for element in flat]))
         if flat.dtype.kind in "iub":
-            return train.Feature(int64_list=train.Int64List(value=[int(one) for one in flat]))
-        return train.Feature(float_list=train.FloatList(value=[float(one) for one in flat]))
+            return train.Feature(int64_list=train.Int64List(value=[int(element) for element in flat]))
+        return train.Feature(float_list=train.FloatList(value=[float(element) for element in flat]))
 
     records = len(next(iter(arrays.values())))
     return [

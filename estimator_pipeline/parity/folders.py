@@ -1,4 +1,4 @@
-"""Folders that a comparison writes to: looked at before hours are spent on its runs, and not left behind empty."""
+"""Output folders of a comparison: checked before the runs start, removed if they end empty."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["kept_if_used", "prepare", "runs"]
 
 
 def prepare(
-    folder: str | os.PathLike[str], *, option: str, what: str, files: Sequence[str] = (), inner: Sequence[str] = ()
+    folder: str | os.PathLike[str], *, option: str, contents: str, files: Sequence[str] = (), inner: Sequence[str] = ()
 ) -> Path:
-    """Make a folder, and make sure that it can be written to.
+    """Create a folder and check that it is writable.
 
     Args:
-        folder: which.
-        option: of the command line that names it.
-        what: what goes there, in the plural or singular of a sentence: "the report".
-        files: names that are to be files there.
-        inner: names that are to be folders there.
+        folder: the folder.
+        option: the command-line option that names it.
+        contents: what is written there, for messages: "the report".
+        files: names that must be free or files in it.
+        inner: names that must be free or folders in it.
 
     Returns:
         The folder.
 
     Raises:
-        ConfigError: it is a file, or cannot be written to.
+        ConfigError: it is a file, or is not writable.
     """
     folder = Path(folder)
     try:
@@ -38,37 +38,37 @@ def prepare(
         with tempfile.TemporaryFile(dir=folder):
             pass
         taken = [f"{folder / name} is a folder" for name in files if (folder / name).is_dir()]
-        taken += [f"{folder / name} is no folder" for name in inner if (folder / name).is_file()]
+        taken += [f"{folder / name} is not a folder" for name in inner if (folder / name).is_file()]
     except OSError as error:
-        found = f"{error.filename or folder}: {error.strerror}"
+        problem = f"{error.filename or folder}: {error.strerror}"
     else:
         if not taken:
             return folder
-        found = taken[0]
+        problem = taken[0]
     raise ConfigError(
-        f"{option} {folder}: {what} cannot be written there",
+        f"{option} {folder}: {contents} cannot be written there",
         code="file/unwritable",
-        found="it is a file" if folder.is_file() else found,
-        hint="name a folder that can be written to",
+        found="it is a file" if folder.is_file() else problem,
+        hint="name a writable folder",
     )
 
 
 @contextlib.contextmanager
 def runs(
-    given: str | os.PathLike[str] | None, *, option: str, engines: Sequence[str],
+    folder: str | os.PathLike[str] | None, *, option: str, engines: Sequence[str],
     kept_after: tuple[type[BaseException], ...] = (BaseException,),
 ) -> Iterator[Path]:  # fmt: skip
-    """Yield a block in whose folder two runs and their records go; an empty one is not left behind.
+    """Yield the folder of two runs and their records; remove it if it ends empty.
 
     Args:
         given: the folder; None: a new temporary one.
         option: that names it.
         engines: each has a folder within it.
-        kept_after: errors after which a temporary one stays, for what is in it tells of them.
+        kept_after: errors after which a temporary folder is kept for its logs.
     """
-    if given is not None:
-        with kept_if_used(given):
-            yield prepare(given, option=option, what="the runs and their records", inner=engines)
+    if folder is not None:
+        with kept_if_used(folder):
+            yield prepare(folder, option=option, contents="the runs and their records", inner=engines)
         return
     base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-"))
     try:
@@ -79,21 +79,21 @@ def runs(
         raise
     finally:
         with contextlib.suppress(OSError):
-            base.rmdir()  # which a folder with something in it refuses
+            base.rmdir()  # fails for a folder that is not empty
 
 
 @contextlib.contextmanager
 def kept_if_used(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """A block that may make a folder; where it did, and leaves it empty, it is taken away again, however it ends.
+    """Remove the folder after the block if the block created it and left it empty.
 
     Args:
-        folder: which; the folders above it that the block makes are taken away as well.
+        folder: the folder; folders above it that the block creates are removed as well.
     """
     folder = Path(folder).absolute()
-    new = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
+    new = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            for one in new:
-                one.rmdir()  # which a folder with something in it refuses
+            for path in new:
+                path.rmdir()  # fails for a folder that is not empty

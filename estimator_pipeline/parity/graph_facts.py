@@ -1,7 +1,7 @@
-"""What a training's graph says of itself: the optimizer's options, what draws random numbers, what its metrics count.
+"""Metadata of a training graph: optimizer options, random operations, and the definitions of metrics.
 
-Records tell what a training did; these tell what it was asked to do, so that a difference can be named by the option
-that it comes from. Read from the graph's own operations, and so from any `model_fn`.
+Step records hold the results of a training; this metadata holds its settings, so that a finding can name the option
+that causes a difference. It is read from the operations of the graph, and so works for any `model_fn`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from estimator_pipeline.parity.optimizer_slots import VARIABLES, behind, updates
 
 __all__ = ["GraphFacts", "kind_of_metric", "options_of_keras", "random_of_model", "thresholds_of"]
 
-# Of Keras's optimizers: class -> kind, and the options that are compared.
+# Keras optimizer class -> kind, and the options that are compared.
 _OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "SGD": ("sgd", ("momentum", "nesterov")),
     "Adam": ("adam", ("beta_1", "beta_2", "epsilon")),
@@ -36,7 +36,7 @@ _OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 _FTRL = {"l1_regularization_strength": "l1", "l2_regularization_strength": "l2",
          "l2_shrinkage_regularization_strength": "l2_shrinkage"}  # fmt: skip
-# What makes classes, or true and false, of a model's outputs.
+# Operations that turn a model's outputs into classes or booleans.
 _MAKES_CLASSES = ("Round", "Rint", "Floor", "ArgMax", "TopKV2", "Greater", "GreaterEqual", "Less", "LessEqual",
                   "LogicalNot", "LogicalAnd", "Sign")  # fmt: skip
 _PASSED_ON = ("Cast", "Identity", "Mul", "Reshape", "Squeeze", "ExpandDims")
@@ -49,10 +49,10 @@ class GraphFacts:
     """Filled by `hook` while an Estimator trains.
 
     Attributes:
-        options: of the optimizer: `kind` ("sgd", "momentum", "adam", ...) and its numbers by Keras's names; a learning
-            rate that follows a schedule is left out, and so is what is not the same for all variables. Empty where the
-            update is made of other operations, or by optimizers of several kinds.
-        random: names of what draws random numbers for the loss.
+        options: optimizer options: `kind` ("sgd", "momentum", "adam", ...) and its numbers by Keras's names, without a
+            scheduled learning rate and without options that differ between variables. Empty where other operations
+            make the update, or optimizers of several kinds.
+        random: names of the random operations that the loss depends on.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class GraphFacts:
         self.random: list[str] = []
 
     def hook(self) -> Any:
-        """For the hooks of `Estimator.train`: it reads the graph, and asks a session for options kept in variables."""
+        """Return a hook for `Estimator.train` that reads the graph, and options from variables in its session."""
         tf: Any = compat.tensorflow()
         v1, facts = tf.compat.v1, self
         base: Any = v1.train.SessionRunHook
@@ -73,17 +73,19 @@ class GraphFacts:
                 self._asked = facts.of_updates(graph)
 
             def after_create_session(self, session: Any, coord: Any) -> None:
-                told = session.run(self._asked)
-                facts.options |= _alike({name: [_plain(one) for one in values] for name, values in told.items()})
+                by_option = session.run(self._asked)
+                facts.options |= _alike(
+                    {name: [_plain(value) for value in values] for name, values in by_option.items()}
+                )
 
         return Reader()
 
     def of_updates(self, graph: Any) -> dict[str, list[Any]]:
-        """Read what the graph holds as constants; returns name -> tensors of what a session has to be asked for."""
+        """Read constant options; return name -> tensors of the options that need a session."""
         tf: Any = compat.tensorflow()
-        known = [one for one in updates_in(graph) if one[1].kind is not None]
+        known = [entry for entry in updates_in(graph) if entry[1].kind is not None]
         if len({update.kind for _, update, _ in known}) != 1:
-            return {}  # none that is known, or one for each part of a model
+            return {}  # no known optimizer, or different ones for parts of the model
         self.options = {"kind": known[0][1].kind}
         flags: dict[str, list[Any]] = {}
         values: dict[str, list[Any]] = {}
@@ -97,18 +99,24 @@ class GraphFacts:
                     values.setdefault(name, []).append(_plain(value))
                 elif not _reads(inputs[argument], ("Iterator", "Placeholder", "Queue", "global_step")):
                     asked.setdefault(name, {})[inputs[argument].name] = inputs[argument]
-        # One that is a constant for some variables alone is not the same for all.
-        self.options |= _alike({name: found for name, found in {**flags, **values}.items() if name not in asked})
+        # An option that is constant only for some variables differs between variables.
+        self.options |= _alike(
+            {name: constants for name, constants in {**flags, **values}.items() if name not in asked}
+        )
         return {name: list(tensors.values()) for name, tensors in asked.items() if name not in values}
 
 
-def _alike(values: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Those that are the same wherever they are told."""
-    return {name: found[0] for name, found in values.items() if found and all(one == found[0] for one in found)}
+def _alike(by_name: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return the options whose values all agree."""
+    return {
+        name: settings[0]
+        for name, settings in by_name.items()
+        if settings and all(value == settings[0] for value in settings)
+    }
 
 
 def _plain(value: Any) -> float:
-    # The number that a person has written, and not its nearest float32 to 17 digits.
+    # The number as written in the program, not its nearest float32 to 17 digits.
     return float(f"{float(np.asarray(value)):.7g}")
 
 
@@ -118,26 +126,26 @@ def _reads(tensor: Any, of: Iterable[str]) -> bool:
 
 
 def random_of(graph: Any, tensors: Iterable[Any], *, streams: bool = False) -> list[str]:
-    """Scopes of the operations behind tensors that draw random numbers, those within functions too.
+    """Return the scopes of random operations that tensors depend on, including those within functions.
 
     Args:
-        graph: it.
-        tensors: such as the loss.
-        streams: those alone that go on from where they were, and not those that draw by a key.
+        graph: the graph.
+        tensors: tensors such as the loss.
+        streams: only stateful operations, which continue a random stream; not those that draw by a key.
     """
     pattern = _STREAMS if streams else _DRAWS
     operations = behind(tensors)
-    found = [operation.name for operation in operations if _draws(operation.type, pattern)]
+    names = [operation.name for operation in operations if _draws(operation.type, pattern)]
     named = {name: operation for operation in operations for name in _functions_of(operation.node_def)}
     if named:
         try:
             library = {function.signature.name: function for function in graph.as_graph_def().library.function}
-        except ValueError:  # beyond 2 GB, which a message of its kind cannot hold
+        except ValueError:  # over 2 GB, the limit of a protocol buffer
             library = {}
         for name, operation in named.items():
             if _draws_within(name, library, set(), pattern):
-                found.append(operation.name)
-    return sorted({_scope(name) for name in found})
+                names.append(operation.name)
+    return sorted({_scope(name) for name in names})
 
 
 def _draws(kind: str, pattern: re.Pattern[str]) -> bool:
@@ -159,7 +167,7 @@ def _draws_within(name: str, library: Mapping[str, Any], seen: set[str], pattern
 
 
 def _scope(name: str) -> str:
-    """`dropout_1/dropout/random_uniform/RandomUniform` -> `dropout_1`; what stands alone keeps its name."""
+    """`dropout_1/dropout/random_uniform/RandomUniform` -> `dropout_1`; a name without a scope is unchanged."""
     parts = [part for part in name.split("/") if not re.match(r"random_|Random|Stateless|stateless_", part)]
     outer = zip(["", *parts], parts, strict=False)
     kept = [part for last, part in outer if part not in (last, re.sub(r"_\d+$", "", last))]
@@ -167,119 +175,119 @@ def _scope(name: str) -> str:
 
 
 def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> tuple[list[str], list[str]]:
-    """Names of what draws random numbers in a Keras model's training: layers, and functions within them.
+    """Return the names of random operations in a Keras model's training: layers, and functions within them.
 
     Args:
         model: a Keras model.
-        features: of a batch; it is traced with them, and nothing is computed.
-        of_a_job: only what does not draw by the step, as the layers of a job do, which is the same for its engines.
+        features: features of a batch, to trace the model; nothing is computed.
+        of_a_job: skip operations that draw by the step, as the layers of a job do: they are equal on its engines.
 
     Returns:
-        The names, and notes: why they are not known, where a model with a training step of its own calls its layers
-        otherwise.
+        The names, and notes: the reason why they are unknown, where a model overrides its training step and calls its
+        layers differently.
     """
     tf: Any = compat.tensorflow()
     strategy = model.distribute_strategy
 
-    def call(given: Any) -> Any:
+    def call(inputs: Any) -> Any:
         by_step = step_random.drawn_by_step(tf, seed=0, step=0) if of_a_job else contextlib.nullcontext()
         with by_step:
-            return model(given, training=True)
+            return model(inputs, training=True)
 
-    def all_replicas(given: Any) -> Any:
-        return strategy.run(tf.autograph.experimental.do_not_convert(call), args=(given,))
+    def all_replicas(inputs: Any) -> Any:
+        return strategy.run(tf.autograph.experimental.do_not_convert(call), args=(inputs,))
 
     try:
         traced = tf.function(all_replicas, autograph=False).get_concrete_function(features)
     except Exception as error:
-        return [], [f"whether the Keras model draws random numbers of its own is not known: {describe_error(error)}"]
-    found = random_of(traced.graph, traced.graph.outputs, streams=of_a_job)
-    return [name.removeprefix(f"{model.name}/") for name in found], []
+        return [], [f"whether the Keras model draws random numbers is unknown: {describe_error(error)}"]
+    names = random_of(traced.graph, traced.graph.outputs, streams=of_a_job)
+    return [name.removeprefix(f"{model.name}/") for name in names], []
 
 
 def options_of_keras(optimizer: Any) -> dict[str, Any]:
-    """Return the options of a Keras optimizer, as `GraphFacts.options`; empty for a class that is not known."""
+    """Return the options of a Keras optimizer, as `GraphFacts.options`; empty for an unknown class."""
     name = type(optimizer).__name__
     if name not in _OF_KERAS:
         return {}
     kind, names = _OF_KERAS[name]
     config = {_FTRL.get(key, key): value for key, value in optimizer.get_config().items()}
-    found = {key: config[key] for key in names if config.get(key) is not None}
+    options = {key: config[key] for key in names if config.get(key) is not None}
     if not isinstance(config.get("learning_rate"), Mapping):
-        found["learning_rate"] = config["learning_rate"]
-    if not found.get("l2_shrinkage"):
-        found.pop("l2_shrinkage", None)  # an operation of its own has it
+        options["learning_rate"] = config["learning_rate"]
+    if not options.get("l2_shrinkage"):
+        options.pop("l2_shrinkage", None)  # a separate operation has it
     if kind == "ftrl" and config.get("beta"):
-        # The update is given both in one number.
-        rate = found.get("learning_rate")
-        found["l2"] = found["l2"] + config["beta"] / (2 * rate) if rate else None
-        found = {key: value for key, value in found.items() if value is not None}
+        # The update operation takes both as one number.
+        rate = options.get("learning_rate")
+        options["l2"] = options["l2"] + config["beta"] / (2 * rate) if rate else None
+        options = {key: value for key, value in options.items() if value is not None}
     if kind == "sgd":
-        kind = "momentum" if found.get("momentum") else "sgd"
+        kind = "momentum" if options.get("momentum") else "sgd"
         if kind == "sgd":
-            found = {key: value for key, value in found.items() if key == "learning_rate"}
-    return {"kind": kind, **{key: v if isinstance(v, bool) else _plain(v) for key, v in found.items()}}
+            options = {key: value for key, value in options.items() if key == "learning_rate"}
+    return {"kind": kind, **{key: v if isinstance(v, bool) else _plain(v) for key, v in options.items()}}
 
 
 def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
-    """Return what a metric of `tf.compat.v1.metrics` counts, from the variables of its scope: whatever it is called.
+    """Return the definition of a metric of `tf.compat.v1.metrics`, from the variables of its scope.
 
     Args:
-        graph: of the evaluation.
-        value: its value tensor, or a Keras metric.
+        graph: the evaluation graph.
+        value: the value tensor of the metric, or a Keras metric.
 
     Returns:
         `kind`: "auc", "precision", "recall", "accuracy", "mean", "mean of batches" (of one number a batch) or a Keras
-        class; `thresholds` where it has any; `classes` where it is given these, and not what a model computes. Empty
+        class; `thresholds` where it has any; `classes` where its input is classes instead of probabilities. Empty
         for others.
     """
     if hasattr(value, "result"):
         return thresholds_of(value)
     tf: Any = compat.tensorflow()
     kept = graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
-    # The value may have been made by a strategy or a cast: its scope is that of the variables which it reads.
-    read = {operation.name for operation in behind([value])}
+    # A strategy or a cast may have created the value: the scope is that of the variables that it reads.
+    read = {op.name for op in behind([value])}
     mine = {variable.op.name: variable.shape for variable in kept if variable.op.name in read}
     counts = {re.sub(r"_\d+$", "", name.removesuffix("/count").rpartition("/")[2]): shape
               for name, shape in mine.items()}  # fmt: skip
     many = next((shape[0] for shape in counts.values() if shape.rank == 1 and shape[0]), None)
-    told = {} if many is None else {"thresholds": int(many)}
-    # Of a precision-recall curve the value does not read the true negatives.
+    thresholds = {} if many is None else {"thresholds": int(many)}
+    # The value of a precision-recall curve does not read the true negatives.
     if {"true_positives", "false_negatives", "false_positives"} <= counts.keys():
-        return {"kind": "auc", **told}
+        return {"kind": "auc", **thresholds}
     for other, kind in (("false_positives", "precision"), ("false_negatives", "recall")):
         if {"true_positives", other} <= counts.keys():
             scope = next(name for name in mine if "true_positives" in name).partition("true_positives")[0]
-            inner = [one for one in graph.get_operations() if one.type == "Cast" and one.name.startswith(scope)]
-            casts = [one.inputs[0] for one in inner if one.outputs[0].dtype == tf.bool]
-            return {"kind": kind, **told, **({"classes": True} if not any(map(_is_probability, casts)) else {})}
+            inner = [op for op in graph.get_operations() if op.type == "Cast" and op.name.startswith(scope)]
+            casts = [op.inputs[0] for op in inner if op.outputs[0].dtype == tf.bool]
+            return {"kind": kind, **thresholds, **({"classes": True} if not any(map(_is_probability, casts)) else {})}
     totals = [name.removesuffix("total") for name in mine if name.rpartition("/")[2] == "total"]
     if totals:
-        sums = [one for one in graph.get_operations() if one.type == "Sum" and one.name.startswith(totals[0])]
-        compared = [equal for one in sums for equal in _comparisons_in(one)]
+        sums = [op for op in graph.get_operations() if op.type == "Sum" and op.name.startswith(totals[0])]
+        compared = [equal for op in sums for equal in _comparisons_in(op)]
         if compared:
-            classes = not any(_is_probability(tensor) for one in compared for tensor in one.inputs)
+            classes = not any(_is_probability(tensor) for op in compared for tensor in op.inputs)
             return {"kind": "accuracy", **({"classes": True} if classes else {})}
-        # What is summed of each batch is one number: the mean that was made of it before.
-        whole = any(one.inputs[0].shape.rank == 0 for one in sums)
+        # A scalar sum per batch: the program has averaged the batch before.
+        whole = any(op.inputs[0].shape.rank == 0 for op in sums)
         return {"kind": "mean of batches" if whole else "mean"}
     return {}
 
 
 def _comparisons_in(summed: Any) -> list[Any]:
     """Return the comparisons that a sum counts, with weights or without."""
-    found, rest = [], [tensor.op for tensor in summed.inputs]
+    comparisons, rest = [], [tensor.op for tensor in summed.inputs]
     while rest:
         operation = rest.pop()
         if operation.type == "Equal":
-            found.append(operation)
+            comparisons.append(operation)
         elif operation.type in _PASSED_ON:
             rest += [tensor.op for tensor in operation.inputs]
-    return found
+    return comparisons
 
 
 def _is_probability(tensor: Any) -> bool:
-    """Whether a metric is given what a model computes as it is: labels, and classes made of outputs, are none."""
+    """Whether a metric input is a model output as it is, and not labels or classes."""
     if tensor.dtype.is_integer or tensor.dtype.is_bool:
         return False
     if not any(operation.type in VARIABLES for operation in behind([tensor])):
@@ -293,15 +301,15 @@ def _is_probability(tensor: Any) -> bool:
 
 
 def thresholds_of(metric: Any) -> dict[str, Any]:
-    """The same of a Keras metric: its class, the count of its thresholds, the curve, what counts as positive."""
+    """Return the definition of a Keras metric: class, number of thresholds, curve, threshold of positives."""
     config = metric.get_config()
-    found: dict[str, Any] = {"kind": type(metric).__name__}
+    facts: dict[str, Any] = {"kind": type(metric).__name__}
     function = config.get("fn")
-    if hasattr(function, "__name__"):  # "accuracy", given to `compile`
-        found["kind"] = "".join(part.capitalize() for part in function.__name__.split("_"))
+    if hasattr(function, "__name__"):  # "accuracy", passed to `compile`
+        facts["kind"] = "".join(part.capitalize() for part in function.__name__.split("_"))
     if "num_thresholds" in config:
-        found["thresholds"] = int(config["num_thresholds"])
+        facts["thresholds"] = int(config["num_thresholds"])
     for name in ("curve", "summation_method", "threshold", "thresholds"):
-        if name in config and name not in found and config[name] is not None:
-            found["threshold" if name == "thresholds" else name] = config[name]
-    return found
+        if name in config and name not in facts and config[name] is not None:
+            facts["threshold" if name == "thresholds" else name] = config[name]
+    return facts

@@ -1,8 +1,8 @@
-"""What updates weights in a graph; which variables an optimizer keeps, for which weight, whatever they are called.
+"""Weight updates in a graph, and optimizer slots with the weights that they belong to, whatever their names.
 
-A `tf.compat.v1.train` optimizer names its slots by its own name, which a program may give, and by the scope that it is
-minimised in. The operation that makes the update is given the weight and each slot under the names of its arguments,
-so an Estimator's graph tells exactly. A Keras optimizer is asked.
+A `tf.compat.v1.train` optimizer names its slots by its name, which a program may set, and by the scope of `minimize`.
+The update operation takes the weight and each slot as named arguments, so an Estimator's graph identifies them exactly.
+A Keras optimizer lists its slots.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["VARIABLES", "OptimizerSlots", "WeightUpdate", "behind", "kept_by_ker
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeightUpdate:
-    """An operation that updates a weight: what its arguments are, by Keras's names.
+    """An operation that updates a weight: its arguments, by Keras's names.
 
     Attributes:
-        kind: of the optimizer; None: its options are not compared.
-        options: its argument -> the option.
-        slots: its argument -> the slot.
-        by_default: what ends the slots' names of a tf.compat.v1.train optimizer that is given no name.
+        kind: kind of the optimizer; None: its options are not compared.
+        options: argument -> option.
+        slots: argument -> slot.
+        by_default: suffix of the slots of a tf.compat.v1.train optimizer with its default name.
     """
 
     kind: str | None = None
@@ -81,11 +81,11 @@ VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerSlots:
-    """What optimizers keep.
+    """The variables of optimizers.
 
     Attributes:
-        names: variable, without ":0" -> its canonical name, `weight @slot`; None: it belongs to the optimizer alone.
-        optimizers: the names that tf.compat.v1.train gives by default to those in a graph.
+        names: variable, without ":0" -> its canonical name, `weight @slot`; None: it belongs to no single weight.
+        optimizers: default names of the tf.compat.v1.train optimizers in a graph.
     """
 
     names: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
@@ -93,7 +93,7 @@ class OptimizerSlots:
 
 
 def updates_in(graph: Any) -> Iterator[tuple[Any, WeightUpdate, dict[str, Any]]]:
-    """The operations of a graph that update weights: each, what is known of its kind, its arguments' tensors."""
+    """Yield each operation that updates a weight, its kind, and argument -> tensor."""
     for operation in graph.get_operations():
         update = _UPDATES.get(operation.type.replace("Resource", "").replace("Sparse", ""))
         if update is not None:
@@ -103,23 +103,23 @@ def updates_in(graph: Any) -> Iterator[tuple[Any, WeightUpdate, dict[str, Any]]]
 
 def behind(tensors: Iterable[Any]) -> list[Any]:
     """Return the operations that tensors are computed from."""
-    found: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
     rest = [tensor.op for tensor in tensors]
     while rest:
         operation = rest.pop()
-        if operation.name not in found:
-            found[operation.name] = operation
+        if operation.name not in operations:
+            operations[operation.name] = operation
             rest += [tensor.op for tensor in operation.inputs]
-    return list(found.values())
+    return list(operations.values())
 
 
 def kept_in_graph(graph: Any) -> OptimizerSlots:
-    """Of the optimizers in an Estimator's graph.
+    """Return the slots of the optimizers in an Estimator's graph.
 
     Args:
-        graph: of its training, with the update operations.
+        graph: the training graph, with the update operations.
     """
-    found: dict[str, str | None] = {}
+    slot_names: dict[str, str | None] = {}
     endings: dict[tuple[str, str], set[str]] = {}
     optimizers = set()
     for _, update, inputs in updates_in(graph):
@@ -130,30 +130,30 @@ def kept_in_graph(graph: Any) -> OptimizerSlots:
             name = _variable(inputs[argument])
             if name is None:
                 continue
-            found[name] = f"{weight} @{slot}"
+            slot_names[name] = f"{weight} @{slot}"
             before, at, after = name.rpartition(f"{weight}/")
             if at:
                 endings.setdefault((before, f"/{after}"), set()).add(slot)
-            # Keras's own, in a graph, are called by the slot.
+            # Keras optimizers in a graph name the variable by the slot.
             if update.by_default is not None and name.rpartition("/")[2] not in update.slots.values():
                 optimizers.add(update.by_default)
         for argument in _POWERS:
             power = _variable(inputs[argument]) if argument in inputs else None
             if power is not None and power != GLOBAL_STEP:
-                found[power] = None
+                slot_names[power] = None
     collected = graph.get_collection("variables")  # GraphKeys.GLOBAL_VARIABLES
     named = {variable.name.partition(":")[0] for variable in collected}
-    # V1's Adam updates the rows of an embedding by operations of other kinds, and names those slots as the others.
+    # V1's Adam updates embedding rows by different operations, and names those slots in the same way.
     for (before, after), slots in endings.items():
         for weight in named:
             name = f"{before}{weight}{after}"
-            if len(slots) == 1 and name in named and name not in found:
-                found[name] = f"{weight} @{next(iter(slots))}"
-    return OptimizerSlots(names=found, optimizers=frozenset(optimizers))
+            if len(slots) == 1 and name in named and name not in slot_names:
+                slot_names[name] = f"{weight} @{next(iter(slots))}"
+    return OptimizerSlots(names=slot_names, optimizers=frozenset(optimizers))
 
 
 def _variable(tensor: Any) -> str | None:
-    """Return the variable that a tensor is, or is the value of."""
+    """Return the variable that a tensor refers to or reads."""
     operation = tensor.op
     while operation.type in _PASSED_ON and operation.inputs:
         operation = operation.inputs[0].op
@@ -161,7 +161,7 @@ def _variable(tensor: Any) -> str | None:
 
 
 def kept_by_keras(model: Any) -> OptimizerSlots:
-    """Of a compiled model's optimizer, whose slots are made.
+    """Return the slots of a compiled model's optimizer, which must exist.
 
     Args:
         model: a model of Keras 2.
@@ -170,39 +170,39 @@ def kept_by_keras(model: Any) -> OptimizerSlots:
     named = keras_names.named(model)
     known_as = {id(variable): name for name, variable in named}
     variables = [(known_as[id(variable)], variable) for variable in keras_optimizers.variables_of(optimizer)]
-    found: dict[str, str | None] = {}
+    slot_names: dict[str, str | None] = {}
     if keras_optimizers.is_legacy(optimizer):
         for slot in optimizer.get_slot_names():
             for weight in model.trainable_variables:
-                # The average of a weight is no slot, see `names.AVERAGE`; not every weight has every slot.
+                # The average of a weight does not count as a slot, see `AVERAGE`; not every weight has every slot.
                 with contextlib.suppress(KeyError, TypeError):
                     if slot != AVERAGE:
-                        found[known_as[id(optimizer.get_slot(weight, slot))]] = f"{known_as[id(weight)]} @{slot}"
+                        slot_names[known_as[id(optimizer.get_slot(weight, slot))]] = f"{known_as[id(weight)]} @{slot}"
     else:
         trained = [known_as[id(weight)] for weight in model.trainable_variables]
-        found.update(_newer((name for name, _ in variables), trained))
+        slot_names.update(_newer((name for name, _ in variables), trained))
     for name, variable in variables:
         if variable is optimizer.iterations or name == keras_names.plain_of(optimizer.iterations):
-            found[name] = GLOBAL_STEP
-        elif variable.shape.rank == 0 and name not in found:
-            found[name] = None
-    return OptimizerSlots(names=found)
+            slot_names[name] = GLOBAL_STEP
+        elif variable.shape.rank == 0 and name not in slot_names:
+            slot_names[name] = None
+    return OptimizerSlots(names=slot_names)
 
 
 def _newer(names: Iterable[str], weights: list[str]) -> dict[str, str]:
-    """The slots of the newer optimizers of Keras 2, whose names begin with the slot's and end with the weight's."""
-    found = {}
+    """Return the slots of the newer optimizers of Keras 2, named `.../slot/weight`."""
+    pairs = {}
     for name in names:
-        # Of two weights of which one is called as the other one's end, the longer name.
-        weight = max((one for one in weights if name.endswith(f"/{one}")), key=len, default=None)
+        # If one weight's name is a suffix of another weight's, the longer name counts.
+        weight = max((candidate for candidate in weights if name.endswith(f"/{candidate}")), key=len, default=None)
         if weight is not None:
-            found[name] = (weight, name.removesuffix(f"/{weight}").rpartition("/")[2])
-    slots = set(found.values())
+            pairs[name] = (weight, name.removesuffix(f"/{weight}").rpartition("/")[2])
+    slots = set(pairs.values())
 
     def slot_of(weight: str, slot: str) -> str:
-        # SGD calls its momentum `m`, as Adam its first moment; Adam alone has a second one.
+        # SGD calls its momentum `m`, as Adam its first moment; only Adam has a second one.
         if slot == "m" and not {(weight, "v"), (weight, "u")} & slots:
             return "momentum"
         return NEWER_SLOTS.get(slot, slot)
 
-    return {name: f"{weight} @{slot_of(weight, slot)}" for name, (weight, slot) in found.items()}
+    return {name: f"{weight} @{slot_of(weight, slot)}" for name, (weight, slot) in pairs.items()}

@@ -1,4 +1,4 @@
-"""What pytest finds where this package is installed: the fixture `assert_parity`. Imports no TensorFlow by itself."""
+"""The pytest plugin of this package: the fixture `assert_parity`. Importing it does not import TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of holding two trainings against each other. NumPy only."""
+"""The result of comparing two trainings. NumPy only."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ENGINES = ("estimator", "keras")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepParity:
-    """One step: what both tell of it, and their variables after it.
+    """One step: the numbers that both recorded, and their variables after it.
 
     Attributes:
         step: the global step after it.
         losses: of the global batch, before the step.
-        learning_rates: that it was made with, where that is known.
-        update_norms: the length of the change of all weights together.
+        learning_rates: learning rates of the step, where they are known.
+        update_norms: norms of the change of all weights.
         variables: weights, moving statistics and optimizer slots after it.
     """
 
@@ -42,28 +42,28 @@ class StepParity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parity:
-    """What came of it.
+    """The result of a comparison.
 
     Attributes:
-        steps: each step that both made, in order.
+        steps: each step that both ran, in order.
         initial: what both started from.
         records: step -> the records that both read for it; empty where that was not recorded.
-        records_in_part: whether a part of each record was compared: what has the same form on both sides.
+        records_in_part: whether only a part of each record was compared: what has the same format on both sides.
         metrics: the final evaluation's metrics, compared.
-        answers: what both answer to the same inputs, by signature; None where nothing was exported.
+        answers: outputs of both for the same inputs, by signature; None where nothing was exported.
         numbers: step -> comparison of loss, learning rate and update norm.
         tolerances: what was allowed.
-        findings: the cause of the differences by its name, or the first of them.
-        notes: what was not compared and why; where the two differ by nature, and the setting that makes them equal.
+        findings: the cause of the differences, or the first difference.
+        notes: what was not compared and why; known differences, and the setting that removes them.
         folder: where both runs and their records are.
-        only: steps that one engine alone has made, with its name.
-        asked: how many steps were to be made; None: as many as both have made, one at least.
+        only: steps that only one engine ran, with its name.
+        asked: number of requested steps; None: as many as both ran, at least one.
         about: what was run, by name; see `estimator_pipeline.parity.jobs.metadata.about`.
         environments: engine -> where it ran; see
             `estimator_pipeline.engines.recording.environment.environment_of`.
-        finals: engine -> the final evaluation's metrics, those too that are not compared.
+        finals: engine -> all metrics of the final evaluation, compared or not.
         arrays: engine -> variable -> its shape and type before the first step.
-        slots_kept: whether an optimizer of theirs keeps any slots, compared or not.
+        slots_kept: whether an optimizer has any slots, compared or not.
     """
 
     steps: tuple[StepParity, ...]
@@ -87,34 +87,34 @@ class Parity:
 
     @property
     def equal(self) -> bool:
-        """Whether all of it is within its tolerances, and both made the steps that were asked for."""
+        """Whether everything is within its tolerance, and both ran the requested steps."""
         return self.first_fault is None and not self.only and not self.is_short
 
     @property
     def differs(self) -> bool:
-        """Whether anything at all is not bit-equal, within its tolerance or not."""
+        """Whether anything is not bit-equal, within its tolerance or not."""
         return any(comparison.differences for _, comparison in self._in_order())
 
     @property
     def is_short(self) -> bool:
-        """Whether fewer steps were compared than asked for: of none nothing can be said."""
+        """Whether fewer steps were compared than requested, or none."""
         return len(self.steps) < (1 if self.asked is None else self.asked)
 
     @property
     def first_fault(self) -> tuple[int, Difference] | None:
-        """The first step at which they part, and the largest of its differences; step 0 is the start."""
+        """The first step that differs, and its largest difference; step 0 is the start."""
         for step, comparison in self._in_order():
             if comparison.largest_fault is not None:
                 return step, comparison.largest_fault
         return None
 
     def _in_order(self) -> list[tuple[int, Comparison]]:
-        found = [(0, self.initial)]
-        for one in self.steps:
-            read = self.records.get(one.step)
-            found += [] if read is None else [(one.step, read)]
-            numbers = self.numbers[one.step]
-            # The length of the change says less than the variable that has changed otherwise.
-            found += [(one.step, numbers.less("update_norm")), (one.step, one.variables), (one.step, numbers)]
+        comparisons = [(0, self.initial)]
+        for step in self.steps:
+            read = self.records.get(step.step)
+            comparisons += [] if read is None else [(step.step, read)]
+            numbers = self.numbers[step.step]
+            # A variable that differs is more informative than the norm of all changes.
+            comparisons += [(step.step, numbers.less("update_norm")), (step.step, step.variables), (step.step, numbers)]
         last = self.steps[-1].step if self.steps else 0
-        return [*found, (last, self.metrics), *([] if self.answers is None else [(last, self.answers)])]
+        return [*comparisons, (last, self.metrics), *([] if self.answers is None else [(last, self.answers)])]

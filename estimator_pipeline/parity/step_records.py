@@ -1,12 +1,12 @@
-"""What a training did, step by step, on disk: written by one engine's run, read beside the other's.
+"""Step records: the steps of a training on disk, written by one run and compared with a different run.
 
-    DIR/environment.json    where it ran: versions, platform, replicas
+    DIR/environment.json    environment: versions, platform, replicas
     DIR/initial.npz         the variables before the first step
     DIR/steps.jsonl         a line for each step: step, loss, learning_rate
     DIR/step-00000012.npz   the variables after step 12
     DIR/batches-worker-0    a line for each batch that a task's pipeline read: a checksum (CRC-32) of each record
 
-Each file is written whole or not at all, so that a run that dies leaves what it did. NumPy only.
+Each file is written atomically, so that the record of a run that dies remains readable. NumPy only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BATCHES = "batches-"
 _OF_BATCH = "records of "
 # Task -> a list of checksums for each batch.
 Batches = dict[str, list[list[int]]]
-# Of the names in an archive those that are wanted.
+# Selects names of an archive.
 Chosen = Callable[[Set[str]], Collection[str]]
 
 
@@ -48,10 +48,10 @@ class StepWriter:
     """Writes the record of one run.
 
     Args:
-        folder: made if it is not there; a record that is in it already is an error, for two would be mixed.
+        folder: created if it is missing; must not hold a record already.
 
     Raises:
-        ConfigError: there is a record.
+        ConfigError: the folder holds a record.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -65,7 +65,7 @@ class StepWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def environment(self, facts: Mapping[str, Any]) -> None:
-        """Write where the run takes place: plain values by name."""
+        """Write the environment of the run: plain values by name."""
         unfinished = self.folder / f"{_ENVIRONMENT}.unfinished"
         unfinished.write_text(json.dumps(facts, indent=1), encoding="utf-8")
         os.replace(unfinished, self.folder / _ENVIRONMENT)
@@ -87,8 +87,8 @@ class StepWriter:
         Args:
             step: the global step after it.
             loss: of the global batch, before the step.
-            learning_rate: that it was made with, where it is known.
-            variables: after it; None for a step whose variables are not kept.
+            learning_rate: learning rate of the step, where it is known.
+            variables: variables after it; None for a step whose variables are not recorded.
         """
         if variables is not None:
             write_arrays(self.folder / f"step-{step:08d}.npz", variables)
@@ -101,8 +101,8 @@ class BatchWriter:
     """Writes which records a task's pipeline reads, batch by batch.
 
     Args:
-        folder: of the record; every task of a run writes to the same one.
-        task: whose pipeline it is, such as "worker:0".
+        folder: folder of the record, shared by all tasks of a run.
+        task: the task that reads, such as "worker:0".
     """
 
     def __init__(self, folder: str | os.PathLike[str], task: str) -> None:
@@ -124,7 +124,7 @@ class StepReader:
     Attributes:
         losses: step -> loss.
         learning_rates: step -> learning rate, where it was known.
-        steps: those whose variables were kept, in order.
+        steps: steps whose variables were recorded, in order.
 
     Raises:
         ConfigError: there is no record, or it cannot be read.
@@ -144,23 +144,23 @@ class StepReader:
             lines = []  # it ended before its first step
         for number, line in enumerate(lines, 1):
             try:
-                told = json.loads(line)
-                step = int(told["step"])
-                self.losses[step] = float(told["loss"])
-                if told["learning_rate"] is not None:
-                    self.learning_rates[step] = float(told["learning_rate"])
+                entry = json.loads(line)
+                step = int(entry["step"])
+                self.losses[step] = float(entry["loss"])
+                if entry["learning_rate"] is not None:
+                    self.learning_rates[step] = float(entry["learning_rate"])
             except (ValueError, KeyError, TypeError) as error:
                 if number == len(lines):
-                    # The run died while it wrote this one.
+                    # The run died while it wrote this line.
                     break
                 raise ConfigError(
                     f"{self.folder / _STEPS}, line {number}: {error}", code="parity/bad-record", found=line[:200]
                 ) from error
-        found = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
-        self.steps = sorted(int(match[1]) for match in found if match is not None)
+        matches = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
+        self.steps = sorted(int(match[1]) for match in matches if match is not None)
 
     def environment(self) -> dict[str, Any]:
-        """Where the run took place; empty for a record that does not tell.
+        """Return the environment of the run; empty if it was not recorded.
 
         Raises:
             ConfigError: it cannot be read.
@@ -182,12 +182,12 @@ class StepReader:
         return read_arrays(self.folder / f"step-{step:08d}.npz", chosen)
 
     def unchanged(self, names: Iterable[str]) -> list[str]:
-        """Those of these variables that the last step has as they were before the first one, and that it has at all.
+        """Return the given variables that the last step has unchanged from before the first step.
 
-        Of both archives one variable is read after the other, and no other one.
+        Only these variables are read, one at a time.
 
         Raises:
-            ConfigError: there is no step whose variables were kept; one of the archives cannot be read.
+            ConfigError: no step has recorded variables; an archive cannot be read.
         """
         if not self.steps:
             raise ConfigError(f"{self.folder} holds the variables of no step", code="parity/bad-record")
@@ -199,45 +199,47 @@ class StepReader:
             return [name for name in names if name in both and np.array_equal(first[name](), last[name]())]
 
     def batches(self) -> Batches:
-        """Task -> a list of checksums for each batch that its pipeline read; empty where that was not recorded."""
-        found = {}
+        """Return task -> a list of checksums for each batch that its pipeline read; empty if not recorded."""
+        batches = {}
         for path in sorted(self.folder.glob(f"{_BATCHES}*")):
-            # What comes after the last line's end was not written whole.
+            # Text after the last line break is incomplete.
             *lines, _ = path.read_text(encoding="utf-8").split("\n")
-            found[path.name.removeprefix(_BATCHES)] = [[int(one) for one in line.split()] for line in lines]
-        return found
+            batches[path.name.removeprefix(_BATCHES)] = [[int(checksum) for checksum in line.split()] for line in lines]
+        return batches
 
 
 def batch_name(task: str, batch: int) -> str:
-    """Return what a batch of a task's pipeline is called in a comparison; the first one is 0."""
+    """Return the name of a batch of a task's pipeline in a comparison; the first batch is 0."""
     return f"{_OF_BATCH}{task}, batch {batch + 1}"
 
 
 def batch_of(name: str) -> tuple[str, int]:
-    """Return the task and the batch that `batch_name` has named."""
+    """Return the task and the batch of a name from `batch_name`."""
     task, _, number = name.removeprefix(_OF_BATCH).rpartition(", batch ")
     return task, int(number) - 1
 
 
 def are_joined(per_step: int | tuple[int, int]) -> bool:
-    """Whether `batches_alike` joins a step's batches: the sides share it among other numbers of replicas."""
+    """Whether `batches_alike` joins a step's batches: the sides have different numbers of replicas."""
     return not isinstance(per_step, int) and per_step[0] != per_step[1]
 
 
-def batches_alike(one: StepReader, other: StepReader, per_step: int | tuple[int, int]) -> tuple[Batches, Batches, int]:
-    """Return what two runs have read, in as many batches a step.
+def batches_alike(
+    first: StepReader, second: StepReader, per_step: int | tuple[int, int]
+) -> tuple[Batches, Batches, int]:
+    """Return the batches of two runs, with equal numbers of batches per step.
 
     Args:
-        one, other: their records.
-        per_step: batches of a task for each step, a pair where the sides share a step's batch among other numbers of
-            replicas: then those of a step are joined to one, and what does not make a whole step is left out.
+        first, second: the records of the runs.
+        per_step: batches of a task for each step, a pair where the sides have different numbers of replicas: then the
+            batches of each step are joined into one, and an incomplete step is left out.
 
     Returns:
-        The batches of both, and how many there are a step.
+        The batches of both, and the number of batches per step.
     """
     counts = (per_step, per_step) if isinstance(per_step, int) else per_step
     if not are_joined(per_step):
-        return one.batches(), other.batches(), counts[0]
+        return first.batches(), second.batches(), counts[0]
 
     def joined(side: StepReader, count: int) -> Batches:
         return {
@@ -248,11 +250,11 @@ def batches_alike(one: StepReader, other: StepReader, per_step: int | tuple[int,
             for task, batches in side.batches().items()
         }
 
-    return joined(one, counts[0]), joined(other, counts[1]), 1
+    return joined(first, counts[0]), joined(second, counts[1]), 1
 
 
 def initial_of(folder: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Return the variables that a run started from, from its record; the run may not have made a step yet.
+    """Return the initial variables from the record of a run, which may have no step yet.
 
     Raises:
         ConfigError: there is no record, or it cannot be read.
@@ -261,30 +263,30 @@ def initial_of(folder: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write name -> array as a NumPy archive; texts as bytes."""
+    """Write name -> array as a NumPy archive; strings as bytes."""
 
     def plain(value: Any) -> np.ndarray:
         array = np.asarray(value)
-        # Texts of TensorFlow are objects, which an archive keeps as pickles.
+        # Strings of TensorFlow are objects, which an archive would pickle.
         return array.astype(np.bytes_) if array.dtype.kind == "O" else array
 
     unfinished = path.with_suffix(".unfinished")
     with open(unfinished, "wb") as file:
-        # Names hold slashes, which an archive would take for folders: they go into an array of their own.
+        # Names contain slashes, which an archive would take for folders: a separate array holds them.
         values: dict[str, Any] = {f"value_{number}": plain(value) for number, value in enumerate(arrays.values())}
         np.savez(file, names=np.array(list(arrays), dtype=np.str_), **values)
     os.replace(unfinished, path)
 
 
 def read_arrays(path: Path, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
-    """Return what `write_arrays` has written.
+    """Return the arrays of an archive from `write_arrays`.
 
     Args:
-        path: of the archive.
-        chosen: says which of all its names are read; None: all of them.
+        path: path of the archive.
+        chosen: selects the names that are read; None: all of them.
 
     Raises:
-        ConfigError: it is not there, or cannot be read.
+        ConfigError: the archive is missing or cannot be read.
     """
     with _opened(path) as archive:
         names = archive.keys() if chosen is None else chosen(archive.keys())
@@ -293,14 +295,14 @@ def read_arrays(path: Path, chosen: Chosen | None = None) -> dict[str, np.ndarra
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Mapping[str, Callable[[], np.ndarray]]]:
-    """Name -> what reads that array, of an archive.
+    """Yield name -> a function that reads that array of an archive.
 
     Raises:
-        ConfigError: it is not there, or cannot be read; an array that cannot be, when it is read.
+        ConfigError: the archive or an array is missing or cannot be read.
     """
     with contextlib.ExitStack() as closed:
         with _readable(path):
-            # Opened here: NumPy leaves a file open that is no archive.
+            # Opened here: NumPy leaves a file open that is not an archive.
             file = closed.enter_context(open(path, "rb"))
             archive = closed.enter_context(np.load(file, allow_pickle=False))
             names = [str(name) for name in archive["names"]]
@@ -321,7 +323,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _plain(value: float | None) -> float | str | None:
-    """JSON has no NaN and no infinity; as texts, float() reads them back."""
+    """Return a float for JSON; NaN and infinity as strings, which float() reads back."""
     if value is None:
         return None
     value = float(value)

@@ -1,6 +1,6 @@
-"""A comparison counted up: each variable over all steps, each step over all variables, and the verdict in a sentence.
+"""Summaries of a comparison: each variable over all steps, each step over all variables, and the verdict.
 
-Arithmetic on what was compared; what a report, a document and a terminal show is taken from here.
+The report, the JSON document and the terminal take their numbers and sentences from here.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ __all__ = [
 
 WEIGHTS = "weights and statistics"
 SLOTS = "optimizer slots"
-# How a variable ended, the worst first.
+# States of a variable, the worst first.
 STATES = ("missing", "shape", "dtype", "beyond", "within", "bit-equal", "not compared")
-# Metrics that are beyond their tolerance are told in the verdict, so many of them.
+# The verdict lists at most this many metrics that are beyond their tolerance.
 _MOST_METRICS = 4
-# So many units in the last place are half of a float32's digits.
+# This many units in the last place are half of the digits of a float32.
 _MOST_ULP = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Largest:
-    """The largest error of one sort, over all steps.
+    """The largest error of one kind, over all steps.
 
     Attributes:
         value: the error; 0 for none.
-        step: after which step; None for none.
+        step: the step of that error; None for none.
     """
 
     value: float = 0.0
@@ -73,23 +73,23 @@ class VariableSummary:
 
 
 def variables(parity: Parity) -> tuple[VariableSummary, ...]:
-    """Every variable that a side has, the worst first: by state, then by the largest relative error."""
-    found: dict[str, list[tuple[int, Difference]]] = {}
+    """Return every variable of either side, the worst first: by state, then by the largest relative error."""
+    by_name: dict[str, list[tuple[int, Difference]]] = {}
     for step, comparison in _after_steps(parity):
         for name in comparison.names:
-            found.setdefault(name, [])
+            by_name.setdefault(name, [])
         for difference in comparison.differences:
-            found.setdefault(difference.name, []).append((step, difference))
-    rows = [_variable(parity, name, differences) for name, differences in found.items()]
-    rows += [_left_out(parity, name) for side in parity.arrays.values() for name in side if name not in found]
+            by_name.setdefault(difference.name, []).append((step, difference))
+    rows = [_variable(parity, name, differences) for name, differences in by_name.items()]
+    rows += [_left_out(parity, name) for side in parity.arrays.values() for name in side if name not in by_name]
     rows = list({row.name: row for row in rows}.values())
     return tuple(sorted(rows, key=lambda row: (STATES.index(row.state), -row.relative.value, -row.absolute.value)))
 
 
 def _after_steps(parity: Parity) -> Iterator[tuple[int, Comparison]]:
     yield 0, parity.initial
-    for one in parity.steps:
-        yield one.step, one.variables
+    for step in parity.steps:
+        yield step.step, step.variables
 
 
 def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Difference]]) -> VariableSummary:
@@ -118,19 +118,19 @@ def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Differ
 
 
 def _left_out(parity: Parity, name: str) -> VariableSummary:
-    """A variable that was recorded and not compared: an optimizer's slot that means something else on either side."""
+    """Return a variable that was recorded and not compared, such as an optimizer slot with different meanings."""
     having = {side: arrays[name] for side, arrays in parity.arrays.items() if name in arrays}
     shape, dtype = next(iter(having.values()))
     none = Largest()
     return VariableSummary(
         name=name, shape=shape, dtype=dtype, size=math.prod(shape), absolute=none, relative=none, ulp=None, first=None,
         beyond=None, state="not compared",
-        message=f"{name}: {next(iter(having))} alone has it" if len(having) == 1 else "",
+        message=f"{name}: only {next(iter(having))} has it" if len(having) == 1 else "",
     )  # fmt: skip
 
 
 def _largest(errors: Iterable[tuple[int, float]]) -> Largest:
-    """Return the first of the largest."""
+    """Return the largest error; of equal ones the first."""
     best = Largest()
     for step, error in errors:
         if error > best.value:
@@ -139,21 +139,21 @@ def _largest(errors: Iterable[tuple[int, float]]) -> Largest:
 
 
 def largest_by_step(parity: Parity) -> dict[str, list[tuple[int, float]]]:
-    """Series -> (step, largest absolute error) for every step: the loss, weights and optimizer slots, learning rate.
+    """Return series -> (step, largest absolute error) by step: loss, weights, optimizer slots, learning rate.
 
-    0 is bit-equal. Without size, and so left out, are names of one side alone and unequal shapes and types. Optimizer
-    slots are there where the optimizer has any, the learning rate where it differs at all.
+    0 is bit-equal. Variables of only one side and unequal shapes and types have no size and are left out. Optimizer
+    slots are included if the optimizer has any, the learning rate if it differs.
     """
     series: dict[str, list[tuple[int, float]]] = {"loss": [], WEIGHTS: [], SLOTS: [], "learning rate": []}
-    for one in parity.steps:
-        numbers = {difference.name: difference for difference in parity.numbers[one.step].differences}
+    for step in parity.steps:
+        numbers = {difference.name: difference for difference in parity.numbers[step.step].differences}
         for name, key in (("loss", "loss"), ("learning rate", "learning_rate")):
-            series[name].append((one.step, _of_values([numbers[key]] if key in numbers else [])))
-        slots = [difference for difference in one.variables.differences if " @" in difference.name]
-        weights = [difference for difference in one.variables.differences if " @" not in difference.name]
-        series[WEIGHTS].append((one.step, _of_values(weights)))
-        series[SLOTS].append((one.step, _of_values(slots)))
-    if not any(" @" in name for one in parity.steps for name in one.variables.names):
+            series[name].append((step.step, _of_values([numbers[key]] if key in numbers else [])))
+        slots = [difference for difference in step.variables.differences if " @" in difference.name]
+        weights = [difference for difference in step.variables.differences if " @" not in difference.name]
+        series[WEIGHTS].append((step.step, _of_values(weights)))
+        series[SLOTS].append((step.step, _of_values(slots)))
+    if not any(" @" in name for step in parity.steps for name in step.variables.names):
         del series[SLOTS]
     if not any(error for _, error in series["learning rate"]):
         del series["learning rate"]
@@ -165,21 +165,21 @@ def _of_values(differences: Sequence[Difference]) -> float:
 
 
 def one_sided(parity: Parity) -> tuple[str, ...]:
-    """Return what one engine alone has, in sentences: variables, metrics, steps."""
-    told: dict[str, None] = {}
-    for what, comparisons in (
+    """Return what only one engine has, in sentences: variables, metrics, steps."""
+    sentences: dict[str, None] = {}
+    for kind, comparisons in (
         ("variable", [comparison for _, comparison in _after_steps(parity)]),
         ("number", list(parity.numbers.values())),
         ("metric", [parity.metrics]),
     ):
         for comparison in comparisons:
             # A message names the side that has it.
-            told |= {f"{what} {d.message}": None for d in comparison.differences if d.kind == "missing"}
+            sentences |= {f"{kind} {d.message}": None for d in comparison.differences if d.kind == "missing"}
     for engine in dict.fromkeys(engine for engine, _ in parity.only):
-        made = [step for by, step in parity.only if by == engine]
-        if made:
-            told[f"{'step' if len(made) == 1 else 'steps'} {_ranges(made)}: made by {engine} alone"] = None
-    return tuple(told)
+        steps = [step for by, step in parity.only if by == engine]
+        if steps:
+            sentences[f"{'step' if len(steps) == 1 else 'steps'} {_ranges(steps)}: run by {engine} only"] = None
+    return tuple(sentences)
 
 
 def _ranges(steps: Sequence[int]) -> str:
@@ -194,93 +194,95 @@ def _ranges(steps: Sequence[int]) -> str:
 
 
 def verdict(parity: Parity) -> str:
-    """Return what came of it, in one sentence."""
+    """Return the verdict, in one sentence."""
     fault = parity.first_fault
     if fault is None and parity.only:
-        return f"Not equal: {parity.only[0][0]} alone has made {len(parity.only)} of the steps."
+        were = "was" if len(parity.only) == 1 else "were"
+        return f"Not equal: {counted(len(parity.only), 'step')} {were} run by {parity.only[0][0]} only."
     if fault is None and parity.is_short:
         return f"Not equal: {short(parity)}."
     if fault is None:
         return _of_equals(parity)
     step, difference = fault
-    one, other = parity.initial.sides
+    first, second = parity.initial.sides
     if is_after_training(parity):
-        what = "" if parity.metrics.faults else f": {_of_answers(parity, difference)}"
-        return f"Not equal: {_of_ends(parity, f' of {one} and {other}')}{what}."
+        end = "" if parity.metrics.faults else f": {_of_answers(parity, difference)}"
+        return f"Not equal: {_of_ends(parity, f' of {first} and {second}')}{end}."
     where = "before the first step" if step == 0 else f"at step {step} of {parity.steps[-1].step}"
-    told = f"Not equal: {one} and {other} part {where}"
+    sentence = f"Not equal: {first} and {second} first differ {where}"
     if difference.kind != "value":
-        return f"{told}: {difference.message}."
+        return f"{sentence}: {difference.message}."
     if _is_one_of(difference, parity.records.values()):
-        return f"{told}, in the {difference.message}."
-    told = f"{told}, {_place(parity, difference)}"
-    if not _tells_size(difference):
-        return f"{told}: {difference.first} in {one}, {difference.second} in {other}."
-    return f"{told}, {_size(difference)}."
+        return f"{sentence}, in the {difference.message}."
+    sentence = f"{sentence}, {_place(parity, difference)}"
+    if not _shows_size(difference):
+        return f"{sentence}: {difference.first} in {first}, {difference.second} in {second}."
+    return f"{sentence}, {_size(difference)}."
 
 
 def short(parity: Parity) -> str:
-    """In words, that both have made fewer steps than asked for."""
-    one, other = parity.initial.sides
-    made = f"{len(parity.steps)} of the {parity.asked} steps" if parity.asked else "no step"
-    return f"{one} and {other} both made {made}" if parity.steps else f"{one} and {other} have made no step in common"
+    """Return, in words, how many of the requested steps both have run."""
+    first, second = parity.initial.sides
+    steps = f"{len(parity.steps)} of the {parity.asked} steps" if parity.asked else "no step"
+    return f"{first} and {second} " + (f"both ran {steps}" if parity.steps else "have run no step in common")
 
 
 def is_after_training(parity: Parity) -> bool:
-    """Whether all that was compared of the training is equal, and what came after it is not."""
+    """Whether the training is equal, and only metrics or predictions after it differ."""
     fault = parity.first_fault
     ends = (parity.metrics, parity.answers)
-    return fault is not None and any(fault[1] is one for end in ends if end is not None for one in end.faults)
+    return fault is not None and any(fault[1] is worst for end in ends if end is not None for worst in end.faults)
 
 
 def parting(parity: Parity) -> str:
-    """Where two that are not equal part first, in words."""
+    """Return, in words, where two unequal trainings first differ."""
     fault = parity.first_fault
     if fault is None:
         return ""
     if is_after_training(parity):
         return _of_ends(parity)
-    return "they part " + (f"at step {fault[0]} of {parity.steps[-1].step}" if fault[0] else "before the first step")
+    where = f"at step {fault[0]} of {parity.steps[-1].step}" if fault[0] else "before the first step"
+    return f"they first differ {where}"
 
 
 def _of_ends(parity: Parity, whose: str = "") -> str:
-    """Return that what came after the training differs, with the values of the metrics that do."""
+    """Return a sentence for differences after the training, with the values of unequal metrics."""
     steps = len(parity.steps)
-    asked = f" of {parity.asked} asked for" if parity.is_short else ""
+    asked = f" of {parity.asked} requested" if parity.is_short else ""
     equal = f"{counted(steps, 'step')}{whose} {'is' if steps == 1 else 'are'} equal{asked}" if steps else short(parity)
     places = ["the final evaluation"] if parity.metrics.faults else []
     if parity.answers is not None and parity.answers.faults:
         places.append("the answers of the exports" if of_exports(parity) else "the predictions")
-    told = f"{equal}, they part in {' and '.join(places)}"
-    return f"{told}: {_of_metrics(parity)}" if parity.metrics.faults else told
+    sentence = f"{equal}, they differ in {' and '.join(places)}"
+    return f"{sentence}: {_of_metrics(parity)}" if parity.metrics.faults else sentence
 
 
 def _of_metrics(parity: Parity) -> str:
     """Return the final metrics that are not equal, the worst first, with both values."""
-    one, other = parity.metrics.sides
+    first_side, second_side = parity.metrics.sides
     # In the order of `Comparison.largest_fault`.
     faults = sorted(parity.metrics.faults, key=lambda fault: (fault.kind != "value", fault.relative), reverse=True)
-    told: list[str] = []
-    sides_told = False
+    listed: list[str] = []
+    sides_named = False
     for fault in faults[:_MOST_METRICS]:
         if fault.kind == "missing":
-            has = one if fault.name in parity.finals.get(one, {}) else other
-            told.append(f"{fault.name} of {has} alone")
+            has = first_side if fault.name in parity.finals.get(first_side, {}) else second_side
+            listed.append(f"{fault.name} only in {has}")
         elif fault.kind != "value":
-            told.append(f"{fault.name} of another {'type' if fault.kind == 'dtype' else fault.kind}")
+            listed.append(f"{fault.name} of different {'type' if fault.kind == 'dtype' else fault.kind}")
         else:
             first, second = pair(fault.first, fault.second)
             at = f"[{', '.join(map(str, fault.index))}]" if fault.index else ""
-            words = f"{first} and {second}" if sides_told else f"{first} in {one} and {second} in {other}"
-            told.append(f"{fault.name}{at} {words}")
-            sides_told = True
-    more = len(faults) - len(told)
-    return ", ".join(told) + (f", and {more} more" if more else "")
+            words = f"{first} and {second}" if sides_named else f"{first} in {first_side} and {second} in {second_side}"
+            listed.append(f"{fault.name}{at} {words}")
+            sides_named = True
+    more = len(faults) - len(listed)
+    return ", ".join(listed) + (f", and {more} more" if more else "")
 
 
-def pair(one: float, other: float) -> tuple[str, str]:
-    """Both values, with as many digits as it takes to tell them apart."""
-    pairs = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in (6, 9, 17)]
+def pair(first: float, second: float) -> tuple[str, str]:
+    """Return both values, with enough digits to distinguish them."""
+    pairs = [(f"{first:.{digits}g}", f"{second:.{digits}g}") for digits in (6, 9, 17)]
     return next((texts for texts in pairs if texts[0] != texts[1]), pairs[-1])
 
 
@@ -288,51 +290,51 @@ def _of_answers(parity: Parity, difference: Difference) -> str:
     """Return the worst of the answers, and how many others there are."""
     more = 0 if parity.answers is None else len(parity.answers.faults) - 1
     name = difference.name.removeprefix("predictions ")
-    told = f"{name}, {_size(difference)}"
-    if not _tells_size(difference):
-        told = name + difference.message.removeprefix(difference.name)
-    return f"{told}, and {more} more" if more else told
+    worst = f"{name}, {_size(difference)}"
+    if not _shows_size(difference):
+        worst = name + difference.message.removeprefix(difference.name)
+    return f"{worst}, and {more} more" if more else worst
 
 
-def _tells_size(difference: Difference) -> bool:
+def _shows_size(difference: Difference) -> bool:
     return difference.sized and math.isfinite(difference.absolute) and difference.absolute > 0
 
 
 def _size(difference: Difference) -> str:
-    told = f"relative {difference.relative:.3g}"
-    # Beyond some, and of another sign, it is no unit to count in.
-    told += f", {difference.ulp:,} ULP" if difference.ulp is not None and difference.ulp < _MOST_ULP else ""
-    return f"by {difference.absolute:.3g} ({told})"
+    measures = f"relative {difference.relative:.3g}"
+    # Large counts of ULP, as between values of different sign, mean nothing to a reader.
+    measures += f", {difference.ulp:,} ULP" if difference.ulp is not None and difference.ulp < _MOST_ULP else ""
+    return f"by {difference.absolute:.3g} ({measures})"
 
 
 def each(parity: Parity) -> str:
-    """Return what stands for the steps after a preposition."""
+    """Return the pronoun for the steps."""
     return "it" if len(parity.steps) == 1 else "each"
 
 
 def after_each(parity: Parity) -> str:
-    """How many variables were compared, in words."""
+    """Return, in words, how many variables were compared."""
     return f"{counted(len(parity.initial.names), 'variable')} after {each(parity)}"
 
 
 def _of_equals(parity: Parity) -> str:
-    one, other = parity.initial.sides
+    first, second = parity.initial.sides
     ends = [metrics(parity)] if parity.metrics.names else []
     if parity.answers is not None and parity.answers.names:
         ends += ["the answers of the exports" if of_exports(parity) else "the predictions"]
-    what = f"{one} and {other} over {counted(len(parity.steps), 'step')}, with {after_each(parity)}"
-    what += "".join(f", and in {end}" for end in ends)
+    compared_steps = f"{first} and {second} over {counted(len(parity.steps), 'step')}, with {after_each(parity)}"
+    compared_steps += "".join(f", and in {end}" for end in ends)
     rows = variables(parity)
     compared = (*parity.numbers.values(), parity.metrics, *([] if parity.answers is None else [parity.answers]))
     numbers = [d for c in compared for d in c.differences]
     if not numbers and all(row.state in ("bit-equal", "not compared") for row in rows):
-        return f"Bit-equal: {what}."
-    told = f"Equal within the tolerances: {what}"
+        return f"Bit-equal: {compared_steps}."
+    sentence = f"Equal within the tolerances: {compared_steps}"
     worst = max(rows, key=lambda row: row.absolute.value, default=None)
     if worst is None or not worst.absolute.value:
-        return f"{told}; all variables that were compared are bit-equal."
+        return f"{sentence}; all variables that were compared are bit-equal."
     at_most = f"{worst.absolute.value:.3g} at most ({worst.name}, step {worst.absolute.step})"
-    return f"{told}; variables differ by {at_most}."
+    return f"{sentence}; variables differ by {at_most}."
 
 
 def of_exports(parity: Parity) -> bool:
@@ -344,7 +346,7 @@ def of_exports(parity: Parity) -> bool:
 
 
 def answers(parity: Parity) -> str:
-    """How many answers were compared, in words."""
+    """Return, in words, how many answers were compared."""
     count = 0 if parity.answers is None else len(parity.answers.names)
     if of_exports(parity):
         return f"{counted(count, 'answer')} of the exports"
@@ -352,16 +354,16 @@ def answers(parity: Parity) -> str:
 
 
 def metrics(parity: Parity) -> str:
-    """Which of the final evaluation's metrics were compared, in words; what is counted is what the notes name."""
+    """Return, in words, which metrics of the final evaluation were compared; the notes name the others."""
     theirs, ours = (set(parity.finals.get(side, {})) for side in parity.metrics.sides)
     compared = set(parity.metrics.names)
-    # By the rule of `matching.to_compare`: what an Estimator says without a counterpart, its loss says where that is
-    # compared; that an Estimator's loss was not compared is a note of its own.
+    # As in `matching.to_compare`: a compared loss covers the average_loss; a separate note covers a loss that is not
+    # compared.
     of_loss = {"loss", "average_loss"} if "loss" in compared else {"loss"}
-    # What both have and what is not compared is a job's loss, beside its average_loss.
+    # A job's loss is not compared where both have an average_loss.
     left = (theirs - ours - of_loss) | (ours - theirs)
-    told = f"{len(compared)} of {counted(len(compared | left), 'final metric')}" if left else "the final metrics"
-    return f"{told} (not the loss)" if "loss" in theirs and not compared & {"loss", "average_loss"} else told
+    counts = f"{len(compared)} of {counted(len(compared | left), 'final metric')}" if left else "the final metrics"
+    return f"{counts} (not the loss)" if "loss" in theirs and not compared & {"loss", "average_loss"} else counts
 
 
 def _is_one_of(difference: Difference, comparisons: Iterable[Comparison]) -> bool:

@@ -1,4 +1,4 @@
-"""A comparison of two engines in words and as plain values."""
+"""A comparison as text and as plain values."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["document", "summary"]
 
 
 def summary(parity: Parity) -> str:
-    """Return a few lines for a terminal: the verdict, where the two part first, the largest difference by kind."""
+    """Return lines for a terminal: the verdict, the first difference, the largest difference by kind."""
     lines = []
     fault = parity.first_fault
     if fault is None and parity.only:
         were = "was" if len(parity.only) == 1 else "were"
-        lines.append(f"not equal: {counted(len(parity.only), 'step')} {were} made by one of them alone")
+        lines.append(f"not equal: {counted(len(parity.only), 'step')} {were} run by only one of them")
     elif fault is None and parity.is_short:
         lines.append(f"not equal: {tally.short(parity)}")
     elif fault is None:
-        told = [counted(len(parity.steps), "step"), *_read(parity), tally.after_each(parity)]
-        told += [tally.metrics(parity)] if parity.metrics.names else []
-        told += [] if parity.answers is None else [tally.answers(parity)]
-        lines.append(f"equal: {', '.join(told)}")
+        equal = [counted(len(parity.steps), "step"), *_read(parity), tally.after_each(parity)]
+        equal += [tally.metrics(parity)] if parity.metrics.names else []
+        equal += [] if parity.answers is None else [tally.answers(parity)]
+        lines.append(f"equal: {', '.join(equal)}")
     else:
         lines += [f"not equal: {tally.parting(parity)}", f"  {fault[1].message}"]
     for finding in parity.findings:
         lines += [f"  {line}" for line in str(finding).splitlines()]
     for engine, step in parity.only[:3]:
-        lines.append(f"  step {step} was made by {engine} alone")
+        lines.append(f"  step {step} was run by {engine} only")
     if parity.steps:
         last = parity.steps[-1]
         lines.append("")
@@ -50,41 +50,41 @@ def summary(parity: Parity) -> str:
 
 
 def _read(parity: Parity) -> list[str]:
-    """Return what equal steps have read, where the records of all of them were compared."""
+    """Return the words for the records of equal steps, where those of all steps were compared."""
     if len(parity.records) != len(parity.steps):
         return []
     each = tally.each(parity)
     if parity.records_in_part:
-        return [f"what was compared of the records was the same for {each}"]
+        return [f"the same records (compared in part) for {each}"]
     return [f"the same records for {each}"]
 
 
 def _largest(parity: Parity) -> list[tuple[str, str | tuple[int, Difference]]]:
-    """Of what was or could be compared: its name, and its largest difference, or in words that there is none."""
-    numbers = [(step, difference) for step, one in parity.numbers.items() for difference in one.differences]
-    variables = [(one.step, difference) for one in parity.steps for difference in one.variables.differences]
-    compared = {name for one in parity.steps for name in one.variables.names}
-    told = {name for one in parity.numbers.values() for name in one.names}
+    """Return each kind's name and its largest difference, or its state in words."""
+    numbers = [(step, difference) for step, compared in parity.numbers.items() for difference in compared.differences]
+    variables = [(step.step, difference) for step in parity.steps for difference in step.variables.differences]
+    compared = {name for step in parity.steps for name in step.variables.names}
+    recorded = {name for comparison in parity.numbers.values() for name in comparison.names}
     slots = [pair for pair in variables if " @" in pair[1].name]
     kinds: dict[str, tuple[bool, list[tuple[int, Difference]]]] = {
-        "loss": ("loss" in told, [pair for pair in numbers if pair[1].name == "loss"]),
-        "learning rate": ("learning_rate" in told, [pair for pair in numbers if pair[1].name == "learning_rate"]),
+        "loss": ("loss" in recorded, [pair for pair in numbers if pair[1].name == "loss"]),
+        "learning rate": ("learning_rate" in recorded, [pair for pair in numbers if pair[1].name == "learning_rate"]),
         "weights, statistics": (bool(compared), [pair for pair in variables if pair not in slots]),
     }
     if parity.slots_kept:
         kinds["optimizer slots"] = (any(" @" in name for name in compared), slots)
-    kinds["update norm"] = ("update_norm" in told, [pair for pair in numbers if pair[1].name == "update_norm"])
+    kinds["update norm"] = ("update_norm" in recorded, [pair for pair in numbers if pair[1].name == "update_norm"])
     if not parity.steps:
         kinds = {}
     if any(parity.finals.values()) or parity.metrics.names or parity.metrics.differences:
-        kinds["metrics"] = (bool(parity.metrics.names), [(0, one) for one in parity.metrics.differences])
+        kinds["metrics"] = (bool(parity.metrics.names), [(0, difference) for difference in parity.metrics.differences])
     if parity.answers is not None:
-        kinds["predictions"] = (bool(parity.answers.names), [(0, one) for one in parity.answers.differences])
+        kinds["predictions"] = (bool(parity.answers.names), [(0, answer) for answer in parity.answers.differences])
     return [
-        (name, max(found, key=lambda pair: pair[1].largest_absolute))
-        if found
+        (name, max(differences, key=lambda pair: pair[1].largest_absolute))
+        if differences
         else (name, "bit-equal" if was else "not compared")
-        for name, (was, found) in kinds.items()
+        for name, (was, differences) in kinds.items()
     ]
 
 
@@ -100,7 +100,7 @@ def _row(name: str, worst: str | tuple[int, Difference]) -> str:
 
 
 def document(parity: Parity) -> dict[str, Any]:
-    """Plain values, ready for `json.dumps`."""
+    """Return plain values, ready for `json.dumps`."""
     fault = parity.first_fault
     return {
         "equal": parity.equal,
@@ -111,15 +111,15 @@ def document(parity: Parity) -> dict[str, Any]:
         "initial": _comparison(parity.initial),
         "steps": [
             {
-                "step": one.step,
-                "losses": list(one.losses),
-                "learning_rates": list(one.learning_rates),
-                "update_norms": list(one.update_norms),
-                "records": None if one.step not in parity.records else _comparison(parity.records[one.step]),
-                "numbers": _comparison(parity.numbers[one.step]),
-                "variables": _comparison(one.variables),
+                "step": step.step,
+                "losses": list(step.losses),
+                "learning_rates": list(step.learning_rates),
+                "update_norms": list(step.update_norms),
+                "records": None if step.step not in parity.records else _comparison(parity.records[step.step]),
+                "numbers": _comparison(parity.numbers[step.step]),
+                "variables": _comparison(step.variables),
             }
-            for one in parity.steps
+            for step in parity.steps
         ],
         "metrics": _comparison(parity.metrics),
         "answers": None if parity.answers is None else _comparison(parity.answers),
@@ -134,15 +134,15 @@ def document(parity: Parity) -> dict[str, Any]:
     }
 
 
-def _comparison(found: Comparison) -> dict[str, Any]:
+def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
-        "equal": found.equal,
-        "compared": len(found.names),
-        "differences": [_difference(difference) for difference in found.differences],
+        "equal": comparison.equal,
+        "compared": len(comparison.names),
+        "differences": [_difference(difference) for difference in comparison.differences],
     }
 
 
-# What is null where a difference has no size: 0 would say that there is none.
+# Null where a difference has no size: 0 would mean that there is no difference.
 _SIZES = ("absolute", "relative", "rtol_of_max", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
 
 

@@ -130,7 +130,7 @@ def test_momentum_of_keras_parts_where_the_rate_steps_down(load, data):
     model = target.make_model(**CONVNET)
     schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay(CONVNET["boundaries"], CONVNET["rates"])
     model.compile(tf.keras.optimizers.SGD(schedule, momentum=0.9), model.loss)
-    with pytest.raises(ParityError, match=r"^not equal: they part at step 12 of 13"):
+    with pytest.raises(ParityError, match=r"^not equal: they first differ at step 12 of 13"):
         compare_convnets(program, model, data, steps=13, slots=False)
 
 

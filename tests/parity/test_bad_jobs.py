@@ -124,7 +124,7 @@ def test_ctrl_c(own, run_environment, tmp_path):
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     assert process.returncode == 130
-    assert "error: the run by the engine keras was ended by the user (SIGINT) [" in said
+    assert "error: the run of the engine keras was stopped by the user (SIGINT) [" in said
     assert "failed" not in said[said.rindex("error: ") :] and not (own / "report").exists()
 
 

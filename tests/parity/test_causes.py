@@ -132,12 +132,12 @@ CAUSES = {
     ),
     "other values": (
         made(start_weights={**START, "hidden/bias": np.ones(5)}), trained, {}, "initial values", 0, 0,
-        "they start from other values: hidden/bias",
+        "they start from different values: hidden/bias",
     ),
     **{
         f"mixed-up biases, {kind}": (
             made(kind, gradient=mixed_up("logits/bias", "more/bias")), made(kind),
-            {}, "variables", 1, 0, "logits/bias and more/bias are mixed up",
+            {}, "variables", 1, 0, "logits/bias and more/bias are swapped",
         )
         for kind in ("sgd", "adam")
     },
@@ -192,7 +192,7 @@ CAUSES = {
         f"clipped by one side, {kind}": (
             made(kind), made(kind, gradient=clipped(0.05)),
             {**both(kind), "clip_norm": 0.05}, "clipping", 1, 1,
-            "gradient has the length 0.05 to which it is clipped",
+            "gradient has the norm 0.05 to which it is clipped",
         )
         for kind in ("momentum", "velocity", "adam")
     },
@@ -232,7 +232,7 @@ CAUSES = {
     ),
     "slots that begin otherwise and are not compared": (
         made("rmsprop", start=1.0), made("rmsprop"), {"slots": False}, "optimizer options", 1, 0,
-        "hidden/kernel @rms begins with ",
+        "hidden/kernel @rms starts with ",
     ),
     # BatchNorm
     "updates that are missing": (
@@ -246,7 +246,7 @@ CAUSES = {
     ),
     "evaluates in training mode": (
         averaged, averaged, evaluated(0.8),
-        "BatchNorm", 6, 1, "evaluates in training mode: its loss 0.8 is that of layers that train",
+        "BatchNorm", 6, 1, "evaluates in training mode: its loss 0.8 matches layers in training mode",
     ),
 }  # fmt: skip
 
@@ -438,9 +438,9 @@ def test_an_evaluation_in_training_mode_that_makes_little_difference(compared, v
 @pytest.mark.parametrize(
     ("batch", "side", "says"),
     [
-        ([3, 2, 1, 0], None, "the same 4 records in another order"),
-        ([0, 0, 2, 3], "keras", "keras reads 1 record twice; 1 of 4 are not those of the other side"),
-        ([0, 1, 2, 9], None, "1 of 4 are not those of the other side"),
+        ([3, 2, 1, 0], None, "the same 4 records in a different order"),
+        ([0, 0, 2, 3], "keras", "keras reads 1 record twice; 1 of 4 differ from those of the other side"),
+        ([0, 1, 2, 9], None, "1 of 4 differ from those of the other side"),
         ([0, 1, 2], None, "estimator reads 4 records for the step, keras 3"),
     ],
 )
@@ -469,7 +469,7 @@ def test_factors():
 def test_the_summary_names_step_variable_and_size(compared):
     found = compared(lambda: trained(rate=0.2), trained, {})
     lines = text.summary(found).splitlines()
-    assert lines[0] == "not equal: they part at step 1 of 6" and lines[1].strip().startswith("hidden/kernel")
+    assert lines[0] == "not equal: they first differ at step 1 of 6" and lines[1].strip().startswith("hidden/kernel")
     assert lines[2].startswith(f"  {FIRST}: step 1, weight hidden/kernel[") and "look at" not in lines[3]
     (told,) = text.document(found)["findings"]
     assert (told["kind"], told["variable"], told["step"]) == ("weight", "hidden/kernel", 1)

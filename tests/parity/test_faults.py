@@ -270,7 +270,7 @@ def test_a_record_that_is_read_twice_is_caught(compared):
     found = compared(input_fn=data(twice=True), keras_input_fn=data())
     (finding,) = found.findings
     assert (finding.name, finding.step, finding.side) == ("records", 3, "estimator")
-    assert "batch 3: estimator reads 1 record twice; 1 of 16 are not those of the other side" in finding.message
+    assert "batch 3: estimator reads 1 record twice; 1 of 16 differ from those of the other side" in finding.message
 
 
 @nightly
@@ -290,7 +290,7 @@ def test_assert_parity(tmp_path):
 
     options = {"input_fn": data(), "mapping": MAPPING, "steps": 3}
     assert assert_parity(**pair(None), folder=tmp_path / "equal", **options).equal
-    with pytest.raises(ParityError, match=r"not equal: they part at step 1 of 3(.|\n)*BatchNorm: estimator"):
+    with pytest.raises(ParityError, match=r"not equal: they first differ at step 1 of 3(.|\n)*BatchNorm: estimator"):
         assert_parity(**pair("dropped updates"), folder=tmp_path / "fault", **options)
 
 

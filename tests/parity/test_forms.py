@@ -104,7 +104,7 @@ def joined(features):
             joined,
             data(PARTS),
             data(),
-            "of the records only labels were compared: Keras is given the features in another form (b: float32 [4], "
+            "of the records only labels were compared: Keras reads the features in a different format (b: float32 [4], "
             "z: float32 [2] in the Estimator; features: float32 [6] in Keras)",
         ),
         (
@@ -112,7 +112,7 @@ def joined(features):
             one,
             data(),
             data(X, Y, np.ones([48], "float32")),
-            "of the records only features, labels were compared: Keras alone is given weights: float32 []",
+            "of the records only features, labels were compared: only Keras reads weights: float32 []",
         ),
     ],
     ids=lambda given: given if isinstance(given, str) and len(given) < 30 else "",
@@ -121,7 +121,7 @@ def test_records_in_another_form_are_the_same(tmp_path, given, pick, theirs, our
     found = compared(estimator(pick=pick), model(), tmp_path / "same", input_fn=theirs, keras_input_fn=ours)
     assert found.equal and len(found.records) == 2, given
     assert about_records(found) == ([] if says is None else [says])
-    assert ("what was compared of the records was the same" in summary(found)) == (says is not None)
+    assert ("the same records (compared in part)" in summary(found)) == (says is not None)
     batches = StepReader(found.folder / "keras" / "record").batches()["worker-0"]
     assert len(batches[0]) == 16 and len({*batches[0]}) > 1, "a checksum for each record, of what it holds"
 
@@ -130,7 +130,7 @@ def test_other_records_in_another_form_are_found(tmp_path):
     others = data(X.astype("float64") * 2, Y)
     found = compared(estimator(), model(), tmp_path, keras_input_fn=others)
     assert [finding.name for finding in found.findings] == ["records"]
-    assert "16 of 16 are not those of the other side" in found.findings[0].message
+    assert "16 of 16 differ from those of the other side" in found.findings[0].message
     # The labels alone tell, where they are all that is in common.
     turned = {name: values[::-1].copy() for name, values in PARTS.items()}
     found = compared(
@@ -151,17 +151,18 @@ def test_nothing_in_the_same_form():
         tf.data.Dataset.from_tensor_slices((PARTS, Y)).batch(4).element_spec,
         tf.data.Dataset.from_tensor_slices((X, hot(Y))).batch(4).element_spec,
     )
-    assert not found.told
+    assert not found.compared
     assert found.notes == (
-        "which records were read was not compared, for nothing is in the same form in both: Keras is given the rest in "
-        "another form (b: float32 [4], z: float32 [2], labels: float32 [1] in the Estimator; features: float32 [6], "
-        "labels: float32 [2] in Keras)",
+        "the records that were read were not compared, because no part has the same format in both: Keras reads the "
+        "rest in a different format (b: float32 [4], z: float32 [2], labels: float32 [1] in the Estimator; "
+        "features: float32 [6], labels: float32 [2] in Keras)",
     )
     texts = common_formats((tf.TensorSpec([None], tf.string),), (tf.TensorSpec([None], tf.float32),))
-    assert not texts.told and "features: string [] in the Estimator; features: float32 [] in Keras" in texts.notes[0]
+    assert not texts.compared
+    assert "features: string [] in the Estimator; features: float32 [] in Keras" in texts.notes[0]
     # What is not known beforehand is taken for the same.
     shapeless = common_formats((tf.TensorSpec(None),), (tf.TensorSpec([None, 3], tf.int32),))
-    assert shapeless.told and not shapeless.notes
+    assert shapeless.compared and not shapeless.notes
 
 
 def test_the_same_form_is_told_as_it_is():
@@ -182,7 +183,7 @@ def test_replicas_on_one_side_alone(tmp_path):
     assert found.equal and len(found.records) == 2 and not about_records(found)
     found = compared(estimator(config=config), model(), tmp_path / "other")
     assert found.findings[0].message == (
-        "step 1: estimator reads 32 records for the step, keras 16, and each replica reads batches of its own"
+        "step 1: estimator reads 32 records for the step, keras 16, and each replica reads its own batches"
     )
 
 
@@ -312,12 +313,12 @@ def test_variables_that_nobody_trains_are_left_out(tmp_path):
     adapted.adapt(np.array([[-1.0] * 6, [1.0] * 6], "float32"))
     found = compared(estimator(before=counter, grads=averaged), model(layers=[plain, adapted]), tmp_path / "equal")
     assert found.equal and set(found.initial.names) == {"one/kernel", "one/bias", "global_step"}
-    (note,) = [note for note in found.notes if note.startswith("variables that one side alone has")]
-    theirs, _, ours = note.partition("(the Estimator alone)")
+    (note,) = [note for note in found.notes if note.startswith("non-trainable variables of only one side")]
+    theirs, _, ours = note.partition("(only the Estimator)")
     assert all(name in theirs for name in ("seen", "fc1/kernel/ExponentialMovingAverage"))
-    assert all(name in ours for name in ("mean", "variance", "(the Keras model alone)", "`mapping` (--mapping)"))
+    assert all(name in ours for name in ("mean", "variance", "(only the Keras model)", "`mapping` (--mapping)"))
     # What the mapping names is compared.
-    with pytest.raises(ConfigError, match="have another shape: mean"):
+    with pytest.raises(ConfigError, match="have different shapes: mean"):
         compared(
             estimator(before=counter), model(layers=[adapted]), tmp_path / "m", mapping={**MAPPING, "mean": "seen"}
         )
@@ -328,7 +329,7 @@ def test_moving_statistics_and_frozen_weights_need_their_counterpart(tmp_path):
     with pytest.raises(ConfigError, match=r"norm/moving_mean \[6\], norm/moving_variance"):
         compared(estimator(), model(layers=normalised), tmp_path)
     frozen = [keras.layers.Dense(6, name="frozen", trainable=False, use_bias=False)]
-    with pytest.raises(ConfigError, match=r"in Keras alone: frozen/kernel \[6, 6\]"):
+    with pytest.raises(ConfigError, match=r"only in Keras: frozen/kernel \[6, 6\]"):
         compared(estimator(), model(layers=frozen), tmp_path)
 
 
@@ -355,7 +356,7 @@ def test_metrics_that_are_arrays(tmp_path, theirs, ours, outcome):
     )  # fmt: skip
     assert found.equal == (outcome != "not equal"), summary(found)
     if "in Keras" in outcome:
-        assert f"metrics of other shapes are not compared: {outcome}" in found.notes
+        assert f"metrics of different shapes are not compared: {outcome}" in found.notes
     else:
         assert "precision" in found.metrics.names
         told = json.loads(json.dumps(document(found)))["finals"]["keras"]["precision"]
@@ -391,7 +392,7 @@ def test_the_loss_of_the_evaluation_beside_average_loss(tmp_path):
     assert found.equal and set(found.metrics.names) == {"average_loss"}
     assert (
         "the loss of the evaluation was not compared: the Estimator's is a mean of batch means, and the same records "
-        "are read in other batches (3 in the Estimator, 1 in Keras); average_loss was" in found.notes
+        "are read in different batches (3 in the Estimator, 1 in Keras); average_loss was" in found.notes
     )
 
 
@@ -542,7 +543,7 @@ def test_as_many_batches_of_other_sizes_are_other_records(tmp_path):
     )  # fmt: skip
     assert not found.equal
     assert (
-        "the evaluations read other numbers of records: 40 in 2 batches in the Estimator, 32 in 2 batches in Keras"
+        "the evaluations read different numbers of records: 40 in 2 batches in the Estimator, 32 in 2 batches in Keras"
         in found.notes
     )
 
@@ -550,7 +551,7 @@ def test_as_many_batches_of_other_sizes_are_other_records(tmp_path):
 @pytest.mark.parametrize("argument", ["eval_input_fn", "keras_eval_input_fn"])
 def test_an_evaluation_without_end(tmp_path, argument):
     given = {"eval_input_fn": evaluated(), "keras_eval_input_fn": evaluated(), argument: data()}
-    with pytest.raises(ConfigError, match=rf"^{argument} .* without end, .*\n.*\(--eval-steps N\)"):
+    with pytest.raises(ConfigError, match=rf"^{argument} .* endless dataset, .*\n.*\(--eval-steps N\)"):
         compared(estimator(), model(), tmp_path / "folder", **given)
     assert not (tmp_path / "folder").exists()
 
@@ -568,11 +569,11 @@ def test_options_that_did_not_show(tmp_path):
     )
     assert found.equal
     assert (
-        "the optimizers' options are not the same (epsilon 1e-08 in estimator, 2e-08 in keras), which did not show in "
+        "the optimizer options differ (epsilon 1e-08 in estimator, 2e-08 in keras), which had no effect in "
         "1 step" in found.notes
     )
     found = compared(estimator(), model(), tmp_path / "same")
-    assert not [note for note in found.notes if "which did not show" in note]
+    assert not [note for note in found.notes if "which had no effect" in note]
 
 
 @nightly

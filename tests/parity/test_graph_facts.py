@@ -135,9 +135,7 @@ def test_random_numbers_of_a_keras_model():
     model = tf.keras.Sequential([layers.InputLayer((4,)), drop])
     assert random_of_model(model, tf.constant(X)) == (["own/dropout"], [])
     names, notes = random_of_model(model, tf.constant(X[:, :2]))
-    assert not names and notes[0].startswith(
-        "whether the Keras model draws random numbers of its own is not known: ValueE"
-    )
+    assert not names and notes[0].startswith("whether the Keras model draws random numbers is unknown: ValueE")
 
 
 def test_what_metrics_count(tmp_path):

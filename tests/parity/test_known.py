@@ -49,9 +49,9 @@ def test_adagrad_without_an_epsilon(epsilon, told):
         ),
         ({"kind": "precision"}, {"kind": "Precision"}, "precision_at_thresholds with [0.5]"),
         ({"kind": "recall"}, {"kind": "Recall", "threshold": 0.3}, "recall_at_thresholds with [0.3]"),
-        ({"kind": "accuracy"}, {"kind": "BinaryAccuracy"}, "give the former tf.round(probabilities)"),
+        ({"kind": "accuracy"}, {"kind": "BinaryAccuracy"}, "pass the former tf.round(probabilities)"),
         ({"kind": "accuracy"}, {"kind": "SparseCategoricalAccuracy"}, "tf.argmax(outputs, axis=-1)"),
-        ({"kind": "mean of batches"}, {"kind": "MeanAbsoluteError"}, "weighs each batch alike"),
+        ({"kind": "mean of batches"}, {"kind": "MeanAbsoluteError"}, "weights each batch equally"),
         ({"kind": "mean"}, {"kind": "MeanAbsoluteError"}, None),
         ({"kind": "recall", "classes": True}, {"kind": "Recall"}, None),
         ({"kind": "accuracy", "classes": True}, {"kind": "BinaryAccuracy"}, None),
@@ -87,9 +87,9 @@ def test_random_numbers():
     (note,) = known.of_random(("estimator", "keras"), (layers, layers))
     assert "(dropout_0, dropout_1, dropout_2, dropout_3, …): a session and a tf.function" in note
     (note,) = known.of_random(("estimator", "keras"), (["dropout"], []))
-    assert "(dropout, in estimator alone)" in note
+    assert "(dropout, only in estimator)" in note
     (note,) = known.of_random(("keras", "keras3"), (["a"], ["a"]))
-    assert "Keras 3 draws other numbers" in note and "session" not in note
+    assert "Keras 3 draws different numbers" in note and "session" not in note
     assert known.of_random(("estimator", "keras"), ([], [])) == []
 
 

@@ -136,11 +136,11 @@ def refused(tmp_path, monkeypatch):
         ),
         (
             {"mapping": {"dense/kernel": "fc/weights"}},
-            "in Keras alone: dense/bias [1]; in the Estimator alone: fc/biases",
+            "only in Keras: dense/bias [1]; only in the Estimator: fc/biases",
         ),
         (
             {"mapping": {**MAPPING, "dens/bias": "fc/biases"}},
-            "what is not there: the Keras model has no weight dens/bias",
+            "unknown names: the Keras model has no weight dens/bias",
         ),
         pytest.param({"mapping": {**MAPPING, "dense/bias": "fc/bias"}}, "has no variable fc/bias", marks=nightly),
         (
@@ -167,7 +167,7 @@ def test_metrics_of_one_side_are_told_by_name(tmp_path):
     found = assert_parity(estimator=make_estimator(metrics=("absolute", "squared", "matrix")), model=model, **options)
     (note,) = [note for note in found.notes if note.startswith("of the evaluation only")]
     assert (
-        "only absolute, loss was compared, and not matrix, squared (the Estimator alone); mse (the Keras model alone)"
+        "only absolute, loss was compared, and not matrix, squared (only the Estimator); mse (only the Keras model)"
         in note
     )
     assert "`metric_names` (--metric-names)" in note and note in summary(found)
@@ -193,8 +193,8 @@ def test_metrics_of_one_side_are_told_by_name(tmp_path):
     [
         # One replica: the loss is compared, and so average_loss need not be.
         (["loss", "average_loss"], ["loss"], 1.0, []),
-        (["loss", "average_loss", "auc"], ["loss"], 1.0, ["only loss was compared, and not auc (the Estimator alone)"]),
-        (["loss"], ["loss", "mae"], 1.0, ["only loss was compared, and not mae (the Keras model alone)"]),
+        (["loss", "average_loss", "auc"], ["loss"], 1.0, ["only loss was compared, and not auc (only the Estimator)"]),
+        (["loss"], ["loss", "mae"], 1.0, ["only loss was compared, and not mae (only the Keras model)"]),
         # Several: Keras tells no mean of batch means.
         (
             ["loss", "average_loss"],
@@ -202,7 +202,7 @@ def test_metrics_of_one_side_are_told_by_name(tmp_path):
             None,
             [
                 "the loss of the evaluation was not compared: the Estimator's is a mean of batch means, which Keras "
-                "does not tell on several replicas, nor by a test_step without a loss; average_loss was"
+                "does not report on several replicas, or from a test_step without a loss; average_loss was"
             ],
         ),
         (["loss", "auc"], ["loss", "auc"], None, ["the loss of the evaluation was not compared"]),
@@ -212,7 +212,7 @@ def test_metrics_of_one_side_are_told_by_name(tmp_path):
             ["loss"],
             None,
             [
-                "nothing was compared: average_loss (the Estimator alone): match",
+                "nothing was compared: average_loss (only the Estimator): match",
                 "the loss of the evaluation was not compared",
             ],
         ),
@@ -322,8 +322,8 @@ def failing_input_fn():
     ("options", "says"),
     [
         ({"estimator": "x"}, "[argument/bad-value]\n  found: a builtins.str"),
-        ({"estimator": make_estimator}, "hint: call it, and give what it returns: estimator=make_estimator()"),
-        ({"model": make_model}, "hint: call it, and give what it returns: model=make_model()"),
+        ({"estimator": make_estimator}, "hint: call it, and pass its result: estimator=make_estimator()"),
+        ({"model": make_model}, "hint: call it, and pass its result: model=make_model()"),
         (
             {"model": tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(6,))])},
             "the Keras model is not compiled",
@@ -335,16 +335,16 @@ def failing_input_fn():
         ({"eval_steps": 0}, "[argument/bad-value]\n  found: allowed: whole numbers from 1 on"),
         (
             {"eval_steps": 3, "eval_input_fn": None, "metric_names": None},
-            "eval_steps=3 batches were to be evaluated, and nothing is evaluated",
+            "eval_steps=3 is set, and nothing is evaluated",
         ),
         ({"mapping": "a: b"}, "[argument/bad-value]\n  found: 'a: b'"),
         ({"metric_names": ["mae"]}, "[argument/bad-value]\n  found: ['mae']"),
-        ({"predictions": ["y"]}, "predictions is no mapping of names to names"),
-        ({"input_fn": None}, "input_fn is None"),
+        ({"predictions": ["y"]}, "predictions is not a mapping of names to names"),
+        ({"input_fn": None}, "input_fn is missing"),
         ({"input_fn": "train_input_fn"}, "[argument/bad-value]\n  found: a str"),
         (
             {"input_fn": train_input_fn()},
-            "found: a _BatchDataset\n  hint: give a function that makes the dataset",
+            "found: a _BatchDataset\n  hint: pass a function that creates and returns the dataset",
         ),
         ({"eval_input_fn": lambda: None}, "eval_input_fn (<lambda>) returns nothing"),
         ({"input_fn": lambda: (X, Y)}, "input_fn (<lambda>) returns a tuple of ndarray, ndarray"),
@@ -352,8 +352,8 @@ def failing_input_fn():
         ({"keras_input_fn": lambda: (tf.constant(X), tf.constant(Y))}, "returns tensors, which Keras cannot read"),
         ({"keras_eval_input_fn": lambda: None}, "keras_eval_input_fn (<lambda>) returns nothing"),
         ({"input_fn": failing_input_fn}, "input_fn (failing_input_fn) fails: FileNotFoundError: no file train.csv"),
-        ({"input_fn": lambda path: None}, "input_fn (<lambda>) needs arguments that it is not given: path"),
-        ({"eval_input_fn": lambda: eval_input_fn().take(0)}, "eval_input_fn (<lambda>) gives no batch"),
+        ({"input_fn": lambda path: None}, "input_fn (<lambda>) needs arguments that are not passed: path"),
+        ({"eval_input_fn": lambda: eval_input_fn().take(0)}, "eval_input_fn (<lambda>) returns no batch"),
         ({"folder": __file__}, "the runs and their records cannot be written there"),
     ],
     ids=range(25),
@@ -384,7 +384,7 @@ def test_tensors_of_an_input_function(tmp_path, kind):
         eval_input_fn=v1.estimator.inputs.numpy_input_fn(X, Y, batch_size=40, num_epochs=1, shuffle=False),
     )  # fmt: skip
     assert found.equal and len(found.steps) == 3 and set(found.metrics.names) == {"absolute", "loss"}
-    assert any("estimator did not tell which" in note for note in found.notes)
+    assert any("estimator did not record them" in note for note in found.notes)
 
 
 def test_what_an_estimator_fills_by_name(tmp_path):
@@ -537,7 +537,7 @@ def test_eval_steps_where_they_do_not_apply(program):
     done = CliRunner().invoke(app, ["parity", "--eval-steps", "5"])
     assert done.exit_code == 2 and "parity needs a job file, or --estimator, --model" in done.stderr
     assert CliRunner().invoke(app, ["parity", "--eval-steps", "0"]).exit_code == 2
-    with pytest.raises(ConfigError, match=r"eval_steps is for an estimator .*\n.*\n.*settings=\[\"eval.steps=5\"\]"):
+    with pytest.raises(ConfigError, match=r"eval_steps applies to .*\n.*\n.*settings=\[\"eval.steps=5\"\]"):
         assert_parity("job.yaml", eval_steps=5)
 
 
@@ -585,7 +585,7 @@ def test_a_program_of_several_files(program):
             ["--predictions", "dense=y", "--predictions", "dense=z"],
             "[argument/conflict]\n  found: y, z",
         ),
-        ({}, ["--predictions", "="], "--predictions = is no OUTPUT=KEY"),
+        ({}, ["--predictions", "="], "--predictions = is not OUTPUT=KEY"),
     ],
     ids=range(14),
 )
@@ -609,7 +609,7 @@ def test_weights_that_are_no_numbers_are_told(tmp_path):
     def input_fn():
         return train_input_fn().map(lambda x, y: (x, 100 * y))
 
-    with pytest.raises(DivergedError, match="after step 1 the variable dense/kernel is no finite number"):
+    with pytest.raises(DivergedError, match="after step 1 the variable dense/kernel is not finite"):
         compare_models(
             make_estimator(rate=3e38), make_model(rate=3e38), input_fn=input_fn, mapping=MAPPING, steps=1,
             folder=tmp_path / "parity",
@@ -650,7 +650,5 @@ def test_variables_of_one_name():
     ]
     with pytest.raises(ConfigError, match="the Keras model has several variables of one name: dense/kernel:0"):
         matching.canonical_of([*names, "dense/kernel:0"], "the Keras model")
-    with pytest.raises(
-        ConfigError, match="variables of the Estimator cannot be told apart: a/iter:0 and global_step:0"
-    ):
+    with pytest.raises(ConfigError, match="variables of the Estimator have the same name: a/iter:0 and global_step:0"):
         matching.canonical_of(["global_step:0", "a/iter:0"][::-1], "the Estimator")

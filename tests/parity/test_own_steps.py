@@ -194,7 +194,7 @@ def test_rounds_that_two_replicas_cannot_share(compared):
         ours = model()
     found = compared(ours, eval_input_fn=evaluated(batch=20), config=config)
     assert found.equal and not found.metrics.names
-    assert any("the same records in other batches" in note for note in found.notes), found.notes
+    assert any("the same records in different batches" in note for note in found.notes), found.notes
 
 
 @nightly
@@ -252,8 +252,8 @@ def test_a_loop_of_ones_own(compared, batch):
     """Whether it tells a mean of records or of batches, its batches say; what its layers do by themselves, nobody."""
     found = compared(model(OwnLoop, compiled=False), eval_input_fn=evaluated(batch=batch))
     assert found.equal and found.metrics.names == ("loss",), summary(found)
-    (note,) = [note for note in found.notes if "is not known" in note]
-    assert note.endswith("ValueError: it is compiled without a loss, and its layers add none")
+    (note,) = [note for note in found.notes if "unknown" in note]
+    assert note.endswith("ValueError: it is compiled without a loss, and its layers add no loss")
 
 
 class Within(keras.Model):
@@ -284,11 +284,11 @@ class Within(keras.Model):
 def test_what_is_not_known_says_why(compared):
     found = compared(model(Within), eval_input_fn=evaluated(batch=20))
     assert found.equal and found.metrics.names == ("loss",), summary(found)
-    notes = [note for note in found.notes if "is not known" in note]
+    notes = [note for note in found.notes if "unknown" in note]
     assert notes == [
-        "whether the Keras model draws random numbers of its own is not known: RuntimeError: not within a step",
-        "what the Keras model's layers and their losses come to is not known, and so whether it evaluates in training "
-        "mode: RuntimeError: not within a step",
+        "whether the Keras model draws random numbers is unknown: RuntimeError: not within a step",
+        "the losses by the Keras model's layers are unknown, and so is whether it evaluates in training mode: "
+        "RuntimeError: not within a step",
     ]
 
 
@@ -332,7 +332,7 @@ class Named(keras.Model):
 
 
 def test_a_predict_step_that_names_its_outputs_anew(compared, tmp_path):
-    with pytest.raises(ConfigError, match=r"does not predict one .*\n.*its predict_step gives probability"):
+    with pytest.raises(ConfigError, match=r"does not predict one .*\n.*its predict_step returns probability"):
         compared(model(Named), predictions="p")
 
 
@@ -370,7 +370,7 @@ def test_variables_that_training_makes(compared):
     assert len(ours.weights) == len(before) + 1 and len(found.steps) == 2
     assert all(np.array_equal(*pair) for pair in zip(before, ours.get_weights(), strict=False))
     assert not any(variable.numpy().any() for variable in ours.optimizer.variables()), "slots and step are as before"
-    assert "variables that the Keras model makes as it trains were not compared: seen" in found.notes
+    assert "variables that the Keras model creates in training were not compared: seen" in found.notes
 
 
 class Training(keras.layers.Layer):
@@ -390,7 +390,7 @@ def test_variables_that_a_look_at_the_training_makes(compared):
     ours = model(layers=[Training(name="look"), keras.layers.Dense(1, "sigmoid", name="one")])
     found = compared(ours)
     assert found.equal and set(found.initial.names) == {"one/kernel", "one/bias", "global_step"}, summary(found)
-    assert any("makes as it trains were not compared: " in note for note in found.notes)
+    assert any("creates in training were not compared: " in note for note in found.notes)
 
 
 def test_a_step_that_does_not_tell_its_loss(compared):
@@ -408,7 +408,7 @@ def test_a_model_that_was_trained_before(compared):
     ours = model()
     ours.fit(evaluated()(), verbose=0)
     found = compared(ours)
-    assert "keras begins at step 3" in summary(found) and "a model that was trained before" in summary(found)
+    assert "keras starts at step 3" in summary(found) and "a model that was trained before" in summary(found)
 
 
 @nightly
@@ -458,4 +458,4 @@ def test_values_that_neither_trains_are_told_where_they_were_others(compared, va
     found = compared(ours, params={"table": values}, mapping={**MAPPING, "rows/table": "table"})
     notes = [note for note in found.notes if "neither side trains" in note]
     assert found.equal and bool(notes) == (values[0] == 0)
-    assert all(note.startswith("neither side trains rows/table, and they did not begin alike") for note in notes)
+    assert all(note.startswith("neither side trains rows/table, and their initial values differed") for note in notes)

@@ -91,14 +91,15 @@ def layers(params):
     [
         (
             "regulariser",
-            ["not equal: they part at step 1 of 10", "  loss: beyond"],
-            "Not equal: estimator and keras part at step 1 of 10, in the loss, by",
+            ["not equal: they first differ at step 1 of 10", "  loss: beyond"],
+            "Not equal: estimator and keras first differ at step 1 of 10, in the loss, by",
         ),
         (
             "name",
-            ["not equal: they part before the first step", "  variables: hidden/kernel: estimator has it, keras has",
-             "note: estimator was not trained, for it cannot start from the other's values: its logs: "],
-            "Not equal: estimator and keras part before the first step: hidden/kernel: estimator has it",
+            ["not equal: they first differ before the first step",
+             "  variables: hidden/kernel: estimator has it, keras has",
+             "note: estimator was not trained, because it cannot start from the other's values: its logs: "],
+            "Not equal: estimator and keras first differ before the first step: hidden/kernel: estimator has it",
         ),
     ],
     ids=["regulariser", "name"],
@@ -123,7 +124,7 @@ def test_planted_faults_are_named(parity, tmp_path, fault, says, page_says):
     [
         ("chief_workers_ps", [], [], "parity compares synchronous training"),
         ("single", ["run.seed=null"], [], "parity needs the same records in the same order"),
-        ("single", [], ["--engines", "keras,keras"], "the engine keras was to be compared with itself"),
+        ("single", [], ["--engines", "keras,keras"], "the engine keras cannot be compared with itself"),
         ("single", [], ["--engines", "keras"], "parity compares two engines, and two must be named"),
     ],
 )
@@ -145,7 +146,7 @@ def test_what_cannot_be_compared(parity, job, settings, options, says):
         (
             ["model.optimizer={name: sgd, learning_rate: 1.0e+30}"],
             3,
-            "error: the run by the engine keras failed: worker:0",
+            "error: the run of the engine keras failed: worker:0",
         ),
     ],
     ids=["refused", "diverged"],

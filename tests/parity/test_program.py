@@ -45,7 +45,7 @@ def test_a_program_and_its_keras_model(parity):
 def test_one_that_differs_is_told(parity):
     done = parity(estimator="make_wrong_estimator")
     assert done.returncode == 1, done.stderr[-3000:]
-    assert done.stdout.startswith("not equal: they part at step 1 of 5")
+    assert done.stdout.startswith("not equal: they first differ at step 1 of 5")
     assert "  first difference: step 1, loss is " in done.stdout
     assert "the Estimator's session" not in done.stdout, "it explains rounding, and nothing else"
 
@@ -56,7 +56,8 @@ def test_metrics_that_have_another_threshold_are_explained(parity):
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-3000:]
     assert "  first difference: step 5, metric recall is " in done.stdout
     assert (
-        "note: recall: tf.compat.v1.metrics.recall takes all but 0 for positive, Keras what is above 0.5" in done.stdout
+        "note: recall: tf.compat.v1.metrics.recall counts every value except 0 as positive, Keras values above 0.5"
+        in done.stdout
     )
 
 

@@ -122,7 +122,7 @@ OPTIMIZERS = {
     ),
     "rmsprop": (
         lambda step: v1.train.RMSPropOptimizer(0.01), lambda: legacy.RMSprop(0.01), "optimizer options",
-        "@rms begins with 1 in estimator, 0 in keras",
+        "@rms starts with 1 in estimator, 0 in keras",
     ),
     "adadelta's rho": (
         lambda step: v1.train.AdadeltaOptimizer(0.1, rho=0.9, epsilon=1e-7), lambda: legacy.Adadelta(0.1, rho=0.95),
@@ -191,7 +191,7 @@ def test_one_side_that_ends_early(compared):
     found = compared(keras_records=32)
     (finding,) = found.findings
     assert (finding.name, finding.step) == ("steps", 2)
-    assert "estimator alone has made 2 steps, the first of them 3" in finding.message
+    assert "only estimator ran 2 steps, the first is 3" in finding.message
     assert not found.metrics.names and found.finals["keras"] and "the same" not in text.summary(found).split("\n\n")[0]
 
 
@@ -203,14 +203,14 @@ def test_a_clipping_that_one_side_forgets(compared, side):
     assert (finding.name, finding.side) == (
         "clipping",
         side,
-    ) and "has the length 0.05 to which it is clipped" in finding.message
+    ) and "has the norm 0.05 to which it is clipped" in finding.message
 
 
 def test_biases_that_the_mapping_mixes_up(compared):
     turned = {**MAPPING, "one/bias": "fc2/bias", "two/bias": "fc1/bias"}
     (finding,) = compared(mapping=turned).findings
     assert (finding.name, finding.hint) == ("variables", "the mapping of variables")
-    assert "one/bias and two/bias are mixed up" in finding.message
+    assert "one/bias and two/bias are swapped" in finding.message
 
 
 @nightly

@@ -226,7 +226,9 @@ def test_a_difference_at_step_3(report):
 
     finals = {"estimator": {"accuracy": 0.75}, "keras": {"accuracy": 0.5}}
     page = report(made(change=change, finals=finals, losses=lambda step: (1.0, 1.0 if step < 4 else 1.5)))
-    assert "Not equal: estimator and keras part at step 3 of 5, in the variable dense/bias, by 0.125" in page.said
+    assert (
+        "Not equal: estimator and keras first differ at step 3 of 5, in the variable dense/bias, by 0.125" in page.said
+    )
     assert [attributes["class"] for tag, attributes in page.tags if attributes.get("id") == "verdict"] == [
         "verdict bad"
     ]
@@ -239,7 +241,7 @@ def test_a_difference_at_step_3(report):
     ]  # fmt: skip
     assert "At step 5: 1 with estimator, 1.5 with keras." in page.said
     for chart in ("Losses", "Largest difference by step"):
-        assert "they part at step 3" in page.charts[chart]
+        assert "first difference: step 3" in page.charts[chart]
 
 
 def test_the_largest_errors_need_not_be_in_one_element(report):
@@ -274,25 +276,27 @@ def test_names_and_steps_of_one_side(report):
         return values
 
     page = report(made(change=change, only=(("keras", 6), ("keras", 7), ("keras", 9))))
-    assert "Not equal: estimator and keras part before the first step: dense/offset: estimator has it" in page.said
+    assert (
+        "Not equal: estimator and keras first differ before the first step: dense/offset: estimator has it" in page.said
+    )
     for sentence in (
         "variable dense/offset: estimator has it, keras has not",
         "variable dense/bias: keras has it, estimator has not",
-        "steps 6 to 7, 9: made by keras alone",
+        "steps 6 to 7, 9: run by keras only",
     ):
         assert page.said.count(sentence) == 1
     for name, (has, has_not) in {"dense/offset": ENGINES, "dense/bias": ENGINES[::-1]}.items():
         (row,) = [row for row in page.tables["Variables"] if row[0].startswith(name)]
         assert row[0] == f"{name}|{has} has it, {has_not} has not"
-        assert row[1:5] == ["on one side alone", "3", "float32", "3"] and row[5:8] == ["–"] * 3
+        assert row[1:5] == ["on one side only", "3", "float32", "3"] and row[5:8] == ["–"] * 3
 
 
 def test_many_names_of_one_side(report):
     many = {f"layer_{number:02d}/kernel": np.ones(2, np.float32) for number in range(20)}
     page = report(made(steps=2, variables=many, change=lambda step, values: {"other": np.ones(1, np.float32)}))
     assert page.said.count("estimator has not") == 8 - 1 + 20, "a few below the verdict, all in the table"
-    assert "and 13 more, all of them in report.json" in page.said
-    assert sum(row[1] == "on one side alone" for row in page.tables["Variables"]) == 21
+    assert "and 13 more; report.json has all of them" in page.said
+    assert sum(row[1] == "on one side only" for row in page.tables["Variables"]) == 21
 
 
 def test_shapes_and_types(report):
@@ -301,7 +305,7 @@ def test_shapes_and_types(report):
 
     page = report(made(change=change))
     states = [(row[0].partition("|")[0], row[1]) for row in page.tables["Variables"][1:3]]
-    assert states == [("dense/kernel", "of unequal shape"), ("dense/bias", "of unequal type")]
+    assert states == [("dense/kernel", "of different shape"), ("dense/bias", "of different type")]
     assert page.tables["Variables"][2][0] == "dense/bias|dtype float64 in estimator, float32 in keras"
 
 
@@ -327,13 +331,13 @@ def test_no_number_on_either_side(report):
 
 def test_one_step(report):
     page = report(made(steps=1, change=changed("dense/bias", 0, 0.25, since=1)))
-    assert "part at step 1 of 1, in the variable dense/bias, by 0.25" in page.said
+    assert "first differ at step 1 of 1, in the variable dense/bias, by 0.25" in page.said
     assert set(page.charts) == {"Losses", "Largest difference by step"}
 
 
 def test_no_steps_in_common(report):
     page = report(made(steps=0, only=(("keras", 1),)))
-    assert "step 1: made by keras alone" in page.said and not page.charts
+    assert "step 1: run by keras only" in page.said and not page.charts
 
 
 def test_many_variables(report):
@@ -392,9 +396,9 @@ def rated(parity, rates):
     [
         (lambda step: (float(np.float32(0.1)),) * 2, "0.1 at every step, with both."),
         (lambda step: (0.1, 0.2), "At every step 0.1 with estimator, 0.2 with keras."),
-        (lambda step: (None, 0.2), "At every step 0.2 with keras. estimator does not tell its own by step."),
-        (lambda step: (None, 0.2 / step), "estimator does not tell its own by step."),
-        (lambda step: (0.2 / step, 0.2 / step), "Of each step, as it was made."),
+        (lambda step: (None, 0.2), "At every step 0.2 with keras. estimator did not record its learning rate by step."),
+        (lambda step: (None, 0.2 / step), "estimator did not record its learning rate by step."),
+        (lambda step: (0.2 / step, 0.2 / step), "The learning rate of each step."),
     ],
     ids=["one", "two", "one side", "by step, one side", "by step"],
 )
@@ -421,8 +425,8 @@ def test_slots_that_were_not_compared_stand_in_the_table(report):
     assert page.said.count("Bit-equal: estimator and keras over 5 steps") == 1
     last = page.tables["Variables"][-3:]
     assert {row[0]: row[1] for row in last} == {
-        "dense/bias @momentum|estimator alone has it": "not compared",
-        "dense/bias @rms|keras alone has it": "not compared",
+        "dense/bias @momentum|only estimator has it": "not compared",
+        "dense/bias @rms|only keras has it": "not compared",
         "dense/bias @both": "not compared",
     }
     assert all(set(row[5:]) == {"–"} for row in last), last
@@ -437,22 +441,20 @@ def test_findings_notes_and_answers(report):
     name = "signature predict, output logits"
     answers = compare({name: np.float32([1, 2])}, {name: np.float32([1, 2.5])}, sides=ENGINES)
     page = report(made(findings=(finding,), notes=("random layers (dropout)",), answers=answers))
-    assert page.tables["What the difference comes from"] == [
-        ["loss scaling", "2 times <the> other's|look at: divide by it"]
-    ]
+    assert page.tables["Cause of the difference"] == [["loss scaling", "2 times <the> other's|look at: divide by it"]]
     assert "Note: random layers (dropout)." in page.said
     ((told, absolute, *_, verdict),) = page.tables["Answers of the exported models"][1:]
     assert told.startswith(f"{name}|") and (absolute, verdict) == ("0.5", "beyond tolerance")
-    assert next(iter(page.tables)) == "What the difference comes from"
+    assert next(iter(page.tables)) == "Cause of the difference"
     same = report(made(answers=compare({name: np.zeros(2)}, {name: np.zeros(2)})))
-    assert "Their 1 input or output is the same, bit by bit." in same.said
+    assert "Their 1 input or output is bit-equal." in same.said
 
 
 def test_predictions_of_a_program_are_no_exports(report):
     """There is no SavedModel of it."""
     name = "predictions dense"
     page = report(made(answers=compare({name: np.zeros(2)}, {name: np.zeros(2)})))
-    assert "Predictions" in page.said and "Their 1 output is the same, bit by bit." in page.said
+    assert "Predictions" in page.said and "Their 1 output is bit-equal." in page.said
     assert "SavedModel" not in page.said and "exports" not in page.said
 
 

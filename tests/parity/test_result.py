@@ -87,8 +87,8 @@ def test_no_step_is_no_proof(compared, tmp_path):
         StepWriter(tmp_path / engine / "record").step(1, loss=0.5)
     found = compare_records(tmp_path, metrics={engine: {} for engine in ENGINES})
     assert not found.equal and names(found) == ["steps"]
-    assert tally.verdict(found) == "Not equal: estimator and keras have made no step in common."
-    assert text.summary(found).startswith("not equal: estimator and keras have made no step in common")
+    assert tally.verdict(found) == "Not equal: estimator and keras have run no step in common."
+    assert text.summary(found).startswith("not equal: estimator and keras have run no step in common")
 
 
 def test_of_other_variables_no_step_is_asked_for(compared):
@@ -97,7 +97,7 @@ def test_of_other_variables_no_step_is_asked_for(compared):
     assert not found.equal and names(found) == ["variables"] and not found.only
     said = text.summary(found)
     assert said.startswith(
-        "not equal: they part before the first step\n  hidden/kernel: estimator has it, keras has not"
+        "not equal: they first differ before the first step\n  hidden/kernel: estimator has it, keras has not"
     )
     assert "largest difference" not in said and "alone" not in said
 
@@ -105,8 +105,8 @@ def test_of_other_variables_no_step_is_asked_for(compared):
 def test_fewer_steps_than_asked(compared):
     found = compared(list(sgd())[:4], list(sgd())[:4], steps=6)
     assert not found.equal and names(found) == ["steps"]
-    assert tally.verdict(found) == "Not equal: estimator and keras both made 3 of the 6 steps."
-    assert "3 steps of the 6 that were asked for were made by both" in found.findings[0].message
+    assert tally.verdict(found) == "Not equal: estimator and keras both ran 3 of the 6 steps."
+    assert "3 steps of the 6 requested were run by both" in found.findings[0].message
 
 
 @pytest.mark.parametrize("asked", [6, None])
@@ -114,7 +114,7 @@ def test_steps_of_one_side_alone(compared, asked):
     found = compared(list(sgd())[:4], sgd(), steps=asked)  # None: as many as both have made
     assert not found.equal and names(found) == ["steps"]
     assert found.only == (("keras", 4), ("keras", 5), ("keras", 6))
-    assert "keras alone has made 3 steps, the first of them 4" in found.findings[0].message
+    assert "only keras ran 3 steps, the first is 4" in found.findings[0].message
 
 
 def test_after_other_steps_nothing_is_said_of_metrics(compared):
@@ -123,7 +123,7 @@ def test_after_other_steps_nothing_is_said_of_metrics(compared):
     found = compared(list(sgd())[:4], sgd(), metrics=metrics, answers=answers)
     assert names(found) == ["steps"] and not found.metrics.names and found.answers is None
     assert found.finals == metrics
-    assert "metrics and predictions were not compared, for the two have not made the same steps" in found.notes
+    assert "metrics and predictions were not compared, because the two did not run the same steps" in found.notes
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_a_rate_that_is_told_otherwise(compared):
 @pytest.mark.parametrize(
     ("of_keras", "note"),
     [
-        ({"batches": None}, "the records of the steps were not compared: keras did not tell which"),
-        ({"batches": RATES[:4]}, "the records of 2 of the 6 steps were not compared: one side tells of fewer batches"),
-        ({"rates": None}, "the learning rate was not compared: estimator alone tells it"),
+        ({"batches": None}, "the records of the steps were not compared: keras did not record them"),
+        ({"batches": RATES[:4]}, "the records of 2 of the 6 steps were not compared: one side recorded fewer batches"),
+        ({"rates": None}, "the learning rate was not compared: only estimator recorded it"),
         (
             {"rates": [*RATES[:5], None]},
-            "the learning rate of 1 of the 6 steps was not compared: estimator alone tells it",
+            "the learning rate of 1 of the 6 steps was not compared: only estimator recorded it",
         ),
     ],
 )  # fmt: skip
@@ -197,7 +197,7 @@ def test_each_metric_that_differs_is_named(compared):
     assert (finding.name, finding.kind, finding.variable) == ("first difference", "metric", "alone")
     assert finding.message == "step 6, metric alone: keras has it, estimator has not"
     # Both values are told once, by the verdict; below it stands the worst of all with what was allowed.
-    told = "alone of keras alone, metric_5 0.5 in estimator and 1 in keras, metric_4 0.5 and 0.9"
+    told = "alone only in keras, metric_5 0.5 in estimator and 1 in keras, metric_4 0.5 and 0.9"
     said = text.summary(found)
     assert told in tally.verdict(found) and told in said
     assert said.count("metric_4 0.5 and 0.9") == 1 and "metric_4 is 0.5" not in said
@@ -211,7 +211,7 @@ def test_a_side_that_was_trained_before(tmp_path):
         for step, values in enumerate(after, start + 1):
             writer.step(step, loss=0.5, variables={**values, "global_step": np.int64(step)})
     found = compare_records(tmp_path, metrics={engine: {} for engine in ENGINES}, steps=6)
-    assert "keras begins at step 3" in found.findings[-1].message and "trained before" in found.findings[-1].hint
+    assert "keras starts at step 3" in found.findings[-1].message and "trained before" in found.findings[-1].hint
 
 
 def test_predictions(compared):
@@ -222,7 +222,8 @@ def test_predictions(compared):
     found = compared(sgd(), sgd(), answers=tuple(answers))
     assert [finding.kind for finding in found.findings] == ["prediction"] and not found.equal
     assert tally.verdict(found) == (
-        "Not equal: 6 steps of estimator and keras are equal, they part in the predictions: logits, by 1 (relative 1)."
+        "Not equal: 6 steps of estimator and keras are equal, they differ in the predictions: logits, "
+        "by 1 (relative 1)."
     )
 
 
@@ -230,4 +231,4 @@ def test_records_are_counted_and_not_measured(compared, tmp_path):
     BatchWriter(tmp_path / "keras" / "record", "worker:0").batch([4_000_000_000, 1, 2, 3])
     found = compared(sgd(), sgd())
     assert names(found) == ["records"]
-    assert tally.verdict(found).endswith("in the records of worker-0, batch 1: 1 of 4 is not the same.")
+    assert tally.verdict(found).endswith("in the records of worker-0, batch 1: 1 of 4 is different.")

@@ -66,11 +66,11 @@ def test_a_task_tells_its_refusal_in_its_last_event():
         (
             outcome(130, reason="interrupted", signal=2),
             130,
-            "the run by the engine keras was ended by the user (SIGINT)",
+            "the run of the engine keras was stopped by the user (SIGINT)",
         ),
-        (outcome(143, reason="interrupted", signal=15), 143, "was ended by signal 15"),
-        (outcome(1, reason="timeout"), 1, "did not end in time: it was ended after 3 s"),
-        (outcome(0), 1, "the run by the engine keras failed"),  # and no result
+        (outcome(143, reason="interrupted", signal=15), 143, "was stopped by signal 15"),
+        (outcome(1, reason="timeout"), 1, "timed out: it was stopped after 3 s"),
+        (outcome(0), 1, "the run of the engine keras failed"),  # and no result
     ],
 )
 def test_another_failure_has_the_code_of_its_run(ended, code, says):
@@ -85,7 +85,7 @@ def test_another_failure_has_the_code_of_its_run(ended, code, says):
 
 @pytest.mark.parametrize("engines", [("keras", "torch"), ("a", "b")])
 def test_engines_that_are_none(engines):
-    with pytest.raises(ConfigError, match="are not two that there are") as error:
+    with pytest.raises(ConfigError, match="are not both known") as error:
         run_parity("nowhere.yaml", engines=engines)
     assert "engines: estimator, keras, keras3" in str(error.value)
 
@@ -139,7 +139,7 @@ def test_workers_and_a_strategy_of_one_process(tmp_path):
     for strategy in ("mirrored", "one_device"):
         with pytest.raises(ConfigError) as error:
             run_parity(JOB, settings=[f"run.train_distribute={strategy}"], workers=2, folder=tmp_path / "runs")
-        assert f"train_distribute '{strategy}' trains in one process, and 2 workers are to train" in str(error.value)
+        assert f"train_distribute '{strategy}' trains in one process, and 2 workers are requested" in str(error.value)
         assert "--set run.train_distribute=multi_worker_mirrored" in error.value.hint
     job = load_job(JOB, overrides=["run.seed=1"])
     changed = "run.train_distribute=multi_worker_mirrored"
@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be(tmp_path):
         (tmp_path / "file", "it is a file"),
         (tmp_path / "file" / "below", "Not a directory"),
         (Path("/proc/runs"), "No such file or directory"),
-        (tmp_path / "half", f"{tmp_path}/half/keras is no folder"),
+        (tmp_path / "half", f"{tmp_path}/half/keras is not a folder"),
     ):
         with pytest.raises(ConfigError) as error:
             run_parity(JOB, settings=["run.seed=1"], folder=folder)
@@ -189,11 +189,11 @@ def test_a_folder_that_was_made_for_nothing_is_taken_away(tmp_path):
     for error in (ConfigError("no"), KeyboardInterrupt()):
         for name in ("new/inner", "before/inner", "before"):
             with pytest.raises(type(error)), folders.kept_if_used(tmp_path / name):
-                folders.prepare(tmp_path / name, option="--folder", what="the runs")
+                folders.prepare(tmp_path / name, option="--folder", contents="the runs")
                 raise error
     assert os.listdir(tmp_path) == ["before"] and not os.listdir(tmp_path / "before")
     with folders.kept_if_used(tmp_path / "new" / "inner"):
-        folders.prepare(tmp_path / "new" / "inner", option="--folder", what="the runs")
+        folders.prepare(tmp_path / "new" / "inner", option="--folder", contents="the runs")
         (tmp_path / "new" / "file").write_text("")
     assert os.listdir(tmp_path / "new") == ["file"]
 

@@ -118,10 +118,10 @@ TYPES = ({"signature predict, input x": np.array("float32")}, {"signature predic
 )
 def test_equal_training_is_called_so(ends, where, says):
     found = made(**ends)
-    assert headline(found) == f"not equal: 5 steps are equal, they part in {where}"
-    assert tally.verdict(found) == f"Not equal: 5 steps of estimator and keras are equal, they part in {where}{says}."
-    assert "at step" not in text.summary(found) and "they part at step" not in render(found)
-    assert headline(made(steps=1, **ends)).startswith("not equal: 1 step is equal, they part in the")
+    assert headline(found) == f"not equal: 5 steps are equal, they differ in {where}"
+    assert tally.verdict(found) == f"Not equal: 5 steps of estimator and keras are equal, they differ in {where}{says}."
+    assert "at step" not in text.summary(found) and "first difference: step" not in render(found)
+    assert headline(made(steps=1, **ends)).startswith("not equal: 1 step is equal, they differ in the")
 
 
 def test_more_than_one_answer_is_counted():
@@ -134,16 +134,20 @@ def test_more_than_one_answer_is_counted():
 
 def test_fewer_steps_that_are_equal():
     found = made(steps=2, asked=5, metrics=MAE)
-    assert headline(found).startswith("not equal: 2 steps are equal of 5 asked for, they part in the final evaluation")
+    assert headline(found).startswith(
+        "not equal: 2 steps are equal of 5 requested, they differ in the final evaluation"
+    )
     none = made(steps=0, metrics=MAE)
-    assert headline(none).startswith("not equal: estimator and keras have made no step in common, they part in the")
+    assert headline(none).startswith("not equal: estimator and keras have run no step in common, they differ in the")
 
 
 def test_what_parts_in_training_is_told_as_before():
     found = made(read={3: ([1, 2], [1, 3])}, metrics=MAE)
-    assert headline(found) == "not equal: they part at step 3 of 5"
-    assert tally.verdict(found).startswith("Not equal: estimator and keras part at step 3 of 5, in the records of")
-    assert "they part at step 3" in render(found)
+    assert headline(found) == "not equal: they first differ at step 3 of 5"
+    assert tally.verdict(found).startswith(
+        "Not equal: estimator and keras first differ at step 3 of 5, in the records of"
+    )
+    assert "first difference: step 3" in render(found)
 
 
 # Metrics ---------------------------------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def test_metrics_of_one_side_and_arrays_are_named():
         )
     )
     assert headline(found).endswith(
-        "f1 of estimator alone, f2 of keras alone, recall of another shape, "
+        "f1 only in estimator, f2 only in keras, recall of different shape, "
         "precision[1] 0.6 in estimator and 0.9 in keras"
     )
 
@@ -226,10 +230,10 @@ def test_a_job_leaves_the_loss_out_beside_its_average():
     finals = {"loss": 0.5, "average_loss": 0.4, "acc": 0.5}
     compared = {"average_loss": 0.4, "acc": 0.5}
     found = made(metrics=(compared, compared), finals=(finals, finals))
-    assert headline(found).endswith(", the final metrics") and "What is compared is average_loss" in render(found)
+    assert headline(found).endswith(", the final metrics") and "average_loss is compared instead" in render(found)
     plain = made(metrics=({"acc": 0.5},) * 2, finals=({"loss": 0.5, "acc": 0.5}, {"acc": 0.5}))
     assert headline(plain).endswith(", the final metrics (not the loss)")
-    assert "What is compared is average_loss" not in render(plain)
+    assert "average_loss is compared instead" not in render(plain)
 
 
 def test_arrays_are_readable_in_the_table():
@@ -258,14 +262,16 @@ def test_arrays_are_readable_in_the_table():
 
 @pytest.mark.parametrize(
     ("other", "says"),
-    [([9, 8, 7, 6, *range(5, 17)], "4 of 16 are not the same"), ([9, *range(2, 17)], "1 of 16 is not the same")],
+    [([9, 8, 7, 6, *range(5, 17)], "4 of 16 are different"), ([9, *range(2, 17)], "1 of 16 is different")],
 )
 def test_checksums_are_counted_and_not_measured(other, says):
     found = made(read={step: (range(1, 17), other if step == 2 else range(1, 17)) for step in range(1, 6)})
     said = text.summary(found).splitlines()
-    assert said[:2] == ["not equal: they part at step 2 of 5", f"  {RECORDS}: {says}"]
+    assert said[:2] == ["not equal: they first differ at step 2 of 5", f"  {RECORDS}: {says}"]
     assert found.first_fault[1].message == f"{RECORDS}: {says}"
-    assert tally.verdict(found) == f"Not equal: estimator and keras part at step 2 of 5, in the {RECORDS}: {says}."
+    assert (
+        tally.verdict(found) == f"Not equal: estimator and keras first differ at step 2 of 5, in the {RECORDS}: {says}."
+    )
     document = json.loads(json.dumps(text.document(found)))
     sizes = ("absolute", "relative", "rtol_of_max", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
     for told in (document["first_fault"], *document["steps"][1]["records"]["differences"]):
@@ -286,10 +292,10 @@ def test_arrays_are_no_checksums_whatever_they_are_called():
     (found,) = compare({RECORDS: np.uint32([1])}, {RECORDS: np.uint32([4])}).faults
     assert (found.absolute, found.sized) == (3.0, True)
     (found,) = compare_checksums({"any": np.uint32([1, 2])}, {"any": np.uint32([4, 2])}, sides=ENGINES).faults
-    assert (found.sized, found.count, found.message) == (False, 1, "any: 1 of 2 is not the same")
+    assert (found.sized, found.count, found.message) == (False, 1, "any: 1 of 2 is different")
 
 
-@pytest.mark.parametrize(("joined", "more"), [(True, ", and each replica reads batches of its own"), (False, "")])
+@pytest.mark.parametrize(("joined", "more"), [(True, ", and each replica reads its own batches"), (False, "")])
 def test_other_numbers_of_records_are_told_as_such(joined, more):
     pair = [{RECORDS: np.arange(count, dtype=np.uint32)} for count in (1, 4)]
     (found,) = compare_checksums(*pair, sides=ENGINES, joined=joined).faults
@@ -299,12 +305,10 @@ def test_other_numbers_of_records_are_told_as_such(joined, more):
 def test_records_that_were_compared_in_part():
     read = {step: ([1, 2], [1, 2]) for step in range(1, 6)}
     assert ", the same records for each, 2 variables" in headline(made(read=read))
-    note = "of the records only labels were compared: Keras is given the features in another form"
+    note = "of the records only labels were compared: Keras reads the features in a different format"
     assert ", the same records for each" in headline(made(read=read, notes=(note,))), "what a note says is no fact"
     partly = made(read=read, records_in_part=True)
-    assert headline(partly) == (
-        "equal: 5 steps, what was compared of the records was the same for each, 2 variables after each"
-    )
+    assert headline(partly) == ("equal: 5 steps, the same records (compared in part) for each, 2 variables after each")
     assert "records" not in headline(made())
 
 
@@ -323,13 +327,15 @@ def test_one_of_a_kind_is_no_plural():
         "answers of the exports."
     )
     page = render(found)
-    assert "Their 1 input or output is the same" in page and "1 variable over all steps, the worst first" in page
-    assert headline(made(steps=2, only=(("keras", 3),))) == "not equal: 1 step was made by one of them alone"
-    assert headline(made(steps=2, only=(("keras", 3), ("keras", 4)))).startswith("not equal: 2 steps were made by one")
+    assert "Their 1 input or output is bit-equal" in page and "1 variable over all steps, the worst first" in page
+    assert headline(made(steps=2, only=(("keras", 3),))) == "not equal: 1 step was run by only one of them"
+    assert headline(made(steps=2, only=(("keras", 3), ("keras", 4)))).startswith(
+        "not equal: 2 steps were run by only one"
+    )
     many = {f"layer_{number:03d}/kernel": KERNEL for number in range(MOST_ROWS + 1)}
     assert "1 more variable is left out here: 1 bit-equal" in render(made(variables=many))
     answers = ({"predictions a": KERNEL}, {"predictions a": -KERNEL})
-    assert "1 output was compared; what is not bit-equal" in render(made(answers=answers))
+    assert "1 output was compared; not bit-equal" in render(made(answers=answers))
     assert str(compare(one, one)) == "1 array is bit-equal"
     for told in (headline(found), tally.verdict(found), page, render(made(steps=1, asked=3))):
         assert not re.search(r"\b1 (steps|variables|answers|outputs|inputs|elements|arrays|metrics)\b", told), told

@@ -1,23 +1,23 @@
-"""The cause of a difference of two trainings, where it is certain: arithmetic on what they have recorded. NumPy only.
+"""The cause of a difference of two trainings, where their records prove it. NumPy only.
 
-Every step of a record begins with the state after the step before. At the first step where two trainings part they
-began it with the same state, and what they did otherwise in it tells the cause:
+Each recorded step starts with the state after the previous step. At the first step that differs, both trainings started
+from the same state, and the difference in that step identifies the cause:
 
 ================== ================================================================================================
 name               how it is known
 ================== ================================================================================================
-variables          a name, a shape or a type that one side alone has; two that have each other's gradients
-initial values     other values before the first step
-records            other records were read; one of them twice, or in another order
+variables          a name, a shape or a type that only one side has; two that have each other's gradients
+initial values     different values before the first step
+records            different records were read; a record twice, or in a different order
 BatchNorm          moving means and variances that one side does not update, or that differ after the same loss; an
                    evaluation whose loss is that of layers in training mode
-optimizer options  another kind, other options, slots that begin with other values, as both are recorded
-learning rate      the rates that are recorded differ; or the gradients are the same, by the slots, and every
-                   weight's change is as many times as long
-clipping           gradients of one direction, of which the shorter one has the length to which it is clipped
-loss scaling       gradients, and with them the losses if these differ, that have one factor in common
-steps              one side made more of them or counts them otherwise, or both made fewer than asked for
-first difference   of all others, where the cause is not certain: the first step, what differs first, by how much
+optimizer options  a different kind, different options, slots with different initial values, as recorded
+learning rate      the recorded rates differ; or the gradients are the same, by the slots, and the changes of
+                   all weights differ by one factor
+clipping           gradients of one direction, the shorter one with the norm to which it is clipped
+loss scaling       gradients, and the losses if these differ, that differ by one factor
+steps              one side ran more steps or counts them differently, or both ran fewer than requested
+first difference   all others, where no cause is certain: the first step, what differs first, by how much
 ================== ================================================================================================
 """
 
@@ -47,18 +47,18 @@ FIRST_DIFFERENCE = "first difference"
 _KINDS = {"weights": "weight", "statistics": "moving statistic", "slots": "slot", "step": "variable"}
 
 
-def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -> Iterator[ParityFinding]:
-    """Yield the causes of the differences, or the first difference; nothing where all is within its tolerances.
+def diagnose(parity: Parity, first: StepReader, second: StepReader, facts: Facts) -> Iterator[ParityFinding]:
+    """Yield the causes of the differences, or the first difference; nothing if all are within tolerance.
 
     Args:
         parity: the comparison.
-        one: the record of its first side.
-        other: of its second side.
-        facts: what is known beside the records.
+        first: the record of its first side.
+        second: the record of its second side.
+        facts: metadata beside the records.
     """
     if parity.first_fault is not None:
-        yield from _of_fault(parity, *parity.first_fault, (one, other), facts)
-    steps = _steps(parity, (one, other))
+        yield from _of_fault(parity, *parity.first_fault, (first, second), facts)
+    steps = _steps(parity, (first, second))
     if steps is not None:
         yield steps
 
@@ -66,7 +66,7 @@ def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -
 def _of_fault(
     parity: Parity, step: int, fault: Difference, readers: tuple[StepReader, StepReader], facts: Facts
 ) -> Iterator[ParityFinding]:
-    numbers = [one.step for one in parity.steps]
+    numbers = [step_parity.step for step_parity in parity.steps]
     if _is_one_of(fault, parity.initial):
         yield _names(parity.initial) or _initial(parity.initial, fault)
     elif (read := parity.records.get(step)) is not None and _is_one_of(fault, read):
@@ -82,13 +82,13 @@ def _of_fault(
 
 
 def _is_one_of(fault: Difference, comparison: Comparison) -> bool:
-    return any(fault is one for one in comparison.faults)
+    return any(fault is difference for difference in comparison.faults)
 
 
 def _of_step(parity: Parity, index: int, state: StepState, fault: Difference, facts: Facts) -> Iterator[ParityFinding]:
-    """Yield what the two did otherwise in the first step after which they are not the same."""
+    """Yield the findings for the first step that differs."""
     step, sides = parity.steps[index], parity.initial.sides
-    numbers = {one.name: one for one in parity.numbers[step.step].faults}
+    numbers = {difference.name: difference for difference in parity.numbers[step.step].faults}
     alike = state.began_alike
     if "loss" in numbers and alike:
         yield of_loss(parity, index, state, facts) or _first_difference(parity, step.step, numbers["loss"], "loss")
@@ -97,27 +97,27 @@ def _of_step(parity: Parity, index: int, state: StepState, fault: Difference, fa
         yield _rates(parity, index)
         return
     rest = list(step.variables.faults)
-    if alike and (statistics := [one for one in rest if kind_of(one.name) == "statistics"]):
+    if alike and (statistics := [difference for difference in rest if kind_of(difference.name) == "statistics"]):
         yield of_statistics(sides, state, statistics)
-        rest = [one for one in rest if one not in statistics]
+        rest = [difference for difference in rest if difference not in statistics]
         if not rest:
             return
-        fault = max(rest, key=lambda one: (one.kind != "value", one.relative))
+        fault = max(rest, key=lambda difference: (difference.kind != "value", difference.relative))
     # No optimizer explains counters.
-    found = None
-    if all(_kind(parity, one) in ("weight", "slot") for one in rest):
-        found = of_options(sides, state, facts, first=index == 0)
-        found = found or (of_update(parity, index, state, facts) if alike else None)
-    if found is None:
-        told = _is_one_of(fault, parity.numbers[step.step])
-        kind = fault.name.replace("_", " ") if told else _kind(parity, fault)
+    finding = None
+    if all(_kind(parity, difference) in ("weight", "slot") for difference in rest):
+        finding = of_options(sides, state, facts, first=index == 0)
+        finding = finding or (of_update(parity, index, state, facts) if alike else None)
+    if finding is None:
+        is_number = _is_one_of(fault, parity.numbers[step.step])
+        kind = fault.name.replace("_", " ") if is_number else _kind(parity, fault)
         factor = factor_of_changes(state) if alike else None
-        found = _first_difference(parity, step.step, fault, kind, factor)
-    yield found
+        finding = _first_difference(parity, step.step, fault, kind, factor)
+    yield finding
 
 
 def _kind(parity: Parity, fault: Difference) -> str:
-    """Return what a variable is; a number that is counted is no weight."""
+    """Return the kind of a variable; an integer is never a weight."""
     _, dtype = next((side[fault.name] for side in parity.arrays.values() if fault.name in side), ((), ""))
     kind = _KINDS[kind_of(fault.name)]
     return kind if dtype.startswith(("float", "bfloat")) else "variable"
@@ -126,32 +126,32 @@ def _kind(parity: Parity, fault: Difference) -> str:
 def _first_difference(
     parity: Parity, step: int, fault: Difference, kind: str, factor: float | None = None
 ) -> ParityFinding:
-    """Return what is told where no cause is certain: a measurement, and no guess.
+    """Return the finding where no cause is certain: a measurement, not a guess.
 
     Args:
         parity: the comparison.
-        step: the first one that is not equal.
+        step: the first step that differs.
         fault: its largest difference.
-        kind: what it is, see `ParityFinding`.
-        factor: how many times as long as the second side's every change of a weight is in the first side.
+        kind: its kind, see `ParityFinding`.
+        factor: ratio of the changes of all weights, first side / second side.
     """
     sides = parity.initial.sides
     sized = fault.sized and math.isfinite(fault.absolute)
     name = kind if fault.name.replace("_", " ") == kind else f"{kind} {fault.name.removeprefix('predictions ')}"
     if sized:
         at = f"[{', '.join(map(str, fault.index))}]" if fault.index else ""
-        told = f"{name}{at} is {fault.first:.7g} in {sides[0]}, {fault.second:.7g} in {sides[1]}: they differ by "
-        told += f"{fault.absolute:.3g} (relative {fault.relative:.3g})"
+        message = f"{name}{at} is {fault.first:.7g} in {sides[0]}, {fault.second:.7g} in {sides[1]}: they differ by "
+        message += f"{fault.absolute:.3g} (relative {fault.relative:.3g})"
         if fault.size > 1:
-            told += f"; {fault.count} of {fault.size} elements differ, by {fault.largest_absolute:.3g} at most"
+            message += f"; {fault.count} of {fault.size} elements differ, by {fault.largest_absolute:.3g} at most"
     else:
-        told = f"{kind} {fault.message}"
+        message = f"{kind} {fault.message}"
     if factor is not None:
-        told += f"; every weight's change in {sides[0]} is {factor:.4g} times that in {sides[1]}"
+        message += f"; every weight's change in {sides[0]} is {factor:.4g} times that in {sides[1]}"
     return ParityFinding(
         name=FIRST_DIFFERENCE,
         step=step,
-        message=f"step {step}, {told}",
+        message=f"step {step}, {message}",
         variable=fault.name,
         kind=kind,
         size=fault.largest_absolute if sized else None,
@@ -165,30 +165,31 @@ def _rates(parity: Parity, index: int) -> ParityFinding:
         step=step.step,
         message=f"at step {step.step} it is {step.learning_rates[0]:.6g} in {sides[0]}, {step.learning_rates[1]:.6g} "
         f"in {sides[1]}",
-        hint="the schedule, and whether it is asked before or after the step is counted",
+        hint="the schedule, and whether it is evaluated before or after the step is counted",
     )
 
 
-def _variables(one: StepReader, other: StepReader, step: int) -> Any:
-    return tuple(side.variables(step) if step else side.initial() for side in (one, other))
+def _variables(first: StepReader, second: StepReader, step: int) -> Any:
+    return tuple(side.variables(step) if step else side.initial() for side in (first, second))
 
 
 def _names(initial: Comparison) -> ParityFinding | None:
-    found = [d for d in initial.faults if d.kind in ("missing", "shape", "dtype")]
-    if not found:
+    mismatches = [d for d in initial.faults if d.kind in ("missing", "shape", "dtype")]
+    if not mismatches:
         return None
+    more = f"; and {len(mismatches) - 4} more" if len(mismatches) > 4 else ""
     return ParityFinding(
         name="variables",
-        message="; ".join(d.message for d in found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else ""),
-        hint="layers' names and sizes, and the mapping of variables if one was given",
+        message="; ".join(d.message for d in mismatches[:4]) + more,
+        hint="names and sizes of the layers, and the mapping of variables if there is one",
     )
 
 
 def _initial(initial: Comparison, worst: Difference) -> ParityFinding:
-    told = f"they start from other values: {worst.message}"
+    message = f"they start from different values: {worst.message}"
     if all(" @" in fault.name for fault in initial.faults):
-        return ParityFinding(name="optimizer options", message=f"of what is kept beside the weights {told}", hint=HINT)
-    return ParityFinding(name="initial values", message=told)
+        return ParityFinding(name="optimizer options", message=f"optimizer slots: {message}", hint=HINT)
+    return ParityFinding(name="initial values", message=message)
 
 
 def _records(
@@ -203,49 +204,51 @@ def _records(
     read_by = [Counter(batches[task][batch]) for batches in (mine, yours)]
     side = None
     if first.size == 1:
-        told = "the batch is not that of the other side"
+        message = "the batch differs from that of the other side"
     elif read_by[0] == read_by[1]:
-        told = f"the same {first.size} records in another order"
+        message = f"the same {first.size} records in a different order"
     else:
         missing = sum((read_by[0] - read_by[1]).values())
-        told = f"{missing} of {first.size} are not those of the other side"
+        message = f"{missing} of {first.size} differ from those of the other side"
         for number in (0, 1):
-            own = read_by[number] - read_by[1 - number]
-            twice = sum(count for record, count in own.items() if read_by[number][record] > 1)
+            extra = read_by[number] - read_by[1 - number]
+            twice = sum(count for record, count in extra.items() if read_by[number][record] > 1)
             if twice:
                 side = sides[number]
-                told = f"{side} reads {counted(twice, 'record')} twice; {told}"
-    return ParityFinding(name="records", step=step, side=side, message=f"step {step}, {first.name}: {told}", hint=hint)
+                message = f"{side} reads {counted(twice, 'record')} twice; {message}"
+    return ParityFinding(
+        name="records", step=step, side=side, message=f"step {step}, {first.name}: {message}", hint=hint
+    )
 
 
 def _steps(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFinding | None:
     if not (parity.only or parity.is_short) or not (parity.steps or parity.initial.alike):
-        return None  # of other variables both cannot make the same steps, and that is told
-    otherwise = _counted_otherwise(parity, readers)
-    if otherwise is not None:
-        return otherwise
-    told = []
+        return None  # different variables are reported already, and prevent equal steps
+    finding = _different_counts(parity, readers)
+    if finding is not None:
+        return finding
+    messages = []
     for engine in dict.fromkeys(engine for engine, _ in parity.only):
-        made = [step for by, step in parity.only if by == engine]
-        several = f"{counted(len(made), 'step')}, the first of them {min(made)}"
-        told.append(f"{engine} alone has made {several if len(made) > 1 else f'step {made[0]}'}")
+        steps = [step for by, step in parity.only if by == engine]
+        several = f"{counted(len(steps), 'step')}, the first is {min(steps)}"
+        messages.append(f"only {engine} ran {several if len(steps) > 1 else f'step {steps[0]}'}")
     if parity.is_short:
-        asked = f" of the {parity.asked} that were asked for" if parity.asked else ""
+        asked = f" of the {parity.asked} requested" if parity.asked else ""
         both = len(parity.steps)
-        told.append(f"{counted(both, 'step')}{asked} {'was' if both == 1 else 'were'} made by both")
+        messages.append(f"{counted(both, 'step')}{asked} {'was' if both == 1 else 'were'} run by both")
     last = parity.steps[-1].step if parity.steps else 0
-    hint = "data that end, hooks and callbacks that stop training, the steps that each side counts"
-    return ParityFinding(name="steps", step=last, message="; ".join(told), hint=hint)
+    hint = "data that run out, hooks and callbacks that stop training, the steps that each side counts"
+    return ParityFinding(name="steps", step=last, message="; ".join(messages), hint=hint)
 
 
-def _counted_otherwise(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFinding | None:
-    """Of a global step that is not one more after each step."""
+def _different_counts(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFinding | None:
+    """Return the finding for a global step that does not grow by one in each step."""
     pairs = list(zip(*(reader.steps for reader in readers), strict=False))
-    if all(one == other for one, other in pairs):
+    if all(first == second for first, second in pairs):
         return None
-    told = []
+    counts = []
     begun = [
-        f"{engine} begins at step {int(at)}"
+        f"{engine} starts at step {int(at)}"
         for engine, reader in zip(parity.initial.sides, readers, strict=True)
         if (at := reader.initial().get(GLOBAL_STEP, 0))
     ]
@@ -257,11 +260,11 @@ def _counted_otherwise(parity: Parity, readers: tuple[StepReader, StepReader]) -
         )
     for engine, reader in zip(parity.initial.sides, readers, strict=True):
         some = ", ".join(map(str, reader.steps[:4])) + (", …" if len(reader.steps) > 4 else "")
-        told.append(f"{some} in {engine}")
+        counts.append(f"{some} in {engine}")
     return ParityFinding(
         name="steps",
         step=parity.steps[-1].step if parity.steps else 0,
-        message=f"the steps do not correspond: the global step after each is {'; '.join(told)}",
-        hint="what counts the global step: minimize and apply_gradients do so once for each call that is given "
+        message=f"the steps do not correspond: the global step after each is {'; '.join(counts)}",
+        hint="what increments the global step: minimize and apply_gradients do so once for each call with "
         "global_step, a Keras optimizer in each apply_gradients",
     )

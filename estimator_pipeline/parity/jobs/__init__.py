@@ -1,4 +1,4 @@
-"""Parity of a job file: the same job by two engines.
+"""Parity of a job file: the same job on two engines.
 
-Programs of people's own are compared in `parity/models`.
+User programs are compared in `parity/models`.
 """

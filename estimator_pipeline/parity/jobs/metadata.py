@@ -1,4 +1,4 @@
-"""What a comparison ran, told as plain values: the job as it was trained, and what was allowed."""
+"""Metadata of a comparison as plain values: the job as it was trained, and the tolerances."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def about(
     Args:
         path: the job file.
         job: the job as it was trained.
-        engines: by which engines.
-        settings: changes to the job file that were asked for.
-        tolerances: what may differ by how much; what training starts from must be bit-equal.
+        engines: the two engines.
+        settings: requested changes to the job file.
+        tolerances: allowed differences; initial values must be bit-equal.
     """
     data = job.input.model_dump()
     return {
@@ -66,55 +66,57 @@ def of_program(
     Args:
         estimator: its Estimator.
         model: the Keras model.
-        options: of the Estimator's optimizer, as its graph has them; see `_of_optimizers`.
-        steps: how many were asked for.
-        input_fns: the data of both.
+        options: options of the Estimator's optimizer, from its graph; see `_of_optimizers`.
+        steps: number of requested steps.
+        input_fns: input functions of both.
         mapping: Keras weight -> the Estimator's variable.
         metric_names: Keras metric -> the Estimator's.
         predictions: Keras output -> the Estimator's key.
-        tolerances: what may differ by how much; what training starts from must be bit-equal.
+        tolerances: allowed differences; initial values must be bit-equal.
     """
-    # A canned Estimator's class says what it is; of a plain one its model_fn does.
-    own = getattr(estimator, "_model_fn", None)
+    # A canned Estimator is identified by its class, a plain one by its model_fn.
+    model_fn = getattr(estimator, "_model_fn", None)
     plain = type(estimator).__name__.startswith("Estimator")
     strategies = {"estimator": estimator.config.train_distribute, "keras": model.distribute_strategy}
     return {
         "engines": ["estimator", "keras"],
-        "estimator": _called("model_fn", name_of(own)) if plain and own is not None else type(estimator).__name__,
+        "estimator": _called("model_fn", name_of(model_fn))
+        if plain and model_fn is not None
+        else type(estimator).__name__,
         "model": _called(type(model).__name__, model.name),
         "optimizer": _of_optimizers(options, model.optimizer),
         "strategy": {engine: _strategy(strategy) for engine, strategy in strategies.items()},
         "steps": int(steps),
         "tf_random_seed": estimator.config.tf_random_seed,
-        **{name: name_of(function) for name, function in input_fns.given.items()},
+        **{name: name_of(function) for name, function in input_fns.functions.items()},
         **({} if input_fns.eval_steps is None else {"eval_steps": int(input_fns.eval_steps)}),
-        "mapping": [f"{name}: {given}" for name, given in mapping.items()],
-        "metric_names": [f"{name}: {given}" for name, given in metric_names.items()],
+        "mapping": [f"{name}: {value}" for name, value in mapping.items()],
+        "metric_names": [f"{name}: {value}" for name, value in metric_names.items()],
         "predictions": [f"{output}: {key}" for output, key in predictions.items()],
         "tolerances": {"initial values": str(BIT_EQUAL), **tolerances.described()},
     }
 
 
 def _of_optimizers(options: Mapping[str, Any], optimizer: Any) -> dict[str, str]:
-    """Both optimizers of a program in words, each with its settings.
+    """Return both optimizers of a program in words, each with its settings.
 
     Args:
-        options: what the Estimator's graph says of its own; see
-            `estimator_pipeline.parity.graph_facts.GraphFacts.options`. Empty: it does not say, and is left out.
-        optimizer: Keras's.
+        options: options from the Estimator's graph; see `estimator_pipeline.parity.graph_facts.GraphFacts.options`.
+            Empty: unknown, and left out.
+        optimizer: the Keras optimizer.
     """
-    found = {"keras": _optimizer(optimizer)}
+    words = {"keras": _optimizer(optimizer)}
     if not options:
-        return found
-    told = {name: value if isinstance(value, bool) else f"{value:g}" for name, value in options.items()
+        return words
+    settings = {name: value if isinstance(value, bool) else f"{value:g}" for name, value in options.items()
             if name != "kind"}  # fmt: skip
-    if "learning_rate" not in told:
-        told["learning_rate"] = "by a schedule"
-    return {"estimator": _words({"name": options["kind"], **told}), **found}
+    if "learning_rate" not in settings:
+        settings["learning_rate"] = "by a schedule"
+    return {"estimator": _words({"name": options["kind"], **settings}), **words}
 
 
 def _called(kind: str, name: str) -> str:
-    """`Sequential mnist`; a name that only says the kind again is left out."""
+    """Return kind and name, as `Sequential mnist`; a name that repeats the kind is left out."""
     return (
         kind
         if re.sub(r"_\d+$", "", name).replace("_", "").lower() == kind.replace("_", "").lower()
@@ -122,18 +124,18 @@ def _called(kind: str, name: str) -> str:
     )
 
 
-# Settings of a Keras optimizer that say nothing of its arithmetic, or nothing while another one is off.
+# Settings of a Keras optimizer that do not affect its arithmetic, or only together with a different one.
 _NO_ARITHMETIC = ("jit_compile", "is_legacy_optimizer")
-# What says of a job's optimizer that something is not done.
+# Settings of a job's optimizer that disable something.
 _NOTHING = (("warmup_steps", 0), ("warmup_from", 0.0), ("gradient_accumulation_steps", 1))
 _OF_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
 def _optimizer(optimizer: Any) -> str:
-    """Its class and its settings, of a Keras optimizer; a schedule's too."""
+    """Return class and settings of a Keras optimizer, including those of a schedule."""
     try:
         settings = dict(optimizer.get_config())
-    except NotImplementedError:  # it has a schedule that is a function
+    except NotImplementedError:  # its schedule is a function
         settings = {}
     left = ("name", *_NO_ARITHMETIC, *(() if settings.get("use_ema") else _OF_AVERAGES))
     settings = {name: value for name, value in settings.items() if name not in left}
@@ -141,22 +143,22 @@ def _optimizer(optimizer: Any) -> str:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is not set, and with the digits that a float of 32 bits has."""
-    found: dict[str, Any] = {}
+    """Return settings without unset ones, floats with the digits of a float32."""
+    plain: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping) and "class_name" in value:
-            found[name] = {"name": value["class_name"], **_plain(value.get("config") or {})}
+            plain[name] = {"name": value["class_name"], **_plain(value.get("config") or {})}
         elif isinstance(value, Mapping):
-            found[name] = _plain(value)
+            plain[name] = _plain(value)
         elif isinstance(value, bool | str | int):
-            found[name] = value
+            plain[name] = value
         elif value is not None:
-            found[name] = f"{float(value):.6g}" if hasattr(value, "__float__") else str(value)
-    return found
+            plain[name] = f"{float(value):.6g}" if hasattr(value, "__float__") else str(value)
+    return plain
 
 
 def _strategy(strategy: Any) -> str:
-    # What a program has without one is a strategy as well.
+    # The default strategy counts as none.
     kind = "none" if strategy is None else type(strategy).__name__
     if kind in ("none", "_DefaultDistributionStrategy"):
         return "none"
@@ -164,7 +166,7 @@ def _strategy(strategy: Any) -> str:
 
 
 def _words(section: Mapping[str, Any]) -> str:
-    """`name: adam`, `learning_rate: 0.01` -> "adam, learning_rate 0.01"; what is not set is left out."""
+    """`name: adam`, `learning_rate: 0.01` -> "adam, learning_rate 0.01"; unset values are left out."""
     rest = dict(section)
     head = rest.pop("name", None) or rest.pop("kind", None)
     words = [] if head is None else [str(head)]

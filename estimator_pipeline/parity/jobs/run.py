@@ -1,4 +1,4 @@
-"""The same job by two engines, from the same values on the same records, held against each other step by step."""
+"""The same job on two engines, from the same values on the same records, compared step by step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from estimator_pipeline.utils.arrays import compare
 
 __all__ = ["run_parity", "weighed_alike"]
 
-# Longer waits do not fit into what the operating system is asked; some eleven days.
+# The operating system accepts no longer waits; about eleven days.
 _LONGEST_WAIT = 1e6
 
 
@@ -45,24 +45,24 @@ def run_parity(
     view: Any = None,
     timeout: float | None = None,
 ) -> Parity:
-    """Run a job file by two engines and compare them.
+    """Run a job file on two engines and compare them.
 
     Args:
         path: the job file.
-        engines: the two, different ones, as `run.engine` calls them; the first is set to what the second starts from.
-        settings: changes to it, as `--set` takes them.
-        workers: training tasks; None: as the file says. Evaluator and parameter servers are left out.
-        steps: how many training steps, from 1 on; None: as the job's section `parity` says.
-        tolerances: what may differ by how much, see `Tolerances.of`; None: as that section says.
-        folder: where the runs and their records go; a new temporary one by default. What was made and is empty in
-            the end is taken away.
+        engines: names of two different engines, as in `run.engine`; the first starts from the values of the second.
+        settings: changes to the job file, as `--set` takes them.
+        workers: number of training tasks; None: as in the file. Evaluator and parameter servers are left out.
+        steps: number of training steps, 1 or more; None: as in the job's section `parity`.
+        tolerances: allowed differences, see `Tolerances.of`; None: as in that section.
+        folder: folder of the runs and their records; a new temporary one by default. Empty folders that the
+            comparison created are removed.
         view: shows the runs; None shows nothing.
         timeout: seconds for each run, above 0; None for no limit.
 
     Raises:
-        ConfigError: an argument or a folder that cannot be; a job that cannot be compared, or that an engine refuses.
-        TaskFailedError: one of the runs failed; the message has the end of its log. Its exit code is the run's: 3 for
-            one that diverged, 130 for one that a person has ended.
+        ConfigError: an invalid argument or folder; a job that cannot be compared, or that an engine rejects.
+        TaskFailedError: one of the runs failed; the message has the end of its log. Its exit code is that of the run:
+            3 if it diverged, 130 if the user stopped it.
     """
     engines = _two(engines)
     steps, workers = check_count(steps, "steps"), check_count(workers, "workers")
@@ -71,8 +71,11 @@ def run_parity(
     steps = plain.parity.steps if steps is None else steps
     if tolerances is None:
         written = plain.parity.tolerances
-        tolerances = {what: one if isinstance(one, str) else one.model_dump() for what, one in written.items()}
-    Tolerances.of(tolerances)  # refused before anything is run
+        tolerances = {
+            name: tolerance if isinstance(tolerance, str) else tolerance.model_dump()
+            for name, tolerance in written.items()
+        }
+    Tolerances.of(tolerances)  # rejected before anything is run
     changes = _changes(plain, settings, workers=workers, steps=steps)
     with folders.runs(folder, option="--folder", engines=engines) as base:
         # Both, before either is trained.
@@ -101,14 +104,14 @@ def _two(engines: Sequence[str]) -> tuple[str, str]:
         )
     if unknown := [name for name in engines if name not in ENGINE_NAMES]:
         raise ConfigError(
-            f"the engines {', '.join(engines)} are not two that there are",
+            f"the engines {', '.join(engines)} are not both known",
             code="argument/unknown-name",
             found=f"not known: {', '.join(map(repr, unknown))}; engines: {', '.join(ENGINE_NAMES)}",
             hint="name two, with a comma between: --engines keras,keras3",
         )
     if engines[0] == engines[1]:
         raise ConfigError(
-            f"the engine {engines[0]} was to be compared with itself", code="argument/conflict", hint="name two engines"
+            f"the engine {engines[0]} cannot be compared with itself", code="argument/conflict", hint="name two engines"
         )
     return engines[0], engines[1]
 
@@ -117,9 +120,9 @@ def _compared(
     jobs: Mapping[str, Job], path: Any, changes: Sequence[str], *, engines: tuple[str, str], settings: Sequence[str],
     steps: int, tolerances: Any, base: Path, view: Any, timeout: float | None,
 ) -> Parity:  # fmt: skip
-    """Run both and hold them against each other."""
+    """Run both engines and compare their records."""
     metrics: dict[str, Mapping[str, Any]] = {}
-    # The second one first: what it starts from is what the other is started from.
+    # The second engine runs first: the other one starts from its initial values.
     for engine in reversed(engines):
         job = jobs[engine]
         start = [] if engine == engines[1] else ["--start", str(base / engines[1] / "record")]
@@ -130,11 +133,11 @@ def _compared(
                 raise
             allowed = Tolerances.of(tolerances)
             where = f"its logs: {base / engine / 'logs'}"
-            notes = (f"{engine} was not trained, for it cannot start from the other's values: {where}",)
+            notes = (f"{engine} was not trained, because it cannot start from the other's values: {where}",)
             ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
             none: dict[str, Mapping[str, Any]] = {name: {} for name in engines}
             return compare_records(base, engines=engines, metrics=none, tolerances=allowed, notes=notes, about=ran)
-    told, answers = _answers(base, engines, path, changes, timeout=timeout)
+    exported, answers = _answers(base, engines, path, changes, timeout=timeout)
     allowed = Tolerances.of(tolerances, defaults=_defaults(job, base, engines))
     local = job.run.devices_per_task or 1
     options = _options(job)
@@ -142,10 +145,10 @@ def _compared(
         replicas=local * job.cluster.num_training_tasks,
         batches_per_step=local,
         clip_norm=job.model.clip_norm,
-        losses={name: (pair[0], pair[1]) for name, pair in told["losses"].items()},
+        losses={name: (pair[0], pair[1]) for name, pair in exported["losses"].items()},
         options=(options, options),
     )
-    by_nature = known.of_job(job, engines=engines, random=(told["random"], told["random"]))
+    by_nature = known.of_job(job, engines=engines, random=(exported["random"], exported["random"]))
     ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
     return compare_records(
         base,
@@ -155,7 +158,7 @@ def _compared(
         tolerances=allowed,
         facts=facts,
         answers=answers,
-        notes=tuple(told["notes"]),
+        notes=tuple(exported["notes"]),
         by_nature=tuple(by_nature),
         steps=steps,
         about=ran,
@@ -165,33 +168,33 @@ def _compared(
 def weighed_alike(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the metrics that mean the same in both engines.
 
-    Estimator's `loss` is a mean of batch means, which weighs a small last batch too much; `average_loss`, where it is
-    there, is the mean over all records, as Keras's `loss` is.
+    Estimator's `loss` is a mean of batch means, which gives a small last batch too much weight; `average_loss`, where
+    it exists, is the mean over all records, as Keras's `loss` is.
     """
-    weighed = all("average_loss" in found for found in metrics.values())
+    weighed = all("average_loss" in values for values in metrics.values())
     return {
-        engine: {name: value for name, value in found.items() if name != "loss" or not weighed}
-        for engine, found in metrics.items()
+        engine: {name: value for name, value in values.items() if name != "loss" or not weighed}
+        for engine, values in metrics.items()
     }
 
 
 def _options(job: Job) -> dict[str, Any]:
-    """Of the job's optimizer, by Keras's names, as both engines have them."""
+    """Return the options of the job's optimizer, by Keras's names."""
     optimizer = job.model.optimizer
     kind = {"nesterov": "momentum", "adamw": "adam"}.get(optimizer.name, optimizer.name)
-    found = {_OPTIONS.get(name, name): value for name, value in optimizer.options.items()}
-    found = {**_BY_DEFAULT.get(kind, {}), **({"nesterov": True} if optimizer.name == "nesterov" else {}), **found}
-    return {"kind": kind, **{name: value for name, value in found.items() if isinstance(value, int | float)}}
+    options = {_OPTIONS.get(name, name): value for name, value in optimizer.options.items()}
+    options = {**_BY_DEFAULT.get(kind, {}), **({"nesterov": True} if optimizer.name == "nesterov" else {}), **options}
+    return {"kind": kind, **{name: value for name, value in options.items() if isinstance(value, int | float)}}
 
 
-# What tf.compat.v1.train calls an option -> Keras's name.
+# The name of an option in tf.compat.v1.train -> Keras's name.
 _OPTIONS = {"beta1": "beta_1", "beta2": "beta_2", "decay": "rho"}
-# What both engines take where a job says nothing, of what tells a gradient from a slot.
+# Default options that are needed to compute a gradient from a slot.
 _BY_DEFAULT = {"momentum": {"momentum": 0.9}, "adam": {"beta_1": 0.9, "beta_2": 0.999}}
 
 
 def _other_variables(base: Path, engines: tuple[str, str]) -> bool:
-    """Whether both have told what they would start from, and one of them has variables that the other has not."""
+    """Whether both have recorded initial values, and the variables differ."""
     try:
         starts = [initial_of(base / engine / "record") for engine in engines]
     except ConfigError:
@@ -209,7 +212,7 @@ def _defaults(job: Job, base: Path, engines: tuple[str, str]) -> Mapping[str, An
 def _answers(
     base: Path, engines: tuple[str, str], path: Any, changes: Sequence[str], *, timeout: float | None
 ) -> tuple[Any, Any]:
-    """Return what a process that loads both exports says: facts, and the answers of both."""
+    """Return metadata and the outputs of both exports, from a process that loads them."""
     command = [
         sys.executable,
         "-m",
@@ -235,7 +238,7 @@ def _answers(
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:]
         raise TaskFailedError(
-            f"the exported models could not be asked: {' '.join(last)}",
+            f"the exported models could not be evaluated: {' '.join(last)}",
             code="parity/run-failed",
             found=f"{base}/answers.log",
         )
@@ -247,7 +250,7 @@ def _answers(
 
 
 def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: int) -> list[str]:
-    """Return what is changed in the job for the comparison; the report says which strategy came of it."""
+    """Return the changes to the job for the comparison; the report names the resulting strategy."""
     if job.run.train_distribute == "parameter_server":
         raise ConfigError(
             "parity compares synchronous training, and train_distribute is parameter_server",
@@ -262,16 +265,16 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
             found=f"run.seed {job.run.seed}, input.seed {seed}",
             hint="--set run.seed=1 --set input.seed=1",
         )
-    # What own input functions give is not known, and cannot be exported.
+    # The features of a custom input function are unknown, so the model cannot be exported.
     exporters = "[]" if job.input.source == "function" else f"[{{kind: final, name: {EXPORT}}}]"
-    # Keras's epoch goes from checkpoint to checkpoint. What acts by epochs shall do so where it does in the job.
+    # A Keras epoch lasts from checkpoint to checkpoint; anything that acts by epochs must act at the job's epochs.
     unit, interval = job.run.checkpoint_interval
     epochs = unit == "steps" and (job.keras.learning_rate_by_epoch is not None or job.keras.callbacks)
     epoch = min(interval, steps) if epochs else steps
     changes = [*settings, f"train.max_steps={steps}", "train.epochs=null", f"run.save_checkpoints_steps={epoch}",
                "run.save_checkpoints_secs=null", "cluster.evaluator=false", "eval.during_training=false",
                f"eval.exporters={exporters}"]  # fmt: skip
-    # It writes to folders of its own alone: a backup, checkpoints or a ledger elsewhere are those of the job's own run.
+    # It writes only to its own folders: a backup, checkpoints or a ledger elsewhere belong to the job's real run.
     changes += [f"keras.{name}=null" for name in job.keras.writing()]
     if job.run.ledger:
         changes.append("run.ledger=false")
@@ -280,7 +283,7 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
         strategy = job.run.train_distribute
         if workers > 1 and strategy in ("mirrored", "one_device"):
             raise ConfigError(
-                f"train_distribute {strategy!r} trains in one process, and {workers} workers are to train",
+                f"train_distribute {strategy!r} trains in one process, and {workers} workers are requested",
                 code="parity/not-comparable",
                 found=f"workers {workers} and run.train_distribute {strategy}",
                 hint="--set run.train_distribute=multi_worker_mirrored, or leave the workers out",
@@ -317,30 +320,30 @@ def _run(
 
 
 def _failed(engine: str, outcome: launch.LaunchOutcome) -> PipelineError:
-    """Why a run failed, with the exit code that says so: a job that an engine refuses is bad input."""
+    """Return the error of a failed run, with its exit code; a job that an engine rejects is a ConfigError."""
     logs = f"its logs: {outcome.log_dir}"
     refusal = None if outcome.failure is None else outcome.failure.refusal
     if outcome.exit_code == ConfigError.exit_code and refusal is not None:
-        what = f"the engine {engine} cannot run this job: {refusal['what']}"
+        message = f"the engine {engine} cannot run this job: {refusal['what']}"
         code = refusal.get("code") or "parity/run-failed"
         return ConfigError(
-            what, code=code, found="; ".join(filter(None, (refusal["found"], logs))), hint=refusal["hint"]
+            message, code=code, found="; ".join(filter(None, (refusal["found"], logs))), hint=refusal["hint"]
         )
     if outcome.failure is not None:
-        told = f"failed: {outcome.failure.text()}"
+        ending = f"failed: {outcome.failure.text()}"
     elif outcome.reason == "interrupted":
         number = outcome.signal or outcome.exit_code - 128
         by = "the user (SIGINT)" if number == signal.SIGINT else f"signal {number}"
-        told = f"was ended by {by}"
+        ending = f"was stopped by {by}"
     elif outcome.reason == "timeout":
-        told = f"did not end in time: it was ended after {outcome.seconds:.0f} s"
+        ending = f"timed out: it was stopped after {outcome.seconds:.0f} s"
     else:
-        told = f"gave no result: it ended as {outcome.reason}"
+        ending = f"returned no result: it ended as {outcome.reason}"
     if outcome.exit_code == DivergedError.exit_code:
         code = DivergedError.code
     else:
         code = PreemptedError.code if outcome.reason == "interrupted" else "parity/run-failed"
-    error = TaskFailedError(f"the run by the engine {engine} {told}", code=code, found=logs)
-    # Diverged, asked to end, ended by a person.
+    error = TaskFailedError(f"the run of the engine {engine} {ending}", code=code, found=logs)
+    # The exit codes of diverged and stopped runs are kept.
     error.exit_code = outcome.exit_code or error.exit_code
     return error

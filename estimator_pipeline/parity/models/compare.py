@@ -1,10 +1,10 @@
-"""An Estimator of any program against a Keras model that its people made for it, in one process.
+"""Comparison of a program's Estimator with a Keras model, in one process.
 
-    found = compare_models(estimator, model, input_fn=train_input_fn, steps=20,
-                           mapping={"dense/kernel": "fc1/weights", "dense/bias": "fc1/biases"})
+    result = compare_models(estimator, model, input_fn=train_input_fn, steps=20,
+                            mapping={"dense/kernel": "fc1/weights", "dense/bias": "fc1/biases"})
 
 Both train from the Keras model's values on the same records, and each step is compared, see
-`estimator_pipeline.parity.result`. Neither is changed: the Estimator trains in a folder of the comparison's own.
+`estimator_pipeline.parity.result`. Neither is changed: the Estimator trains in a folder of the comparison.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.parity import folders, graph_facts, known_differences
 from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.diagnosis.diagnose import FIRST_DIFFERENCE, Facts
-from estimator_pipeline.parity.diagnosis.optimizers import other_options, told_options
+from estimator_pipeline.parity.diagnosis.optimizers import format_options, other_options
 from estimator_pipeline.parity.export_answers import ExportEvaluation, evaluation_of, loss_of_batch_means, predicted
-from estimator_pipeline.parity.findings import told_names
+from estimator_pipeline.parity.findings import format_names
 from estimator_pipeline.parity.jobs import metadata as about
 from estimator_pipeline.parity.models import inspection, matching
 from estimator_pipeline.parity.models.arguments import InputFns, check_arguments
@@ -47,7 +47,7 @@ from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
 __all__ = ["compare_models"]
 
-# What a sum that is rounded otherwise shows in first.
+# Kinds in which differently rounded sums show first.
 _OF_ROUNDING = ("weight", "slot", "moving statistic", "update norm")
 
 
@@ -68,39 +68,41 @@ def compare_models(
     slots: bool | None = None,
     folder: Any = None,
 ) -> Parity:
-    """Trains an Estimator and a Keras model from the same values on the same records, and compares each step.
+    """Train an Estimator and a Keras model from the same values on the same records; compare each step.
 
     Args:
         estimator: a `tf.estimator.Estimator`, or a canned one. Its `model_fn`, `params` and `config` are used, strategy
             included; its `model_dir` is neither read nor written.
-        model: a compiled `tf.keras.Model` of Keras 2, made in its strategy's scope; or a `keras_model_fn.ModelFnModel`.
-        input_fn: gives the training data, a `tf.data.Dataset` of (features, labels), in the same order each time. Its
+        model: a compiled `tf.keras.Model` of Keras 2, built in its strategy's scope; or a
+            `keras_model_fn.ModelFnModel`.
+        input_fn: returns the training data, a `tf.data.Dataset` of (features, labels), in the same order each time. Its
             parameters `params`, `config`, `mode` and `input_context` are filled as an Estimator fills them. It may
-            return tensors, as programs of TensorFlow 1 do: then which records were read is not compared.
-        eval_input_fn: gives the evaluation's data; None: nothing is evaluated.
-        keras_input_fn: the same for the Keras model, where it takes its features in another form. Which records were
-            read is told by what both have in common: parts of one name with as many numbers, or texts, a record.
-        keras_eval_input_fn: the same of `eval_input_fn`.
-        steps: how many training steps.
-        eval_steps: how many batches each evaluates, of data without end above all; None: all that there are.
-        mapping: a Keras weight -> the Estimator's variable, both without ":0", of those whose names differ.
-        metric_names: a metric of the Keras model -> the Estimator's name for it, where they differ. A metric that one
-            side alone has is not compared, and a note says which.
-        predictions: an output of the Keras model -> the key of it in the Estimator's predictions; the key alone, where
-            the model has one output. What both answer to the first batch of the evaluation (or of the training, where
-            nothing is evaluated) is compared. None: it is not, and a note says so.
-        tolerances: what may differ by how much, see `Tolerances.of`.
-        slots: whether the optimizers' slots are compared; None: where both have the same ones under the same names.
-        folder: where the runs and their records go; a new temporary one by default.
+            return tensors, as programs of TensorFlow 1 do: then the records that were read are not compared.
+        eval_input_fn: returns the evaluation data; None: nothing is evaluated.
+        keras_input_fn: training data for the Keras model, if it takes features in a different format. Records are
+            identified by the parts that both have in common: equal names, and equal numbers of values or strings per
+            record.
+        keras_eval_input_fn: evaluation data for the Keras model.
+        steps: number of training steps.
+        eval_steps: number of batches in each evaluation, needed for endless data; None: all.
+        mapping: a Keras weight -> the Estimator's variable, both without ":0", where the names differ.
+        metric_names: a metric of the Keras model -> the Estimator's name, where they differ. A metric of only one side
+            is not compared, and a note names it.
+        predictions: an output of the Keras model -> its key in the Estimator's predictions; only the key, if the model
+            has one output. The outputs for the first batch of the evaluation (or of the training, if nothing is
+            evaluated) are compared. None: they are not, and a note is added.
+        tolerances: allowed differences, see `Tolerances.of`.
+        slots: whether optimizer slots are compared; None: if both have the same slots under the same names.
+        folder: folder of the runs and their records; a new temporary one by default.
 
     Returns:
-        The comparison. Where `equal` is False, `findings` says what it comes from, or what differs first.
+        The comparison. If `equal` is False, `findings` has the cause, or the first difference.
 
     Raises:
-        ConfigError: names that do not belong together (of variables, metrics, predictions), which is found out before
-            anything is trained or written; a model that is not compiled; an input function that gives no data.
-        DivergedError: the loss of either has come to a number that is none.
-        TaskFailedError: training or evaluation of either failed, for a function of the program raised.
+        ConfigError: names that do not match (of variables, metrics, predictions), which is checked before anything is
+            trained or written; a model that is not compiled; an input function without data.
+        DivergedError: the loss of either is not finite.
+        TaskFailedError: training or evaluation of either failed because a function of the program raised.
     """
     check_arguments(estimator, model, steps, eval_steps)
     input_fns = InputFns.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
@@ -115,7 +117,7 @@ def compare_models(
             "metric_names names metrics, and nothing is evaluated",
             code="argument/not-applicable",
             found=", ".join(list(named)[:12]),
-            hint="give eval_input_fn (--eval-input-fn), or leave metric_names out",
+            hint="pass eval_input_fn (--eval-input-fn), or leave out metric_names",
         )
     theirs = inspection.look_at_estimator(
         estimator, training=input_fns.training, evaluation=input_fns.evaluation, asked=predictions is not None
@@ -140,18 +142,18 @@ def compare_models(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Pair:
-    """What is compared: all names fit.
+    """The two sides of a comparison, with checked names.
 
     Attributes:
-        estimator, model: the two.
-        input_fns: their data.
-        steps: training steps.
+        estimator, model: the two sides.
+        input_fns: their input functions.
+        steps: number of training steps.
         mapping: Keras weight -> the Estimator's variable.
         metric_names: Keras metric -> the Estimator's.
         asked: Keras output -> the Estimator's key.
-        theirs, ours: what the Estimator and the Keras model consist of.
+        theirs, ours: variables, metrics and outputs of the Estimator and the Keras model.
         left: variables that are not compared.
-        formats: what of the records is compared.
+        formats: the compared parts of the records.
     """
 
     estimator: Any
@@ -167,23 +169,23 @@ class _Pair:
     formats: RecordFormats
 
     def as_keras(self, name: str) -> str:
-        """Return a canonical name of the Estimator's, as Keras calls it."""
-        return matching.renamed_as(name, {given: weight for weight, given in self.mapping.items()})
+        """Return Keras's name for a canonical name of the Estimator."""
+        return matching.renamed_as(name, {variable: weight for weight, variable in self.mapping.items()})
 
 
 @dataclasses.dataclass(kw_only=True)
 class _Outcome:
-    """What one side has come to, beside its record.
+    """The results of one side, beside its record.
 
     Attributes:
-        metrics: of the evaluation.
-        answers: what it predicts.
-        batches: of the Estimator's evaluation, how many records each had, where they may be others than Keras's.
-        evaluation: of Keras, batch by batch.
-        random: of Keras: what draws random numbers of its own.
-        notes: what is to be said of this side.
-        names: of the variables in the Estimator's graph, and of its optimizers' slots as they are called by default.
-        replaced: what the Estimator's variables held before they were set to Keras's values.
+        metrics: metrics of the evaluation.
+        answers: predictions.
+        batches: number of records in each batch of the Estimator's evaluation, if they may differ from Keras's.
+        evaluation: evaluation of Keras, batch by batch.
+        random: names of random operations of the Keras model.
+        notes: notes on this side.
+        names: names of the variables in the Estimator's graph, and default names of its optimizers.
+        replaced: values of the Estimator's variables before they were set to Keras's values.
     """
 
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -197,17 +199,26 @@ class _Outcome:
 
 
 def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) -> Parity:
-    """Trains both, and compares what they have recorded."""
+    """Train both, and compare their records."""
     model, optimizer = pair.model, type(pair.model.optimizer).__name__
-    read, writers = graph_facts.GraphFacts(), {one: StepWriter(base / one / "record") for one in reversed(ENGINES)}
+    read, writers = (
+        graph_facts.GraphFacts(),
+        {engine: StepWriter(base / engine / "record") for engine in reversed(ENGINES)},
+    )
     keras = _by_keras(pair, writers["keras"])
     with inspection.keras_classes():
         estimator = _by_estimator(pair, base, writers, read)
     seen = keras.evaluation
     loss = loss_of_batch_means(keras.metrics.get("loss"), seen.each, seen.sizes)
     batches = (estimator.batches, seen.sizes) if estimator.batches else ((), ())
-    finals, told = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss, batches=batches)
-    notes = [*pair.left.notes(), *pair.formats.notes, *keras.notes, *_of_replaced(base, estimator.replaced), *told]
+    finals, more_notes = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss, batches=batches)
+    notes = [
+        *pair.left.notes(),
+        *pair.formats.notes,
+        *keras.notes,
+        *_of_replaced(base, estimator.replaced),
+        *more_notes,
+    ]
     both = [name for name in finals["estimator"] if name in finals["keras"]]
     options = (read.options, graph_facts.options_of_keras(model.optimizer))
     random = (read.random, keras.random)
@@ -215,8 +226,8 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
         ENGINES, random
     )
     if slots is None:
-        slots, told = _slots(base, estimator.names, model.optimizer, options)
-        notes += told
+        slots, more_notes = _slots(base, estimator.names, model.optimizer, options)
+        notes += more_notes
     if not pair.asked:
         notes.append(
             "predictions were not compared: name the Estimator's key of each output in `predictions` (--predictions), "
@@ -234,7 +245,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
         pair.estimator, model, options=read.options, steps=pair.steps, input_fns=pair.input_fns, mapping=pair.mapping,
         metric_names=pair.metric_names, predictions=pair.asked, tolerances=allowed,
     )  # fmt: skip
-    found = compare_records(
+    result = compare_records(
         base,
         metrics={engine: {name: finals[engine][name] for name in both} for engine in ENGINES},
         finals=finals,
@@ -243,18 +254,18 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
         notes=tuple(notes),
         by_nature=tuple(by_nature),
         slots=slots,
-        records=pair.formats.told,
-        records_in_part=pair.formats.told and bool(pair.formats.notes),
+        records=pair.formats.compared,
+        records_in_part=pair.formats.compared and bool(pair.formats.notes),
         steps=pair.steps,
         answers=(estimator.answers, keras.answers) if pair.asked else None,
         about=ran,
     )
-    more = _of_what_came(pair, found, facts, [*_differing(pair, finals, both)])
-    return dataclasses.replace(found, notes=(*found.notes, *more))
+    more = _of_what_came(pair, result, facts, [*_differing(pair, finals, both)])
+    return dataclasses.replace(result, notes=(*result.notes, *more))
 
 
 def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
-    """Of values that neither trains, such as a table that was loaded: what the comparison has put into their place."""
+    """Return a note on untrained values, such as a loaded table, that the comparison has replaced."""
     readers = [StepReader(base / engine / "record") for engine in ENGINES]
     if not all(reader.steps for reader in readers):
         return []
@@ -269,26 +280,26 @@ def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
     if not others:
         return []
     return [
-        f"neither side trains {told_names(others)}, and they did not begin alike: the Estimator was set to the Keras "
-        "model's values; what was to be loaded into both (a table, a checkpoint) is to be looked at"
+        f"neither side trains {format_names(others)}, and their initial values differed: the Estimator was set to the "
+        "Keras model's values; check what both load (a table, a checkpoint)"
     ]
 
 
-def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[Any]) -> list[str]:
-    """Note that explain what was found, and nothing beside it."""
+def _of_what_came(pair: _Pair, result: Parity, facts: Facts, differing: Iterable[Any]) -> list[str]:
+    """Return notes that explain the result."""
     notes = []
-    compared = [*found.numbers.values(), *found.records.values(), *(step.variables for step in found.steps)]
-    if found.initial.equal and all(one.equal for one in compared):
-        # What evaluates other weights comes to other metrics, whatever is counted.
+    compared = [*result.numbers.values(), *result.records.values(), *(step.variables for step in result.steps)]
+    if result.initial.equal and all(comparison.equal for comparison in compared):
+        # With different weights the metrics differ, whatever their definitions.
         notes += known_differences.of_metrics(differing)
-    if any(step.variables.differences for step in found.steps) and all(
-        finding.name == FIRST_DIFFERENCE and finding.kind in _OF_ROUNDING for finding in found.findings
+    if any(step.variables.differences for step in result.steps) and all(
+        finding.name == FIRST_DIFFERENCE and finding.kind in _OF_ROUNDING for finding in result.findings
     ):
         notes += known_differences.of_session(pair.estimator.config.session_config)
-    if found.equal and (others := other_options(facts)):
+    if result.equal and (others := other_options(facts)):
         notes.append(
-            f"the optimizers' options are not the same ({told_options(ENGINES, others)}), which did not show in "
-            + counted(len(found.steps), "step")
+            f"the optimizer options differ ({format_options(ENGINES, others)}), which had no effect in "
+            + counted(len(result.steps), "step")
         )
     return notes
 
@@ -300,71 +311,78 @@ def _replicas(strategy: Any) -> int:
 def _differing(
     pair: _Pair, finals: Mapping[str, Mapping[str, Any]], both: Iterable[str]
 ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Metrics that came to something else, and what each side counts under that name."""
+    """Yield each metric that differs, with its definition on each side."""
     counts = {metric.name: graph_facts.thresholds_of(metric) for metric in pair.model.metrics}
     ours = {theirs: name for name, theirs in pair.metric_names.items()}
     for name in both:
-        one, other = (finals[engine][name] for engine in ENGINES)
-        if not np.allclose(one, other, rtol=1e-4, atol=0):
+        first, second = (finals[engine][name] for engine in ENGINES)
+        if not np.allclose(first, second, rtol=1e-4, atol=0):
             yield name, pair.theirs.counts.get(name, {}), counts.get(ours.get(name, name), {})
 
 
 def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
-    """Trains and evaluates the Keras model, asks it, and gives it its values back."""
+    """Train, evaluate and predict with the Keras model, and restore its values."""
     tf: Any = compat.tensorflow()
     model, input_fns, outcome = pair.model, pair.input_fns, _Outcome()
     strategy = model.distribute_strategy
-    # One that makes variables as it trains has more of them afterwards.
+    # A model that creates variables in training has more of them afterwards.
     values = [(variable, variable.numpy()) for variable in _everything(model)]
-    told = _told_batches(input_fns.keras_training.for_keras(), writer.folder, pair.formats, 1)
+    input_fn = _recorded_batches(input_fns.keras_training.for_keras(), writer.folder, pair.formats, 1)
     outcome.random, outcome.notes = graph_facts.random_of_model(model, input_fns.keras_training.first_features())
 
-    def made(trained: bool) -> list[str]:
-        """Variables that training makes, or the look at what draws random numbers in it."""
+    def created(trained: bool) -> list[str]:
+        """Return variables that training creates, or tracing for random operations."""
         before = {id(variable) for variable, _ in values}
         names = keras_names.names_of(weights := keras_optimizers.weights_of(model))
-        new = [one for one in weights if id(one) not in before]
-        return [names[id(one)] for one in new if trained or not one.trainable]
+        new = [weight for weight in weights if id(weight) not in before]
+        return [names[id(weight)] for weight in new if trained or not weight.trainable]
 
     def of_model(found: Iterable[str]) -> Mapping[str, str]:
-        names, left = canonical(found, kept_by_keras(model).names), made(trained=False)
-        return {name: given for name, given in names.items() if name not in pair.left.ours and given not in left}
+        names, left = canonical(found, kept_by_keras(model).names), created(trained=False)
+        return {
+            name: canonical_name
+            for name, canonical_name in names.items()
+            if name not in pair.left.ours and canonical_name not in left
+        }
 
     callback = recording.keras_callback(writer, canonical=of_model)
     try:
         try:
             with _at_work("the training of the Keras model", writer.folder):
                 model.fit(
-                    dataset_for_fit(told, strategy),
+                    dataset_for_fit(input_fn, strategy),
                     steps_per_epoch=pair.steps,
                     epochs=1,
                     callbacks=[callback],
                     verbose=0,
                 )
         except TaskFailedError as error:
-            # Some metrics refuse outputs that are no numbers, in the step after the one that has led to them.
+            # Some metrics reject outputs that are not finite, one step after the cause.
             refused = isinstance(error.__cause__, tf.errors.InvalidArgumentError)
             if not refused or _divergence(writer.folder) is None:
                 raise
         if _divergence(writer.folder) is not None:
             return outcome
         recorded = initial_of(writer.folder)
-        if new := [name for name in made(trained=True) if name not in recorded]:
-            outcome.notes += [f"variables that the Keras model makes as it trains were not compared: {told_names(new)}"]
+        if new := [name for name in created(trained=True) if name not in recorded]:
+            outcome.notes += [
+                f"variables that the Keras model creates in training were not compared: {format_names(new)}"
+            ]
         if pair.asked:
-            # Not by `predict`: under a strategy each replica would read moving statistics of its own.
-            with _at_work("the Keras model's answer"):
-                found = model.predict_step(((input_fns.keras_evaluation or input_fns.keras_training).first_features(),))
-            outcome.answers = predicted(found, pair.ours.outputs, list(pair.asked))
+            # Not by `predict`: under a strategy each replica would read its own moving statistics.
+            with _at_work("the prediction of the Keras model"):
+                outputs = model.predict_step(
+                    ((input_fns.keras_evaluation or input_fns.keras_training).first_features(),)
+                )
+            outcome.answers = predicted(outputs, pair.ours.outputs, list(pair.asked))
         if input_fns.keras_evaluation is None:
             return outcome
         evaluated = input_fns.keras_evaluation.for_keras()
         with _at_work("the evaluation of the Keras model"):
-            # The function of the look before the training may lack metrics that the training has made.
+            # The function that was traced before the training may lack metrics that the training created.
             model.make_test_function(force=True)
             with replica_means.alike(model):
-                found = model.evaluate(evaluated(), return_dict=True, verbose=0)
-            outcome.metrics = dict(found)
+                outcome.metrics = dict(model.evaluate(evaluated(), return_dict=True, verbose=0))
             outcome.evaluation = evaluation_of(model, evaluated())
             outcome.notes += outcome.evaluation.notes
         return outcome
@@ -379,7 +397,7 @@ def _everything(model: Any) -> list[Any]:
 
 
 def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], read: graph_facts.GraphFacts) -> _Outcome:
-    """Trains and evaluates a copy of the Estimator, from the values that Keras has recorded, and asks it."""
+    """Train, evaluate and predict with a copy of the Estimator, from Keras's recorded values."""
     tf: Any = compat.tensorflow()
     input_fns, outcome = pair.input_fns, _Outcome()
     copy = inspection.copy_of(pair.estimator, str(base / "estimator" / "model"))
@@ -391,41 +409,43 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
         names = list(found)
         outcome.names = [*names, *kept.optimizers]
         return {
-            pair.as_keras(name): given
-            for name, given in canonical(names, kept.names).items()
+            pair.as_keras(name): canonical_name
+            for name, canonical_name in canonical(names, kept.names).items()
             if name not in pair.left.theirs
         }
 
     replaced = outcome.replaced
     hook = recording.estimator_hook(writers["estimator"], canonical=of_graph, start=start, replaced=replaced)
-    told = _told_batches(input_fns.training.for_estimator(), writers["estimator"].folder, pair.formats, 0)
-    # The record has that step: it is told beside what the other came to.
+    train_input_fn = _recorded_batches(input_fns.training.for_estimator(), writers["estimator"].folder, pair.formats, 0)
+    # The record has that step; the error is reported together with the other side's.
     with (
         _at_work("the training of the Estimator", writers["estimator"].folder),
         contextlib.suppress(tf.estimator.NanLossDuringTrainingError),
     ):
-        copy.train(told, max_steps=pair.steps, hooks=[hook, read.hook(), _ended_after(pair.steps)])
-    _refuse_divergence(base)
+        copy.train(train_input_fn, max_steps=pair.steps, hooks=[hook, read.hook(), _ended_after(pair.steps)])
+    _check_divergence(base)
     if pair.asked:
-        given = (input_fns.evaluation or input_fns.training).for_estimator()
+        input_fn = (input_fns.evaluation or input_fns.training).for_estimator()
         with _at_work("the prediction of the Estimator"):
-            found = next(iter(copy.predict(lambda: features_of(given()), yield_single_examples=False)))
-        found = found if isinstance(found, Mapping) else dict.fromkeys(pair.asked.values(), found)
-        outcome.answers = {f"predictions {output}": np.asarray(found[key]) for output, key in pair.asked.items()}
+            first = next(iter(copy.predict(lambda: features_of(input_fn()), yield_single_examples=False)))
+        arrays = first if isinstance(first, Mapping) else dict.fromkeys(pair.asked.values(), first)
+        outcome.answers = {f"predictions {output}": np.asarray(arrays[key]) for output, key in pair.asked.items()}
     if input_fns.evaluation is not None:
         with _at_work("the evaluation of the Estimator"):
-            given = input_fns.evaluation.for_estimator()
-            # Of a round that has not a batch for each replica TensorFlow loses records, at times.
-            given = in_even_batches(given, replicas := _replicas(copy.config.eval_distribute))
+            input_fn = input_fns.evaluation.for_estimator()
+            # TensorFlow may lose records of a round without a batch for each replica.
+            input_fn = in_even_batches(input_fn, replicas := _replicas(copy.config.eval_distribute))
             if replicas > 1 or input_fns.differ_in_evaluation:
-                given = recording.recorded_batches(given, lambda checksums: outcome.batches.append(len(checksums)))
-            evaluated = copy.evaluate(given, steps=input_fns.eval_steps)
+                input_fn = recording.recorded_batches(
+                    input_fn, lambda checksums: outcome.batches.append(len(checksums))
+                )
+            evaluated = copy.evaluate(input_fn, steps=input_fns.eval_steps)
         outcome.metrics = {name: value for name, value in evaluated.items() if name != GLOBAL_STEP}
     return outcome
 
 
 def _ended_after(runs: int) -> Any:
-    """A hook that ends a training after so many runs: one that does not count the global step would go on for ever."""
+    """Return a hook that stops training after this many runs, if the global step does not count them."""
     base: Any = compat.tensorflow().compat.v1.train.SessionRunHook
 
     class Ender(base):
@@ -439,31 +459,33 @@ def _ended_after(runs: int) -> Any:
     return Ender()
 
 
-def _at_work(what: str, record: Path | None = None) -> contextlib.AbstractContextManager[None]:
-    """Tells what the program's own functions raise while something runs that could be built.
+def _at_work(activity: str, record: Path | None = None) -> contextlib.AbstractContextManager[None]:
+    """Report what functions of the program raise at run time.
 
     Args:
-        what: runs.
-        record: of the steps that it makes.
+        activity: what runs, for messages.
+        record: step record of the training.
     """
 
     def fails() -> str:
-        made = len(StepReader(record).losses) if record is not None and any(record.iterdir()) else 0
-        return f"failed{f' after step {made}' if made else ''}"
+        steps = len(StepReader(record).losses) if record is not None and any(record.iterdir()) else 0
+        return f"failed{f' after step {steps}' if steps else ''}"
 
     hint = "correct the function, or the data that it reads"
-    return own_code(what, kind=lambda error: TaskFailedError, fails=fails, hint=hint)
+    return own_code(activity, kind=lambda error: TaskFailedError, fails=fails, hint=hint)
 
 
-def _told_batches(input_fn: Callable[..., Any], record: Path, formats: RecordFormats, side: int) -> Callable[..., Any]:
-    """Return an input function that writes down which records it gives, as far as they can be compared."""
-    if not formats.told:
+def _recorded_batches(
+    input_fn: Callable[..., Any], record: Path, formats: RecordFormats, side: int
+) -> Callable[..., Any]:
+    """Return an input function that records checksums of its records, as far as they are compared."""
+    if not formats.compared:
         return input_fn
     return recording.recorded_batches(input_fn, BatchWriter(record, "worker:0").batch, formats.chosen[side])
 
 
 def _divergence(record: Path) -> str | None:
-    """Where a training has come to numbers that are none; what comes after it says nothing."""
+    """Return where a training has values that are not finite, in words; None: nowhere."""
     reader = StepReader(record)
     for step, loss in reader.losses.items():
         if not math.isfinite(loss):
@@ -471,29 +493,29 @@ def _divergence(record: Path) -> str | None:
     for step in reader.steps[-1:]:
         for name, value in reader.variables(step).items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
-                return f"after step {step} the variable {name} is no finite number"
+                return f"after step {step} the variable {name} is not finite"
     return None
 
 
-def _refuse_divergence(base: Path) -> None:
-    found = {engine: _divergence(base / engine / "record") for engine in ENGINES}
-    told = [f"{engine}: {what}" for engine, what in found.items() if what is not None]
-    if told:
-        finite = [f"the numbers of {engine} are finite" for engine, what in found.items() if what is None]
+def _check_divergence(base: Path) -> None:
+    places = {engine: _divergence(base / engine / "record") for engine in ENGINES}
+    diverged = [f"{engine}: {place}" for engine, place in places.items() if place is not None]
+    if diverged:
+        finite = [f"the numbers of {engine} are finite" for engine, place in places.items() if place is None]
         raise DivergedError(
-            f"training has diverged: {'; '.join(told)}",
+            f"training has diverged: {'; '.join(diverged)}",
             found="; ".join([*finite, f"runs and records: {base}"]),
-            hint="lower the learning rate, clip gradients, or look at the records of that step; fewer steps (--steps) "
-            "tell whether the two are equal until then",
+            hint="lower the learning rate, clip gradients, or check the records of that step; run fewer steps "
+            "(--steps) to compare the two until then",
         )
 
 
 def _slots(base: Path, names: list[str], optimizer: Any, options: tuple[Any, Any]) -> tuple[bool, list[str]]:
-    """Whether both keep the same slots, under the same names and with the same meaning."""
+    """Return whether both have the same slots with the same names and meaning, and notes if not."""
     sides = [initial_of(base / engine / "record") for engine in ("estimator", "keras")]
     slots = [{name for name in side if kind_of(name) == "slots"} for side in sides]
     if slots[0] != slots[1]:
-        return False, ["the optimizers' slots are not compared: the two do not keep the same ones"]
+        return False, ["the optimizers' slots are not compared: the two have different slots"]
     if known_differences.of_optimizers(names, type(optimizer).__name__, options) and type(optimizer).__name__ != "Adam":
-        return False, ["the optimizers' slots are not compared: the two keep something else under the same names"]
+        return False, ["the optimizers' slots are not compared: equal names have different meanings"]
     return True, []

@@ -1,4 +1,4 @@
-"""A program against what `migrate convert` made of it, as a file of a few functions says how."""
+"""Comparison of a program with its conversion by `migrate convert`, described by a file of functions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _OF_MODEL = ("mapping", "metric_names", "predictions")
 
 
 def check_proof(proof: Path, program: Path) -> None:
-    """Refuses what can be refused before anything is converted.
+    """Check the files before anything is converted.
 
     Raises:
-        ConfigError: there is no such file, or the program is a folder or a notebook.
+        ConfigError: the file is missing, or the program is a folder or a notebook.
     """
     if program.is_dir():
         raise ConfigError(
@@ -47,57 +47,59 @@ def check_proof(proof: Path, program: Path) -> None:
 
 
 def compare_conversion(
-    program: Path, made: Path, proof: Path, *, steps: int = 20, folder: Path | None = None,
+    program: Path, converted: Path, proof: Path, *, steps: int = 20, folder: Path | None = None,
     of_tensorflow_1: bool = False, beside: Path | None = None,
 ) -> Parity:  # fmt: skip
-    """Trains a program's Estimator and the model of its conversion on the same records, and compares each step.
+    """Train a program's Estimator and its converted model on the same records, and compare each step.
 
     Args:
-        program, made: the two files. Both are imported, in this process; what is under `__main__` is not run.
-        proof: a file with `estimator(program)`, `model(made)` and `input_fn(program)`, which are handed the two as
-            modules; also, where they are there, `eval_input_fn(program)`, `keras_input_fn(made)`,
-            `keras_eval_input_fn(made)`, and `mapping(model)`, `metric_names(model)`, `predictions(model)`, whose names
-            are the Keras model's; see `estimator_pipeline.parity.compare_models`.
-        steps: training steps.
-        of_tensorflow_1: whether the program was written for it, and `program` has the new names: shapes and tensors are
-            TensorFlow 1's then. Eager execution stays on.
-        beside: the folder of the program, where `program` is in another one.
+        program, converted: the two files. Both are imported in this process; code under `__main__` is not run.
+        proof: a file with `estimator(program)`, `model(converted)` and `input_fn(program)`, which receive the two files
+            as modules; optionally also `eval_input_fn(program)`, `keras_input_fn(converted)`,
+            `keras_eval_input_fn(converted)`, and `mapping(model)`, `metric_names(model)`, `predictions(model)`, with
+            the names of the Keras model; see `estimator_pipeline.parity.compare_models`.
+        steps: number of training steps.
+        of_tensorflow_1: whether the program was written for TensorFlow 1, and `program` has the new names: shapes and
+            tensors then behave as in TensorFlow 1. Eager execution remains enabled.
+        beside: the folder of the program, if `program` is in a different one.
 
     Raises:
-        ConfigError: a file that cannot be imported, a function that is not there or returns something else.
+        ConfigError: a file that cannot be imported, a function that is missing or returns a wrong type.
     """
     tf = compat.tensorflow()
-    found = _module(proof, "parity_proof")
-    missing = [name for name in _ASKED if not callable(getattr(found, name, None))]
+    functions_of_proof = _module(proof, "parity_proof")
+    missing = [name for name in _ASKED if not callable(getattr(functions_of_proof, name, None))]
     if missing:
         raise ConfigError(f"{proof} has no function {missing[0]}", code="job/bad-function", hint=_hint())
     if of_tensorflow_1:
         tf.compat.v1.disable_v2_tensorshape()
         tf.compat.v1.disable_tensor_equality()
     theirs = _module(program, "program_before", beside)
-    sys.modules.pop("keras_support", None)  # what another conversion to Keras 3 has beside it
-    ours = _module(made, "program_made")
-    functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)}
-    # Initial values are the Keras model's: which ones, a seed says.
+    sys.modules.pop("keras_support", None)  # the support module of a previous conversion to Keras 3
+    ours = _module(converted, "program_made")
+    functions: dict[str, Any] = {
+        name: getattr(functions_of_proof, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)
+    }
+    # The Keras model's initial values follow from this seed.
     tf.keras.utils.set_random_seed(1)
     with shapes_of_tensorflow_2(of_tensorflow_1):
-        model = _model(functions["model"], ours, proof, made)
+        model = _model(functions["model"], ours, proof, converted)
     estimator = functions["estimator"](theirs)
-    for name, one, kind in (
+    for name, value, kind in (
         ("model", model, tf.keras.Model if not is_keras_3(model) else type(model)),
         ("estimator", estimator, tf.compat.v1.estimator.Estimator),
     ):
-        if not isinstance(one, kind):
+        if not isinstance(value, kind):
             raise ConfigError(
-                f"{proof}: {name} returns a {type(one).__name__}",
+                f"{proof}: {name} returns a {type(value).__name__}",
                 code="job/bad-function",
                 hint=f"return a {kind.__name__}",
             )
 
-    def given(name: str, module: Any) -> Any:
+    def bound(name: str, module: Any) -> Any:
         return None if functions[name] is None else lambda: functions[name](module)
 
-    data = {name: given(name, theirs if name in ("input_fn", "eval_input_fn") else ours) for name in _DATA}
+    data = {name: bound(name, theirs if name in ("input_fn", "eval_input_fn") else ours) for name in _DATA}
     if is_keras_3(model):
         read = InputFns.of(estimator, *(data[name] for name in _DATA))
         mapping = functions["mapping"](model) if functions["mapping"] is not None else {}
@@ -134,7 +136,7 @@ def _hint() -> str:
 
 
 def _module(path: Path, name: str, beside: Path | None = None) -> Any:
-    """Return a file as a module of another name, beside what it imports."""
+    """Import a file under a module name, with its folder importable."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file", code="file/bad-format")
@@ -157,7 +159,7 @@ def _module(path: Path, name: str, beside: Path | None = None) -> Any:
 
 @contextmanager
 def _called_as(path: Path, folder: Path) -> Iterator[None]:
-    """Yield the command line and the folder of modules that a program without arguments has."""
+    """Set the command line and the import folder of a program without arguments within the block."""
     words, sys.argv = sys.argv, [str(path)]
     sys.path.insert(0, str(folder.resolve()))
     try:

@@ -1,8 +1,8 @@
-"""A program's functions, called so that what is wrong with one is told in a sentence; its input functions above all.
+"""Input functions of a program, with checked results and clear errors.
 
-An Estimator calls an input function in a graph, and fills its parameters by their names; Keras is given a dataset that
-the same function makes eagerly. One that returns (features, labels) as tensors, as programs of TensorFlow 1 have it, is
-read for Keras in a session of its own.
+An Estimator calls an input function in a graph, and fills its parameters by their names; for Keras the same function is
+called eagerly and returns a dataset. A function that returns (features, labels) as tensors, as in programs of
+TensorFlow 1, is read for Keras in a separate session.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from estimator_pipeline.job.user_code import describe_type, own_code
 
 __all__ = ["ComparedInputFn", "called", "dataset_for_fit", "features_of", "name_of"]
 
-# What an Estimator fills by its name, beside `input_context`, which is another one in each call.
+# Parameters that an Estimator fills by name, beside `input_context`, which differs in each call.
 _FILLED = ("mode", "params", "config")
-# A few of what this package's own input functions carry; see `engines.recording.step_recorder.recorded_batches`.
+# Attributes of this package's input functions; see `engines.recording.step_recorder.recorded_batches`.
 _CARRIED = ("start_step", "rebatched", "ledger")
 
 
@@ -29,20 +29,20 @@ class ComparedInputFn:
     """An input function of a program, for the Estimator, for Keras, or for both.
 
     Args:
-        input_fn: it.
-        name: what it is called among the arguments, such as "eval_input_fn".
-        estimator: whose `params` and `config` it is given, where it asks for them.
-        mode: a `tf.estimator.ModeKeys`, where it asks for it.
-        batches: how many are read of what it gives; None: all. What it gives as tensors ends for Keras alone: an
-            Estimator is to be told its steps.
+        input_fn: the function.
+        name: its name among the arguments, such as "eval_input_fn".
+        estimator: the Estimator whose `params` and `config` are passed to it, if it has these parameters.
+        mode: a `tf.estimator.ModeKeys`, passed if it has this parameter.
+        batches: number of batches that are read; None: all. Tensors are limited only for Keras: an Estimator needs an
+            explicit number of steps.
 
     Attributes:
-        name: as given.
+        name: as passed.
         title: the name and that of the function, for messages.
-        element_spec: of the dataset that it has returned; None: of none yet.
+        element_spec: element_spec of the returned dataset; None: not called yet.
 
     Raises:
-        ConfigError: it is no function, or needs a parameter that no Estimator fills.
+        ConfigError: it is not callable, or needs a parameter that no Estimator fills.
     """
 
     def __init__(self, input_fn: Any, *, name: str, estimator: Any, mode: str, batches: int | None = None) -> None:
@@ -50,19 +50,19 @@ class ComparedInputFn:
         if not callable(input_fn):
             is_dataset = isinstance(input_fn, _datasets())
             raise ConfigError(
-                f"{name} is no function",
+                f"{name} is not a function",
                 code="argument/bad-value",
                 found=describe_type(input_fn),
-                hint=f"give a function that makes the dataset and returns it ({option} FILE.py:NAME)"
+                hint=f"pass a function that creates and returns the dataset ({option} FILE.py:NAME)"
                 if is_dataset
-                else f"give a function that returns a tf.data.Dataset ({option} FILE.py:NAME)",
+                else f"pass a function that returns a tf.data.Dataset ({option} FILE.py:NAME)",
             )
         self.name, self.title = name, f"{name} ({name_of(input_fn)})"
         self._input_fn = input_fn
-        _refuse_unfilled(input_fn, self.title, (*_FILLED, "input_context"))
+        _check_parameters(input_fn, self.title, (*_FILLED, "input_context"))
         asks = _parameters(input_fn)
-        given = {"mode": mode, "params": estimator.params, "config": estimator.config}
-        self._arguments = {name: value for name, value in given.items() if name in asks}
+        values = {"mode": mode, "params": estimator.params, "config": estimator.config}
+        self._arguments = {name: value for name, value in values.items() if name in asks}
         self._takes_context = "input_context" in asks
         self._is_distributed = estimator.config.train_distribute is not None
         self._gives_tensors = False
@@ -73,13 +73,13 @@ class ComparedInputFn:
         self._first: Any = None
 
     def for_estimator(self) -> Callable[..., Any]:
-        """Return the function that an Estimator is given; what it returns is looked at whenever it is called."""
+        """Return the function for an Estimator; its result is checked in each call."""
 
-        def given(**context: Any) -> Any:
-            found = called(self._input_fn, self.title, **self._arguments, **context)
-            if isinstance(found, _datasets()):
-                return self._looked_at(found)
-            self._refuse(found)
+        def input_fn(**context: Any) -> Any:
+            data = called(self._input_fn, self.title, **self._arguments, **context)
+            if isinstance(data, _datasets()):
+                return self._looked_at(data)
+            self._check_tensors(data)
             if self._is_distributed:
                 raise ConfigError(
                     f"{self.title} returns tensors, and the Estimator has a strategy",
@@ -87,44 +87,44 @@ class ComparedInputFn:
                     hint="return a tf.data.Dataset of (features, labels)",
                 )
             self._gives_tensors = True
-            return found
+            return data
 
-        return self._with_its_signature(given)
+        return self._with_its_signature(input_fn)
 
     def for_keras(self) -> Callable[..., Any]:
-        """Return the function that makes a dataset for Keras."""
+        """Return the function that creates a dataset for Keras."""
 
-        def given(**context: Any) -> Any:
+        def input_fn(**context: Any) -> Any:
             if self._gives_tensors:
                 return self._cut(self._read_in_a_session())
             with seeds.global_seed(self._seed):
-                found = called(self._input_fn, self.title, **self._arguments, **context)
-            if not isinstance(found, _datasets()):
-                self._refuse(found)
+                data = called(self._input_fn, self.title, **self._arguments, **context)
+            if not isinstance(data, _datasets()):
+                self._check_tensors(data)
                 raise ConfigError(
                     f"{self.title} returns tensors, which Keras cannot read",
                     code="data/bad-input-fn",
                     hint=self._hint(),
                 )
-            return self._looked_at(found)
+            return self._looked_at(data)
 
-        return self._with_its_signature(given)
+        return self._with_its_signature(input_fn)
 
     def for_model_fn(self) -> Callable[..., Any]:
-        """Return the function that makes a dataset, or tensors, for a Keras model that calls a model_fn."""
+        """Return the function that creates a dataset, or tensors, for a Keras model that calls a model_fn."""
 
-        def given(**context: Any) -> Any:
+        def input_fn(**context: Any) -> Any:
             with seeds.global_seed(self._seed):
-                found = self._input_fn(**self._arguments, **context)
-            return self._looked_at(found) if isinstance(found, _datasets()) else found
+                data = self._input_fn(**self._arguments, **context)
+            return self._looked_at(data) if isinstance(data, _datasets()) else data
 
-        return self._with_its_signature(given)
+        return self._with_its_signature(input_fn)
 
     def first_features(self) -> Any:
-        """Return the features of the first batch that a Keras model is given, which is read once.
+        """Return the features of the Keras model's first batch, which is read once.
 
         Raises:
-            ConfigError: there is none, or reading it fails.
+            ConfigError: there is no batch, or reading it fails.
         """
         if self._first is None:
             with own_code(
@@ -135,9 +135,9 @@ class ComparedInputFn:
                 self._first = list(features_of(self.for_keras()()).take(1))
         if not self._first:
             raise ConfigError(
-                f"{self.title} gives no batch",
+                f"{self.title} returns no batch",
                 code="data/empty",
-                hint="look at the data that it reads: nothing can be compared",
+                hint="check the data that it reads: nothing can be compared",
             )
         return self._first[0]
 
@@ -145,23 +145,23 @@ class ComparedInputFn:
         return dataset if self._batches is None else dataset.take(self._batches)
 
     def _looked_at(self, dataset: Any) -> Any:
-        """Return a dataset that the function has returned; one for an evaluation has to end."""
+        """Return a checked dataset; a dataset for an evaluation must end."""
         self.element_spec = dataset.element_spec
         dataset = self._cut(dataset)
         if self._is_evaluation and _is_endless(dataset):
             raise ConfigError(
-                f"{self.title} gives a dataset without end, and an evaluation reads all of it",
+                f"{self.title} returns an endless dataset, and an evaluation reads all of it",
                 code="data/endless",
-                hint="leave .repeat() out of it, or say how many batches are evaluated: eval_steps (--eval-steps N)",
+                hint="remove .repeat(), or limit the evaluation: eval_steps (--eval-steps N)",
             )
         return dataset
 
-    def _with_its_signature(self, given: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_its_signature(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def with_context(input_context: Any = None) -> Any:
-            return given(input_context=input_context)
+            return function(input_context=input_context)
 
         def without_context() -> Any:
-            return given()
+            return function()
 
         outer: Any = with_context if self._takes_context else without_context
         for name in _CARRIED:
@@ -173,27 +173,27 @@ class ComparedInputFn:
         if self.name.startswith("keras"):
             return "return a tf.data.Dataset of (features, labels)"
         option = "--keras-" + self.name.replace("_", "-")
-        return f"give the Keras model its data by keras_{self.name} ({option}), a function that returns a dataset"
+        return f"pass keras_{self.name} ({option}), a function that returns a dataset for the Keras model"
 
-    def _refuse(self, found: Any) -> None:
-        """Raise for what is neither a dataset nor (features, labels) as tensors."""
+    def _check_tensors(self, value: Any) -> None:
+        """Raise for a value that is neither a dataset nor (features, labels) as tensors."""
         tf = compat.tensorflow()
-        parts = [part for part in tf.nest.flatten(found) if part is not None]
-        pair = not isinstance(found, list | tuple) or (len(found) == 2 and found[0] is not None)
+        parts = [part for part in tf.nest.flatten(value) if part is not None]
+        pair = not isinstance(value, list | tuple) or (len(value) == 2 and value[0] is not None)
         if parts and pair and all(tf.is_tensor(part) for part in parts):
             return
-        what = describe_type(found)
-        if isinstance(found, list | tuple):
-            what += f" of {', '.join(type(part).__name__ for part in found[:4])}" if found else " of nothing"
+        returned = describe_type(value)
+        if isinstance(value, list | tuple):
+            returned += f" of {', '.join(type(part).__name__ for part in value[:4])}" if value else " of nothing"
         raise ConfigError(
-            f"{self.title} returns {what}",
+            f"{self.title} returns {returned}",
             code="data/bad-input-fn",
             hint="return a tf.data.Dataset of (features, labels), in batches: "
             "tf.data.Dataset.from_tensor_slices((features, labels)).batch(32)",
         )
 
     def _read_in_a_session(self) -> Any:
-        """Yield a dataset of what the tensors of a graph of its own come to, one after the other."""
+        """Return a dataset of the values of the function's tensors, read in a separate graph."""
         tf: Any = compat.tensorflow()
 
         def tensors() -> tuple[Any, Any]:
@@ -211,13 +211,13 @@ class ComparedInputFn:
             )
 
         def batches() -> Iterator[Any]:
-            graph, found = tensors()
-            # Not `as_default` around a `yield`: the next batch may be asked for by another thread.
+            graph, batch = tensors()
+            # Not `as_default` around a `yield`: a different thread may request the next batch.
             with graph.as_default():
                 session = tf.compat.v1.train.MonitoredSession(tf.compat.v1.train.ChiefSessionCreator())
             try:
                 while True:
-                    yield tuple(session.run(tf.nest.flatten(found)))
+                    yield tuple(session.run(tf.nest.flatten(batch)))
             except tf.errors.OutOfRangeError:
                 return
             finally:
@@ -229,31 +229,31 @@ class ComparedInputFn:
         return dataset.map(lambda *parts: tf.nest.pack_sequence_as(structure, list(parts)))
 
 
-def called(function: Callable[..., Any], what: str, **arguments: Any) -> Any:
-    """Return what a function of the program returns.
+def called(function: Callable[..., Any], title: str, **arguments: Any) -> Any:
+    """Return the result of a function of the program.
 
     Args:
-        function: it.
-        what: how messages name it.
-        **arguments: by name; there is none beside them.
+        function: the function.
+        title: its name in messages.
+        **arguments: all its arguments, by name.
 
     Raises:
-        ConfigError: it needs other arguments, or raises; what it raised is the cause, and its place is told.
+        ConfigError: it needs other arguments, or raises; the message has the exception and its place.
     """
-    _refuse_unfilled(function, what, arguments)
-    with own_code(what):
+    _check_parameters(function, title, arguments)
+    with own_code(title):
         return function(**arguments)
 
 
 def name_of(function: Any) -> str:
-    """Return a function's name, also where some of its arguments are bound."""
+    """Return a function's name, also through functools.partial."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def features_of(found: Any) -> Any:
-    """Return the features of what an input function returned: of a dataset's first batch, or of a pair of tensors."""
+    """Return the features from a dataset's first batch, or from a pair of tensors."""
     if not isinstance(found, _datasets()):
         return found[0] if isinstance(found, list | tuple) else found
     first = found.take(1)
@@ -263,16 +263,16 @@ def features_of(found: Any) -> Any:
 
 def _is_endless(dataset: Any) -> bool:
     tf: Any = compat.tensorflow()
-    found = tf.data.experimental.cardinality(dataset)
+    cardinality = tf.data.experimental.cardinality(dataset)
     if not tf.executing_eagerly():
-        # In a graph it is a tensor, which needs nothing of the program's session.
+        # In a graph it is a tensor that does not depend on the program's session.
         try:
             without_gpus = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-            with tf.compat.v1.Session(graph=found.graph, config=without_gpus) as session:
-                found = session.run(found)
+            with tf.compat.v1.Session(graph=cardinality.graph, config=without_gpus) as session:
+                cardinality = session.run(cardinality)
         except tf.errors.OpError:
             return False
-    return int(found) == tf.data.INFINITE_CARDINALITY
+    return int(cardinality) == tf.data.INFINITE_CARDINALITY
 
 
 def _datasets() -> tuple[Any, ...]:
@@ -283,31 +283,31 @@ def _datasets() -> tuple[Any, ...]:
 def _parameters(function: Any) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # of a function in C nothing is known
+    except (TypeError, ValueError):  # a function in C has no signature
         return {}
 
 
-def _refuse_unfilled(function: Any, what: str, filled: Collection[str]) -> None:
+def _check_parameters(function: Any, title: str, filled: Collection[str]) -> None:
     asks = _parameters(function)
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needs = [
         name
-        for name, one in asks.items()
-        if one.default is one.empty
-        and one.kind not in kinds
-        and (name not in filled or one.kind is one.POSITIONAL_ONLY)
+        for name, parameter in asks.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in kinds
+        and (name not in filled or parameter.kind is parameter.POSITIONAL_ONLY)
     ]
     if needs:
         raise ConfigError(
-            f"{what} needs arguments that it is not given: {', '.join(needs)}",
+            f"{title} needs arguments that are not passed: {', '.join(needs)}",
             code="data/bad-input-fn",
             found=f"{name_of(function)}{inspect.signature(function)}",
-            hint="give them defaults, or bind them with functools.partial",
+            hint="give them default values, or bind them with functools.partial",
         )
 
 
 def dataset_for_fit(input_fn: Callable[..., Any], strategy: Any) -> Any:
-    """Return what `fit` gets: the dataset, or one for each pipeline of a strategy."""
+    """Return the dataset for `fit`, or a distributed one with a dataset for each pipeline of a strategy."""
     if strategy.num_replicas_in_sync > 1:
         return strategy.distribute_datasets_from_function(functools.partial(_called, input_fn))
     return _called(input_fn)

@@ -1,7 +1,7 @@
-"""What an Estimator and a Keras model consist of, looked at before either is trained.
+"""Summaries of an Estimator and a Keras model, from before either is trained.
 
 An Estimator's variables, metrics and predictions are known once its graph is built, by the calls that build it for
-training, evaluation and prediction, in its strategies. Each of these calls is ended before a session exists.
+training, evaluation and prediction, in its strategies. Each of these calls stops before a session is created.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Shapes = Mapping[str, tuple[int, ...] | None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimatorSummary:
-    """What an Estimator has.
+    """Variables, metrics and predictions of an Estimator.
 
     Attributes:
-        variables: of its training, by canonical names, with their shapes.
-        untrained: those of them that no gradient moves.
-        metrics: names of its evaluation's metrics, without `loss`; none where nothing is evaluated.
-        predictions: their keys; None: it predicts one array under no name, or was not asked.
-        counts: of each metric, what it counts; see `estimator_pipeline.parity.graph_facts.kind_of_metric`.
+        variables: canonical name -> shape of the training variables.
+        untrained: non-trainable variables.
+        metrics: names of the evaluation metrics, without `loss`; empty if nothing is evaluated.
+        predictions: keys of the predictions; None: a single array without a name, or not requested.
+        counts: metric -> its definition; see `estimator_pipeline.parity.graph_facts.kind_of_metric`.
     """
 
     variables: Shapes
@@ -51,13 +51,13 @@ class EstimatorSummary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KerasSummary:
-    """What a Keras model has.
+    """Variables, metrics and outputs of a Keras model.
 
     Attributes:
-        variables: its weights and slots, by canonical names, with their shapes.
-        untrained: those of them that no gradient moves; a weight that is frozen is none.
-        metrics: names of its metrics, without `loss`; none where nothing is evaluated.
-        outputs: names of its outputs.
+        variables: canonical name -> shape of weights and slots.
+        untrained: non-trainable variables; weights of frozen layers are not included.
+        metrics: names of the metrics, without `loss`; empty if nothing is evaluated.
+        outputs: names of the outputs.
     """
 
     variables: Shapes
@@ -67,23 +67,23 @@ class KerasSummary:
 
 
 class _Seen(Exception):
-    """Ends a call of the Estimator whose graph is built."""
+    """Stops a call of the Estimator once its graph is built."""
 
 
 def copy_of(estimator: Any, model_dir: str, note: Callable[[str, Any], None] | None = None, **config: Any) -> Any:
-    """Return an Estimator of the same model_fn, parameters and configuration in another folder.
+    """Return an Estimator with the same model_fn, parameters and configuration in a different folder.
 
     Args:
-        estimator: any Estimator, a canned one too.
-        model_dir: of the copy.
-        note: called with the mode and the `EstimatorSpec` whenever the model_fn has been called.
-        **config: fields of its `RunConfig` that are others.
+        estimator: any Estimator, including canned ones.
+        model_dir: model directory of the copy.
+        note: called with the mode and the `EstimatorSpec` after each call of the model_fn.
+        **config: fields of its `RunConfig` to replace.
     """
     tf = compat.tensorflow()
-    own = estimator.model_fn
+    original = estimator.model_fn
 
     def model_fn(features: Any, labels: Any, mode: Any, config: Any) -> Any:
-        spec = own(features, labels, mode, config)
+        spec = original(features, labels, mode, config)
         if note is not None:
             note(mode, spec)
         return spec
@@ -94,16 +94,16 @@ def copy_of(estimator: Any, model_dir: str, note: Callable[[str, Any], None] | N
 def look_at_estimator(
     estimator: Any, *, training: ComparedInputFn, evaluation: ComparedInputFn | None, asked: bool
 ) -> EstimatorSummary:
-    """Return what an Estimator has; nothing is run, and nothing left on disk.
+    """Return the summary of an Estimator; nothing is run, and nothing is left on disk.
 
     Args:
-        estimator: it.
+        estimator: the Estimator.
         training: its training data.
-        evaluation: those of the evaluation; None: nothing is evaluated.
-        asked: whether predictions are.
+        evaluation: its evaluation data; None: nothing is evaluated.
+        asked: whether predictions are requested.
 
     Raises:
-        ConfigError: data that are none; variables that cannot be told apart; a model_fn that raises.
+        ConfigError: invalid data; variables with the same name; a model_fn that raises.
     """
     tf: Any = compat.tensorflow()
     shapes: dict[str, Any] = {}
@@ -123,19 +123,19 @@ def look_at_estimator(
             raise _Seen
 
     def note(mode: str, spec: Any) -> None:
-        # The tensors are of a graph that ends with the call: their names are kept alone.
+        # Only names are kept: the tensors belong to a graph that ends with the call.
         named = spec.predictions if isinstance(spec.predictions, Mapping) else None
         metrics = spec.eval_metric_ops or {}
         specs[mode] = (tuple(metrics), None if named is None else tuple(named))
-        for name, one in metrics.items():
-            counts[name] = kind_of(tf.compat.v1.get_default_graph(), one[0] if isinstance(one, tuple) else one)
+        for name, metric in metrics.items():
+            counts[name] = kind_of(tf.compat.v1.get_default_graph(), metric[0] if isinstance(metric, tuple) else metric)
 
     with (
         tempfile.TemporaryDirectory(prefix="estimator-pipeline-look-") as folder,
         _same_random_numbers(),
         keras_classes(),
     ):
-        # No hooks of the Estimator's own that open files.
+        # Without the Estimator's hooks that open files.
         silent = ("save_checkpoints_steps", "save_checkpoints_secs", "save_summary_steps", "log_step_count_steps")
         quiet = dict.fromkeys(silent)
         copy = copy_of(estimator, folder, note, **quiet)
@@ -147,20 +147,20 @@ def look_at_estimator(
             with _built("the Estimator's evaluation cannot be built"):
                 copy.evaluate(evaluation.for_estimator(), steps=1, hooks=[Looker()])
         if asked:
-            given = (evaluation or training).for_estimator()
+            input_fn = (evaluation or training).for_estimator()
             with (
                 _built("the Estimator's prediction cannot be built"),
                 contextlib.closing(
-                    copy.predict(lambda: features_of(given()), hooks=[Looker()], yield_single_examples=False)
+                    copy.predict(lambda: features_of(input_fn()), hooks=[Looker()], yield_single_examples=False)
                 ) as answers,
             ):
                 next(answers)
     return EstimatorSummary(
         variables={
-            name: tuple(shapes[one].as_list()) if shapes[one].is_fully_defined() else None
-            for name, one in variables.items()
+            name: tuple(shapes[variable].as_list()) if shapes[variable].is_fully_defined() else None
+            for name, variable in variables.items()
         },
-        untrained=frozenset(name for name, one in variables.items() if one in still),
+        untrained=frozenset(name for name, variable in variables.items() if variable in still),
         metrics=specs[modes.EVAL][0] if evaluation is not None else (),
         predictions=specs[modes.PREDICT][1] if asked else None,
         counts=counts,
@@ -168,58 +168,58 @@ def look_at_estimator(
 
 
 def look_at_keras(model: Any, *, training: ComparedInputFn, evaluation: ComparedInputFn | None) -> KerasSummary:
-    """Return what a Keras model has; a model that is not built yet is, and no value of it is changed.
+    """Return the summary of a Keras model; build the model if needed, without changing values.
 
     Args:
         model: a compiled model.
         training: its training data.
-        evaluation: those of the evaluation; None: nothing is evaluated.
+        evaluation: its evaluation data; None: nothing is evaluated.
 
     Raises:
-        ConfigError: data that are none; variables that cannot be told apart.
+        ConfigError: invalid data; variables with the same name.
     """
     tf: Any = compat.tensorflow()
     with _same_random_numbers():
         names = getattr(model, "output_names", None)
         features = training.first_features()
         if not model.built or not names:
-            # What its layers are given, and so their shapes, the first batch tells; the optimizer needs them.
+            # The first batch determines the shapes of the layers, which the optimizer needs.
             with (
                 _built(f"the Keras model cannot take the first batch of {training.title}"),
                 model.distribute_strategy.scope(),
             ):
-                found = model(features, training=False)
-            names = getattr(model, "output_names", None) or _names_in(found)
+                result = model(features, training=False)
+            names = getattr(model, "output_names", None) or _names_in(result)
         outputs = model.output if getattr(model, "outputs", None) else None
         if isinstance(outputs, Mapping):
-            names = list(outputs)  # it answers by these, whatever its layers are called
+            names = list(outputs)  # these name its outputs, whatever the names of its layers
         metrics: tuple[str, ...] = ()
         if evaluation is not None:
             evaluation.first_features()
-            # Which metrics there are is known once a batch was evaluated: `compile` may have been given "accuracy".
+            # Metrics are known only after a batch was evaluated: `compile` accepts "accuracy".
             values = [(variable, tf.identity(variable)) for variable in keras_optimizers.weights_of(model)]
             with _built(f"the Keras model cannot evaluate the first batch of {evaluation.title}"):
-                found = model.evaluate(evaluation.for_keras()().take(1), return_dict=True, verbose=0)
+                result = model.evaluate(evaluation.for_keras()().take(1), return_dict=True, verbose=0)
             for variable, value in values:
                 variable.assign(value)
             model.reset_metrics()
-            metrics = tuple(name for name in found if name != "loss")
+            metrics = tuple(name for name in result if name != "loss")
     keras_optimizers.create_slots(model)
     named = keras_names.named(model)
     known_as = canonical_of((name for name, _ in named), "the Keras model", kept_by_keras(model).names)
-    shapes = {name: tuple(one.shape.as_list()) for name, one in named}
-    still = {name for name, one in named if not one.trainable}
+    shapes = {name: tuple(variable.shape.as_list()) for name, variable in named}
+    still = {name for name, variable in named if not variable.trainable}
     return KerasSummary(
-        variables={name: shapes[one] for name, one in known_as.items()},
-        untrained=frozenset(name for name, one in known_as.items() if one in still),
+        variables={name: shapes[variable] for name, variable in known_as.items()},
+        untrained=frozenset(name for name, variable in known_as.items() if variable in still),
         metrics=metrics,
         outputs=tuple(names),
     )
 
 
 @contextlib.contextmanager
-def _built(what: str) -> Iterator[None]:
-    """End at what has been seen; tells what a model_fn or a model raises."""
+def _built(message: str) -> Iterator[None]:
+    """Stop at `_Seen`; report what a model_fn or a model raises."""
     try:
         yield
     except (_Seen, PipelineError) as error:
@@ -228,12 +228,12 @@ def _built(what: str) -> Iterator[None]:
     except Exception as error:
         hint = "correct it there, or the data"
         raise ConfigError(
-            f"{what}: {describe_error(error)}", code="model/bad-function", found=place_in(error), hint=hint
+            f"{message}: {describe_error(error)}", code="model/bad-function", found=place_in(error), hint=hint
         ) from error
 
 
 def _names_in(found: Any) -> list[str]:
-    """Of a model that does not name its outputs: the keys, or the names that Keras would give them."""
+    """Return the keys of unnamed outputs, or the names that Keras would use."""
     if isinstance(found, Mapping):
         return list(found)
     return [f"output_{number}" for number in range(1, 1 + (len(found) if isinstance(found, list | tuple) else 1))]
@@ -241,10 +241,10 @@ def _names_in(found: Any) -> list[str]:
 
 @contextlib.contextmanager
 def keras_classes() -> Iterator[None]:
-    """Lets Keras models that were made before the block be called after it.
+    """Keep Keras models from before the block callable after it.
 
-    Whoever makes a layer in a graph, as a model_fn does, has Keras 2 change the bases of the layer's class, and each
-    model that was made of such layers eagerly is "in an invalid state" then.
+    If a layer is created in a graph, as in a model_fn, Keras 2 changes the bases of the layer's class. Models that were
+    built eagerly from such layers are "in an invalid state" then.
     """
     tf: Any = compat.tensorflow()
     bases: dict[type, tuple[type, ...]] = {}
@@ -264,7 +264,7 @@ def keras_classes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """Yield what the program draws in the block, it draws again after it: a look shall not change what is trained."""
+    """Restore the random state of Python and NumPy after the block, so that training is unaffected."""
     states = random.getstate(), np.random.get_state()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A program's Estimator against its conversion to Keras 3, step by step, on TensorFlow."""
+"""Comparison of a program's Estimator with its conversion to Keras 3, step by step, on TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ __all__ = ["compare_keras_3", "shapes_of_tensorflow_2"]
 
 @contextlib.contextmanager
 def shapes_of_tensorflow_2(old: bool) -> Iterator[None]:
-    """Give Keras 3 the shapes and the equality of TensorFlow 2 while a program of TensorFlow 1 has its own.
+    """Enable the shapes and equality of TensorFlow 2 within the block, which Keras 3 needs.
 
     Args:
-        old: whether those of TensorFlow 1 are there.
+        old: whether the program uses those of TensorFlow 1.
     """
     v1 = compat.tensorflow().compat.v1
     if not old:
@@ -54,28 +54,27 @@ def compare_keras_3(
     estimator: Any, model: Any, data: InputFns, allowed: Tolerances, steps: int, mapping: Mapping[str, str],
     folder: Any, *, old: bool = False,
 ) -> Parity:  # fmt: skip
-    """Trains both from the Estimator's initial values on the same records, and compares loss and weights of each step.
+    """Train both from the Estimator's values on the same records; compare loss and weights of each step.
 
-    The model is trained where it stands: its weights and its optimizer are others afterwards. Optimizers' slots are
-    not compared.
+    The model is trained in place: its weights and its optimizer change. Optimizer slots are not compared.
 
     Args:
         estimator: a `tf.estimator.Estimator`.
         model: a compiled `keras.Model` of Keras 3.
-        data: of both.
-        allowed: what may differ by how much.
-        steps: how many training steps.
-        mapping: path of a weight -> the Estimator's variable, where the names say it not.
-        folder: where the runs and their records go; None: a new temporary one.
+        data: input functions of both.
+        allowed: allowed differences.
+        steps: number of training steps.
+        mapping: path of a weight -> the Estimator's variable, where names do not match.
+        folder: folder of the runs and their records; None: a new temporary one.
         old: whether shapes are those of TensorFlow 1.
 
     Raises:
-        ConfigError: the model runs on another backend, or has other variables than the Estimator.
+        ConfigError: the model runs on a different backend, or has different variables than the Estimator.
     """
     keras: Any = sys.modules["keras"]
     if keras.backend.backend() != "tensorflow":
         raise ConfigError(
-            "the model runs on another backend than TensorFlow, and the Estimator on that",
+            "the model does not run on TensorFlow, as the Estimator does",
             code="argument/not-applicable",
             found=f"KERAS_BACKEND is {keras.backend.backend()}",
             hint="set KERAS_BACKEND=tensorflow",
@@ -92,14 +91,14 @@ def compare_keras_3(
         for name in asked:  # keras.ops.argmax gives int32
             if their_answers[name].dtype.kind + our_answers[name].dtype.kind == "ii":
                 our_answers[name] = our_answers[name].astype(their_answers[name].dtype)
-        notes = ["the Keras 3 model began with the Estimator's values; optimizers' slots are not compared"]
+        notes = ["the Keras 3 model started from the Estimator's values; optimizer slots are not compared"]
         if "loss" in both:
-            notes.append("the loss of the evaluation is the mean of its batches' for both")
+            notes.append("the loss of the evaluation is the mean of the batch losses for both")
         if left := sorted(theirs.keys() ^ ours.keys()):
-            notes.append(f"metrics of one of the two alone are not compared: {', '.join(left)}")
+            notes.append(f"metrics of only one side are not compared: {', '.join(left)}")
         return compare_records(
-            base, metrics={engine: {name: float(found[name]) for name in both}
-                           for engine, found in zip(ENGINES, (theirs, ours), strict=True)},
+            base, metrics={engine: {name: float(metrics[name]) for name in both}
+                           for engine, metrics in zip(ENGINES, (theirs, ours), strict=True)},
             tolerances=allowed, by_nature=tuple(known_differences.of_random(ENGINES, (read.random, read.random))),
             steps=steps, about={"engines": list(ENGINES), "steps": steps}, notes=tuple(notes),
             answers=({name: their_answers[name] for name in asked}, {name: our_answers[name] for name in asked})
@@ -110,22 +109,24 @@ def compare_keras_3(
 def _by_estimator(
     estimator: Any, base: Path, data: InputFns, steps: int, read: graph_facts.GraphFacts
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the Estimator comes to: metrics, predictions; its steps are recorded."""
+    """Train the Estimator with recorded steps; return its metrics and predictions."""
     writer = StepWriter(base / "estimator" / "record")
 
-    def of_graph(found: Iterable[str]) -> Mapping[str, str]:
+    def of_graph(names: Iterable[str]) -> Mapping[str, str]:
         kept = kept_in_graph(compat.tensorflow().compat.v1.get_default_graph()).names
-        return {name: one for name, one in canonical(found, kept).items() if kind_of(name) != "slots"}
+        return {
+            name: canonical_name for name, canonical_name in canonical(names, kept).items() if kind_of(name) != "slots"
+        }
 
     copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
-    told = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
-    copy.train(told, max_steps=steps, hooks=[recording.estimator_hook(writer, canonical=of_graph), read.hook()])
+    input_fn = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
+    copy.train(input_fn, max_steps=steps, hooks=[recording.estimator_hook(writer, canonical=of_graph), read.hook()])
     asked = (data.evaluation or data.training).for_estimator()
-    found = next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False)))
+    predictions = next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False)))
     metrics = {}
     if data.evaluation is not None:
         metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
-    return {name: value for name, value in metrics.items() if name != GLOBAL_STEP}, numbers(found)
+    return {name: value for name, value in metrics.items() if name != GLOBAL_STEP}, numbers(predictions)
 
 
 def _evaluated(model: Any, evaluation: Any, steps: int | None) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _evaluated(model: Any, evaluation: Any, steps: int | None) -> dict[str, Any]
 
 
 def _mean_of_batches(model: Any, batches: Any, steps: int | None) -> float:
-    """Return the loss of an evaluation as an Estimator has it: Keras 3 gives a smaller last batch less weight."""
+    """Return the evaluation loss as an Estimator computes it: Keras 3 gives a smaller last batch less weight."""
     losses = []
     for batch in batches.take(steps if steps is not None else -1):
         model.reset_metrics()

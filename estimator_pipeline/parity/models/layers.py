@@ -1,4 +1,4 @@
-"""A Keras model by layers, of Keras 2 or 3, trained from an Estimator's values and recorded under its names."""
+"""Training of a Keras 2 or 3 model from an Estimator's values, recorded under the Estimator's names."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ def is_keras_3(model: Any) -> bool:
 def record_layers(
     model: Any, base: Path, data: InputFns, steps: int, mapping: Mapping[str, str], *, predict: bool = True
 ) -> dict[str, Any]:
-    """Trains a model from the values that the Estimator has recorded in `base/estimator/record`.
+    """Train a model from the Estimator's values in `base/estimator/record`.
 
-    The model is trained where it stands: its weights and its optimizer are others afterwards. Each step is written to
-    `base/keras/record`, without the optimizer's slots.
+    The model is trained in place: its weights and its optimizer change. Each step is written to `base/keras/record`,
+    without optimizer slots.
 
     Args:
         model: a compiled model.
         base: the folder of the comparison.
-        data: of both.
-        steps: how many training steps.
-        mapping: path of a weight -> the Estimator's variable, where the names say it not.
-        predict: whether it is asked, too.
+        data: input functions of both.
+        steps: number of training steps.
+        mapping: path of a weight -> the Estimator's variable, where names do not match.
+        predict: whether predictions are computed.
 
     Returns:
-        The predictions for the first batch that are numbers.
+        The numeric predictions for the first batch.
 
     Raises:
-        ConfigError: the model has other variables than the Estimator.
+        ConfigError: the model has different variables than the Estimator.
     """
     tf: Any = compat.tensorflow()
     keras: Any = sys.modules["keras"] if is_keras_3(model) else tf.keras
     writer, start = StepWriter(base / "keras" / "record"), initial_of(base / "estimator" / "record")
     features = (data.keras_evaluation or data.keras_training).first_features()
     if not (is_keras_3(model) and model.built):
-        model.predict_on_batch(features)  # one of feature columns makes its weights by its first batch
+        model.predict_on_batch(features)  # a model with feature columns creates its weights with the first batch
     variables = _matched(model, start, mapping)
     for name, variable in variables.items():
         variable.assign(start[name])
 
     def values() -> dict[str, Any]:
-        found = {name: np.asarray(variable) for name, variable in variables.items()}
-        return {**found, GLOBAL_STEP: np.asarray(int(model.optimizer.iterations), np.int64)}
+        arrays = {name: np.asarray(variable) for name, variable in variables.items()}
+        return {**arrays, GLOBAL_STEP: np.asarray(int(model.optimizer.iterations), np.int64)}
 
     class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_begin(self, logs: Any = None) -> None:
@@ -72,14 +72,14 @@ def record_layers(
             writer.initial(values())
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.model.reset_metrics()  # the loss is that of a step
+            self.model.reset_metrics()  # so that the loss is that of a single step
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            found = values()
-            writer.step(int(found[GLOBAL_STEP]), loss=float((logs or {})["loss"]), variables=found)
+            arrays = values()
+            writer.step(int(arrays[GLOBAL_STEP]), loss=float((logs or {})["loss"]), variables=arrays)
 
-    told = recording.recorded_batches(data.keras_training.for_keras(), BatchWriter(writer.folder, "worker:0").batch)
-    model.fit(told(), steps_per_epoch=steps, callbacks=[Recorder()], verbose=0)
+    input_fn = recording.recorded_batches(data.keras_training.for_keras(), BatchWriter(writer.folder, "worker:0").batch)
+    model.fit(input_fn(), steps_per_epoch=steps, callbacks=[Recorder()], verbose=0)
     if not predict:
         return {}
     if is_keras_3(model):
@@ -90,7 +90,7 @@ def record_layers(
 
 
 def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -> dict[str, Any]:
-    """Return the Estimator's variable -> the model's; scopes of TensorFlow 1 are part of the names of layers.
+    """Return the Estimator's variable -> the model's; TensorFlow 1 scopes are part of layer names.
 
     Raises:
         ConfigError: a variable of either has no counterpart.
@@ -100,27 +100,27 @@ def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -
     within = collections.Counter(_plain(name.partition("/")[2]) for name in wanted)  # the scope of all, as `dnn`
     by_name = {_plain(name.partition("/")[2]): name for name in wanted} | by_name
     by_name = {_plain(in_keras(name)): name for name in wanted} | by_name
-    of_metrics = {id(one) for metric in model.metrics for one in metric.variables}
-    weights = {_path(one): one for one in model.weights
-               if id(one) not in of_metrics and "seed_generator" not in _path(one)}  # fmt: skip
-    found: dict[str, Any] = {}
+    of_metrics = {id(weight) for metric in model.metrics for weight in metric.variables}
+    weights = {_path(weight): weight for weight in model.weights
+               if id(weight) not in of_metrics and "seed_generator" not in _path(weight)}  # fmt: skip
+    matches: dict[str, Any] = {}
     alone = []
     for path, variable in weights.items():
         inner = _plain(path.partition("/")[2])
         name = mapping.get(path) or by_name.get(_plain(path)) or (by_name.get(inner) if within[inner] < 2 else None)
-        if name in wanted and name not in found and wanted[name].shape == tuple(variable.shape):
-            found[name] = variable
+        if name in wanted and name not in matches and wanted[name].shape == tuple(variable.shape):
+            matches[name] = variable
         else:
             alone.append(f"{path} of the model")
-    alone += [f"{name} of the Estimator" for name in wanted if name not in found]
+    alone += [f"{name} of the Estimator" for name in wanted if name not in matches]
     if alone:
         raise ConfigError(
-            "the Keras model has other variables than the Estimator",
+            "the Keras model has different variables than the Estimator",
             code="parity/no-counterpart",
             found=", ".join(alone[:12]),
             hint="name the Estimator's variable of each path in the proof's mapping(model)",
         )
-    return found
+    return matches
 
 
 def _path(weight: Any) -> str:
@@ -131,7 +131,7 @@ def _path(weight: Any) -> str:
 def _plain(name: str) -> str:
     """Return a name without the scopes of TensorFlow 1, and without the part of a variable that has one.
 
-    Canned networks have a scope for their feature columns; one name for what is in it, whatever the model.
+    The scope that canned networks have for their feature columns is removed as well.
     """
     name = name.replace("input_from_feature_columns/", "")
     layer, _, weight = re.sub(r"/part_\d+$", "", name).rpartition("/")
@@ -139,7 +139,7 @@ def _plain(name: str) -> str:
 
 
 def numbers(found: Any) -> dict[str, Any]:
-    """Predictions that are numbers."""
+    """Return the predictions that are numeric."""
     named = found if isinstance(found, Mapping) else {"": found}
     arrays = {f"predictions {name}".strip(): np.asarray(value) for name, value in named.items()}
     return {name: value for name, value in arrays.items() if value.dtype.kind in "fiub"}

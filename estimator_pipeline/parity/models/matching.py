@@ -1,4 +1,4 @@
-"""Whether the names of an Estimator and a Keras model fit, before anything is trained. No TensorFlow."""
+"""Matching of the names of an Estimator and a Keras model, before anything is trained. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = [
 Shapes = Mapping[str, tuple[int, ...] | None]
 _SHOWN = 12
 _LOSS = "loss"
-# Both have it as `loss` already, weighed by records instead of batches.
+# Both have it as `loss` already, weighted by records instead of batches.
 _AVERAGE = "average_loss"
-# What tf-slim, and tf.contrib before it, call layers without a name and their weights -> what Keras does.
+# Default names of layers and weights in tf-slim and tf.contrib -> those of Keras.
 _LAYERS_OF_CONTRIB = {"fully_connected": "dense", "Conv": "conv2d", "BatchNorm": "batch_normalization"}
 _WEIGHTS_OF_CONTRIB = {"weights": "kernel", "biases": "bias"}
-_ONE_NAME = "give each layer a name of its own, and each tf.Variable"
+_ONE_NAME = "give each layer and each tf.Variable a different name"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UnmatchedVariables:
-    """Variables that one side alone has, and does not train: averages, counters, accumulators made by hand.
+    """Non-trainable variables of only one side: averages, counters, manual accumulators.
 
     Attributes:
         theirs: the Estimator's, by canonical names.
@@ -52,72 +52,72 @@ class UnmatchedVariables:
     ours: frozenset[str] = frozenset()
 
     def notes(self) -> list[str]:
-        """Return what is to be said of them."""
-        sides = [f"{_listed(sorted(names))} ({whose} alone)" for names, whose in
+        """Return notes on the variables."""
+        sides = [f"{_listed(sorted(names))} (only {whose})" for names, whose in
                  ((self.theirs, "the Estimator"), (self.ours, "the Keras model")) if names]  # fmt: skip
         if not sides:
             return []
         return [
-            f"variables that one side alone has, and that are not trained, were not compared: {'; '.join(sides)}; "
-            "`mapping` (--mapping) matches those that belong together"
+            f"non-trainable variables of only one side were not compared: {'; '.join(sides)}; "
+            "match them with `mapping` (--mapping)"
         ]
 
 
-def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
-    """Return a mapping of names to names, as it was given.
+def names_of(names: Any, argument: str, example: str) -> dict[str, str]:
+    """Return a checked mapping of names to names.
 
     Args:
-        given: it; None for none.
-        argument: what it was given as.
-        example: one of its pairs.
+        names: the mapping; None: empty.
+        argument: its argument name, for messages.
+        example: an example, for messages.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: it is not a mapping of strings.
     """
-    if given is None:
+    if names is None:
         return {}
-    if not isinstance(given, Mapping) or not all(isinstance(one, str) for pair in given.items() for one in pair):
+    if not isinstance(names, Mapping) or not all(isinstance(name, str) for pair in names.items() for name in pair):
         raise ConfigError(
-            f"{argument} is no mapping of names to names",
+            f"{argument} is not a mapping of names to names",
             code="argument/bad-value",
-            found=f"{given!r:.200}",
-            hint=f"give a dict of texts, such as {example}",
+            found=f"{names!r:.200}",
+            hint=f"pass a dict of strings, such as {example}",
         )
-    return dict(given)
+    return dict(names)
 
 
 def canonical_of(names: Iterable[str], whose: str, kept: Mapping[str, str | None] | None = None) -> Mapping[str, str]:
     """Return the canonical names of one side's variables, see `estimator_pipeline.utils.variable_names.canonical`.
 
     Args:
-        names: of the variables.
-        whose: for messages.
-        kept: what is known of some of them.
+        names: names of the variables.
+        whose: the side, for messages.
+        kept: canonical names that are known already.
 
     Raises:
-        ConfigError: two variables have one name.
+        ConfigError: two variables have the same name.
     """
-    counts = collections.Counter(list(names))  # of a mapping they would be its values
+    counts = collections.Counter(list(names))  # a mapping would be taken as counts
     try:
-        found = canonical(counts, kept)
+        canonical_names = canonical(counts, kept)
     except ValueError as error:
         raise ConfigError(
-            f"variables of {whose} cannot be told apart: {error}", code="parity/no-counterpart", hint=_ONE_NAME
+            f"variables of {whose} have the same name: {error}", code="parity/no-counterpart", hint=_ONE_NAME
         ) from error
-    # Of two optimizers each counts the steps, and both counts are called alike.
-    twice = [given for name, given in found.items() if counts[given] > 1 and name != GLOBAL_STEP]
+    # With two optimizers both step counters have the same name.
+    twice = [variable for name, variable in canonical_names.items() if counts[variable] > 1 and name != GLOBAL_STEP]
     if twice:
         raise ConfigError(
             f"{whose} has several variables of one name: {_listed(twice)}", code="parity/no-counterpart", hint=_ONE_NAME
         )
-    return found
+    return canonical_names
 
 
 def renamed_as(name: str, renamed: Mapping[str, str]) -> str:
-    """Return a canonical name of the Estimator's, a slot's too, as Keras calls it.
+    """Return Keras's name for a canonical name of the Estimator, also of a slot.
 
     Args:
-        name: it.
+        name: the canonical name.
         renamed: the Estimator's variable -> Keras's weight.
     """
     weight, at, slot = name.partition(" @")
@@ -125,16 +125,16 @@ def renamed_as(name: str, renamed: Mapping[str, str]) -> str:
 
 
 def in_keras(name: str) -> str:
-    """What Keras calls a variable that tf-slim or tf.contrib made: `fully_connected_1/weights` is `dense_1/kernel`."""
+    """Return Keras's name of a tf-slim variable: `fully_connected_1/weights` is `dense_1/kernel`."""
     layer, _, weight = name.rpartition("/")
-    scope, _, own = layer.rpartition("/")
-    kind, number = re.fullmatch(r"(.*?)((?:_\d+)?)", own).groups()  # type: ignore[union-attr]
+    scope, _, layer_name = layer.rpartition("/")
+    kind, number = re.fullmatch(r"(.*?)((?:_\d+)?)", layer_name).groups()  # type: ignore[union-attr]
     layer = "/".join(filter(None, [scope, _LAYERS_OF_CONTRIB.get(kind, kind) + number]))
     return f"{layer}/{_WEIGHTS_OF_CONTRIB.get(weight, weight)}".lstrip("/")
 
 
 def counterparts(theirs: Shapes, ours: Shapes, mapping: Mapping[str, str]) -> dict[str, str]:
-    """A mapping, and with it what tf-slim and tf.contrib call otherwise than Keras, where one variable alone can be it.
+    """Return the mapping, extended by unambiguous pairs of tf-slim and Keras names.
 
     Args:
         theirs: the Estimator's variables, by canonical names.
@@ -146,42 +146,42 @@ def counterparts(theirs: Shapes, ours: Shapes, mapping: Mapping[str, str]) -> di
         name for name in theirs if name not in ours and name not in known and kind_of(name) not in ("slots", "step")
     ]
     named = collections.Counter(in_keras(name) for name in left)
-    found = {
+    pairs = {
         in_keras(name): name
         for name in left
         if named[in_keras(name)] == 1 and in_keras(name) not in {*theirs, *known} and in_keras(name) in ours
     }
-    return {**found, **mapping}
+    return {**pairs, **mapping}
 
 
 def check_variables(
     theirs: Shapes, ours: Shapes, mapping: Mapping[str, str], *, untrained: Collection[str] = (),
     untrained_ours: Collection[str] = (),
 ) -> UnmatchedVariables:  # fmt: skip
-    """Refuses a mapping that leaves a weight of either side without its counterpart.
+    """Check that each weight of either side has a counterpart.
 
     Args:
         theirs: the Estimator's variables, by canonical names.
         ours: the Keras model's.
         mapping: Keras weight -> the Estimator's variable.
-        untrained: those of the Estimator that no gradient moves: they need no counterpart, moving statistics do.
+        untrained: the Estimator's non-trainable variables: they need no counterpart, except moving statistics.
         untrained_ours: the Keras model's.
 
     Returns:
-        What has no counterpart, and needs none.
+        Variables without a counterpart, which need none.
 
     Raises:
-        ConfigError: a name that is not there, one that is given twice, a weight without a counterpart, another shape.
+        ConfigError: an unknown name, a duplicate name, a weight without a counterpart, a different shape.
     """
     weights = {name: shape for name, shape in theirs.items() if kind_of(name) not in ("slots", "step")}
-    own = {name: shape for name, shape in ours.items() if kind_of(name) not in ("slots", "step")}
+    keras_weights = {name: shape for name, shape in ours.items() if kind_of(name) not in ("slots", "step")}
     unknown = [f"the Estimator has no variable {name}" for name in mapping.values() if name not in weights]
-    unknown += [f"the Keras model has no weight {name}" for name in sorted(set(mapping) - set(own))]
-    _refuse_names("variables", "variable", mapping, unknown, weights, own)
-    renamed = {given: name for name, given in mapping.items()}
+    unknown += [f"the Keras model has no weight {name}" for name in sorted(set(mapping) - set(keras_weights))]
+    _check_names("variables", "variable", mapping, unknown, weights, keras_weights)
+    renamed = {variable: name for name, variable in mapping.items()}
     have = {renamed_as(name, renamed): name for name in weights}
-    alone = [name for name in own if name not in have]
-    left = [name for name in weights if renamed_as(name, renamed) not in own]
+    alone = [name for name in keras_weights if name not in have]
+    left = [name for name in weights if renamed_as(name, renamed) not in keras_weights]
     out = UnmatchedVariables(
         theirs=frozenset(name for name in left if name in untrained and kind_of(name) != "statistics"),
         ours=frozenset(name for name in alone if name in untrained_ours and kind_of(name) != "statistics"),
@@ -191,51 +191,55 @@ def check_variables(
         raise ConfigError(
             "weights have no counterpart on the other side",
             code="parity/no-counterpart",
-            found=f"in Keras alone: {_told(alone, own)}; in the Estimator alone: {_told(left, weights)}",
-            hint="give a mapping of Keras's names to the Estimator's, such as {dense/kernel: fc1/weights}",
+            found=f"only in Keras: {_with_shapes(alone, keras_weights)}; "
+            f"only in the Estimator: {_with_shapes(left, weights)}",
+            hint="pass a mapping of Keras's names to the Estimator's, such as {dense/kernel: fc1/weights}",
         )
-    both = [name for name in own if name in have]
+    both = [name for name in keras_weights if name in have]
     unlike = [
-        name for name in both if None not in (own[name], weights[have[name]]) and own[name] != weights[have[name]]
+        name
+        for name in both
+        if None not in (keras_weights[name], weights[have[name]]) and keras_weights[name] != weights[have[name]]
     ]
     if unlike:
-        pairs = [f"{_told([name], own)} in Keras, {_told([have[name]], weights)} in the Estimator" for name in unlike]
+        pairs = [
+            f"{_with_shapes([name], keras_weights)} in Keras, {_with_shapes([have[name]], weights)} in the Estimator"
+            for name in unlike
+        ]
         raise ConfigError(
-            f"weights that belong together have another shape: {_listed(unlike)}",
+            f"matched weights have different shapes: {_listed(unlike)}",
             code="parity/no-counterpart",
             found="; ".join(pairs[:6]),
-            hint="correct the mapping of variables"
-            if mapping
-            else "give a mapping of the weights that belong together",
+            hint="correct the mapping of variables" if mapping else "pass a mapping of the weights that match",
         )
     return out
 
 
 def check_metrics(theirs: Collection[str], ours: Collection[str], renamed: Mapping[str, str]) -> None:
-    """Refuses names of metrics that are not there, and an evaluation of which nothing could be compared.
+    """Check the names of metrics, and that at least one metric can be compared.
 
     Args:
         theirs: names of the Estimator's metrics.
-        ours: of the Keras model's.
+        ours: names of the Keras model's metrics.
         renamed: Keras metric -> the Estimator's.
 
     Raises:
-        ConfigError: as said.
+        ConfigError: an unknown name, or no metric can be compared.
     """
     unknown = [f"the Estimator has no metric {name}" for name in renamed.values() if name not in {*theirs, _LOSS}]
     unknown += [f"the Keras model has no metric {name}" for name in renamed if name not in {*ours, _LOSS}]
-    # One that keeps its name takes that name too.
+    # A metric that keeps its name takes that name as well.
     kept = {name: name for name in ours if name not in renamed and name in renamed.values()}
-    _refuse_names("metrics", "metric", {**renamed, **kept}, unknown, theirs, ours)
+    _check_names("metrics", "metric", {**renamed, **kept}, unknown, theirs, ours)
     named = {renamed.get(name, name) for name in ours if name != _LOSS or name in renamed}
     some = [set(theirs) - {_LOSS, _AVERAGE}, set(ours) - {_LOSS}]
     if all(some) and not named & set(theirs):
         raise ConfigError(
-            "of the evaluation's metrics none has a counterpart on the other side",
+            "no metric of the evaluation has a counterpart on the other side",
             code="parity/no-counterpart",
             found=f"the Estimator's: {_listed(sorted(theirs))}; Keras's: {_listed(sorted(some[1]))}",
-            hint="match those that belong together by metric_names (--metric-names), Keras's to the Estimator's, such "
-            "as {acc: accuracy}; compile the model without metrics to compare the losses alone",
+            hint="match them with metric_names (--metric-names), Keras's to the Estimator's, such as {acc: accuracy}; "
+            "compile the model without metrics to compare only the losses",
         )
 
 
@@ -243,17 +247,17 @@ def to_compare(
     theirs: Mapping[str, Any], ours: Mapping[str, Any], renamed: Mapping[str, str], loss: Any = None,
     batches: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:  # fmt: skip
-    """Return the metrics of both under the Estimator's names, and what is to be said of those that are not compared.
+    """Return the metrics of both under the Estimator's names, and notes on those that are not compared.
 
     Args:
         theirs: the Estimator's metrics, its `loss` among them.
         ours: the Keras model's.
         renamed: Keras metric -> the Estimator's.
-        loss: what the Estimator's `loss` is compared with, a mean of batch means; None: it is not known.
-        batches: of each evaluation, how many records each batch had, where they may be others.
+        loss: Keras's mean of batch means, to compare with the Estimator's `loss`; None: unknown.
+        batches: number of records in each batch of each evaluation, if they may differ.
 
     Returns:
-        Engine -> metric -> value, a number or a list of them: what both have is compared. And notes.
+        Engine -> metric -> value, a number or a list of numbers: metrics of both sides are compared. And notes.
     """
     keras = {renamed.get(name, name): value for name, value in ours.items() if name != _LOSS or name in renamed}
     unlike = [name for name in theirs if name in keras and len({_shape(side[name]) for side in (theirs, keras)}) > 1]
@@ -265,12 +269,12 @@ def to_compare(
         {name: _value(value) for name, value in side.items() if name not in (*unlike, *none)}
         for side in (theirs, keras)
     )
-    # The same records in other batches have another mean of batch means.
+    # The same records in different batches have a different mean of batch means.
     is_other_split = batches[0] != batches[1] and sum(batches[0]) == sum(batches[1])
     if loss is not None and not is_other_split:
         keras.setdefault(_LOSS, loss)
     both = [name for name in theirs if name in keras]
-    # What the one says of the evaluation without a metric on the other side, its loss says.
+    # The loss, if it is compared, covers the average_loss.
     of_loss = (_LOSS, _AVERAGE) if _LOSS in both else (_LOSS,)
     left = [name for name in theirs if name not in both and name not in of_loss]
     alone = sorted(set(keras) - set(both))
@@ -278,37 +282,37 @@ def to_compare(
     if all(batches) and sum(batches[0]) != sum(batches[1]):
         sides = [f"{sum(sizes)} in {len(sizes)} batches in {side}" for sizes, side in
                  zip(batches, ("the Estimator", "Keras"), strict=True)]  # fmt: skip
-        notes.append(f"the evaluations read other numbers of records: {', '.join(sides)}")
+        notes.append(f"the evaluations read different numbers of records: {', '.join(sides)}")
     if loss is not None and is_other_split and _LOSS not in both:
         notes.append(
             "the loss of the evaluation was not compared: it is a mean of batch means, and the two evaluate the same "
-            "records in other batches"
+            "records in different batches"
         )
     if arrays:
-        notes.append(f"metrics of other shapes are not compared: {'; '.join(arrays)}")
+        notes.append(f"metrics of different shapes are not compared: {'; '.join(arrays)}")
     if others := [name for name in dict.fromkeys(none) if name not in unlike]:
-        notes.append(f"metrics that are no numbers are not compared: {_listed(others)}")
+        notes.append(f"metrics that are not numeric are not compared: {_listed(others)}")
     if left or alone:
-        sides = [f"{_listed(left)} (the Estimator alone)"] if left else []
-        sides += [f"{_listed(alone)} (the Keras model alone)"] if alone else []
-        what = f"only {_listed(both)} was compared, and not " if both else "nothing was compared: "
+        sides = [f"{_listed(left)} (only the Estimator)"] if left else []
+        sides += [f"{_listed(alone)} (only the Keras model)"] if alone else []
+        subject = f"only {_listed(both)} was compared, and not " if both else "nothing was compared: "
         notes.append(
-            f"of the evaluation {what}{'; '.join(sides)}: match metrics that belong together by `metric_names` "
-            "(--metric-names), Keras's to the Estimator's"
+            f"of the evaluation {subject}{'; '.join(sides)}: match metrics with `metric_names` (--metric-names), "
+            "Keras's to the Estimator's"
         )
     if _LOSS in theirs and _LOSS not in both:
-        what = "the Estimator's is a mean of batch means"
+        subject = "the Estimator's is a mean of batch means"
         counts = f"{len(batches[0])} in the Estimator, {len(batches[1])} in Keras"
-        why = f", and the same records are read in other batches ({counts})"
-        untold = "which Keras does not tell on several replicas, nor by a test_step without a loss"
-        why = why if is_other_split else f", {untold}"
-        hint = f"{_AVERAGE} was" if _AVERAGE in both else "give both a metric of it"
-        notes.append(f"the loss of the evaluation was not compared: {what}{why}; {hint}")
+        why = f", and the same records are read in different batches ({counts})"
+        unknown = "which Keras does not report on several replicas, or from a test_step without a loss"
+        why = why if is_other_split else f", {unknown}"
+        hint = f"{_AVERAGE} was" if _AVERAGE in both else "add a metric of it to both"
+        notes.append(f"the loss of the evaluation was not compared: {subject}{why}; {hint}")
     return {"estimator": theirs, "keras": keras}, notes
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Of what is a number or an array of numbers; one element is a number. None: it is something else."""
+    """Return the shape of a numeric value, () for one element; None: it is not numeric."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         return None
@@ -316,26 +320,26 @@ def _shape(value: Any) -> tuple[int, ...] | None:
 
 
 def _value(value: Any) -> Any:
-    """Return a number or a list, which JSON can hold."""
+    """Return a number or a list, for JSON."""
     array = np.asarray(value)
     return float(array.item()) if array.size == 1 else array.astype(float).tolist()
 
 
 def _described(value: Any) -> str:
     shape = _shape(value)
-    return "no number" if shape is None else str(list(shape)) if shape else "one number"
+    return "not numeric" if shape is None else str(list(shape)) if shape else "one number"
 
 
 def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | None) -> dict[str, str]:
-    """Keras output -> the Estimator's key, of the predictions that are compared.
+    """Return Keras output -> the Estimator's key, for the predictions to compare.
 
     Args:
         asked: a key; or a mapping of outputs to keys; or None.
-        outputs: names of the Keras model's.
-        keys: of the Estimator's predictions; None: it predicts one array under no name.
+        outputs: names of the Keras model's outputs.
+        keys: keys of the Estimator's predictions; None: a single array without a name.
 
     Raises:
-        ConfigError: an output or a key that is not there; a key alone, where there are several outputs.
+        ConfigError: an unknown output or key; a single key for several outputs.
     """
     if asked is None:
         return {}
@@ -345,19 +349,19 @@ def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | 
                 f"predictions={asked!r} is one key, and the Keras model has {len(outputs)} outputs",
                 code="parity/no-counterpart",
                 found=f"its outputs: {', '.join(outputs)}",
-                hint="give a mapping of outputs to keys (--predictions OUTPUT=KEY for each)",
+                hint="pass a mapping of outputs to keys (--predictions OUTPUT=KEY for each)",
             )
         asked = {next(iter(outputs)): asked}
-    found = names_of(asked, "predictions", '{"logits": "scores"}, or a key alone')
-    unknown = [name for name in found if name not in outputs]
+    mapping = names_of(asked, "predictions", '{"logits": "scores"}, or a single key')
+    unknown = [name for name in mapping if name not in outputs]
     if unknown:
         raise ConfigError(
             f"predictions names outputs that the Keras model does not have: {', '.join(unknown)}",
             code="parity/no-counterpart",
             found=f"its outputs: {', '.join(outputs)}",
-            hint="name the model's outputs, to each the Estimator's key",
+            hint="map each of the model's outputs to the Estimator's key",
         )
-    missing = [] if keys is None else [key for key in found.values() if key not in keys]
+    missing = [] if keys is None else [key for key in mapping.values() if key not in keys]
     if missing:
         raise ConfigError(
             f"the Estimator's predictions have no {', '.join(missing)}",
@@ -365,41 +369,44 @@ def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | 
             found=f"they have: {', '.join(keys or ())}",
             hint="name one of these",
         )
-    if keys is None and len(found) > 1:
+    if keys is None and len(mapping) > 1:
         raise ConfigError(
-            f"predictions names {len(found)} keys, and the Estimator predicts one array",
+            f"predictions names {len(mapping)} keys, and the Estimator predicts one array",
             code="parity/no-counterpart",
-            hint="name one output, or have the model_fn return a dict of predictions",
+            hint="name one output, or return a dict of predictions from the model_fn",
         )
-    return found
+    return mapping
 
 
-def _refuse_names(
-    of: str, one: str, mapping: Mapping[str, str], unknown: list[str], theirs: Collection[str], ours: Collection[str]
+def _check_names(
+    of: str, kind: str, mapping: Mapping[str, str], unknown: list[str], theirs: Collection[str], ours: Collection[str]
 ) -> None:
-    """Names that are not there come first: one that is written wrongly often takes what another has."""
+    """Raise for unknown names first, since a misspelt name often repeats the target of a correct name."""
     takers = collections.defaultdict(list)
-    for name, given in mapping.items():
-        takers[given].append(name)
-    several = {given: names for given, names in takers.items() if len(names) > 1}
-    twice = [f"the mapping of {of} gives the Estimator's {given} to several of Keras's" for given in several]
+    for name, name_of_estimator in mapping.items():
+        takers[name_of_estimator].append(name)
+    several = {name_of_estimator: names for name_of_estimator, names in takers.items() if len(names) > 1}
+    twice = [
+        f"the mapping of {of} maps several of Keras's to the Estimator's {name_of_estimator}"
+        for name_of_estimator in several
+    ]
     if unknown:
         raise ConfigError(
-            "; ".join([f"the mapping of {of} names what is not there: {'; '.join(unknown[:6])}", *twice]),
+            "; ".join([f"the mapping of {of} has unknown names: {'; '.join(unknown[:6])}", *twice]),
             code="parity/no-counterpart",
             found=f"the Estimator's: {_listed(theirs)}; Keras's: {_listed(ours)}",
-            hint=f"correct the names: the Keras model's {one} comes first, the Estimator's second",
+            hint=f"correct the names: the Keras model's {kind} comes first, the Estimator's second",
         )
     if twice:
         raise ConfigError(
             "; ".join(twice),
             code="parity/no-counterpart",
             found=", ".join(next(iter(several.values()))[:_SHOWN]),
-            hint=f"give each a {one} of its own",
+            hint=f"map each to a different {kind}",
         )
 
 
-def _told(names: Iterable[str], shapes: Shapes) -> str:
+def _with_shapes(names: Iterable[str], shapes: Shapes) -> str:
     return _listed([name if shapes[name] is None else f"{name} {list(shapes[name] or ())}" for name in names])
 
 

@@ -1,6 +1,6 @@
-"""A program's Estimator against the Keras model that calls the same model_fn (`keras_model_fn.ModelFnModel`).
+"""Comparison of a program's Estimator with a Keras model that calls the same model_fn (`ModelFnModel`).
 
-Both have the same variables, metrics and predictions under the same names, so that nothing is to be mapped.
+Both have the same variables, metrics and predictions under the same names, so no names are mapped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Recorded", "calls_model_fn", "compare_model_fn", "record_estimator",
 
 
 def calls_model_fn(model: Any) -> bool:
-    """Whether a Keras model is one that calls a model_fn."""
+    """Whether a Keras model calls a model_fn."""
     return hasattr(model, "call_model_fn")
 
 
@@ -40,27 +40,27 @@ def calls_model_fn(model: Any) -> bool:
 def compare_model_fn(
     estimator: Any, model: Any, data: InputFns, allowed: Tolerances, steps: int, names: Sequence[Any], folder: Any
 ) -> Parity:  # fmt: skip
-    """Trains both from the Estimator's initial values on the same records, and compares each step.
+    """Train both from the Estimator's initial values on the same records, and compare each step.
 
-    Neither is changed: both train in folders of the comparison's own.
+    Neither is changed: both train in folders of the comparison.
 
     Args:
         estimator: a `tf.estimator.Estimator`.
-        model: a `keras_model_fn.ModelFnModel`, or a model of another function of that module.
-        data: of both.
-        allowed: what may differ by how much.
-        steps: how many training steps.
-        names: what was given to map names of one to those of the other: nothing.
-        folder: where the runs and their records go; None: a new temporary one.
+        model: a `keras_model_fn.ModelFnModel`, or a model of a different function of that module.
+        data: input functions of both.
+        allowed: allowed differences.
+        steps: number of training steps.
+        names: mappings of names, which must be empty.
+        folder: folder of the runs and their records; None: a new temporary one.
 
     Raises:
-        ConfigError: names were given, or the variables are others.
+        ConfigError: `names` are not empty, or the variables differ.
     """
     if any(names):
         raise ConfigError(
-            "names were given, and the Keras model calls a model_fn: its names are the Estimator's",
+            "names cannot be mapped: the Keras model calls a model_fn and has the Estimator's names",
             code="argument/not-applicable",
-            hint="leave mapping, metric_names and predictions out",
+            hint="leave out mapping, metric_names and predictions",
         )
     with folders.runs(folder, option="folder", engines=ENGINES) as base:
         theirs = record_estimator(estimator, base, data, steps)
@@ -75,13 +75,13 @@ def compare_model_fn(
 
 @dataclasses.dataclass
 class Recorded:
-    """What one side has come to, beside its record.
+    """The results of one side, beside its record.
 
     Attributes:
-        metrics: of the evaluation.
-        answers: the predictions for the first batch.
-        names: canonical name -> that in checkpoints.
-        random: names of what draws random numbers for the loss.
+        metrics: metrics of the evaluation.
+        answers: predictions for the first batch.
+        names: canonical name -> name in checkpoints.
+        random: names of random operations that the loss depends on.
     """
 
     metrics: dict[str, Any]
@@ -93,31 +93,36 @@ class Recorded:
 def record_estimator(
     estimator: Any, base: Path, data: InputFns, steps: int, *, predict: bool = True
 ) -> Recorded:  # fmt: skip
-    """Trains a copy of an Estimator in `base/estimator/model`; each step is written to `base/estimator/record`."""
+    """Train a copy of an Estimator in `base/estimator/model`; record each step in `base/estimator/record`."""
     writer, names, kept = StepWriter(base / "estimator" / "record"), dict[str, str](), dict[str, str]()
     read = graph_facts.GraphFacts()
 
     def of_graph(found: Iterable[str]) -> Mapping[str, str]:
         v1 = compat.tensorflow().compat.v1
         names.update(canonical(found, kept_in_graph(v1.get_default_graph()).names))
-        kept.update((one.name, _in_checkpoints(one)) for one in v1.global_variables())
+        kept.update((variable.name, _in_checkpoints(variable)) for variable in v1.global_variables())
         return names
 
     copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
     hook = recording.estimator_hook(writer, canonical=of_graph)
-    told = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
-    copy.train(told, max_steps=steps, hooks=[hook, read.hook()])
+    input_fn = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
+    copy.train(input_fn, max_steps=steps, hooks=[hook, read.hook()])
     answers, metrics = {}, {}
     if predict:
         asked = (data.evaluation or data.training).for_estimator()
         answers = _answers(next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False))))
     if data.evaluation is not None:
         metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
-    return Recorded(_without_step(metrics), answers, {name: kept[one] for name, one in names.items()}, read.random)
+    return Recorded(
+        _without_step(metrics),
+        answers,
+        {name: kept[name_in_graph] for name, name_in_graph in names.items()},
+        read.random,
+    )
 
 
 def _in_checkpoints(variable: Any) -> str:
-    """Return the name of a variable in a checkpoint: where a partitioner has made it, without the part."""
+    """Return the name of a variable in a checkpoint, without the part of a partitioned variable."""
     part = variable._get_save_slice_info() if hasattr(variable, "_get_save_slice_info") else None
     return part.full_name if part is not None else variable.name.partition(":")[0]
 
@@ -126,14 +131,14 @@ def _in_checkpoints(variable: Any) -> str:
 def record_model(
     model: Any, base: Path, data: InputFns, steps: int, names: dict[str, str], *, predict: bool = True
 ) -> Recorded:  # fmt: skip
-    """Trains a copy of the model from the values that the Estimator has recorded in `base/estimator/record`.
+    """Train a copy of the model from the Estimator's values in `base/estimator/record`.
 
     The copy is in `base/keras/model`; each step is written to `base/keras/record`.
 
     Raises:
-        ConfigError: the variables are others than those of `names`.
+        ConfigError: the variables differ from those of `names`.
     """
-    # Of a package that loads TensorFlow; who has a model of it has it loaded.
+    # Imported here, because the package loads TensorFlow; it is loaded already if there is a model.
     from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset
 
     writer, folder = StepWriter(base / "keras" / "record"), str(base / "keras" / "model")
@@ -142,21 +147,25 @@ def record_model(
     training = data.keras_training.for_model_fn()
     read = dataset(recording.recorded_batches(training, BatchWriter(writer.folder, "worker:0").batch))
     copy.graph_of("train", read)
-    variables = {copy.checkpoints.key(name): one for name, one in copy.checkpoints.variables.items()}
-    trained = {name for name, one in variables.items() if one.trainable}
-    # What has no canonical name (the powers of a decay) follows from the number of steps.
+    variables = {copy.checkpoints.key(name): variable for name, variable in copy.checkpoints.variables.items()}
+    trained = {name for name, variable in variables.items() if variable.trainable}
+    # Variables without a canonical name (the powers of a decay) follow from the number of steps.
     alone = (set(names.values()) - variables.keys()) | (trained - set(names.values()))
     if alone:
         raise ConfigError(
-            "the model_fn makes other variables for the Keras model than for the Estimator",
+            "the model_fn creates different variables for the Keras model and for the Estimator",
             code="parity/no-counterpart",
-            found=f"in one of the two: {', '.join(sorted(alone))}",
-            hint="let the proof give both the same params",
+            found=f"only in one of the two: {', '.join(sorted(alone))}",
+            hint="pass the same params to both in the proof",
         )
     start = initial_of(base / "estimator" / "record")
     for name, variable in names.items():
         variables[variable].assign(start[name])
-    copy.fit(read, max_steps=steps, callbacks=[_recorder(writer, {one: variables[names[one]] for one in names})])
+    copy.fit(
+        read,
+        max_steps=steps,
+        callbacks=[_recorder(writer, {variable: variables[names[variable]] for variable in names})],
+    )
     answers, metrics = {}, {}
     if predict:
         asked = dataset((data.keras_evaluation or data.keras_training).for_model_fn(), "infer")
@@ -172,7 +181,7 @@ def _without_step(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answers(found: Any) -> dict[str, Any]:
-    """Predictions that are numbers; of texts each follows from one of them."""
+    """Return the predictions that are numeric; strings follow from one of them."""
     named = found if isinstance(found, Mapping) else {"": found}
     arrays = {f"predictions {name}".strip(): np.asarray(value) for name, value in named.items()}
     return {name: value for name, value in arrays.items() if value.dtype.kind in "fiub"}

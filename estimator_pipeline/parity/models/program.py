@@ -1,4 +1,4 @@
-"""A program's Estimator against a Keras model, both named on the command line."""
+"""Comparison of a program's Estimator with a Keras model, both named on the command line."""
 
 from __future__ import annotations
 
@@ -32,52 +32,52 @@ def compare_program(
     eval_steps: int | None = None,
     folder: Path | None = None,
 ) -> Parity:
-    """Compare what the functions of a program make; see `estimator_pipeline.parity.compare_models`.
+    """Compare the Estimator and the Keras model that functions return; see `compare_models`.
 
     Args:
         estimator: `file.py:function` or `module:function` that returns the Estimator.
-        model: of the function that returns the compiled Keras model.
-        input_fn: of the training's input function.
-        eval_input_fn: of the evaluation's.
-        keras_input_fn: of one for the Keras model, where it takes its features in another form.
-        keras_eval_input_fn: the same of the evaluation's.
+        model: the function that returns the compiled Keras model.
+        input_fn: the training input function.
+        eval_input_fn: the evaluation input function.
+        keras_input_fn: the Keras model's training input function, if it takes features in a different format.
+        keras_eval_input_fn: the Keras model's evaluation input function.
         mapping: a YAML file: Keras weight -> the Estimator's variable.
         metric_names: a YAML file: the Keras model's metric -> the Estimator's.
         predictions: the Estimator's key for the model's output, or OUTPUT=KEY for each of several.
-        tolerances: a YAML file: what is compared -> a tolerance, as in the section `parity` of a job file.
-        steps: training steps.
-        eval_steps: how many batches each evaluates; None: all.
-        folder: where the runs and their records go.
+        tolerances: a YAML file: kind or variable -> tolerance, as in the section `parity` of a job file.
+        steps: number of training steps.
+        eval_steps: number of batches in each evaluation; None: all.
+        folder: folder of the runs and their records.
 
     Raises:
-        ConfigError: a function that is not there, fails or returns something else; a file of names that cannot be read;
-            what `compare_models` refuses.
-        DivergedError: the loss of either has come to a number that is none.
+        ConfigError: a function that is missing, fails or returns a wrong type; a file of names that cannot be read;
+            arguments that `compare_models` rejects.
+        DivergedError: the loss of either is not finite.
     """
     tf: Any = compat.tensorflow()
-    # What can be refused without a function of the program comes first.
+    # Checks that need no function of the program come first.
     names = None if mapping is None else read_mapping(mapping)
     metrics = None if metric_names is None else read_mapping(metric_names, "acc: accuracy")
     asked = _predictions(predictions)
     allowed = None if tolerances is None else _read(tolerances)
-    given = {"--estimator": estimator, "--model": model, "--input-fn": input_fn, "--eval-input-fn": eval_input_fn,
+    options = {"--estimator": estimator, "--model": model, "--input-fn": input_fn, "--eval-input-fn": eval_input_fn,
              "--keras-input-fn": keras_input_fn, "--keras-eval-input-fn": keras_eval_input_fn}  # fmt: skip
-    references = {option: reference for option, reference in given.items() if reference is not None}
+    references = {option: reference for option, reference in options.items() if reference is not None}
     functions = {option: load_function(reference, field=option) for option, reference in references.items()}
 
-    def made(option: str, kind: Any, name: str) -> Any:
-        found = call_function(functions[option], reference=references[option], field=option)
-        if not isinstance(found, kind):
-            returns = describe_type(found)
+    def build(option: str, kind: Any, name: str) -> Any:
+        value = call_function(functions[option], reference=references[option], field=option)
+        if not isinstance(value, kind):
+            returns = describe_type(value)
             raise ConfigError(
                 f"{option}: {references[option]} returns {returns}", code="model/bad-function", hint=f"return a {name}"
             )
-        return found
+        return value
 
     return compare_models(
-        # Estimators of TensorFlow 1 are not of the class that tf.estimator.Estimator is.
-        made("--estimator", tf.compat.v1.estimator.Estimator, "tf.estimator.Estimator"),
-        made("--model", tf.keras.Model, "compiled tf.keras.Model"),
+        # Estimators of TensorFlow 1 are not instances of tf.estimator.Estimator.
+        build("--estimator", tf.compat.v1.estimator.Estimator, "tf.estimator.Estimator"),
+        build("--model", tf.keras.Model, "compiled tf.keras.Model"),
         input_fn=functions["--input-fn"],
         eval_input_fn=functions.get("--eval-input-fn"),
         keras_input_fn=functions.get("--keras-input-fn"),
@@ -92,26 +92,26 @@ def compare_program(
     )
 
 
-def _predictions(given: Sequence[str]) -> str | dict[str, str] | None:
-    if not given:
+def _predictions(pairs: Sequence[str]) -> str | dict[str, str] | None:
+    if not pairs:
         return None
-    if len(given) == 1 and "=" not in given[0]:
-        return given[0]
-    found: dict[str, str] = {}
-    for one in given:
-        output, _, key = one.partition("=")
+    if len(pairs) == 1 and "=" not in pairs[0]:
+        return pairs[0]
+    outputs: dict[str, str] = {}
+    for pair in pairs:
+        output, _, key = pair.partition("=")
         if not (output and key):
             raise ConfigError(
-                f"--predictions {one} is no OUTPUT=KEY",
+                f"--predictions {pair} is not OUTPUT=KEY",
                 code="argument/bad-value",
-                hint="give KEY alone for one output, or OUTPUT=KEY for each",
+                hint="pass KEY for a single output, or OUTPUT=KEY for each",
             )
-        if output in found:
+        if output in outputs:
             raise ConfigError(
-                f"--predictions gives the output {output} two keys",
+                f"--predictions maps the output {output} to two keys",
                 code="argument/conflict",
-                found=f"{found[output]}, {key}",
+                found=f"{outputs[output]}, {key}",
                 hint="keep one of the two",
             )
-        found[output] = key
-    return found
+        outputs[output] = key
+    return outputs

@@ -1,6 +1,6 @@
-"""Charts of a comparison as SVG that stands in a page: its colours are the page's, and its text is text.
+"""Charts of a comparison as inline SVG: colours come from the page, and text is selectable text.
 
-Drawn by matplotlib without pyplot: no window, no state of the process is touched.
+Drawn by matplotlib without pyplot: no window, and no global state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from estimator_pipeline.utils.text import counted
 
 __all__ = ["COLOURS", "Chart", "differences", "losses"]
 
-# Stand-ins that matplotlib writes -> the page's colour, and what to do without a page.
+# Placeholder colours that matplotlib writes -> the page's colour, and the colour without a page.
 COLOURS = {
     "#010101": ("ink", "#24292f"),
     "#020202": ("faint", "#d0d7de"),
@@ -35,11 +35,11 @@ COLOURS = {
 }
 _INK, _FAINT, _QUIET, _ONE, _TWO, _THREE, _FOUR, _BAD = COLOURS
 _SIZE = (7.6, 3.1)
-# More points than these are a line without marks.
+# Lines with more points than this have no markers.
 _MARKED = 60
-# Rows of the difference's axis that are no numbers: how far from the numbers, as a part of their range.
+# Distance of the rows for non-numbers from the numbers on the axis of differences, as a part of their range.
 _ROW = 0.14
-# Colour, mark, width and size of the marks, by series.
+# Colour, marker, line width and marker size, by series.
 _LOOKS = ((_ONE, "o", 4.5, 7.5), (_TWO, "s", 1.6, 4.5), (_THREE, "^", 1.6, 4.5), (_FOUR, "v", 1.6, 4.5))
 _BETWEEN_ROWS: dict[str, Any] = {"color": _QUIET, "linewidth": 0.6, "linestyle": (0, (1, 2))}
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -47,12 +47,12 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart as it stands in a page.
+    """A chart in a page.
 
     Attributes:
         svg: the element `<svg>`.
-        label: what it shows, for those who do not see it.
-        notes: what it cannot show, in sentences.
+        label: description for screen readers.
+        notes: values that it cannot show, in sentences.
     """
 
     svg: str
@@ -62,18 +62,18 @@ class Chart:
 
 def losses(
     steps: Sequence[int], values: Mapping[str, Sequence[float]], *, parted: int | None = None, name: str = "losses",
-    what: str = "loss", begin: int = 0, ylabel: str = "loss of the global batch",
+    quantity: str = "loss", begin: int = 0, ylabel: str = "loss of the global batch",
 ) -> Chart:  # fmt: skip
-    """Return the losses of both sides by step: the first a wide line, the second a thin dashed one upon it.
+    """Return the losses of both sides by step: a wide line, and a thin dashed line over it.
 
     Args:
         steps: in order.
-        values: side -> its loss at each step, of one side or two. What is not finite is left out and noted.
-        parted: the step at which they part, which is marked.
-        name: begins the ids in the SVG, which must differ between charts of one page.
-        what: is drawn, where it is something else than the loss.
-        begin: 1 where the second side alone is drawn, so that it looks as elsewhere.
-        ylabel: its axis.
+        values: side -> its loss at each step, for one or two sides. Values that are not finite are left out and noted.
+        parted: the first step that differs, which is marked.
+        name: prefix of the ids in the SVG, which must differ between charts of one page.
+        quantity: name of the plotted quantity.
+        begin: 1 if only the second side is drawn, so that it has the style of the second side.
+        ylabel: label of the y axis.
     """
     figure, axes = _figure()
     finite = [value for side in values.values() for value in side if math.isfinite(value)]
@@ -84,16 +84,20 @@ def losses(
         {"color": _TWO, "linewidth": 1.6, "linestyle": (0, (4, 2.5))},
     )
     notes = []
-    for (side, told), style, size in zip(values.items(), styles[begin:], (8, 4)[begin:], strict=False):
+    for (side, values_of_side), style, size in zip(values.items(), styles[begin:], (8, 4)[begin:], strict=False):
         mark = "o" if len(steps) <= _MARKED else ""
-        axes.plot(steps, list(told), label=side, marker=mark, markersize=size, solid_capstyle="round", **style)
-        unshown = [step for step, value in zip(steps, told, strict=True) if not math.isfinite(value)]
+        axes.plot(
+            steps, list(values_of_side), label=side, marker=mark, markersize=size, solid_capstyle="round", **style
+        )
+        unshown = [step for step, value in zip(steps, values_of_side, strict=True) if not math.isfinite(value)]
         if unshown:
             more = "" if len(unshown) == 1 else f" and of {counted(len(unshown) - 1, 'further step')}"
-            notes.append(f"The {what} of {side} at step {unshown[0]}{more} is not a finite number and is not drawn.")
+            notes.append(
+                f"The {quantity} of {side} at step {unshown[0]}{more} is not a finite number and is not drawn."
+            )
     _finish(axes, steps, parted, ylabel=ylabel)
     sides = " and ".join(values)
-    return Chart(svg=_svg(figure, name), label=f"The {what} of {sides} by step", notes=tuple(notes))
+    return Chart(svg=_svg(figure, name), label=f"The {quantity} of {sides} by step", notes=tuple(notes))
 
 
 def differences(
@@ -101,8 +105,8 @@ def differences(
 ) -> Chart:
     """Return the largest absolute error of each series by step, on a logarithmic axis.
 
-    0 and infinity, which such an axis has no place for, get a row each: "bit-equal" below it, "NaN or ∞" above. A
-    series that is bit-equal at every step is left out.
+    0 and infinity, which have no place on such an axis, get a row each: "bit-equal" below, "NaN or ∞" above. A series
+    that is bit-equal at every step is left out.
 
     Args:
         series: name -> (step, error), the same steps in all of them.
@@ -145,7 +149,7 @@ class _Scale:
     Attributes:
         low: exponent below the smallest error.
         high: exponent above the largest.
-        numbers: whether there is an error that has an exponent.
+        numbers: whether any error has an exponent.
     """
 
     low: int
@@ -161,27 +165,27 @@ class _Scale:
 
     @property
     def apart(self) -> float:
-        """How far the rows are from the numbers."""
+        """Distance of the rows from the numbers."""
         return _ROW * (self.high - self.low)
 
     @property
     def equal(self) -> float:
-        """The row of what is bit-equal."""
+        """The row for bit-equal values."""
         return self.low - self.apart
 
     @property
     def infinite(self) -> float:
-        """The row of what is no finite number."""
+        """The row for values that are not finite."""
         return self.high + self.apart
 
     def height(self, error: float) -> float:
-        """Where an error stands."""
+        """Return the height of an error."""
         if error == 0:
             return self.equal
         return math.log10(error) if math.isfinite(error) else self.infinite
 
     def ticks(self) -> tuple[list[float], list[str]]:
-        """Where numbers are told, nine at most, and how."""
+        """Return positions and labels of the ticks, nine at most."""
         exponents = range(self.low, self.high + 1, math.ceil((self.high - self.low) / 8)) if self.numbers else ()
         return [*exponents], [f"10{str(exponent).translate(_RAISED)}" for exponent in exponents]
 
@@ -198,19 +202,19 @@ def _finish(axes: Axes, steps: Sequence[int], parted: int | None, *, ylabel: str
     if len(steps) == 1:
         axes.set_xlim(steps[0] - 1, steps[0] + 1)
     if parted is not None and steps and steps[0] <= parted <= steps[-1]:
-        axes.axvline(parted, color=_BAD, linewidth=1.0, linestyle=(0, (2, 2)), label=f"they part at step {parted}")
+        axes.axvline(parted, color=_BAD, linewidth=1.0, linestyle=(0, (2, 2)), label=f"first difference: step {parted}")
     axes.grid(color=_FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(colors=_QUIET, labelcolor=_INK, which="both")
     for place, spine in axes.spines.items():
         spine.set_visible(place in ("left", "bottom"))
         spine.set_color(_QUIET)
-    # Above the axes: it hides nothing, whatever the curves do.
+    # Above the axes, where it cannot hide a curve.
     axes.figure.legend(loc="outside upper left", ncols=5, frameon=False, labelcolor=_INK, handlelength=3)
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """The figure as an element for a page: no prologue, no metadata, ids of its own, the page's colours and fonts."""
+    """Return the figure as an element for a page, with unique ids and the page's colours and fonts."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # A fixed salt: the same chart is the same text.
@@ -218,7 +222,7 @@ def _svg(figure: Figure, name: str) -> str:
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :].strip()
-    # Its style is for everything in the page; the page has it for charts alone.
+    # Its style would apply to the whole page; the page defines it for charts only.
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)

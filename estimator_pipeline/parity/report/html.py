@@ -1,7 +1,7 @@
-"""The report of a comparison: one HTML page that stands alone, to be sent to a colleague, and the same as JSON.
+"""The report of a comparison: one self-contained HTML page, and the same as JSON.
 
-The page holds its style and its charts (SVG); it asks for nothing from elsewhere and runs no script. What it says is
-made in `sections.py`, its charts in `charts.py`.
+The page holds its style and its charts (SVG); it loads nothing else and runs no script. `sections.py` builds its text,
+`charts.py` its charts.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ __all__ = ["HTML", "JSON", "prepare", "render", "write_report"]
 HTML = "report.html"
 JSON = "report.json"
 _TEMPLATE = "report.html.jinja"
-# Of what one side alone has, below the verdict.
+# Sentences below the verdict on what only one side has.
 _MOST_SENTENCES = 8
 
 
 def prepare(folder: str | os.PathLike[str]) -> Path:
-    """Make the folder of a report, and make sure that it can be written to, before hours are spent on the runs.
+    """Create the folder of a report and check that it is writable, before the runs start.
 
     Raises:
-        ConfigError: it is a file, or cannot be written to.
+        ConfigError: it is a file, or is not writable.
     """
-    return folders.prepare(folder, option="--report", what="the report", files=(HTML, JSON))
+    return folders.prepare(folder, option="--report", contents="the report", files=(HTML, JSON))
 
 
 def write_report(
     parity: Parity, folder: str | os.PathLike[str], *, title: str = "", environment: Environment | None = None
 ) -> Path:
-    """Write `report.html` and `report.json`, each whole or not at all.
+    """Write `report.html` and `report.json`, each atomically.
 
     Args:
-        parity: what came of the comparison.
-        folder: where they go; made if it is not there. Earlier ones are replaced.
-        title: of the page; made of the job's name by default, or of those of the Estimator and the Keras model.
-        environment: side -> where it ran, by name; by default what the runs themselves have told.
+        parity: the result of the comparison.
+        folder: folder of both files; created if it is missing. Earlier files are replaced.
+        title: title of the page; by default from the names of the job, or of the Estimator and the Keras model.
+        environment: side -> its environment, by name; by default as the runs recorded it.
 
     Returns:
-        The page's path.
+        The path of the page.
 
     Raises:
-        ConfigError: the folder cannot be written to.
+        ConfigError: the folder is not writable.
     """
     folder = prepare(folder)
     page = render(parity, title=title, environment=environment)
@@ -84,7 +84,7 @@ def render(parity: Parity, *, title: str = "", environment: Environment | None =
         one_sided=tally.one_sided(parity),
         most=_MOST_SENTENCES,
         sections=sections(parity, parity.environments if environment is None else environment),
-        # Charts are our own; all else on the page is escaped.
+        # Charts are generated here; everything else on the page is escaped.
         svg=markupsafe.Markup,
         folder=str(parity.folder),
         version=__version__,
@@ -92,18 +92,18 @@ def render(parity: Parity, *, title: str = "", environment: Environment | None =
 
 
 def _title(about: Mapping[str, Any]) -> str:
-    """By what was run: a job file, or the two of a program."""
+    """Return a title from the job file, or from the Estimator and the model of a program."""
     job = os.path.basename(str(about.get("job", "")))
     if job or not {"estimator", "model"} <= set(about):
         return f"Parity of {job or 'a job'}"
-    # Of a plain Estimator its model_fn says what it is; a model is often called as its class is.
+    # A plain Estimator is identified by its model_fn; the name of a model often equals its class.
     estimator = str(about["estimator"]).removeprefix("model_fn ")
     kind, _, name = str(about["model"]).partition(" ")
     return f"Parity of {estimator} and {kind if name in ('', kind.lower()) else f'{kind} {name}'}"
 
 
 def _breakable(name: str) -> markupsafe.Markup:
-    """Return a name that may be broken after its slashes."""
+    """Return a name that may wrap after its slashes."""
     return markupsafe.Markup("/<wbr>").join(name.split("/"))
 
 

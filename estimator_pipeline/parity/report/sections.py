@@ -1,7 +1,7 @@
-"""What a report says, section by section, as plain objects: text, charts, tables. The template only lays them out.
+"""Sections of a report as plain objects: text, charts, tables. The template only lays them out.
 
-A further section is a function from a comparison to a `ReportSection` (or None, for nothing to say), and its
-place in `SECTIONS`.
+To add a section, write a function from a comparison to a `ReportSection` (or None, to leave it out), and list it in
+`SECTIONS`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from estimator_pipeline.utils.text import counted
 
 __all__ = ["MOST_ROWS", "SECTIONS", "HtmlTable", "ReportCell", "ReportSection", "sections"]
 
-# Of an array in a cell.
+# Elements of an array in a cell.
 _MOST_ELEMENTS = 4
-# Rows of the table of variables; the worst are shown, all are in report.json.
+# Rows of the table of variables; the worst are shown, report.json has all.
 MOST_ROWS = 200
 _NONE = "–"
-# The largest ULP error there is: something that is not a number, against one.
+# The largest ULP error, between NaN and a number.
 _NOT_COUNTED = 2.0**63 - 1
 
 
@@ -34,8 +34,8 @@ class ReportCell:
     """A cell of a table.
 
     Attributes:
-        text: what it says.
-        note: said small below it.
+        text: its text.
+        note: small text below it.
         mark: "good", "bad", "differs" or nothing.
     """
 
@@ -49,10 +49,10 @@ class HtmlTable:
     """A table.
 
     Attributes:
-        head: titles of the columns; none of them for a table of names and what belongs to them.
-        rows: its rows, the first cell of each the row's name.
-        numbers: columns of numbers, which stand to the right.
-        left_out: what it does not show, in a sentence.
+        head: titles of the columns; empty for a table of names and values.
+        rows: its rows; the first cell of each is the row's name.
+        numbers: columns of numbers, which are right-aligned.
+        left_out: what is not shown, in a sentence.
     """
 
     rows: tuple[tuple[ReportCell, ...], ...]
@@ -63,14 +63,14 @@ class HtmlTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportSection:
-    """A part of the report: its title, and below it sentences, charts, tables and notes, in this order.
+    """A section of the report: title, sentences, charts, tables and notes, in this order.
 
     Attributes:
-        title: of the section.
+        title: title of the section.
         text: paragraphs.
         charts: charts with their notes.
         tables: tables.
-        notes: paragraphs below all of it.
+        notes: paragraphs at the end.
     """
 
     title: str
@@ -84,14 +84,14 @@ Environment = Mapping[str, Mapping[str, Any]]
 
 
 def sections(parity: Parity, environment: Environment) -> tuple[ReportSection, ...]:
-    """All sections that have something to say.
+    """Return all sections with content.
 
     Args:
-        parity: what came of it.
-        environment: side -> where it ran, by name.
+        parity: the result of the comparison.
+        environment: side -> its environment, by name.
     """
-    made = (section(parity, environment) for section in SECTIONS)
-    return tuple(section for section in made if section is not None)
+    built = (section(parity, environment) for section in SECTIONS)
+    return tuple(section for section in built if section is not None)
 
 
 def _what_was_run(parity: Parity, environment: Environment) -> ReportSection | None:
@@ -103,7 +103,7 @@ def _what_was_run(parity: Parity, environment: Environment) -> ReportSection | N
         same = len(set(replicas.values())) == 1
         about["replicas"] = next(iter(replicas.values())) if same else replicas
     tolerances = about.pop("tolerances", {})
-    about["tolerances"] = [f"{what}: {tolerance}" for what, tolerance in tolerances.items()]
+    about["tolerances"] = [f"{name}: {tolerance}" for name, tolerance in tolerances.items()]
     order = [name for name in _ORDER if name in about]
     rows = [
         (ReportCell(name.replace("_", " ")), ReportCell(_plain(about[name])))
@@ -122,25 +122,28 @@ _ORDER = ("job", "settings", "engines", "workers", "replicas", "strategy", "step
 
 _OF_TOLERANCES = (
     "A tolerance is met where any of its limits is: rtol is relative to the value itself, rtol_of_max to the largest "
-    "value of its array, atol absolute; that of a named one is no more than a share of the largest value of its "
+    "value of its array, atol absolute; a named tolerance is limited to a share of the largest value of its "
     "series, such as the losses of all steps. ULP are units in the last place."
 )
 
 
 def _steps(parity: Parity, asked: Any) -> str:
-    made = len(parity.steps)
-    return f"{made}" if asked in (None, made) else f"{made} made by both, of {asked} asked for"
+    run = len(parity.steps)
+    return f"{run}" if asked in (None, run) else f"{run} run by both, of {asked} requested"
 
 
 def _findings(parity: Parity, environment: Environment) -> ReportSection | None:
     if not parity.findings and not parity.notes:
         return None
     rows = tuple(
-        (ReportCell(one.name, mark="bad"), ReportCell(one.message, note=f"look at: {one.hint}" if one.hint else ""))
-        for one in parity.findings
+        (
+            ReportCell(finding.name, mark="bad"),
+            ReportCell(finding.message, note=f"look at: {finding.hint}" if finding.hint else ""),
+        )
+        for finding in parity.findings
     )
     return ReportSection(
-        title="What the difference comes from" if parity.findings else "Notes",
+        title="Cause of the difference" if parity.findings else "Notes",
         tables=(HtmlTable(rows=rows),) if rows else (),
         notes=tuple(f"Note: {note}." for note in parity.notes),
     )
@@ -150,39 +153,39 @@ def _losses(parity: Parity, environment: Environment) -> ReportSection | None:
     if not parity.steps:
         return None
     sides = parity.initial.sides
-    steps = [one.step for one in parity.steps]
-    values = {side: [one.losses[number] for one in parity.steps] for number, side in enumerate(sides)}
+    steps = [step.step for step in parity.steps]
+    values = {side: [step.losses[number] for step in parity.steps] for number, side in enumerate(sides)}
     chart = charts.losses(steps, values, parted=_parted(parity))
     last = parity.steps[-1]
-    told = f"At step {last.step}: {_exact(last.losses[0])} with {sides[0]}, {_exact(last.losses[1])} with {sides[1]}."
-    return ReportSection(title="Losses", text=(told,), charts=(chart,))
+    text = f"At step {last.step}: {_exact(last.losses[0])} with {sides[0]}, {_exact(last.losses[1])} with {sides[1]}."
+    return ReportSection(title="Losses", text=(text,), charts=(chart,))
 
 
 def _learning_rates(parity: Parity, environment: Environment) -> ReportSection | None:
-    """Of those sides that tell it at every step: in words where it is constant, else by step."""
+    """Return the learning rates of sides that recorded them at every step: constant, or by step."""
     sides = parity.initial.sides
-    told = {side: [one.learning_rates[number] for one in parity.steps] for number, side in enumerate(sides)}
-    rates = {side: [float(rate) for rate in values if rate is not None] for side, values in told.items()}
+    recorded = {side: [step.learning_rates[number] for step in parity.steps] for number, side in enumerate(sides)}
+    rates = {side: [float(rate) for rate in values if rate is not None] for side, values in recorded.items()}
     rates = {side: values for side, values in rates.items() if values and len(values) == len(parity.steps)}
     if not rates:
         return None
     title, constant = "Learning rate", {side: values[0] for side, values in rates.items() if len({*values}) == 1}
-    untold = "".join(f" {side} does not tell its own by step." for side in sides if side not in rates)
+    unrecorded = "".join(f" {side} did not record its learning rate by step." for side in sides if side not in rates)
     if len(constant) == len(rates):
         if len(rates) == 2 and len({*constant.values()}) == 1:
             return ReportSection(title=title, text=(f"{constant[sides[0]]:.7g} at every step, with both.",))
         text = ", ".join(f"{rate:.7g} with {side}" for side, rate in constant.items())
-        return ReportSection(title=title, text=(f"At every step {text}.{untold}",))
+        return ReportSection(title=title, text=(f"At every step {text}.{unrecorded}",))
     chart = charts.losses(
-        [one.step for one in parity.steps],
+        [step.step for step in parity.steps],
         rates,
         parted=_parted(parity),
         name="rates",
-        what="learning rate",
+        quantity="learning rate",
         begin=sides.index(next(iter(rates))),
         ylabel="learning rate",
     )
-    return ReportSection(title=title, text=(f"Of each step, as it was made.{untold}",), charts=(chart,))
+    return ReportSection(title=title, text=(f"The learning rate of each step.{unrecorded}",), charts=(chart,))
 
 
 def _differences(parity: Parity, environment: Environment) -> ReportSection | None:
@@ -200,15 +203,15 @@ def _differences(parity: Parity, environment: Environment) -> ReportSection | No
 
 
 def _parted(parity: Parity) -> int | None:
-    """Return the step that charts mark; none of the training where they part after it."""
+    """Return the step that charts mark; None if only results after the training differ."""
     return None if parity.first_fault is None or tally.is_after_training(parity) else parity.first_fault[0]
 
 
 def _metrics(parity: Parity, environment: Environment) -> ReportSection | None:
-    one, other = parity.metrics.sides
-    first, second = ({**parity.finals.get(side, {})} for side in (one, other))
-    found = {difference.name: difference for difference in parity.metrics.differences}
-    names = dict.fromkeys([*parity.metrics.names, *found, *first, *second])
+    sides = parity.metrics.sides
+    first, second = ({**parity.finals.get(side, {})} for side in sides)
+    differences = {difference.name: difference for difference in parity.metrics.differences}
+    names = dict.fromkeys([*parity.metrics.names, *differences, *first, *second])
     if not names:
         return None
     rows = [
@@ -216,19 +219,25 @@ def _metrics(parity: Parity, environment: Environment) -> ReportSection | None:
             ReportCell(name),
             ReportCell(_exact(first[name]) if name in first else _NONE),
             ReportCell(_exact(second[name]) if name in second else _NONE),
-            *_metric(found.get(name), compared=name in parity.metrics.names or name in found, elements=True),
+            *_metric(
+                differences.get(name), compared=name in parity.metrics.names or name in differences, elements=True
+            ),
         )
         for name in names
     ]
     table = HtmlTable(
-        head=("metric", one, other, "absolute", "relative", "verdict"),
+        head=("metric", *sides, "absolute", "relative", "verdict"),
         rows=tuple(rows),
         numbers=frozenset((1, 2, 3, 4)),
     )
     text: tuple[str, ...] = ()
-    if "average_loss" in parity.metrics.names and "loss" in names and "loss" not in {*parity.metrics.names, *found}:
-        text = ("Estimator's loss is the mean of the batches' means, which weighs a small last batch too much. "
-                "What is compared is average_loss.",)  # fmt: skip
+    if (
+        "average_loss" in parity.metrics.names
+        and "loss" in names
+        and "loss" not in {*parity.metrics.names, *differences}
+    ):
+        text = ("Estimator's loss is the mean of the batches' means, which gives a small last batch too much "
+                "weight. average_loss is compared instead.",)  # fmt: skip
     return ReportSection(title="Metrics of the final evaluation", text=text, tables=(table,))
 
 
@@ -236,23 +245,22 @@ def _answers(parity: Parity, environment: Environment) -> ReportSection | None:
     if parity.answers is None:
         return None
     title, names = "Answers of the exported models", parity.answers.names
-    text = "Both SavedModels are loaded by plain TensorFlow and answer to the first records of the evaluation data. "
-    what = "input or output" if len(names) == 1 else "inputs and outputs"
+    text = "Plain TensorFlow loads both SavedModels and evaluates them on the first records of the evaluation data. "
+    noun = "input or output" if len(names) == 1 else "inputs and outputs"
     if not tally.of_exports(parity):
-        title, text = "Predictions", "What both predict for the first batch of the evaluation data. "
-        what = "output" if len(names) == 1 else "outputs"
+        title, text = "Predictions", "Predictions of both for the first batch of the evaluation data. "
+        noun = "output" if len(names) == 1 else "outputs"
     if not parity.answers.differences:
         are = "is" if len(names) == 1 else "are"
-        return ReportSection(title=title, text=(f"{text}Their {len(names)} {what} {are} the same, bit by bit.",))
+        return ReportSection(title=title, text=(f"{text}Their {len(names)} {noun} {are} bit-equal.",))
     rows = tuple(
-        (ReportCell(one.name, note="" if one.within else one.message.removeprefix(f"{one.name}: ")),
-         *_metric(one, compared=True))
-        for one in parity.answers.differences
+        (ReportCell(d.name, note="" if d.within else d.message.removeprefix(f"{d.name}: ")), *_metric(d, compared=True))
+        for d in parity.answers.differences
     )  # fmt: skip
     table = HtmlTable(
         head=("", "largest absolute", "largest relative", "verdict"), rows=rows, numbers=frozenset((1, 2))
     )
-    text += f"{len(names)} {what} {'was' if len(names) == 1 else 'were'} compared; what is not bit-equal:"
+    text += f"{len(names)} {noun} {'was' if len(names) == 1 else 'were'} compared; not bit-equal:"
     return ReportSection(title=title, text=(text,), tables=(table,))
 
 
@@ -271,7 +279,7 @@ def _metric(
 
 
 def _elements(difference: Difference) -> str:
-    """Of an array: how many of its elements are not allowed, and both values of the worst."""
+    """Return the number of elements beyond tolerance, and both values of the worst."""
     if difference.size < 2:
         return ""
     place = f"[{', '.join(map(str, difference.index))}]"
@@ -285,7 +293,7 @@ def _variables(parity: Parity, environment: Environment) -> ReportSection | None
     if not rows:
         return None
     counts = [(state, sum(row.state == state for row in rows)) for state in tally.STATES]
-    told = ", ".join(f"{count} {_STATES[state]}" for state, count in counts if count)
+    states = ", ".join(f"{count} {_STATES[state]}" for state, count in counts if count)
     shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
     left = ", ".join(f"{sum(row.state == state for row in rest)} {_STATES[state]}"
                      for state in tally.STATES if any(row.state == state for row in rest))  # fmt: skip
@@ -298,9 +306,9 @@ def _variables(parity: Parity, environment: Environment) -> ReportSection | None
         if rest
         else "",
     )
-    what = "1 variable" if len(rows) == 1 else f"{len(rows)} variables and optimizer slots"
-    text = f"{what} over all steps, the worst first: {told}. "
-    text += "Each error is the largest of any element after any step; the step stands below it."
+    subject = "1 variable" if len(rows) == 1 else f"{len(rows)} variables and optimizer slots"
+    text = f"{subject} over all steps, the worst first: {states}. "
+    text += "Each error is the largest of any element after any step; the step is below it."
     return ReportSection(title="Variables", text=(text,), tables=(table,))
 
 
@@ -327,9 +335,9 @@ def _largest(error: tally.Largest | None, *, counted: bool = False) -> ReportCel
 
 
 _STATES = {
-    "missing": "on one side alone",
-    "shape": "of unequal shape",
-    "dtype": "of unequal type",
+    "missing": "on one side only",
+    "shape": "of different shape",
+    "dtype": "of different type",
     "beyond": "beyond tolerance",
     "within": "within tolerance",
     "bit-equal": "bit-equal",
@@ -356,7 +364,7 @@ def _environments(parity: Parity, environment: Environment) -> ReportSection | N
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping among the facts, such as the variables of the environment, comes last, its names by themselves."""
+    """Return the facts with nested mappings, such as environment variables, flattened and last."""
     plain = {name: value for name, value in facts.items() if not isinstance(value, Mapping)}
     for inner in facts.values():
         if isinstance(inner, Mapping):
@@ -364,7 +372,7 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-# In the order of the report. The verdict stands above all of them.
+# In the order of the report, below the verdict.
 SECTIONS: tuple[Callable[[Parity, Environment], ReportSection | None], ...] = (
     _findings,
     _what_was_run,
@@ -392,7 +400,7 @@ def _ulp(value: float) -> str:
 
 
 def _exact(value: Any) -> str:
-    """Return a value to nine digits, which tell a float32 from its neighbours; of an array the first elements."""
+    """Return a value with nine digits, which identify a float32; of an array the first elements."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):
@@ -412,8 +420,8 @@ def _plain(value: Any, *, none: str = _NONE) -> str:
     if value is None:
         return none
     if isinstance(value, Mapping):
-        told = [f"{name}: {_plain(one)}" for name, one in value.items()]
-        return ("\n" if any("," in one for one in told) else ", ").join(told)
+        pairs = [f"{name}: {_plain(item)}" for name, item in value.items()]
+        return ("\n" if any("," in item for item in pairs) else ", ").join(pairs)
     if isinstance(value, list | tuple):
-        return "\n".join(map(str, value)) if any(" " in str(one) for one in value) else ", ".join(map(str, value))
+        return "\n".join(map(str, value)) if any(" " in str(item) for item in value) else ", ".join(map(str, value))
     return str(value)
