@@ -265,7 +265,7 @@ def _model_class() -> Callable[..., Any]:
             return history
 
         def make_train_function(self, force: bool = False) -> Callable[[Any], Any]:
-            """Return a step is a function of the graph: nothing is to be compiled around it."""
+            """Return the step; it is a graph function, so nothing has to be compiled around it."""
             self.train_function = lambda iterator: self.train_step(next(iterator))
             return self.train_function
 
