@@ -172,7 +172,7 @@ def role_of(name: str) -> str:
 
 
 def _may_be(one: str, other: str) -> bool:
-    """Return whether two variables have different roles, such as a bias and a gamma."""
+    """Return whether two names may belong to one variable: not a bias and a gamma."""
     known = set(_ROLES.values())
     roles = {role_of(one), role_of(other)}
     return len(roles) == 1 or not roles <= known
