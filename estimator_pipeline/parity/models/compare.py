@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from estimator_pipeline.engines.lifecycle.even_batches import in_even_batches
 from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
 from estimator_pipeline.job.tolerances import Tolerances, kind_of
-from estimator_pipeline.job.user_code import own_code
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.parity import folders, graph_facts, known_differences
@@ -36,6 +34,7 @@ from estimator_pipeline.parity.findings import format_names
 from estimator_pipeline.parity.jobs import metadata as about
 from estimator_pipeline.parity.models import inspection, matching
 from estimator_pipeline.parity.models.arguments import InputFns, check_arguments
+from estimator_pipeline.parity.models.failures import at_work, check_divergence, divergence_of
 from estimator_pipeline.parity.models.input_fns import dataset_for_fit, features_of
 from estimator_pipeline.parity.models.model_fn import calls_model_fn, compare_model_fn
 from estimator_pipeline.parity.models.record_formats import RecordFormats, common_formats
@@ -348,7 +347,7 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     callback = recording.keras_callback(writer, canonical=of_model)
     try:
         try:
-            with _at_work("the training of the Keras model", writer.folder):
+            with at_work("the training of the Keras model", writer.folder):
                 model.fit(
                     dataset_for_fit(input_fn, strategy),
                     steps_per_epoch=pair.steps,
@@ -359,9 +358,9 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
         except TaskFailedError as error:
             # Some metrics reject outputs that are not finite, one step after the cause.
             refused = isinstance(error.__cause__, tf.errors.InvalidArgumentError)
-            if not refused or _divergence(writer.folder) is None:
+            if not refused or divergence_of(writer.folder) is None:
                 raise
-        if _divergence(writer.folder) is not None:
+        if divergence_of(writer.folder) is not None:
             return outcome
         recorded = initial_of(writer.folder)
         if new := [name for name in created(trained=True) if name not in recorded]:
@@ -370,7 +369,7 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
             ]
         if pair.asked:
             # Not by `predict`: under a strategy each replica would read its own moving statistics.
-            with _at_work("the prediction of the Keras model"):
+            with at_work("the prediction of the Keras model"):
                 outputs = model.predict_step(
                     ((input_fns.keras_evaluation or input_fns.keras_training).first_features(),)
                 )
@@ -378,7 +377,7 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
         if input_fns.keras_evaluation is None:
             return outcome
         evaluated = input_fns.keras_evaluation.for_keras()
-        with _at_work("the evaluation of the Keras model"):
+        with at_work("the evaluation of the Keras model"):
             # The function that was traced before the training may lack metrics that the training created.
             model.make_test_function(force=True)
             with replica_means.alike(model):
@@ -419,19 +418,19 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
     train_input_fn = _recorded_batches(input_fns.training.for_estimator(), writers["estimator"].folder, pair.formats, 0)
     # The record has that step; the error is reported together with the other side's.
     with (
-        _at_work("the training of the Estimator", writers["estimator"].folder),
+        at_work("the training of the Estimator", writers["estimator"].folder),
         contextlib.suppress(tf.estimator.NanLossDuringTrainingError),
     ):
         copy.train(train_input_fn, max_steps=pair.steps, hooks=[hook, read.hook(), _ended_after(pair.steps)])
-    _check_divergence(base)
+    check_divergence(base)
     if pair.asked:
         input_fn = (input_fns.evaluation or input_fns.training).for_estimator()
-        with _at_work("the prediction of the Estimator"):
+        with at_work("the prediction of the Estimator"):
             first = next(iter(copy.predict(lambda: features_of(input_fn()), yield_single_examples=False)))
         arrays = first if isinstance(first, Mapping) else dict.fromkeys(pair.asked.values(), first)
         outcome.answers = {f"predictions {output}": np.asarray(arrays[key]) for output, key in pair.asked.items()}
     if input_fns.evaluation is not None:
-        with _at_work("the evaluation of the Estimator"):
+        with at_work("the evaluation of the Estimator"):
             input_fn = input_fns.evaluation.for_estimator()
             # TensorFlow may lose records of a round without a batch for each replica.
             input_fn = in_even_batches(input_fn, replicas := _replicas(copy.config.eval_distribute))
@@ -459,22 +458,6 @@ def _ended_after(runs: int) -> Any:
     return Ender()
 
 
-def _at_work(activity: str, record: Path | None = None) -> contextlib.AbstractContextManager[None]:
-    """Report what functions of the program raise at run time.
-
-    Args:
-        activity: what runs, for messages.
-        record: step record of the training.
-    """
-
-    def fails() -> str:
-        steps = len(StepReader(record).losses) if record is not None and any(record.iterdir()) else 0
-        return f"failed{f' after step {steps}' if steps else ''}"
-
-    hint = "correct the function, or the data that it reads"
-    return own_code(activity, kind=lambda error: TaskFailedError, fails=fails, hint=hint)
-
-
 def _recorded_batches(
     input_fn: Callable[..., Any], record: Path, formats: RecordFormats, side: int
 ) -> Callable[..., Any]:
@@ -482,32 +465,6 @@ def _recorded_batches(
     if not formats.compared:
         return input_fn
     return recording.recorded_batches(input_fn, BatchWriter(record, "worker:0").batch, formats.chosen[side])
-
-
-def _divergence(record: Path) -> str | None:
-    """Return where a training has values that are not finite, in words; None: nowhere."""
-    reader = StepReader(record)
-    for step, loss in reader.losses.items():
-        if not math.isfinite(loss):
-            return f"the loss of step {step} is {loss}"
-    for step in reader.steps[-1:]:
-        for name, value in reader.variables(step).items():
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                return f"after step {step} the variable {name} is not finite"
-    return None
-
-
-def _check_divergence(base: Path) -> None:
-    places = {engine: _divergence(base / engine / "record") for engine in ENGINES}
-    diverged = [f"{engine}: {place}" for engine, place in places.items() if place is not None]
-    if diverged:
-        finite = [f"the numbers of {engine} are finite" for engine, place in places.items() if place is None]
-        raise DivergedError(
-            f"training has diverged: {'; '.join(diverged)}",
-            found="; ".join([*finite, f"runs and records: {base}"]),
-            hint="lower the learning rate, clip gradients, or check the records of that step; run fewer steps "
-            "(--steps) to compare the two until then",
-        )
 
 
 def _slots(base: Path, names: list[str], optimizer: Any, options: tuple[Any, Any]) -> tuple[bool, list[str]]:
