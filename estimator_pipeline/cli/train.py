@@ -170,12 +170,12 @@ def _recording(folder: Path | None, start: Path | None) -> Any:
         return None
     from estimator_pipeline.engines.recording.step_recorder import NullStepWriter, StepRecorder
     from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
-    from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
+    from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical_of_layers
 
     values = None if start is None else {k: v for k, v in initial_of(start).items() if k != GLOBAL_STEP}
     return StepRecorder(
         writer=NullStepWriter if folder is None else functools.partial(StepWriter, folder),
-        canonical=canonical,
+        canonical=canonical_of_layers,
         start=values,
         batches=None if folder is None else lambda task: BatchWriter(folder, task).batch,
     )

@@ -465,9 +465,7 @@ class TaskState:
             self.ended_as = str(event["status"])
         refusal = event.get("refusal")
         if kind == "end" and isinstance(refusal, Mapping) and refusal.get("what"):
-            # Older files have a different key for the hint, the only one besides these.
-            older = next((value for name, value in refusal.items() if name not in _REFUSAL), None)
-            values = {"hint": older, **refusal}
+            values = {"hint": refusal.get("mend"), **refusal}  # the key of the hint before 0.1.0
             self.refusal = {name: None if (value := values.get(name)) is None else str(value) for name in _REFUSAL}
         if kind == "result":
             self.result = {key: value for key, value in event.items() if key not in ("time", "event")}

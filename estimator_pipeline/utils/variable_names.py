@@ -18,10 +18,11 @@ created in a separate scope: `OptimizeLoss/dense/kernel/Adam`, `training/Adam/de
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["AVERAGE", "GLOBAL_STEP", "GRADIENT_SUM", "NEWER_SLOTS", "canonical"]
+__all__ = ["AVERAGE", "GLOBAL_STEP", "GRADIENT_SUM", "NEWER_SLOTS", "canonical", "canonical_of_layers"]
 
 GLOBAL_STEP = "global_step"
 # The slot of `estimator_pipeline.models.optimizers.gradient_accumulation`, with the same name in all engines.
@@ -103,6 +104,25 @@ def canonical(names: Iterable[str], kept: Mapping[str, str | None] | None = None
             raise ValueError(f"{result[known]} and {name} are both {known}")
         result[known] = name
     return result
+
+
+def canonical_of_layers(names: Iterable[str]) -> Mapping[str, str]:
+    """Return the canonical names of a model's variables, without a scope that encloses all its layers.
+
+    In an Estimator's graph, a model that does not declare its input encloses its layers in a scope of its name, such
+    as `sequential/dense/kernel`. In Keras the same variable is `dense/kernel`.
+
+    Args:
+        names: As for `canonical`.
+
+    Returns:
+        Canonical name -> the name in `names`, in the same order.
+    """
+    result = canonical(names)
+    scopes = [name.split("/")[:-2] for name in result if name != GLOBAL_STEP and " @" not in name]
+    enclosing = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*scopes, strict=False))
+    length = sum(len(level[0]) + 1 for level in enclosing)
+    return {name if name == GLOBAL_STEP else name[length:]: actual for name, actual in result.items()}
 
 
 def _is_copy(name: str, all_names: Mapping[str, str]) -> bool:

@@ -74,6 +74,19 @@ def mirrored():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
+def test_layers_that_do_not_declare_their_input(job_of, tmp_path):
+    """They are built from the data, with any batch size, before anything asks for their variables."""
+    (tmp_path / "network.py").write_text(
+        "import tensorflow as tf\n\ndef layers():\n"
+        "    return tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, name='logits')])\n"
+    )
+    function = [f"model.function={tmp_path / 'network.py'}:layers", "model.loss=sparse_categorical_crossentropy"]
+    job = job_of("keras", "model.name=null", "model.params={}", *function)
+    model = keras_job.plan_of(job, common.job_inputs(job)).build_model()
+    assert [variable.name for variable in model.weights] == ["logits/kernel:0", "logits/bias:0"]
+    assert model.input_shape == (None, 8, 8, 1)
+
+
 @pytest.mark.gate("dnn-rmsprop-schedule-clipped-2")
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_pipeline.utils.variable_names import canonical
+from estimator_pipeline.utils.variable_names import canonical, canonical_of_layers
 
 W = "dense/kernel"
 STEP = "global_step:0"
@@ -71,6 +71,15 @@ def test_nested_layers_and_moving_statistics():
     assert list(canonical(names)) == [
         "block/conv/kernel", "block/bn/moving_mean", "block/conv/kernel @momentum", "top/block/conv/kernel"
     ]  # fmt: skip
+
+
+def test_a_scope_of_the_whole_model():
+    trained = ["dense/kernel", "dense/bias", "dense/kernel @m", "global_step"]
+    in_a_graph = ["sequential/dense/kernel", "sequential/dense/bias", "sequential/dense/kernel/Adam", "global_step"]
+    in_keras = ["dense/kernel:0", "dense/bias:0", "Adam/dense/kernel/m:0", "Adam/iter:0"]
+    assert list(canonical_of_layers(in_a_graph)) == list(canonical_of_layers(in_keras)) == trained
+    for names in (["a/dense/kernel", "b/dense/kernel"], ["a/dense/kernel", "scale", "global_step"], ["global_step"]):
+        assert list(canonical_of_layers(names)) == names
 
 
 def test_copies_on_further_replicas_are_left_out():

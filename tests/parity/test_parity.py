@@ -63,6 +63,25 @@ def test_a_job_agrees_with_itself(parity, tmp_path, options, settings):
     assert "dense/<wbr>kernel" in page and "TF_ENABLE_ONEDNN_OPTS" in page and page.count("<svg ") >= 1
 
 
+SEQUENTIAL = """
+import tensorflow as tf
+
+def layers():
+    return tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, name="logits")])
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("engines", ["estimator,keras", "keras,keras3"])
+def test_layers_that_do_not_declare_their_input(parity, tmp_path, engines):
+    (tmp_path / "network.py").write_text(SEQUENTIAL)
+    settings = [f"model.function={tmp_path / 'network.py'}:layers", "model.name=null", "model.params={}"]
+    settings += ["model.loss=sparse_categorical_crossentropy"]
+    done = parity(CONFIGS / "single.yaml", "--engines", engines, settings=settings)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "equal: 10 steps" in done.stdout and "10 answers of the exports" in done.stdout
+
+
 def test_the_fixture_compares_a_job(assert_parity):
     """As a team's own test does it."""
     found = assert_parity(CONFIGS / "single.yaml", steps=3)

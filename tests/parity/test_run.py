@@ -48,6 +48,8 @@ def test_a_task_tells_its_refusal_in_its_last_event():
     state = TaskState("worker:0")
     state.apply({"event": "end", "status": "failed", "refusal": {"what": "a\nb", "found": None, "hint": 3}})
     assert state.refusal == {"code": None, "what": "a\nb", "found": None, "hint": "3"} and state.ended_as == "failed"
+    state.apply({"event": "end", "status": "failed", "refusal": {"what": "a", "found": "b", "mend": "c", "later": "d"}})
+    assert state.refusal == {"code": None, "what": "a", "found": "b", "hint": "c"}
     for odd in (None, "text", {}, {"found": "x"}):
         state = TaskState("worker:0")
         state.apply({"event": "end", "status": "failed", "refusal": odd})

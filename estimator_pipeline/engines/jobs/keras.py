@@ -136,7 +136,7 @@ def plan_of(
     *,
     strategy: Any = None,
     eval_strategy: Any = None,
-    wrap: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda build: build,
+    wrap: Callable[[Callable[[], Any]], Callable[[], Any]] | None = None,
     serving: type[KerasServing] = KerasServing,
     eval_spec: Any = None,
 ) -> keras.KerasPlan:
@@ -147,14 +147,17 @@ def plan_of(
         data: Its data, from `estimator_pipeline.engines.jobs.common.job_inputs`.
         strategy: Strategy of training.
         eval_strategy: Strategy of an evaluation in one process.
-        wrap: Wraps the function that builds the compiled model.
+        wrap: Wraps the function that builds the compiled model; None: as Keras 2 needs it.
         serving: Class of the object that exporters get.
         eval_spec: The job's evaluation; None: a `tf.estimator.EvalSpec`.
     """
     unit, interval = job.run.checkpoint_interval
     compiled = job_keras_model(job, data)
     outputs = job_outputs(compiled)
-    build = wrap(compiled)
+    weighted = weighted_of(compiled)
+    build = (
+        functools.partial(_built, compiled, lambda: weighted(data.train_input_fn())) if wrap is None else wrap(compiled)
+    )
     served = serving(
         build,
         model_dir=job.run.model_dir,
@@ -170,7 +173,7 @@ def plan_of(
         serving=served,
         model_dir=job.run.model_dir,
         max_steps=common.max_steps_of(job, data),
-        weighted=weighted_of(compiled),
+        weighted=weighted,
         completed=outputs.completed,
         strategy=strategy,
         eval_strategy=eval_strategy,
@@ -185,6 +188,23 @@ def plan_of(
         ledger=job.run.ledger_folder,
         steps_per_execution=job.train.steps_per_execution,
     )
+
+
+def _built(build: Callable[[], Any], input_fn: Callable[[], Any]) -> Any:
+    """Return a job's compiled model with its variables, also if its layers do not declare their input.
+
+    Args:
+        build: Builds the compiled model.
+        input_fn: Returns the dataset whose features it takes.
+    """
+    model = build()
+    if not model.built:
+        tf = compat.tensorflow()
+        spec = input_fn().element_spec
+        features = spec[0] if isinstance(spec, tuple) else spec
+        # A symbolic call leaves the batch size open, which a call of a batch would fix.
+        model(tf.nest.map_structure(lambda s: tf.keras.Input(s.shape[1:], dtype=s.dtype), features))
+    return model
 
 
 def _backup(job: Job) -> Backup | None:
