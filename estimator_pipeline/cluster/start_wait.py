@@ -47,7 +47,7 @@ class RollCall:
         """Whether it is time for a check."""
         return time.monotonic() >= min(self._next, self._born + self.seconds)
 
-    def look(self) -> str:
+    def poll(self) -> str:
         """Connect to the ports of all tasks, and return a log line.
 
         Raises:
@@ -78,9 +78,9 @@ class RollCall:
         raise error
 
     def look_for_missing(self) -> str | None:
-        """Check like `look`, but only for tasks that do not answer; None if all answer."""
+        """Check like `poll`, but only for tasks that do not answer; None if all answer."""
         try:
-            line = self.look()
+            line = self.poll()
         except WaitError:
             if self.missing:
                 raise

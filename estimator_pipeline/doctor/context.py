@@ -97,14 +97,14 @@ class Context:
     other_files: bool = False
     _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def once(self, look: Callable[[Context], T]) -> T:
-        """Return or raise the result of `look`, which is called only once for this context."""
-        if look not in self._known:
+    def once(self, compute: Callable[[Context], T]) -> T:
+        """Return or raise the result of `compute`, which is called only once for this context."""
+        if compute not in self._known:
             try:
-                self._known[look] = look(self), None
+                self._known[compute] = compute(self), None
             except Exception as problem:  # the next check gets the same error
-                self._known[look] = None, problem
-        result, raised = self._known[look]
+                self._known[compute] = None, problem
+        result, raised = self._known[compute]
         if raised is not None:
             raise raised
         return cast("T", result)

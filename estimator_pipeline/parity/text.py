@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity import summaries
 from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.utils.arrays import Comparison, Difference
 from estimator_pipeline.utils.text import counted
@@ -21,14 +21,14 @@ def summary(parity: Parity) -> str:
         were = "was" if len(parity.only) == 1 else "were"
         lines.append(f"not equal: {counted(len(parity.only), 'step')} {were} run by only one of them")
     elif fault is None and parity.is_short:
-        lines.append(f"not equal: {tally.short(parity)}")
+        lines.append(f"not equal: {summaries.short(parity)}")
     elif fault is None:
-        equal = [counted(len(parity.steps), "step"), *_read(parity), tally.after_each(parity)]
-        equal += [tally.metrics(parity)] if parity.metrics.names else []
-        equal += [] if parity.answers is None else [tally.answers(parity)]
+        equal = [counted(len(parity.steps), "step"), *_read(parity), summaries.after_each(parity)]
+        equal += [summaries.metrics(parity)] if parity.metrics.names else []
+        equal += [] if parity.answers is None else [summaries.answers(parity)]
         lines.append(f"equal: {', '.join(equal)}")
     else:
-        lines += [f"not equal: {tally.parting(parity)}", f"  {fault[1].message}"]
+        lines += [f"not equal: {summaries.parting(parity)}", f"  {fault[1].message}"]
     for finding in parity.findings:
         lines += [f"  {line}" for line in str(finding).splitlines()]
     for engine, step in parity.only[:3]:
@@ -53,7 +53,7 @@ def _read(parity: Parity) -> list[str]:
     """Return the words for the records of equal steps, where those of all steps were compared."""
     if len(parity.records) != len(parity.steps):
         return []
-    each = tally.each(parity)
+    each = summaries.each(parity)
     if parity.records_in_part:
         return [f"the same records (compared in part) for {each}"]
     return [f"the same records for {each}"]
@@ -125,8 +125,8 @@ def document(parity: Parity) -> dict[str, Any]:
         "answers": None if parity.answers is None else _comparison(parity.answers),
         "asked": parity.asked,
         "only": [{"engine": engine, "step": step} for engine, step in parity.only],
-        "verdict": tally.verdict(parity),
-        "variables": [dataclasses.asdict(variable) for variable in tally.variables(parity)],
+        "verdict": summaries.verdict(parity),
+        "variables": [dataclasses.asdict(variable) for variable in summaries.variables(parity)],
         "finals": {engine: dict(metrics) for engine, metrics in parity.finals.items()},
         "about": dict(parity.about),
         "environments": {engine: dict(facts) for engine, facts in parity.environments.items()},

@@ -142,7 +142,7 @@ class _Heart:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                     self.path.touch()
             _outbox_of(self._progress).send()
-            self._stacks.look()
+            self._stacks.poll()
             self._over.wait(self._interval)
 
     def stop(self) -> None:

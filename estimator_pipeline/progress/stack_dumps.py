@@ -42,7 +42,7 @@ class StackDumps:
         self._folder, self._name = folder, name
         self._answered: tuple[int, int] | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Write the stacks if they were requested since the last call.
 
         It raises nothing, since heartbeats must continue.

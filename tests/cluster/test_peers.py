@@ -129,7 +129,7 @@ def test_a_roll_call_names_who_is_missing():
             seconds=1000.0,
         )
         assert not calls.due
-        line = calls.look()
+        line = calls.poll()
         missing = f"nothing answers at the port of worker:0 ({addresses[0]}), worker:3 ({addresses[1]}); "
         assert line.startswith("worker:2 has waited 0 s for the other tasks to join: " + missing)
         assert "worker:0 leads the cluster, and no task can join without it" in line and "worker:1" not in line
@@ -141,7 +141,7 @@ def test_a_roll_call_ends():
         calls = RollCall("worker:0", {"worker:1": f"localhost:{held.ports[0]}"}, seconds=1e-9)
         assert calls.due
         with pytest.raises(WaitError) as error:
-            calls.look()
+            calls.poll()
     assert f"worker:1 (localhost:{held.ports[0]}) did not" in str(error.value)
     assert "run.start_timeout_secs" in str(error.value) and "ESTIMATOR_PIPELINE_START_SECS" in str(error.value)
     assert error.value.caused_by == "worker:1" and error.value.exit_code == 1
@@ -151,9 +151,9 @@ def test_a_roll_call_tells_what_is_known_when_all_answer(monkeypatch):
     monkeypatch.setattr("estimator_pipeline.cluster.start_wait._WORD_SECS", 0.05)
     with server() as (_, there), socket.create_server(("localhost", 0)) as listening:
         calls = RollCall("worker:0", {"worker:1": there}, seconds=1000.0)
-        assert "all tasks answer at their ports, but not all have joined" in calls.look()
+        assert "all tasks answer at their ports, but not all have joined" in calls.poll()
         calls = RollCall("worker:0", {"worker:1": f"localhost:{listening.getsockname()[1]}"}, seconds=1000.0)
-        assert "accepts connections, but its process sends nothing" in calls.look() and not calls.missing
+        assert "accepts connections, but its process sends nothing" in calls.poll() and not calls.missing
 
 
 def test_a_roll_call_is_due_once_a_minute(monkeypatch):
@@ -166,5 +166,5 @@ def test_a_roll_call_is_due_once_a_minute(monkeypatch):
             assert not calls.due
             now[0] += 1.5
             assert calls.due
-            calls.look()
+            calls.poll()
             now[0] -= 0.5

@@ -82,7 +82,7 @@ def ranks_of(tmp_path, events, *prints):
     for at, line in prints:
         with open(log, "a") as file:
             file.write(line + "\n")
-        ranks.look(at)
+        ranks.poll(at)
     return ranks
 
 

@@ -330,31 +330,31 @@ def test_of_several_tasks_the_one_that_is_silent_longest_counts(tmp_path):
 
     touch("a-1", 1)  # of an attempt before
     hearts = Heartbeats(tmp_path)
-    assert hearts.look(10.0) == {}
+    assert hearts.poll(10.0) == {}
     touch("a-2", 1)
     touch("node-7-3", 1)
-    assert hearts.look(20.0) == {"a-2": 20.0, "node-7-3": 20.0}
+    assert hearts.poll(20.0) == {"a-2": 20.0, "node-7-3": 20.0}
     touch("a-2", 2)
-    assert hearts.look(30.0) == {"a-2": 30.0, "node-7-3": 20.0}
+    assert hearts.poll(30.0) == {"a-2": 30.0, "node-7-3": 20.0}
     monitor = _monitor(foreign=True)
-    monitor.beats(hearts.look(50.0))
+    monitor.record_heartbeats(hearts.poll(50.0))
     found = monitor.timed_out(50.0, TaskTimeouts(heartbeat=25.0))
     assert (found.kind, found.seconds, found.process) == ("heartbeat", 30.0, "node-7-3")
     assert found.text() == "sent no heartbeat for 30.0 s: process 3 on node-7"
     # The whole machine stood still.
     hearts.discount(15.0, 50.0)
-    monitor.beats(hearts.look(50.0))
+    monitor.record_heartbeats(hearts.poll(50.0))
     assert monitor.timed_out(50.0, TaskTimeouts(heartbeat=25.0)) is None
     # It ended, and took its file away; what is left is heard.
     (tmp_path / "node-7-3").unlink()
-    assert hearts.look(60.0) == {"a-2": 45.0}
+    assert hearts.poll(60.0) == {"a-2": 45.0}
     # One of this machine that was killed cannot take it away, and is no task that stands still.
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     touch(f"{socket.gethostname()}-{gone.pid}", 1)
     touch(f"{socket.gethostname()}-{os.getpid()}", 1)
-    assert f"{socket.gethostname()}-{os.getpid()}" in (found := hearts.look(70.0)) and len(found) == 2
-    monitor.beats({})
+    assert f"{socket.gethostname()}-{os.getpid()}" in (found := hearts.poll(70.0)) and len(found) == 2
+    monitor.record_heartbeats({})
     assert monitor.timed_out(1e9, TaskTimeouts(heartbeat=25.0)) is None, "all have ended"
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.job.tolerances import Tolerances
-from estimator_pipeline.parity import tallies as tally
-from estimator_pipeline.parity import text
+from estimator_pipeline.parity import summaries, text
 from estimator_pipeline.parity.findings import factor_of
 from estimator_pipeline.parity.result import ENGINES
 from estimator_pipeline.parity.step_records import BatchWriter
@@ -490,4 +489,4 @@ def test_what_was_not_compared_is_not_called_equal(compared):
     rows = {line[:24].strip(): line[24:].strip() for line in text.summary(found).splitlines()}
     assert found.equal and rows["weights, statistics"] == rows["loss"] == "bit-equal"
     assert rows["optimizer slots"] == rows["learning rate"] == "not compared"
-    assert tally.verdict(found).startswith("Bit-equal")
+    assert summaries.verdict(found).startswith("Bit-equal")

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity import tallies as tally
-from estimator_pipeline.parity import text
+from estimator_pipeline.parity import summaries, text
 from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.findings import Facts
 from estimator_pipeline.parity.result import ENGINES
@@ -63,7 +62,7 @@ def names(parity):
 def test_equal(compared):
     found = compared(sgd(), sgd(), steps=6)
     assert found.equal and not found.notes and not found.findings
-    assert tally.verdict(found) == (
+    assert summaries.verdict(found) == (
         "Bit-equal: estimator and keras over 6 steps, with 2 variables after each, and in the final metrics."
     )
 
@@ -87,7 +86,7 @@ def test_no_step_is_no_proof(compared, tmp_path):
         StepWriter(tmp_path / engine / "record").step(1, loss=0.5)
     found = compare_records(tmp_path, metrics={engine: {} for engine in ENGINES})
     assert not found.equal and names(found) == ["steps"]
-    assert tally.verdict(found) == "Not equal: estimator and keras have run no step in common."
+    assert summaries.verdict(found) == "Not equal: estimator and keras have run no step in common."
     assert text.summary(found).startswith("not equal: estimator and keras have run no step in common")
 
 
@@ -105,7 +104,7 @@ def test_of_other_variables_no_step_is_asked_for(compared):
 def test_fewer_steps_than_asked(compared):
     found = compared(list(sgd())[:4], list(sgd())[:4], steps=6)
     assert not found.equal and names(found) == ["steps"]
-    assert tally.verdict(found) == "Not equal: estimator and keras both ran 3 of the 6 steps."
+    assert summaries.verdict(found) == "Not equal: estimator and keras both ran 3 of the 6 steps."
     assert "3 steps of the 6 requested were run by both" in found.findings[0].message
 
 
@@ -183,7 +182,7 @@ def test_a_rate_that_one_side_tells_by_its_graph_is_compared(compared, other):
 
 def test_without_metrics_none_are_spoken_of(compared):
     found = compared(sgd(), sgd(), metrics={engine: {} for engine in ENGINES})
-    assert found.equal and "metric" not in tally.verdict(found) + text.summary(found).splitlines()[0]
+    assert found.equal and "metric" not in summaries.verdict(found) + text.summary(found).splitlines()[0]
 
 
 # What is told of a difference -------------------------------------------------------------------------------------
@@ -199,7 +198,7 @@ def test_each_metric_that_differs_is_named(compared):
     # Both values are told once, by the verdict; below it stands the worst of all with what was allowed.
     told = "alone only in keras, metric_5 0.5 in estimator and 1 in keras, metric_4 0.5 and 0.9"
     said = text.summary(found)
-    assert told in tally.verdict(found) and told in said
+    assert told in summaries.verdict(found) and told in said
     assert said.count("metric_4 0.5 and 0.9") == 1 and "metric_4 is 0.5" not in said
 
 
@@ -221,7 +220,7 @@ def test_predictions(compared):
     ]
     found = compared(sgd(), sgd(), answers=tuple(answers))
     assert [finding.kind for finding in found.findings] == ["prediction"] and not found.equal
-    assert tally.verdict(found) == (
+    assert summaries.verdict(found) == (
         "Not equal: 6 steps of estimator and keras are equal, they differ in the predictions: logits, "
         "by 1 (relative 1)."
     )
@@ -231,4 +230,4 @@ def test_records_are_counted_and_not_measured(compared, tmp_path):
     BatchWriter(tmp_path / "keras" / "record", "worker:0").batch([4_000_000_000, 1, 2, 3])
     found = compared(sgd(), sgd())
     assert names(found) == ["records"]
-    assert tally.verdict(found).endswith("in the records of worker-0, batch 1: 1 of 4 is different.")
+    assert summaries.verdict(found).endswith("in the records of worker-0, batch 1: 1 of 4 is different.")

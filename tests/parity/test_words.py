@@ -16,8 +16,7 @@ import typer
 
 from estimator_pipeline.cli import library_logging as quiet
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity import Tolerance, Tolerances, compare, run_parity, text
-from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity import Tolerance, Tolerances, compare, run_parity, summaries, text
 from estimator_pipeline.parity.comparison import compare_checksums
 from estimator_pipeline.parity.models.matching import to_compare
 from estimator_pipeline.parity.report.html import render
@@ -119,7 +118,10 @@ TYPES = ({"signature predict, input x": np.array("float32")}, {"signature predic
 def test_equal_training_is_called_so(ends, where, says):
     found = made(**ends)
     assert headline(found) == f"not equal: 5 steps are equal, they differ in {where}"
-    assert tally.verdict(found) == f"Not equal: 5 steps of estimator and keras are equal, they differ in {where}{says}."
+    assert (
+        summaries.verdict(found)
+        == f"Not equal: 5 steps of estimator and keras are equal, they differ in {where}{says}."
+    )
     assert "at step" not in text.summary(found) and "first difference: step" not in render(found)
     assert headline(made(steps=1, **ends)).startswith("not equal: 1 step is equal, they differ in the")
 
@@ -129,7 +131,7 @@ def test_more_than_one_answer_is_counted():
         {"predictions a": KERNEL, "predictions b": KERNEL},
         {"predictions a": -KERNEL, "predictions b": 2 * KERNEL},
     )
-    assert tally.verdict(made(answers=answers)).endswith("in the predictions: a, by 2 (relative 2), and 1 more.")
+    assert summaries.verdict(made(answers=answers)).endswith("in the predictions: a, by 2 (relative 2), and 1 more.")
 
 
 def test_fewer_steps_that_are_equal():
@@ -144,7 +146,7 @@ def test_fewer_steps_that_are_equal():
 def test_what_parts_in_training_is_told_as_before():
     found = made(read={3: ([1, 2], [1, 3])}, metrics=MAE)
     assert headline(found) == "not equal: they first differ at step 3 of 5"
-    assert tally.verdict(found).startswith(
+    assert summaries.verdict(found).startswith(
         "Not equal: estimator and keras first differ at step 3 of 5, in the records of"
     )
     assert "first difference: step 3" in render(found)
@@ -158,7 +160,7 @@ def test_all_metrics_that_differ_are_named():
     other = {**one, "a": 0.75, "b": 1.0, "c": 0.6, "d": 0.50008, "e": 0.50007, "f": 0.50006}
     told = headline(made(metrics=(one, other))).partition("evaluation: ")[2]
     assert told == "b 0.5 in estimator and 1 in keras, a 0.5 and 0.75, c 0.5 and 0.6, d 0.5 and 0.50008, and 2 more"
-    assert told in tally.verdict(made(metrics=(one, other)))
+    assert told in summaries.verdict(made(metrics=(one, other)))
     fewer = made(metrics=({"a": 0.5, "b": 0.25}, {"a": 0.75, "b": 1.0}))
     assert headline(fewer).endswith(": b 0.25 in estimator and 1 in keras, a 0.5 and 0.75")
 
@@ -209,7 +211,7 @@ def test_the_headline_counts_what_the_note_names(theirs, ours, loss):
     both = [name for name in finals["estimator"] if name in finals["keras"]]
     compared = tuple({name: finals[engine][name] for name in both} for engine in ENGINES)
     found = made(metrics=compared, finals=[finals[engine] for engine in ENGINES], notes=tuple(notes))
-    said = tally.metrics(found)
+    said = summaries.metrics(found)
     named = [match for match in map(NOTE.match, notes) if match]
     if named:
         (match,) = named
@@ -270,7 +272,8 @@ def test_checksums_are_counted_and_not_measured(other, says):
     assert said[:2] == ["not equal: they first differ at step 2 of 5", f"  {RECORDS}: {says}"]
     assert found.first_fault[1].message == f"{RECORDS}: {says}"
     assert (
-        tally.verdict(found) == f"Not equal: estimator and keras first differ at step 2 of 5, in the {RECORDS}: {says}."
+        summaries.verdict(found)
+        == f"Not equal: estimator and keras first differ at step 2 of 5, in the {RECORDS}: {says}."
     )
     document = json.loads(json.dumps(text.document(found)))
     sizes = ("absolute", "relative", "rtol_of_max", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
@@ -322,7 +325,7 @@ def test_one_of_a_kind_is_no_plural():
     assert headline(found) == (
         "equal: 1 step, the same records for it, 1 variable after it, the final metrics, 1 answer of the exports"
     )
-    assert tally.verdict(found) == (
+    assert summaries.verdict(found) == (
         "Bit-equal: estimator and keras over 1 step, with 1 variable after it, and in the final metrics, and in the "
         "answers of the exports."
     )
@@ -337,7 +340,7 @@ def test_one_of_a_kind_is_no_plural():
     answers = ({"predictions a": KERNEL}, {"predictions a": -KERNEL})
     assert "1 output was compared; not bit-equal" in render(made(answers=answers))
     assert str(compare(one, one)) == "1 array is bit-equal"
-    for told in (headline(found), tally.verdict(found), page, render(made(steps=1, asked=3))):
+    for told in (headline(found), summaries.verdict(found), page, render(made(steps=1, asked=3))):
         assert not re.search(r"\b1 (steps|variables|answers|outputs|inputs|elements|arrays|metrics)\b", told), told
 
 

@@ -75,19 +75,19 @@ def waiting():
 
 def test_each_request_is_answered_once(tmp_path):
     dumps, answer = StackDumps(tmp_path, "worker-0"), tmp_path / FOLDER / "worker-0"
-    dumps.look()
+    dumps.poll()
     assert not list(tmp_path.iterdir()), "nobody has asked"
     for _ in range(2):
         (tmp_path / "new").touch()
         (tmp_path / "new").replace(tmp_path / REQUEST)
         # As the thread of the heartbeats does, which leaves itself out.
-        looks = threading.Thread(target=dumps.look)
+        looks = threading.Thread(target=dumps.poll)
         looks.start()
         looks.join()
         head, text = answer.read_text().split("\n", 1)
         assert head == f"{HOST}-{PID}" and "in test_each_request_is_answered_once" in text
         answer.unlink()
-        dumps.look()
+        dumps.poll()
         assert not answer.exists()
     assert not list((tmp_path / FOLDER).iterdir()), "nothing half-written is left"
 
@@ -96,10 +96,10 @@ def test_what_cannot_be_written_is_no_harm_and_is_tried_again(tmp_path):
     (tmp_path / REQUEST).touch()
     (tmp_path / FOLDER).touch()
     dumps = StackDumps(tmp_path, "worker-0")
-    dumps.look()
-    StackDumps(tmp_path / "nowhere", "worker-0").look()
+    dumps.poll()
+    StackDumps(tmp_path / "nowhere", "worker-0").poll()
     (tmp_path / FOLDER).unlink()
-    dumps.look()
+    dumps.poll()
     assert (tmp_path / FOLDER / "worker-0").exists()
 
 

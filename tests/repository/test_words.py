@@ -16,7 +16,10 @@ sys.path.insert(0, str(ROOT / "tools"))
 words = importlib.import_module("words")
 
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "legacy_configs/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "legacy_configs/README.md")
+    ),
     ROOT / "benchmarks" / "README.md",
     # The list of modules is made of docstrings, which the counts of the code cover.
     *sorted(set((ROOT / "docs").rglob("*.md")) - {ROOT / "docs" / "internals" / "modules.md"}),

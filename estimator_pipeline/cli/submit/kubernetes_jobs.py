@@ -73,7 +73,7 @@ def _submitted_to_slurm(loaded: object) -> bool:
 def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, lines: int, failed: bool) -> None:
     """Print the logs of a job's pods, each line with its task, or the log of the first task that failed."""
     from estimator_pipeline.launch.kubernetes import logs as kubernetes_logs
-    from estimator_pipeline.launch.kubernetes.jobs import look
+    from estimator_pipeline.launch.kubernetes.jobs import find_objects
     from estimator_pipeline.launch.kubernetes.status import first_failure
     from estimator_pipeline.launch.logs.terminal import harmless
 
@@ -81,7 +81,7 @@ def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, l
         raise ConfigError(
             f"--element {element}: the job is not an array.", code="argument/not-applicable", hint="leave it out."
         )
-    there = look(job, environ=os.environ)
+    there = find_objects(job, environ=os.environ)
     tasks = list(dict.fromkeys(pod.task for pod in there.pods)) if there is not None else []
     if not tasks:
         raise ConfigError(
@@ -113,7 +113,7 @@ def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, l
         return [pod for pod in pods if task in (None, pod.task)]
 
     def now() -> tuple[list[PodState], bool]:
-        there = look(job, environ=os.environ)
+        there = find_objects(job, environ=os.environ)
         return (wanted(there.pods), there.status.ended) if there is not None else ([], True)
 
     if follow:

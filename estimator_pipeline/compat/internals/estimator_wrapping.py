@@ -58,8 +58,8 @@ def _patch() -> None:
     @functools.wraps(train)
     def train_model(self, input_fn, hooks, saving_listeners):
         hooks = list(hooks)
-        for look in _inputs:
-            input_fn = look(input_fn, hooks)
+        for wrap in _inputs:
+            input_fn = wrap(input_fn, hooks)
         with contextlib.ExitStack() as stack:
             for enter in _training:
                 stack.enter_context(enter(self, hooks))

@@ -285,7 +285,7 @@ class _Wait:
             if not self._calls.due:
                 continue
             try:
-                line = self._calls.look()
+                line = self._calls.poll()
             except TaskFailedError as error:
                 if not self._over.is_set():
                     details = {"caused_by": error.caused_by, "task": self._calls.task, "error": error_line(error)}

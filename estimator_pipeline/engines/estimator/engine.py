@@ -311,7 +311,7 @@ class _EstimatorTask(TaskController):
                     model_dir=self.model_dir,
                 )
         if reporting is not None:
-            reporting.look()
+            reporting.poll()
         return TrainingOutcome(steps=hook.steps, data_ended=hook.data_ended)
 
     def _after_step(self, steps: int = 1, coming: int = 1) -> bool:

@@ -165,9 +165,9 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
             del run_context, run_values
             self._runs += 1
             if self._due():
-                self.look()
+                self.poll()
 
-        def look(self) -> None:
+        def poll(self) -> None:
             """Call `on_checkpoint` if there is a new checkpoint; after training, the final one."""
             if self._start is None:
                 return

@@ -144,10 +144,10 @@ def meet(
     assert cluster is not None
     watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=timeout)
 
-    def look(status: Mapping[str, Any] | None) -> Any:
+    def check(status: Mapping[str, Any] | None) -> Any:
         return in_state(status, "running", "finished") or asked() or None
 
-    rendezvous.wait("the chief's first status", look, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
+    rendezvous.wait("the chief's first status", check, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
     _follow(input_fn, (rendezvous.training() or {}).get("policy"))
     if not rendezvous.apart:
         return model_dir
@@ -266,13 +266,13 @@ def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], 
         WaitError: The chief has not published its status in time.
     """
 
-    def look(status: Mapping[str, Any] | None) -> int | None:
+    def check(status: Mapping[str, Any] | None) -> int | None:
         running = in_state(status, "running", "finished")
         if running is None:
             return 0 if asked() else None
         return int(running["from_step"])
 
-    step: int = rendezvous.wait("the step at which the chief resumes training", look, timeout=timeout)
+    step: int = rendezvous.wait("the step at which the chief resumes training", check, timeout=timeout)
     return max(step, latest_step(model_dir))
 
 

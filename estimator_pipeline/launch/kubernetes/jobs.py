@@ -34,7 +34,7 @@ from estimator_pipeline.launch.kubernetes.status import (
 )
 from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
 
-__all__ = ["cancel", "job_name", "job_status", "list_jobs", "look", "submit"]
+__all__ = ["cancel", "job_name", "job_status", "list_jobs", "find_objects", "submit"]
 
 POLL_SECS = 1.0
 # Seconds after the pods' grace period until the kubelet has reported that they are gone.
@@ -68,7 +68,7 @@ def job_name(manifests: Manifests) -> JobName:
     return JobName(manifests.kind, manifests.name, manifests.namespace)
 
 
-def look(job: JobName, *, environ: Mapping[str, str]) -> JobObjects | None:
+def find_objects(job: JobName, *, environ: Mapping[str, str]) -> JobObjects | None:
     """Return the objects of a job; None if it has none.
 
     Raises:
@@ -119,7 +119,7 @@ def submit(manifests: Manifests, *, environ: Mapping[str, str]) -> str | None:
         WaitError: kubectl did not exit in time.
     """
     job = job_name(manifests)
-    if (there := look(job, environ=environ)) is not None:
+    if (there := find_objects(job, environ=environ)) is not None:
         _check_same(manifests, there, environ)
         return None
     kinds = (KINDS[job.kind],)
@@ -128,7 +128,7 @@ def submit(manifests: Manifests, *, environ: Mapping[str, str]) -> str | None:
     # Not `apply`, which would change a job that was submitted in the meantime.
     created = kubectl.create(manifest_text(workloads), job=job, environ=environ)
     if created is None:
-        there = look(job, environ=environ)
+        there = find_objects(job, environ=environ)
         if there is None:
             raise ConfigError(
                 f"{job} existed a moment ago, and was deleted.", code="jobs/not-found", hint="submit it again."
@@ -294,7 +294,7 @@ def _with_logs(there: JobObjects, job: JobName, environ: Mapping[str, str]) -> K
 
 
 def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:
-    there = look(job, environ=environ)
+    there = find_objects(job, environ=environ)
     if there is None or (there.others and not there.workloads):
         where = f"the namespace {job.namespace}" if job.namespace else "the namespace of kubectl's context"
         raise ConfigError(

@@ -71,7 +71,7 @@ class Process:
         self.stopped_at: float | None = None
         self.exit_code: int | None = None
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Return whether it has ended.
 
         It remains a zombie until `reap`, so that the number of its group is not reused.

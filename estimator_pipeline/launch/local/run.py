@@ -159,7 +159,7 @@ class _Job:
         self.view.start(self.plan, [task.state for task in self.running])
         while True:
             self._handle_signals(signals)
-            ended = [task for task in self.running if task.alive and task.process.look()]
+            ended = [task for task in self.running if task.alive and task.process.poll()]
             self._read_events()
             self._record_ends(ended)
             now = time.monotonic()
@@ -328,7 +328,7 @@ class _Job:
         overdue: list[tuple[RunningTask, TaskTimeout]] = []
         active = [task for task in self.running if task.alive and task.process.stopped_at is None]
         for task in active:
-            task.listen(now)
+            task.poll_activity(now)
         early = self._timeouts.early
         if any(task.monitor.timed_out(now, early) for task in active):
             self._probe_log_dir(now)
@@ -439,7 +439,7 @@ class _Job:
         guard_module.kill_all(self.plan.run_id, groups)
         deadline = time.monotonic() + 10.0
         for task in self.running:
-            while task.started and not task.process.look() and time.monotonic() < deadline:
+            while task.started and not task.process.poll() and time.monotonic() < deadline:
                 time.sleep(0.02)
             if task.started:
                 task.process.reap()

@@ -47,7 +47,7 @@ class ChangeDetector:
         self.path = Path(path)
         self._seen = self._state()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Return whether it has changed since the last call."""
         before, self._seen = self._seen, self._state()
         return self._seen != before
@@ -80,7 +80,7 @@ class Heartbeats:
         self._before = set(self._states())
         self._seen: dict[str, tuple[int, float]] = {}
 
-    def look(self, now: float) -> dict[str, float]:
+    def poll(self, now: float) -> dict[str, float]:
         """Return when each file, "HOST-PROCESS", was last seen to change."""
         seen = {}
         for name, state in self._states().items():
@@ -239,22 +239,22 @@ class RunningTask:
             if self.ranks is not None:
                 self.ranks.event(event)
         if self.ranks is not None:
-            self.ranks.look(time.time())
+            self.ranks.poll(time.time())
         return events
 
-    def listen(self, now: float) -> None:
+    def poll_activity(self, now: float) -> None:
         """Check the heartbeats, the size of the log and the watched path."""
         if now - self._looked < _LOOK_SECS:
             return
         self._looked = now
         if self._heartbeats is not None:
-            self.monitor.beats(self._heartbeats.look(now))
-        elif self._heartbeat.look():
+            self.monitor.record_heartbeats(self._heartbeats.poll(now))
+        elif self._heartbeat.poll():
             self.monitor.beat(now)
         before, self._log_size = self._log_size, size(self.plan.log)
         if self._log_size != before:
             self.monitor.grew(now)
-        if self._watched is not None and self._watched.look():
+        if self._watched is not None and self._watched.poll():
             self.monitor.grew(now)
 
     def discount(self, seconds: float, now: float) -> None:

@@ -145,7 +145,7 @@ class TaskMonitor:
         """Record a heartbeat."""
         self._beat = now
 
-    def beats(self, latest: Mapping[str, float]) -> None:
+    def record_heartbeats(self, latest: Mapping[str, float]) -> None:
         """Record the last heartbeat of each process of a command; the oldest counts."""
         self._process, self._beat = min(latest.items(), key=lambda item: item[1], default=("", None))
 

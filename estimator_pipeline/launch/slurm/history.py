@@ -16,7 +16,7 @@ from estimator_pipeline.launch.local.outcome import end_of
 from estimator_pipeline.launch.slurm.logs import runs_of
 from estimator_pipeline.launch.slurm.script import OUTPUT
 
-__all__ = ["JobHistory", "TaskFailure", "history_of", "was_asked"]
+__all__ = ["JobHistory", "TaskFailure", "history_of", "was_asked_to_stop"]
 
 _FAILURES = ("failed", "hung", "diverged")
 _ENDS = ("done", "gave_up", "interrupted", "timeout")
@@ -117,7 +117,7 @@ def _failure(event: dict[str, Any], run: Path, tasks: Sequence[str]) -> TaskFail
     )
 
 
-def was_asked(folder: Path) -> bool:
+def was_asked_to_stop(folder: Path) -> bool:
     """Return whether the script was asked to stop, according to its last line."""
     lines = end_of(folder / OUTPUT, offset=0, limit=_LAST_LINE_BYTES).rstrip().splitlines()
     return bool(lines and _ASKED.search(lines[-1]))

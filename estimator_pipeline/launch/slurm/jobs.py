@@ -28,7 +28,7 @@ from estimator_pipeline.cluster.resolution import EVALUATOR_VARIABLE
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE
 from estimator_pipeline.launch.local.outcome import end_of
-from estimator_pipeline.launch.slurm.history import history_of, was_asked
+from estimator_pipeline.launch.slurm.history import history_of, was_asked_to_stop
 from estimator_pipeline.launch.slurm.logs import progress_of
 from estimator_pipeline.launch.slurm.script import OUTPUT, SCRIPT, SlurmPlan
 from estimator_pipeline.launch.slurm.status import ASKED, ENDED, FAILED, NO_ANSWER, JobStatus, failed_text, state_text
@@ -385,7 +385,7 @@ def _status(submission: Submission, element: int, record: Mapping[str, str]) -> 
     reason = record.get("Reason", "None")
     waits = state == "PENDING" and reason not in ("None", "")
     history = history_of(folder, submission.tasks)
-    asked = state == "FAILED" and code == 143 and was_asked(folder)
+    asked = state == "FAILED" and code == 143 and was_asked_to_stop(folder)
     text = state_text(state)
     if state == "FAILED":
         text = ASKED if asked else failed_text(code, history.failure)
@@ -436,7 +436,7 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
                 {"JobState": state, "ExitCode": values[1], "RunTime": values[2], "NodeList": values[3]},
             )
     lines = end_of(folder / OUTPUT, offset=0, limit=4096).rstrip().splitlines()
-    history, asked = history_of(folder, submission.tasks), was_asked(folder)
+    history, asked = history_of(folder, submission.tasks), was_asked_to_stop(folder)
     text = "Slurm no longer knows the job"
     if history.failure is not None and history.end == "gave_up":
         text += f"; it failed: {history.failure.text()}"

@@ -97,7 +97,7 @@ class Ranks:
                 )
             )
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Read the new output of the command.
 
         Args:

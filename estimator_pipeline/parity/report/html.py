@@ -16,8 +16,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from estimator_pipeline.parity import folders, text
-from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity import folders, summaries, text
 from estimator_pipeline.parity.report.sections import Environment, sections
 from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.utils import durable_files as durable
@@ -80,8 +79,8 @@ def render(parity: Parity, *, title: str = "", environment: Environment | None =
     return template.render(
         title=title or _title(parity.about),
         equal=parity.equal,
-        verdict=tally.verdict(parity),
-        one_sided=tally.one_sided(parity),
+        verdict=summaries.verdict(parity),
+        one_sided=summaries.one_sided(parity),
         most=_MOST_SENTENCES,
         sections=sections(parity, parity.environments if environment is None else environment),
         # Charts are generated here; everything else on the page is escaped.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity import summaries
 from estimator_pipeline.parity.report import charts
 from estimator_pipeline.parity.report.charts import Chart
 from estimator_pipeline.parity.result import Parity
@@ -192,7 +192,7 @@ def _differences(parity: Parity, environment: Environment) -> ReportSection | No
     if not parity.steps:
         return None
     title = "Largest difference by step"
-    series = tally.largest_by_step(parity)
+    series = summaries.largest_by_step(parity)
     if not any(error for points in series.values() for _, error in points):
         return ReportSection(title=title, text=(f"Bit-equal at every step: {', '.join(series)}.",))
     equal = [name for name, points in series.items() if not any(error for _, error in points)]
@@ -204,7 +204,7 @@ def _differences(parity: Parity, environment: Environment) -> ReportSection | No
 
 def _parted(parity: Parity) -> int | None:
     """Return the step that charts mark; None if only results after the training differ."""
-    return None if parity.first_fault is None or tally.is_after_training(parity) else parity.first_fault[0]
+    return None if parity.first_fault is None or summaries.is_after_training(parity) else parity.first_fault[0]
 
 
 def _metrics(parity: Parity, environment: Environment) -> ReportSection | None:
@@ -247,7 +247,7 @@ def _answers(parity: Parity, environment: Environment) -> ReportSection | None:
     title, names = "Answers of the exported models", parity.answers.names
     text = "Plain TensorFlow loads both SavedModels and evaluates them on the first records of the evaluation data. "
     noun = "input or output" if len(names) == 1 else "inputs and outputs"
-    if not tally.of_exports(parity):
+    if not summaries.of_exports(parity):
         title, text = "Predictions", "Predictions of both for the first batch of the evaluation data. "
         noun = "output" if len(names) == 1 else "outputs"
     if not parity.answers.differences:
@@ -283,20 +283,20 @@ def _elements(difference: Difference) -> str:
     if difference.size < 2:
         return ""
     place = f"[{', '.join(map(str, difference.index))}]"
-    values = " and ".join(tally.pair(difference.first, difference.second))
+    values = " and ".join(summaries.pair(difference.first, difference.second))
     beyond = f"{difference.count} of {counted(difference.size, 'element')}, " if difference.count else ""
     return f"{beyond}the worst {place}: {values}"
 
 
 def _variables(parity: Parity, environment: Environment) -> ReportSection | None:
-    rows = tally.variables(parity)
+    rows = summaries.variables(parity)
     if not rows:
         return None
-    counts = [(state, sum(row.state == state for row in rows)) for state in tally.STATES]
+    counts = [(state, sum(row.state == state for row in rows)) for state in summaries.STATES]
     states = ", ".join(f"{count} {_STATES[state]}" for state, count in counts if count)
     shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
     left = ", ".join(f"{sum(row.state == state for row in rest)} {_STATES[state]}"
-                     for state in tally.STATES if any(row.state == state for row in rest))  # fmt: skip
+                     for state in summaries.STATES if any(row.state == state for row in rest))  # fmt: skip
     table = HtmlTable(
         head=("variable", "verdict", "shape", "dtype", "elements", "absolute", "relative", "ULP", "unequal from"),
         rows=tuple(_variable(row) for row in shown),
@@ -312,7 +312,7 @@ def _variables(parity: Parity, environment: Environment) -> ReportSection | None
     return ReportSection(title="Variables", text=(text,), tables=(table,))
 
 
-def _variable(row: tally.VariableSummary) -> tuple[ReportCell, ...]:
+def _variable(row: summaries.VariableSummary) -> tuple[ReportCell, ...]:
     sized = row.state in ("beyond", "within", "bit-equal")
     first = _NONE if row.first is None else "the start" if row.first == 0 else f"step {row.first}"
     return (
@@ -327,7 +327,7 @@ def _variable(row: tally.VariableSummary) -> tuple[ReportCell, ...]:
     )
 
 
-def _largest(error: tally.Largest | None, *, counted: bool = False) -> ReportCell:
+def _largest(error: summaries.Largest | None, *, counted: bool = False) -> ReportCell:
     if error is None:
         return ReportCell(_NONE)
     note = "" if error.step is None else "at the start" if error.step == 0 else f"step {error.step}"

@@ -24,7 +24,7 @@ from estimator_pipeline.errors import ConfigError, TaskFailedError, WaitError
 from estimator_pipeline.job import load_job
 from estimator_pipeline.launch.kubernetes import kubectl
 from estimator_pipeline.launch.kubernetes import logs as kubernetes_logs
-from estimator_pipeline.launch.kubernetes.jobs import cancel, look, submit
+from estimator_pipeline.launch.kubernetes.jobs import cancel, find_objects, submit
 from estimator_pipeline.launch.kubernetes.kubectl import JobName
 from estimator_pipeline.launch.kubernetes.manifests import Manifests, render
 from estimator_pipeline.launch.kubernetes.status import pod_states
@@ -777,7 +777,7 @@ def test_logs_are_followed_over_restarts_to_the_end(running):
 
     def pods():
         assert time.monotonic() < deadline, seen
-        found = look(job, environ=running.env)
+        found = find_objects(job, environ=running.env)
         if {"three", "dos"} <= set(told()):
             next(steps, lambda: None)()
         return found.pods, found.status.ended
@@ -799,7 +799,7 @@ def test_a_connection_that_ends_is_made_again_and_no_line_comes_twice(running, m
         assert time.monotonic() < deadline, seen
         if next(looks) == 0:
             running.say("digits-cnn-0-bbbbb.ends", "")
-        found = [one for one in look(job, environ=running.env).pods if one.task == "worker:0"]
+        found = [one for one in find_objects(job, environ=running.env).pods if one.task == "worker:0"]
         if seen and "four" not in seen:
             running.say("digits-cnn-0-bbbbb", "one\ntwo\nthree\nfour\n")
         return found, "four" in seen
@@ -817,7 +817,7 @@ def test_following_ends_with_its_readers(running):
     def interrupted():
         if (running.folder / "calls.jsonl").read_text().count('"--follow"') == 2:
             raise KeyboardInterrupt
-        found = look(JobName("job", NAME), environ=running.env)
+        found = find_objects(JobName("job", NAME), environ=running.env)
         return found.pods, False
 
     before = threading.active_count()

@@ -445,17 +445,17 @@ class Rendezvous:
     def wait(
         self,
         event: str,
-        look: Callable[[Mapping[str, Any] | None], Any],
+        check: Callable[[Mapping[str, Any] | None], Any],
         *,
         timeout: float,
         watch: PeerWatch | None = None,
         poll: float = POLL_SECS,
     ) -> Any:
-        """Call `look` until it returns a value, and return that value.
+        """Call `check` until it returns a value, and return that value.
 
         Args:
             event: The awaited event, for the message.
-            look: Takes the chief's last status; returns the awaited value, or None.
+            check: Takes the chief's last status; returns the awaited value, or None.
             timeout: Seconds; restarted with each new status of the chief.
             watch: Monitors the task that is waited for.
             poll: Seconds between two calls.
@@ -470,7 +470,7 @@ class Rendezvous:
         while True:
             training = self.attend()
             self.raise_if_other_job(training)
-            value = look(training)
+            value = check(training)
             if value is not None:
                 return value
             if not self.tf_config.is_chief:

@@ -99,7 +99,7 @@ class ResultExchange:
     def from_evaluator(self) -> TrainResult | None:
         """Return the evaluator's result; None without one: the chief has to evaluate."""
 
-        def look(_: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        def check(_: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
             report = self._rendezvous.task_report(EVALUATOR)
             if report is None:
                 return None
@@ -107,7 +107,7 @@ class ResultExchange:
             return report if brought or report["state"] in _NO_RESULT else None
 
         try:
-            report = self._rendezvous.wait("the evaluator's result", look, timeout=self._timeout)
+            report = self._rendezvous.wait("the evaluator's result", check, timeout=self._timeout)
         except WaitError as error:
             logger.warning("%s; the chief evaluates the final checkpoint itself", error)
             return None
@@ -139,7 +139,7 @@ class ResultExchange:
         self._rendezvous.leave()
         return outcome
 
-    def _wait(self, event: str, look: Callable[[Mapping[str, Any] | None], Any], timeout: float | None = None) -> Any:
+    def _wait(self, event: str, check: Callable[[Mapping[str, Any] | None], Any], timeout: float | None = None) -> Any:
         cluster = self._rendezvous.tf_config.cluster
         watch = None
         if cluster is not None:
@@ -148,7 +148,7 @@ class ResultExchange:
             known = not self._rendezvous.tf_config.is_evaluator
             watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), known=known)
         timeout = self._timeout + MARGIN_SECS if timeout is None else timeout
-        return self._rendezvous.wait(event, look, timeout=timeout, watch=watch)
+        return self._rendezvous.wait(event, check, timeout=timeout, watch=watch)
 
     def through_chief(
         self, training: Mapping[str, Any], conclude: Callable[[Mapping[str, Any]], TrainResult]
@@ -168,7 +168,7 @@ class ResultExchange:
             outcome = conclude(training)
             self._rendezvous.report("evaluated", of=training.get("session"), result=outcome.to_dict())
 
-        def look(_: Mapping[str, Any] | None = None) -> TrainResult | str | None:
+        def check(_: Mapping[str, Any] | None = None) -> TrainResult | str | None:
             if self._rendezvous.session != training.get("session"):
                 return _RESTARTED
             done = self._rendezvous.result()
@@ -176,10 +176,10 @@ class ResultExchange:
 
         if not self._rendezvous.answered:
             # The chief has exited: use its result if there is one, else publish this task's.
-            result = look()
+            result = check()
             return self._published(outcome or conclude(training)) if result is None else _unless_restarted(result)
         try:
-            return _unless_restarted(self._wait("the result that the chief publishes", look))
+            return _unless_restarted(self._wait("the result that the chief publishes", check))
         except WaitError as error:
             if outcome is None:
                 raise

@@ -160,7 +160,7 @@ def _awaited(
         watch = PeerWatch(task, cluster.address(task), known=True)
     begun = time.monotonic()
 
-    def look(_: Mapping[str, Any] | None) -> Mapping[str, Any] | str | None:
+    def check(_: Mapping[str, Any] | None) -> Mapping[str, Any] | str | None:
         report = rendezvous.task_report(task)
         if report is None:
             waited = time.monotonic() - begun
@@ -170,7 +170,7 @@ def _awaited(
         return f"{task} failed: {report['error']}" if report["state"] == "failed" else None
 
     try:
-        result = rendezvous.wait(event, look, timeout=timeout, watch=watch)
+        result = rendezvous.wait(event, check, timeout=timeout, watch=watch)
     except WaitError as error:
         result = error.message
     if not isinstance(result, str):
