@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import re
 
 import pytest
 
@@ -28,6 +29,8 @@ def run_program(run_python, programs, tmp_path):
     def run(name):
         done = run_python(["-m", "estimator_pipeline", "exec", programs / name, tmp_path], timeout=240)
         assert done.returncode == 0, done.stderr[-4000:]
+        advice = re.findall(r"From (.+):\d+: .+ is deprecated and will be removed", done.stderr)
+        assert not [path for path in advice if "site-packages" in path], "calls in libraries, not in the program"
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     return run
