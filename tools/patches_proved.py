@@ -5,7 +5,7 @@
 All of them take some twenty minutes, most of it in clusters that hang.
 
 Each test is run with every patch, and must pass, and with ESTIMATOR_PIPELINE_PATCHES=-NAME, and must fail. The last
-line sums up; exit code 1 where one does not hold. docs/guides/compat.md names the same
+line sums up; exit code 1 where one does not hold. docs/reference/known-faults.md names the same
 tests, and a test compares the two.
 """
 
