@@ -346,7 +346,7 @@ def test_a_learning_phase_that_is_set_by_the_mode(made):
     )
     assert "set_learning_phase" not in found.after
     odd = made(f"0\n    {phase.replace('phase(0)', 'phase(1)')}{KERAS.replace('keras', 'tf.keras')}")
-    assert "a learning phase that is not that of the mode" in odd.kept_as_estimator
+    assert "a learning phase that does not follow the mode" in odd.kept_as_estimator
 
 
 def test_functions_of_v1_by_the_names_of_their_arguments(made):
@@ -364,7 +364,7 @@ def test_functions_of_v1_by_the_names_of_their_arguments(made):
 
 def test_a_layer_with_other_defaults_in_tensorflow_1(made):
     found = made(f"tf.compat.v1.keras.layers.LSTM(4)({X})")
-    assert "has other defaults" in found.kept_as_estimator
+    assert "whose defaults differ" in found.kept_as_estimator
 
 
 PROOF = """

@@ -433,7 +433,7 @@ def test_arithmetic(tmp_path, parts, written):
     ("parts", "reason"),
     [
         ({"LOSS": "tf.losses.mean_squared_error(labels, logits, weights=features['w'])"},
-         "weights of mean_squared_error: its mean is another one than that of Keras"),
+         "weights of mean_squared_error: its mean differs from that of Keras"),
         ({"METRIC": "tf.metrics.mean_per_class_accuracy(labels, predicted, 3)"}, "has no equal in Keras"),
         ({"OPTIMIZER": "tf.train.AdagradDAOptimizer(0.1, None)"}, "has no equal in Keras"),
         ({"OPTIMIZER": "tf.train.AdamOptimizer(0.1, use_locking=False, amsgrad=1)"}, "amsgrad of AdamOptimizer"),
@@ -468,18 +468,18 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
          "        estimator.train(input_fn, steps=1)", "an Estimator that is used where it may not have been trained"),
         ("params={'rate': 0.01})", "params={'rate': 0.01}, config=made_elsewhere())", "a RunConfig that is not made"),
         ("    logits =", "    tf.debugging.check_numerics(net, 'a')\n    logits =", "there for what it does"),
-        ("0.2, training=mode == tf.estimator.ModeKeys.TRAIN", "0.2, training=params['t']", "cannot be told"),
+        ("0.2, training=mode == tf.estimator.ModeKeys.TRAIN", "0.2, training=params['t']", "cannot determine whether"),
         ("    predicted =", "    if mode == tf.estimator.ModeKeys.TRAIN:\n        logits = logits * 2\n    predicted =",
-         "a branch by the mode that goes on behind it"),
+         "a branch on the mode that does not return"),
         ("    logits =", "    net = tf.layers.batch_normalization(net, training=mode == tf.estimator.ModeKeys.TRAIN)\n"
                          "    logits =", "does not move the statistics of the normalisation"),
         ("    net = tf.layers.dense(", "    features = other(features)\n    net = tf.layers.dense(", ""),
         ("{'class': predicted}", "{'class': predicted, 'x': features['x']}", ""),
         ("    logits =", "    with tf.variable_scope('a', reuse=params['again']):\n"
-                         "        net = tf.layers.dense(net, 3)\n    logits =", "used again by their names"),
+                         "        net = tf.layers.dense(net, 3)\n    logits =", "reused by name"),
         ("    predicted =", "    if mode == tf.estimator.ModeKeys.TRAIN:\n"
                             "        logits = tf.layers.dense(logits, 3)\n    predicted =",
-         "a branch by the mode that goes on behind it"),
+         "a branch on the mode that does not return"),
         ("    logits =", "    if mode == tf.estimator.ModeKeys.TRAIN:\n"
                          "        net = tf.layers.dropout(net, 0.5, training=True)\n    logits =", ""),
         ("    logits =", "    w = tf.get_variable('w', [2, 16])\n    net += tf.nn.embedding_lookup(w, labels)\n"
@@ -493,13 +493,13 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
                          "    net += tf.nn.embedding_lookup(w, features['i'])\n    logits =",
          ""),
         ("    logits =", "    w = tf.get_variable('w', [16], collections=['a'])\n    net += w\n    logits =",
-         "a variable of collections that cannot be told, or that is not saved"),
+         "a variable in collections that cannot be determined, or that is not saved"),
         ("    logits =", "    w = tf.get_variable('w', initializer=[1.])\n    net += w\n    logits =",
-         "a variable without a shape of its own"),
+         "a variable without an explicit name and shape"),
         ("    logits =", "    p = tf.fixed_size_partitioner(2)\n    with tf.variable_scope('a', partitioner=p):\n"
                          "        w = tf.get_variable('w', [9, 16])\n        v = 2. * w\n"
                          "    net += tf.nn.embedding_lookup(v, features['i'])\n    logits =",
-         "rows of a variable in parts, which are numbered in another order"),
+         "rows of a partitioned variable, which are numbered in a different order"),
         ("OPTIMIZER.minimize(loss, tf.train.get_global_step())",
          "OPTIMIZER.apply_gradients([(2. * g, v) for g, v in OPTIMIZER.compute_gradients(loss)])",
          "several optimizers"),
@@ -524,10 +524,10 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
          "use_peepholes of LSTMCell has no counterpart"),
         ("    logits =", "    cell = tf.nn.rnn_cell.DropoutWrapper(tf.nn.rnn_cell.GRUCell(4), output_keep_prob=0.5)\n"
                          "    net, _ = tf.nn.dynamic_rnn(cell, net, dtype=tf.float32)\n    logits =",
-         "a DropoutWrapper whose share cannot be told"),
+         "a DropoutWrapper whose keep probability may differ from 1"),
         ("    logits =", "    with tf.variable_scope('a', initializer=tf.zeros_initializer()):\n"
                          "        net = tf.layers.dense(net, 3)\n    logits =", "what a scope gives to all"),
-        ("    logits =", "    w = tf.Variable([1.])\n    logits =", "tf.Variable makes a variable outside"),
+        ("    logits =", "    w = tf.Variable([1.])\n    logits =", "tf.Variable creates a variable outside"),
         ("    return data", "    data = data.shuffle(int(tf.train.get_global_step()))\n    return data",
          "the global step is read"),
         ("    print(", "    print(tf.trainable_variables());  print(", "compat.v1.trainable_variables would be left"),
@@ -631,11 +631,11 @@ def test_a_function_that_makes_the_specs(tmp_path, monkeypatch):
         ("rate=params['rate'])", "rate=params['rate'], variables=tf.trainable_variables()[1:])", "var_list of"),
         ("rate=params['rate'])", "params['rate'], variables=tf.get_collection(\n        "
          "tf.GraphKeys.TRAINABLE_VARIABLES, scope='b'))", "var_list of minimize"),
-        ("rate=params['rate'])", "*[params['rate']])", "something else than an EstimatorSpec of its own"),
-        ("    predicted = tf", "    return spec_of(mode, logits, labels, rate)\n    predicted = tf", "calls itself"),
+        ("rate=params['rate'])", "*[params['rate']])", "something other than its EstimatorSpec"),
+        ("    predicted = tf", "    return spec_of(mode, logits, labels, rate)\n    predicted = tf", "a recursive function"),
         ("if __name__", "print(spec_of('train', 1, 2, 3))\nif __name__", "used elsewhere too"),
         ("        tf.logging.info('training')", "        logits = tf.layers.dense(logits, 3)",
-         "a branch by the mode that goes on behind it"),
+         "a branch on the mode that does not return"),
         ("        tf.logging.info('training')", "        logits = 2. * logits\n        labels = labels + 0",
          "training and evaluation have losses of their own"),
     ],
@@ -715,12 +715,12 @@ def test_heads(tmp_path, monkeypatch, before, after, reason):
          "a layer without a name, where"),
         ({"return tf.compat.v1.layers.dense(net, 64, tf.sigmoid, name='pixels')":
           "return tf.keras.layers.Dense(64, tf.sigmoid)(net)"},
-         "predictions of another network, whose layers are not known by the names of variables"),
+         "a different network for PREDICT, whose layers cannot be matched by variable names"),
         ({"generator(features['noise'], False)": "generator(features['noise'], True)"},
          "the network is another one where it trains"),
         ({"EstimatorSpec(mode, predictions={'images': generator(features['noise'], False)})":
           "EstimatorSpec(mode, predictions={'images': discriminator(labels)})"},
-         "predictions of another network that need more than features"),
+         "a different network for PREDICT that needs more than features"),
     ],
 )  # fmt: skip
 def test_several_optimizers_that_are_declined(tmp_path, change, reason):
@@ -823,8 +823,8 @@ def test_a_program_of_parameter_servers(tmp_path):
         ({"config.is_chief": "strategy.extended"}, "a strategy of parameter servers that is used for more"),
         ({"max(config.num_ps_replicas, 1)": "1", "(features, logits)": "(features, logits) * config.task_id"},
          "config would have no value in it"),
-        ({"[tf.GraphKeys.GLOBAL_VARIABLES, 'own']": "['own']"}, "a variable of collections that cannot be told"),
-        ({"features, logits)\n": "features, logits) + tf.get_collection('own')[0]\n"}, "which is asked for"),
+        ({"[tf.GraphKeys.GLOBAL_VARIABLES, 'own']": "['own']"}, "a variable in collections that cannot be determined"),
+        ({"features, logits)\n": "features, logits) + tf.get_collection('own')[0]\n"}, "a custom collection of variables, which is read"),
     ],
 )  # fmt: skip
 def test_clusters_that_are_declined(tmp_path, change, reason):
@@ -927,7 +927,7 @@ TWO = """    chosen = [v for v in tf.trainable_variables() if v.op.name.startswi
         ("minimize(loss, var_list=chosen)", "minimize(loss, step, var_list=chosen)", "not one that counts the steps"),
         ("minimize(loss, var_list=chosen)", "minimize(loss)", "whose variables cannot be told"),
         ("tf.group(first", "tf.no_op(first", "several optimizers"),
-        ("    chosen =", "    # no name\n    chosen =", "a layer without a name, where variables are chosen by theirs"),
+        ("    chosen =", "    # no name\n    chosen =", "a layer without a name, where variables are selected by name"),
         ("first.minimize(loss, var_list=chosen),", "first.apply_gradients([]),", "does more than minimize"),
         ("hidden')]\n", "hidden') and v.shape]\n    chosen = chosen[step:]\n", ""),
     ],
@@ -1034,7 +1034,7 @@ def test_a_method_stays_a_method(tmp_path, monkeypatch):
     [
         ({"return self.size": "return self.model_fn"}, "a model_fn that is called otherwise than by its Estimator"),
         ({"    net = Net()\n": "", "net.model_fn": "Net().model_fn"}, "a method of an object without a name"),
-        ({"predicted = ": "self.last = predicted = "}, "changes the object that it belongs to"),
+        ({"predicted = ": "self.last = predicted = "}, "a model_fn that changes its object"),
     ],
 )
 def test_methods_that_are_declined(tmp_path, monkeypatch, change, reason):

@@ -47,4 +47,4 @@ def comments(reader: Rewriter, made: ModelFn) -> list[str]:
 
 
 def _is_silent(reader: Rewriter, call: cst.Call) -> bool:
-    return reader.called(call).startswith(arithmetic.SILENT)
+    return reader.called(call).startswith(arithmetic.SUMMARIES)

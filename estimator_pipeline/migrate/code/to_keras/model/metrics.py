@@ -39,7 +39,7 @@ def of_evaluation(reader: Rewriter, made: ModelFn) -> Metrics:
 
 def beside_the_head(reader: Rewriter, made: ModelFn) -> Metrics:
     """Return the metrics that a model_fn adds to those of its head."""
-    return {key: _metric(reader, key, node) for key, node in made.further.items()}
+    return {key: _metric(reader, key, node) for key, node in made.added_metrics.items()}
 
 
 def attribute_of(key: str) -> str:

@@ -21,9 +21,8 @@ from estimator_pipeline.migrate.code.to_keras.model import train_op as training_
 from estimator_pipeline.migrate.code.to_keras.model.metrics import attribute_of, beside_the_head, of_evaluation
 from estimator_pipeline.migrate.code.to_keras.model.signatures import signatures_of
 from estimator_pipeline.migrate.code.to_keras.model.warm_start import scope_of
-from estimator_pipeline.migrate.code.to_keras.model_fn import network, variables
-from estimator_pipeline.migrate.code.to_keras.model_fn import separate_predictions as apart
-from estimator_pipeline.migrate.code.to_keras.model_fn.keras_layers import tell_phase
+from estimator_pipeline.migrate.code.to_keras.model_fn import network, separate_predictions, variables
+from estimator_pipeline.migrate.code.to_keras.model_fn.keras_layers import set_training_false
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed, read
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented, names_in
 
@@ -86,8 +85,8 @@ class _Writer:
         self.answers_alone = False
         self.made: ModelFn = read(reader, function, extra)
         network.find(reader, self.made)
-        network.tell_no_mode(reader, self.made)
-        tell_phase(reader, function, network.functions_of(reader, self.made), self.made.models)
+        network.remove_mode_parameters(reader, self.made)
+        set_training_false(reader, function, network.functions_of(reader, self.made), self.made.models)
         self.function = function
         self.distributed = distributed
         self.unit = reader.tree.module.default_indent
@@ -204,7 +203,7 @@ class _Writer:
         predictions = made.field("predict", "predictions")
         asked = [("eval", {*names_in(loss)})]
         asked += [("eval", {*names_in(one)}) for _, _, used in metrics.values() for one in used]
-        if predictions is not None and not made.apart:
+        if predictions is not None and not made.has_separate_predictions:
             asked.append(("predict", {*names_in(predictions)}))
         if self.multiple_optimizers is not None:
             asked.append(("train", {part.loss for part in self.multiple_optimizers.parts}))
@@ -218,9 +217,9 @@ class _Writer:
         methods += watched
         if self.multiple_optimizers is not None:
             methods += multiple_optimizers.methods(self, self.multiple_optimizers, loss, alone=not watched)
-        if predictions is not None and made.apart:
-            methods.append(apart.method(self, predictions))
-        if predictions is None or made.apart:
+        if predictions is not None and made.has_separate_predictions:
+            methods.append(separate_predictions.predict_method(self, predictions))
+        if predictions is None or made.has_separate_predictions:
             return [self.init(metrics), *methods], {}
         methods += [self._predictions(predictions), self.predict_step()]
         return [self.init(metrics), *methods], signatures_of(reader, made, predictions)
@@ -242,7 +241,7 @@ class _Writer:
         """What the other parts take from the network, and do not work out again."""
         found: list[str] = []
         tensors = self._tensors()
-        makers = [step for step in self.made.network if variables.is_own(self.reader, step.node)]
+        makers = [step for step in self.made.network if variables.creates_variable(self.reader, step.node)]
         own = {name: step for step in makers for name in step.sets}
         for mode, names in asked:
             flow = self.made.flows[mode]
@@ -429,7 +428,7 @@ class _Writer:
     def _network(self) -> list[str]:
         """Return the statements of the network; variables of its own need to know whose they are."""
         lines = self.body(self.made.network)
-        if not self.made.own and not self.reader.again:
+        if not self.made.variable_names and not self.reader.again:
             return lines
         self.reader.needs.add("keras_variables")
         return ["with keras_variables.of(features):", *(indented(one, self.unit) for one in lines)]

@@ -125,7 +125,7 @@ def chooses_by_name(reader: Rewriter, made: ModelFn) -> bool:
 
 def choose(reader: Rewriter, made: ModelFn, settings: list[FlowStep], model: str) -> None:
     """Lets the statements before `compile` choose among the variables of the model."""
-    own = {name for step in made.network for name in step.sets if variables.is_own(reader, step.node)}
+    own = {name for step in made.network for name in step.sets if variables.creates_variable(reader, step.node)}
     for step in settings:
         for node in _nodes(step.node):
             if isinstance(node, cst.Call) and _plain(reader, node) == "tf.trainable_variables" and not node.args:
@@ -147,7 +147,7 @@ def _nodes(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
 def is_optimizer(reader: Rewriter, call: cst.Call) -> bool:
     """Whether a call makes an optimizer."""
     name = reader.called(call)
-    if arithmetic.chosen(reader, call) is not None:
+    if arithmetic.optimizer_name_expression(reader, call) is not None:
         return True
     if re.match(r"tf\.compat\.v1\.train\.\w+Optimizer$", name):
         return True
@@ -267,7 +267,12 @@ def _check_changes(reader: Rewriter, node: cst.CSTNode, without: Collection[cst.
         known = name.startswith(("tf.clip_by", "tf.train.", "tf.summary.", "tf.keras.")) or name in _HARMLESS
         plain = isinstance(call.func, cst.Name) and call.func.value in ("zip", "list", "tuple", "getattr", "len")
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if not known and not plain and method not in _METHODS and arithmetic.chosen(reader, call) is None:
+        if (
+            not known
+            and not plain
+            and method not in _METHODS
+            and arithmetic.optimizer_name_expression(reader, call) is None
+        ):
             raise NotConvertible("gradients that are changed otherwise than clipped", call)
     for one in _arithmetic(node):
         raise NotConvertible("gradients that are changed otherwise than clipped", one)

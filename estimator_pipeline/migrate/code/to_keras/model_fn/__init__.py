@@ -1,4 +1,4 @@
-"""The statements of a model_fn: layers, losses, variables, recurrent cells, one kind a file.
+"""Conversion of the statements of a model_fn: layers, losses, variables and recurrent cells, one file for each kind.
 
-The class that they become is written in `migrate/code/to_keras/model`.
+`migrate/code/to_keras/model` writes the Keras model class around them.
 """

@@ -1,4 +1,7 @@
-"""V1's losses, metrics, schedules and optimizers in Keras, equal to V1's: docs/reference/migrate-equals.md."""
+"""Keras counterparts that are equal to the losses, metrics, schedules and optimizers of V1.
+
+`docs/reference/migrate-equals.md` lists them.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
-__all__ = ["SCHEDULES", "SILENT", "chosen", "install", "metric", "optimizer"]
+__all__ = ["SCHEDULES", "SUMMARIES", "install", "metric", "optimizer", "optimizer_name_expression"]
 
-# Loss of V1 -> (parameters, how the mean over the batch is written).
+# V1 loss -> (parameters, template of the loss of each example).
 _LOSSES: dict[str, tuple[tuple[str, ...], str]] = {
     "sparse_softmax_cross_entropy": (
         ("labels", "logits", "weights", "scope", "loss_collection", "reduction"),
@@ -32,9 +35,9 @@ _LOSSES: dict[str, tuple[tuple[str, ...], str]] = {
         ("labels", "predictions", "weights", "delta", "scope", "loss_collection", "reduction"),
         "tf.keras.losses.huber({0}, {1}{delta})"),
 }  # fmt: skip
-_SAID = ("scope",)
+_IGNORED = ("scope",)
 
-# Metric of V1 -> (Keras class, parameters, what its state is updated with).
+# V1 metric -> (Keras class, parameters, template of the arguments of `update_state`).
 _METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "accuracy": ("Accuracy", ("labels", "predictions"), "{0}, {1}"),
     "mean": ("Mean", ("values",), "{0}"),
@@ -46,16 +49,17 @@ _METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "mean_absolute_error": ("MeanAbsoluteError", ("labels", "predictions"), "{0}, {1}"),
 }
 
-# Functions of V1 that TensorFlow 2 has with the same arguments by these names.
-_OF_LOGITS, _WITH_LABELS = ("logits", "axis", "name"), ("labels", "logits", "name")
-_BY_NAMES = {
-    "softmax": _OF_LOGITS, "log_softmax": _OF_LOGITS, "sigmoid_cross_entropy_with_logits": _WITH_LABELS,
-    "sparse_softmax_cross_entropy_with_logits": _WITH_LABELS, "softmax_cross_entropy_with_logits": _WITH_LABELS,
-    "softmax_cross_entropy_with_logits_v2": _WITH_LABELS,
+# V1 functions that TensorFlow 2 has too, with these parameters.
+_LOGITS, _LABELS_AND_LOGITS = ("logits", "axis", "name"), ("labels", "logits", "name")
+_IN_TENSORFLOW_2 = {
+    "softmax": _LOGITS, "log_softmax": _LOGITS, "sigmoid_cross_entropy_with_logits": _LABELS_AND_LOGITS,
+    "sparse_softmax_cross_entropy_with_logits": _LABELS_AND_LOGITS,
+    "softmax_cross_entropy_with_logits": _LABELS_AND_LOGITS,
+    "softmax_cross_entropy_with_logits_v2": _LABELS_AND_LOGITS,
 }  # fmt: skip
 
 _STEP = "global_step"
-# Schedule of V1 -> (Keras class, its parameters there).
+# V1 schedule -> (Keras class, parameters in V1).
 _SCHEDULES: dict[str, tuple[str, tuple[str, ...]]] = {
     "exponential_decay": ("ExponentialDecay", ("learning_rate", _STEP, "decay_steps", "decay_rate", "staircase")),
     "inverse_time_decay": ("InverseTimeDecay", ("learning_rate", _STEP, "decay_steps", "decay_rate", "staircase")),
@@ -68,7 +72,7 @@ _SCHEDULES: dict[str, tuple[str, tuple[str, ...]]] = {
 _RENAMED = {"learning_rate": "initial_learning_rate", "x": _STEP}
 SCHEDULES = tuple(f"tf.compat.v1.train.{name}" for name in _SCHEDULES)
 
-# Optimizer of V1 -> (Keras class, its parameters there, V1 name -> Keras name, what is said where nothing is).
+# V1 optimizer -> (Keras class, parameters in V1, V1 name -> Keras name, V1 defaults that Keras does not share).
 _OPTIMIZERS: dict[str, tuple[str, tuple[str, ...], dict[str, str], dict[str, str]]] = {
     "GradientDescentOptimizer": ("SGD", ("learning_rate",), {}, {}),
     "AdamOptimizer": (
@@ -83,18 +87,18 @@ _OPTIMIZERS: dict[str, tuple[str, tuple[str, ...], dict[str, str], dict[str, str
     "RMSPropOptimizer": ("RMSprop", ("learning_rate", "decay", "momentum", "epsilon"), {}, {}),
 }  # fmt: skip
 
-# Of V1, with the same arguments: optimizer -> the function of keras_optimizers.
-_OWN = {
+# V1 optimizer -> (function of keras_optimizers, parameters of both).
+_KERAS_OPTIMIZERS = {
     "ProximalAdagradOptimizer": ("proximal_adagrad", (
         "learning_rate", "initial_accumulator_value", "l1_regularization_strength", "l2_regularization_strength")),
 }  # fmt: skip
 
-SILENT = ("tf.compat.v1.summary.", "tf.summary.")
-"""What is written for people alone: TensorBoard of Keras writes the loss, the metrics and each epoch's rate."""
+SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
+"""Logging-only functions. Keras's TensorBoard callback writes the loss, the metrics and each epoch's learning rate."""
 
 
 def install(reader: Rewriter) -> None:
-    """Lets a reader write losses and schedules."""
+    """Register the rewrites of losses, schedules and functions."""
     for name in _LOSSES:
         reader.calls[f"tf.compat.v1.losses.{name}"] = partial(_loss, reader, name)
     for name in _SCHEDULES:
@@ -105,8 +109,10 @@ def install(reader: Rewriter) -> None:
         )
     for name in ("argmax", "argmin"):
         reader.calls[f"tf.compat.v1.{name}"] = partial(_largest, reader, name)
-    for name, parameters in _BY_NAMES.items():
-        reader.calls[f"tf.compat.v1.nn.{name}"] = partial(_by_names, reader, name.removesuffix("_v2"), parameters)
+    for name, parameters in _IN_TENSORFLOW_2.items():
+        reader.calls[f"tf.compat.v1.nn.{name}"] = partial(
+            _tensorflow_2_function, reader, name.removesuffix("_v2"), parameters
+        )
     reader.calls["tf.compat.v1.nn.in_top_k"] = partial(_in_top_k, reader)
     reader.calls["tf.compat.v1.losses.get_regularization_loss"] = lambda call: "sum(self.losses)"
     reader.calls["tf.compat.v1.get_collection"] = partial(_collection, reader)
@@ -115,20 +121,20 @@ def install(reader: Rewriter) -> None:
 
 def _loss(reader: Rewriter, name: str, call: cst.Call) -> str:
     parameters, form = _LOSSES[name]
-    given = arguments(call, parameters)
+    args = arguments(call, parameters)
     extra = {}
-    for one, arg in list(given.items())[2:]:
-        if one in _SAID:
+    for parameter, arg in list(args.items())[2:]:
+        if parameter in _IGNORED:
             continue
-        if one not in ("label_smoothing", "delta") or f"{{{one}}}" not in form:
-            raise NotConvertible(f"{one} of {name}: its mean is another one than that of Keras", arg)
-        extra[one] = f", {one}={reader.text(arg.value)}"
+        if parameter not in ("label_smoothing", "delta") or f"{{{parameter}}}" not in form:
+            raise NotConvertible(f"{parameter} of {name}: its mean differs from that of Keras", arg)
+        extra[parameter] = f", {parameter}={reader.text(arg.value)}"
     first, second = parameters[:2]
-    if first not in given or second not in given:
-        raise NotConvertible(f"the arguments of {name} cannot be told", call)
+    if first not in args or second not in args:
+        raise NotConvertible(f"cannot determine the arguments of {name}", call)
     extra = {"label_smoothing": "", "delta": ""} | extra
     each = form.replace("tf.", f"{reader.tf}.").format(
-        reader.text(given[first].value), reader.text(given[second].value), **extra
+        reader.text(args[first].value), reader.text(args[second].value), **extra
     )
     return f"{reader.tf}.reduce_mean({each})"
 
@@ -136,7 +142,7 @@ def _loss(reader: Rewriter, name: str, call: cst.Call) -> str:
 def _collection(reader: Rewriter, call: cst.Call) -> str:
     if len(call.args) == 1 and reader.name(call.args[0].value).rpartition(".")[2] == "REGULARIZATION_LOSSES":
         return "self.losses"
-    raise NotConvertible("a collection that Keras has none of", call)
+    raise NotConvertible("a collection that has no counterpart in Keras", call)
 
 
 def _cast(reader: Rewriter, dtype: str, call: cst.Call) -> str:
@@ -144,74 +150,86 @@ def _cast(reader: Rewriter, dtype: str, call: cst.Call) -> str:
 
 
 def _largest(reader: Rewriter, name: str, call: cst.Call) -> str:
-    """`argmax`: of V1 the arguments may have names of their own, or another order."""
+    """Rewrite `argmax` or `argmin`, whose arguments may have other names or another order in V1."""
     if not any(arg.keyword and arg.keyword.value in ("input", "dimension") for arg in call.args) and len(call.args) < 4:
         rest = reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)
         return f"{reader.tf}.{name}{rest}"
-    given = arguments(call, ("input", "axis", "name", "dimension", "output_type"))
+    args = arguments(call, ("input", "axis", "name", "dimension", "output_type"))
     names = {"input": "", "axis": "axis=", "dimension": "axis=", "output_type": "output_type=", "name": "name="}
-    told = [f"{said}{reader.text(given[one].value)}" for one, said in names.items() if one in given]
-    return reader.call(f"{reader.tf}.{name}", told, call)
+    new_args = [
+        f"{prefix}{reader.text(args[parameter].value)}" for parameter, prefix in names.items() if parameter in args
+    ]
+    return reader.call(f"{reader.tf}.{name}", new_args, call)
 
 
-def _by_names(reader: Rewriter, name: str, parameters: tuple[str, ...], call: cst.Call) -> str:
+def _tensorflow_2_function(reader: Rewriter, name: str, parameters: tuple[str, ...], call: cst.Call) -> str:
     named = all(arg.keyword is not None and arg.keyword.value in parameters for arg in call.args)
     function = f"{reader.tf}.nn.{name}" if named else reader.text(call.func)
     return f"{function}{reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)}"
 
 
 def _in_top_k(reader: Rewriter, call: cst.Call) -> str:
-    """V1's order of arguments is another one."""
-    given = arguments(call, ("predictions", "targets", "k", "name"))
-    told = [f"{one}={reader.text(given[one].value)}" for one in ("targets", "predictions", "k", "name") if one in given]
-    return reader.call(f"{reader.tf}.math.in_top_k", told, call)
+    """Rewrite `in_top_k`, whose arguments have a different order in V1."""
+    args = arguments(call, ("predictions", "targets", "k", "name"))
+    new_args = [
+        f"{parameter}={reader.text(args[parameter].value)}"
+        for parameter in ("targets", "predictions", "k", "name")
+        if parameter in args
+    ]
+    return reader.call(f"{reader.tf}.math.in_top_k", new_args, call)
 
 
 def metric(reader: Rewriter, call: cst.Call, key: str) -> tuple[str, str, list[cst.BaseExpression]]:
-    """Return (the Keras metric, what it is updated with, the expressions that this needs) of a metric of V1.
+    """Return the Keras counterpart of a V1 metric.
+
+    Returns:
+        The source of the Keras metric, the source of the arguments of `update_state`, the expressions in them.
 
     Raises:
-        NotConvertible: Keras has none that is equal.
+        NotConvertible: Keras has no equal metric.
     """
     name = reader.called(call).removeprefix("tf.compat.v1.metrics.")
     if name not in _METRICS:
         raise NotConvertible(f"the metric {reader.source(call.func)} has no equal in Keras", call)
     keras, parameters, form = _METRICS[name]
-    given = {one: arg for one, arg in arguments(call, parameters).items() if one != "name"}
+    args = {parameter: arg for parameter, arg in arguments(call, parameters).items() if parameter != "name"}
     options = ""
-    for one, arg in given.items():
-        if one == "num_thresholds":
+    for parameter, arg in args.items():
+        if parameter == "num_thresholds":
             options = f"num_thresholds={reader.text(arg.value)}, "
-        elif one not in parameters or one == "weights":
-            raise NotConvertible(f"{one} of the metric {name}", arg)
-    used = [given[one].value for one in parameters[:2] if one in given]
-    if len(used) < form.count("{"):
-        raise NotConvertible(f"the arguments of the metric {name} cannot be told", call)
-    told = form.replace("tf.", f"{reader.tf}.").format(*(reader.text(one) for one in used))
-    return f"{reader.tf}.keras.metrics.{keras}({options}name={key!r})", told, used
+        elif parameter not in parameters or parameter == "weights":
+            raise NotConvertible(f"{parameter} of the metric {name}", arg)
+    values = [args[parameter].value for parameter in parameters[:2] if parameter in args]
+    if len(values) < form.count("{"):
+        raise NotConvertible(f"cannot determine the arguments of the metric {name}", call)
+    update_args = form.replace("tf.", f"{reader.tf}.").format(*(reader.text(value) for value in values))
+    return f"{reader.tf}.keras.metrics.{keras}({options}name={key!r})", update_args, values
 
 
 def _schedule(reader: Rewriter, name: str, call: cst.Call) -> str:
     keras, parameters = _SCHEDULES[name]
-    given = {_RENAMED.get(one, one) if one == "x" else one: arg for one, arg in arguments(call, parameters).items()}
-    kept: list[str] = []
+    args = {
+        _RENAMED.get(parameter, parameter) if parameter == "x" else parameter: arg
+        for parameter, arg in arguments(call, parameters).items()
+    }
+    schedule_args: list[str] = []
     by_position = True
-    for place, parameter in enumerate(one for one in parameters if one != _STEP):
-        arg = given.pop(parameter, None)
+    for place, keyword in enumerate(parameter for parameter in parameters if parameter != _STEP):
+        arg = args.pop(keyword, None)
         if arg is None:
             by_position = False
             continue
         text = reader.text(arg.value)
-        by_position = by_position and place == len(kept) and (arg.keyword is None or place < 2)
-        kept.append(text if by_position else f"{_RENAMED.get(parameter, parameter)}={text}")
-    for one, arg in given.items():
-        if one not in (_STEP, "name"):
-            raise NotConvertible(f"{one} of {name} has no counterpart in Keras", arg)
-    return reader.call(f"{reader.tf}.keras.optimizers.schedules.{keras}", kept, call)
+        by_position = by_position and place == len(schedule_args) and (arg.keyword is None or place < 2)
+        schedule_args.append(text if by_position else f"{_RENAMED.get(keyword, keyword)}={text}")
+    for parameter, arg in args.items():
+        if parameter not in (_STEP, "name"):
+            raise NotConvertible(f"{parameter} of {name} has no counterpart in Keras", arg)
+    return reader.call(f"{reader.tf}.keras.optimizers.schedules.{keras}", schedule_args, call)
 
 
-def chosen(reader: Rewriter, call: cst.Call) -> cst.BaseExpression | None:
-    """Of `getattr(tf.train, name + "Optimizer")(rate)` the name; None of other calls."""
+def optimizer_name_expression(reader: Rewriter, call: cst.Call) -> cst.BaseExpression | None:
+    """Return `name` of a call `getattr(tf.train, name + "Optimizer")(rate)`; None for other calls."""
     inner = call.func
     if not isinstance(inner, cst.Call) or not isinstance(inner.func, cst.Name) or inner.func.value != "getattr":
         return None
@@ -226,76 +244,82 @@ def chosen(reader: Rewriter, call: cst.Call) -> cst.BaseExpression | None:
     return full.left if plain and not call.args[0].star else None
 
 
-def _own(reader: Rewriter, call: cst.Call, function: str, parameters: tuple[str, ...]) -> str:
-    """Return an optimizer of keras_optimizers that takes what V1's takes."""
-    given = {one: arg for one, arg in arguments(call, parameters).items() if one not in ("use_locking", "name")}
-    for one, arg in given.items():
-        if one not in parameters or arg.star:
-            raise NotConvertible(f"{one or 'an argument'} of {function} has no counterpart in Keras", arg)
+def _keras_optimizer(reader: Rewriter, call: cst.Call, function: str, parameters: tuple[str, ...]) -> str:
+    """Return a call of the keras_optimizers function that has the V1 optimizer's parameters."""
+    args = {
+        parameter: arg
+        for parameter, arg in arguments(call, parameters).items()
+        if parameter not in ("use_locking", "name")
+    }
+    for parameter, arg in args.items():
+        if parameter not in parameters or arg.star:
+            raise NotConvertible(f"{parameter or 'an argument'} of {function} has no counterpart in Keras", arg)
     reader.needs.add("keras_optimizers")
-    told = [reader.text(arg.value) if arg.keyword is None else f"{one}={reader.text(arg.value)}"
-            for one, arg in given.items()]  # fmt: skip
-    return reader.call(f"keras_optimizers.{function}", told, call)
+    new_args = [
+        reader.text(arg.value) if arg.keyword is None else f"{parameter}={reader.text(arg.value)}"
+        for parameter, arg in args.items()
+    ]
+    return reader.call(f"keras_optimizers.{function}", new_args, call)
 
 
-def _limits(call: cst.Call, clipping: dict[str, str]) -> list[str]:
-    """Return what `keras_optimizers.make` is told of clipping."""
-    behind = {"global_clipnorm": "clip_norm", "clipvalue": "clip_value"}
-    for one in clipping.keys() - behind.keys():
-        raise NotConvertible(f"{one} of keras_optimizers.make", call)
-    return [f"{behind[one]}={text}" for one, text in clipping.items()]
+def _clipping(call: cst.Call, clipping: dict[str, str]) -> list[str]:
+    """Return the clipping arguments of `keras_optimizers.make`."""
+    keywords = {"global_clipnorm": "clip_norm", "clipvalue": "clip_value"}
+    for keyword in clipping.keys() - keywords.keys():
+        raise NotConvertible(f"{keyword} of keras_optimizers.make", call)
+    return [f"{keywords[keyword]}={text}" for keyword, text in clipping.items()]
 
 
 def optimizer(reader: Rewriter, call: cst.Call, *, scheduled: bool, clipping: dict[str, str]) -> str:
-    """Return the Keras optimizer that does what one of V1 does, to the last bit but for rounding.
+    """Return the Keras optimizer that is equal to a V1 optimizer, except for rounding.
 
     Args:
-        scheduled: whether its learning rate changes from step to step.
-        clipping: argument of Keras's optimizer -> its text.
+        scheduled: Whether its learning rate changes from step to step.
+        clipping: Argument of the Keras optimizer -> its text.
 
     Raises:
-        NotConvertible: there is none.
+        NotConvertible: Keras has no equal optimizer.
     """
     full = reader.called(call)
     if full.startswith("tf.keras.optimizers."):
         if clipping:
             raise NotConvertible("an optimizer of Keras whose gradients are clipped outside of it", call)
         return reader.text(call)
-    by_name = chosen(reader, call)
+    by_name = optimizer_name_expression(reader, call)
     if by_name is not None:
         reader.needs.add("keras_optimizers")
-        told = [reader.text(by_name), reader.text(call.args[0].value), *_limits(call, clipping)]
-        return reader.call("keras_optimizers.of_v1", told, call)
+        new_args = [reader.text(by_name), reader.text(call.args[0].value), *_clipping(call, clipping)]
+        return reader.call("keras_optimizers.of_v1", new_args, call)
     name = full.removeprefix("tf.compat.v1.train.")
-    if name in _OWN and not clipping:
-        return _own(reader, call, *_OWN[name])
+    if name in _KERAS_OPTIMIZERS and not clipping:
+        return _keras_optimizer(reader, call, *_KERAS_OPTIMIZERS[name])
     if name not in _OPTIMIZERS:
         raise NotConvertible(f"the optimizer {reader.source(call.func)} has no equal in Keras", call)
     keras, parameters, renamed, defaults = _OPTIMIZERS[name]
-    given = arguments(call, parameters)
-    for one in ("use_locking", "name"):
-        given.pop(one, None)
-    for one, arg in given.items():
-        if one not in parameters or arg.star:
-            raise NotConvertible(f"{one or 'an argument'} of {name} has no counterpart in Keras", arg)
-    texts = {one: reader.text(arg.value) for one, arg in given.items()}
+    args = arguments(call, parameters)
+    for parameter in ("use_locking", "name"):
+        args.pop(parameter, None)
+    for parameter, arg in args.items():
+        if parameter not in parameters or arg.star:
+            raise NotConvertible(f"{parameter or 'an argument'} of {name} has no counterpart in Keras", arg)
+    texts = {parameter: reader.text(arg.value) for parameter, arg in args.items()}
     nesterov = texts.get("use_nesterov") == "True"
     if name == "RMSPropOptimizer" or (name == "MomentumOptimizer" and scheduled):
-        # Keras keeps the velocity with the rate in it, and begins RMSprop at 0.
+        # Keras includes the learning rate in the velocity, and starts the mean square of RMSprop at 0.
         rate = texts.pop("learning_rate", None)
         if rate is None or ("use_nesterov" in texts and not nesterov):
-            raise NotConvertible(f"the arguments of {name} cannot be told", call)
+            raise NotConvertible(f"cannot determine the arguments of {name}", call)
         texts.pop("use_nesterov", None)
         reader.needs.add("Optimizer")
         kind = "rmsprop" if name == "RMSPropOptimizer" else "nesterov" if nesterov else "momentum"
-        options = ", ".join(f"'{one}': {text}" for one, text in texts.items())
+        options = ", ".join(f"'{parameter}': {text}" for parameter, text in texts.items())
         reader.needs.add("keras_optimizers")
-        said = f"name={kind!r}, learning_rate={rate}" + (f", options={{{options}}}" if options else "")
-        return reader.call("keras_optimizers.make", [f"Optimizer({said})", *_limits(call, clipping)], call)
-    kept, by_position = [], True
-    for one, text in texts.items():
-        by_position = by_position and one in ("learning_rate",)
-        kept.append(text if by_position else f"{renamed.get(one, one)}={text}")
-    kept += [f"{one}={text}" for one, text in defaults.items() if one not in texts]
-    kept += [f"{one}={text}" for one, text in clipping.items()]
-    return reader.call(f"{reader.tf}.keras.optimizers.{keras}", kept, call)
+        spec = f"name={kind!r}, learning_rate={rate}" + (f", options={{{options}}}" if options else "")
+        return reader.call("keras_optimizers.make", [f"Optimizer({spec})", *_clipping(call, clipping)], call)
+    new_args, by_position = [], True
+    for parameter, text in texts.items():
+        by_position = by_position and parameter in ("learning_rate",)
+        new_args.append(text if by_position else f"{renamed.get(parameter, parameter)}={text}")
+    new_args += [f"{parameter}={text}" for parameter, text in defaults.items() if parameter not in texts]
+    new_args += [f"{keyword}={text}" for keyword, text in clipping.items()]
+    return reader.call(f"{reader.tf}.keras.optimizers.{keras}", new_args, call)

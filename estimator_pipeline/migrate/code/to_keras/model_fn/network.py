@@ -1,4 +1,4 @@
-"""The network of a model_fn: what makes layers and variables, and what that needs."""
+"""The network of a model_fn: the statements that create layers and variables, and the statements that these need."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Outside
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
-from estimator_pipeline.migrate.code.to_keras.model_fn import separate_predictions as apart
+from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells, separate_predictions
 from estimator_pipeline.migrate.code.to_keras.model_fn.layers import CREATORS
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import (
     FlowStep,
@@ -24,14 +23,14 @@ from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import (
 )
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
-__all__ = ["find", "functions_of", "tell_no_mode"]
+__all__ = ["find", "functions_of", "remove_mode_parameters"]
 
 _VARIABLES = (
     "tf.Variable", "tf.compat.v1.Variable", "tf.compat.v1.nn.dynamic_rnn",
     "tf.compat.v1.nn.static_rnn", "tf.compat.v1.nn.bidirectional_dynamic_rnn",
 )  # fmt: skip
-OWN = "tf.compat.v1.get_variable"
-# What makes layers or variables, in any file.
+GET_VARIABLE = "tf.compat.v1.get_variable"
+# Names that create layers or variables, in any file.
 _OF_LAYERS = re.compile(
     r"(tensorflow\.(compat\.v1\.|python\.)?(keras\.)?layers\.|tensorflow\.(compat\.v1\.)?(get_variable|Variable|nn\.rnn_cell\.)|"
     r"tf_slim\.)"
@@ -39,145 +38,151 @@ _OF_LAYERS = re.compile(
 _COLUMNS = ("tf.compat.v1.feature_column.input_layer", "tf.compat.v1.feature_column.linear_model")
 
 
-def find(reader: Rewriter, made: ModelFn) -> None:
-    """Find what of a model_fn is its network.
+def find(reader: Rewriter, model_fn: ModelFn) -> None:
+    """Set `model_fn.network` to the statements that build the network.
 
     Raises:
-        NotConvertible: it is another one in some mode, or has what Keras models have not.
+        NotConvertible: The network differs between modes, or uses something that Keras models do not have.
     """
-    flow = made.flows["train"]
+    flow = model_fn.flows["train"]
     makers: list[FlowStep] = []
     for step in flow:
-        if _makes(reader, step.node, set()) or any(
-            isinstance(call.func, cst.Name) and call.func.value in made.models for call in calls_in(step.node)
+        if _creates_layers(reader, step.node, set()) or any(
+            isinstance(call.func, cst.Name) and call.func.value in model_fn.models for call in calls_in(step.node)
         ):
             makers.append(step)
             if assigns(step.node) and _is_model(reader, cst.ensure_type(first_of(step.node), cst.Assign).value):
-                made.models |= step.sets
+                model_fn.models |= step.sets
     if not makers:
-        raise NotConvertible("no layer of its network can be told", made.node.name)
-    own = {name for maker in makers if _has_own(reader, maker.node, set()) for name in maker.sets}
-    made.own = own
-    makers += _of_variables(made, makers, own)
+        raise NotConvertible("cannot find a layer of its network", model_fn.node.name)
+    variable_names = {name for maker in makers if _calls_get_variable(reader, maker.node, set()) for name in maker.sets}
+    model_fn.variable_names = variable_names
+    makers += _steps_of_variables(model_fn, makers, variable_names)
     makers.sort(key=flow.index)
-    found = list(makers)
+    needed_steps = list(makers)
     for maker in makers:
-        found += needed(flow[: flow.index(maker)], maker.reads - made.steps)
-    chosen = [step for step in flow if step in found]
-    made.apart = _is_apart(reader, made, makers)
-    modes_of = [one for mode, one in made.flows.items() if mode != "predict" or not made.apart]
-    chosen = _with_what_binds_anew(made, chosen, modes_of)
+        needed_steps += needed(flow[: flow.index(maker)], maker.reads - model_fn.steps)
+    chosen = [step for step in flow if step in needed_steps]
+    model_fn.has_separate_predictions = _has_separate_predictions(reader, model_fn, makers)
+    flows = [
+        flow for mode, flow in model_fn.flows.items() if mode != "predict" or not model_fn.has_separate_predictions
+    ]
+    chosen = _with_rebound_outputs(model_fn, chosen, flows)
     for step in chosen:
-        if step in made.partial:
-            raise NotConvertible("a branch by the mode that goes on behind it", step.node)
-        if any(step not in one for one in modes_of):
-            raise NotConvertible("a mode whose network is another one than that which is trained", step.node)
-        if "labels" in step.reads and "labels" in made.parameters:
-            raise NotConvertible("a network that is fed with the labels", step.node)
-    for one in made.flows.values():
-        for place, step in enumerate(one):
-            later = {name for after in one[place:] if after in chosen for name in after.reads}
-            if step in made.partial and step.sets & later:
-                raise NotConvertible("a branch by the mode that goes on behind it", step.node)
-    made.network = chosen
+        if step in model_fn.partial:
+            raise NotConvertible("a branch on the mode that does not return, in the network", step.node)
+        if any(step not in flow for flow in flows):
+            raise NotConvertible("a mode whose network differs from the one built for TRAIN", step.node)
+        if "labels" in step.reads and "labels" in model_fn.parameters:
+            raise NotConvertible("a network that takes the labels as input", step.node)
+    for other in model_fn.flows.values():
+        for place, step in enumerate(other):
+            later = {name for after in other[place:] if after in chosen for name in after.reads}
+            if step in model_fn.partial and step.sets & later:
+                raise NotConvertible("a branch on the mode that does not return, in the network", step.node)
+    model_fn.network = chosen
 
 
-def _with_what_binds_anew(made: ModelFn, chosen: list[FlowStep], modes_of: list[list[FlowStep]]) -> list[FlowStep]:
-    """With `logits = tf.squeeze(logits)` behind the last layer: loss, metrics and predictions need not do it each."""
-    flow, found = made.flows["train"], list(chosen)
+def _with_rebound_outputs(model_fn: ModelFn, chosen: list[FlowStep], flows: list[list[FlowStep]]) -> list[FlowStep]:
+    """Return the network with statements like `logits = tf.squeeze(logits)` after the last layer."""
+    flow, extended = model_fn.flows["train"], list(chosen)
     for place, step in enumerate(flow):
-        names = {name for one in found for name in one.sets}
-        before = [one for one in flow[:place] if one not in found]
+        names = {name for other in extended for name in other.sets}
+        before = [other for other in flow[:place] if other not in extended]
         if (
-            step not in found
+            step not in extended
             and assigns(step.node)
             and step.sets
             and step.sets <= names & step.reads
             and "labels" not in step.reads
-            and all(step in one for one in modes_of)
-            and not any(step.sets & one.reads for one in before)
-            and all(one in found for one in needed(flow[:place], step.reads - made.steps))
+            and all(step in other for other in flows)
+            and not any(step.sets & other.reads for other in before)
+            and all(other in extended for other in needed(flow[:place], step.reads - model_fn.steps))
         ):
-            found.append(step)
-    return [step for step in flow if step in found]
+            extended.append(step)
+    return [step for step in flow if step in extended]
 
 
-def _is_apart(reader: Rewriter, made: ModelFn, makers: list[FlowStep]) -> bool:
-    """Whether predictions are those of another network than that which is trained."""
-    predictions = made.field("predict", "predictions")
-    if predictions is None or any(step in makers for step in made.flows["predict"]):
+def _has_separate_predictions(reader: Rewriter, model_fn: ModelFn, makers: list[FlowStep]) -> bool:
+    """Return whether PREDICT builds a different network than TRAIN."""
+    predictions = model_fn.field("predict", "predictions")
+    if predictions is None or any(step in makers for step in model_fn.flows["predict"]):
         return False
-    nodes = [predictions, *(step.node for step in needed(made.flows["predict"], set(names_in(predictions))))]
-    if not any(_makes(reader, node, set()) for node in nodes):
+    nodes = [predictions, *(step.node for step in needed(model_fn.flows["predict"], set(names_in(predictions))))]
+    if not any(_creates_layers(reader, node, set()) for node in nodes):
         return False
-    apart.check(reader, made, predictions, nodes)
+    separate_predictions.check(reader, model_fn, predictions, nodes)
     reader.again = True
     reader.apart.append(predictions)
     return True
 
 
-def _of_variables(made: ModelFn, makers: list[FlowStep], own: set[str]) -> list[FlowStep]:
-    """Return what is done with variables themselves, in all modes: a model gives what comes of them."""
-    found: list[FlowStep] = []
-    names = set(own)
-    for step in made.flows["train"]:
-        if step in makers or not step.reads & names or any(step not in flow for flow in made.flows.values()):
+def _steps_of_variables(model_fn: ModelFn, makers: list[FlowStep], variable_names: set[str]) -> list[FlowStep]:
+    """Return the statements that use variables directly in all modes. The model outputs their results."""
+    steps: list[FlowStep] = []
+    names = set(variable_names)
+    for step in model_fn.flows["train"]:
+        if step in makers or not step.reads & names or any(step not in flow for flow in model_fn.flows.values()):
             continue
         if "labels" in step.reads or isinstance(step.node, cst.Return):
             continue
-        found.append(step)
-        if _calls_one(step, own):  # what an object gives, that has the variables
+        steps.append(step)
+        if _calls_any(step, variable_names):  # the output of an object that has the variables
             names |= step.sets
-    return found
+    return steps
 
 
-def _calls_one(step: FlowStep, names: set[str]) -> bool:
+def _calls_any(step: FlowStep, names: set[str]) -> bool:
     return any(isinstance(call.func, cst.Name) and call.func.value in names for call in calls_in(step.node))
 
 
-def _has_own(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
-    """Whether a statement makes variables of its own: itself, or in what it calls."""
+def _calls_get_variable(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
+    """Return whether a statement calls get_variable, also in functions and classes that it calls."""
     for call in calls_in(node):
-        if reader.called(call) == OWN and call not in reader.embeddings:
+        if reader.called(call) == GET_VARIABLE and call not in reader.embeddings:
             return True
-        inner: list[cst.CSTNode] = [one.node for one in reader.functions(call.func)]
-        for one in reader.program.meaning(call.func, reader.tree, reader.scope(call.func)):
-            if isinstance(one, ClassOf) and one.tree is reader.tree and (init := _init_of(one)) is not None:
+        inner: list[cst.CSTNode] = [function.node for function in reader.functions(call.func)]
+        for value in reader.program.meaning(call.func, reader.tree, reader.scope(call.func)):
+            if isinstance(value, ClassOf) and value.tree is reader.tree and (init := _init_method(value)) is not None:
                 inner.append(init)
-        for each in inner:
-            if each not in seen:
-                seen.add(each)
-                if _has_own(reader, each, seen):
+        for definition in inner:
+            if definition not in seen:
+                seen.add(definition)
+                if _calls_get_variable(reader, definition, seen):
                     return True
     return False
 
 
-def functions_of(reader: Rewriter, made: ModelFn) -> set[cst.CSTNode]:
-    """Return the model_fn, and the functions of this file that its network is made by."""
-    found: set[cst.CSTNode] = {made.node}
-    waiting: list[cst.CSTNode] = [step.node for step in made.network]
+def functions_of(reader: Rewriter, model_fn: ModelFn) -> set[cst.CSTNode]:
+    """Return the model_fn and the functions of this file that build its network."""
+    functions: set[cst.CSTNode] = {model_fn.node}
+    waiting: list[cst.CSTNode] = [step.node for step in model_fn.network]
     while waiting:
         for call in calls_in(waiting.pop()):
             for function in reader.functions(call.func):
-                if function.node not in found:
-                    found.add(function.node)
+                if function.node not in functions:
+                    functions.add(function.node)
                     waiting.append(function.node)
-    return found
+    return functions
 
 
-def tell_no_mode(reader: Rewriter, made: ModelFn) -> None:
-    """Take the mode away from the functions of a network: layers know by themselves whether they train."""
-    functions = [one for one in functions_of(reader, made) if one is not made.node and isinstance(one, cst.FunctionDef)]
-    told = {(made.node, "mode")}
-    for _ in functions:  # one may hand it on to the next
-        for function in functions:
+def remove_mode_parameters(reader: Rewriter, model_fn: ModelFn) -> None:
+    """Remove the mode from the functions of a network, because Keras passes `training` to layers."""
+    callees = [
+        function
+        for function in functions_of(reader, model_fn)
+        if function is not model_fn.node and isinstance(function, cst.FunctionDef)
+    ]
+    flags = {(model_fn.node, "mode")}
+    for _ in callees:  # a function may pass the mode to the next
+        for function in callees:
             calls = [call for call in reader.tree.calls if any(f.node is function for f in reader.functions(call.func))]
             for position, param in enumerate(function.params.params):
-                given = [reader.given(call, position, param.name.value) for call in calls]
-                if given and all(isinstance(one, cst.Name) and reader.home(one) in told for one in given):
-                    told.add((function, param.name.value))
-    reader.flags |= told - {(made.node, "mode")}
-    for function in functions:
+                values = [reader.given(call, position, param.name.value) for call in calls]
+                if values and all(isinstance(value, cst.Name) and reader.home(value) in flags for value in values):
+                    flags.add((function, param.name.value))
+    reader.flags |= flags - {(model_fn.node, "mode")}
+    for function in callees:
         for assign in matchers.findall(function, matchers.Assign(targets=[matchers.AssignTarget(matchers.Name())])):
             name = cst.ensure_type(cst.ensure_type(assign, cst.Assign).targets[0].target, cst.Name)
             value = cst.ensure_type(assign, cst.Assign).value
@@ -196,66 +201,77 @@ def _is_model(reader: Rewriter, value: cst.BaseExpression) -> bool:
         return True
     for function in reader.functions(value.func):
         inner = reader.tree.scopes[function.node]
-        return any(_is_model(reader, reader.value(one)) for one in inner.returns)
+        return any(_is_model(reader, reader.value(result)) for result in inner.returns)
     return False
 
 
 def _is_of_a_class(reader: Rewriter, call: cst.Call) -> bool:
-    """Whether a call makes an object of a class of the file that is a Keras model or layer."""
-    for one in reader.program.meaning(call.func, reader.tree, reader.scope(call.func)):
-        if isinstance(one, ClassOf) and one.tree is reader.tree:
-            names = {catalogue.spell(base.dotted) for base in reader.program.ancestors(one)}
+    """Return whether a call creates a Keras model or layer of a class of the file."""
+    for value in reader.program.meaning(call.func, reader.tree, reader.scope(call.func)):
+        if isinstance(value, ClassOf) and value.tree is reader.tree:
+            names = {catalogue.spell(base.dotted) for base in reader.program.ancestors(value)}
             return bool(names & {"tf.keras.Model", "tf.keras.models.Model", "tf.keras.layers.Layer"})
     return False
 
 
-def _makes_elsewhere(reader: Rewriter, one: ClassOf | FunctionOf) -> bool:
-    """Whether a function or class of another file makes layers or variables."""
-    waiting, seen = [one], {one.node}
+def _creates_layers_elsewhere(reader: Rewriter, value: ClassOf | FunctionOf) -> bool:
+    """Return whether a function or class of another file creates layers or variables."""
+    waiting, seen = [value], {value.node}
     while waiting:
-        at = waiting.pop()
-        for call in calls_in(at.node):
-            scope = at.tree.where.get(call.func, at.tree.scope)
-            if (dotted_of(call.func) or "").split(".")[0] in {need.split()[-1] for need in at.tree.needs}:
+        current = waiting.pop()
+        for call in calls_in(current.node):
+            scope = current.tree.where.get(call.func, current.tree.scope)
+            if (dotted_of(call.func) or "").split(".")[0] in {need.split()[-1] for need in current.tree.needs}:
                 return True
-            for value in reader.program.meaning(call.func, at.tree, scope):
-                if isinstance(value, Outside) and _OF_LAYERS.match(value.dotted):
+            for inner in reader.program.meaning(call.func, current.tree, scope):
+                if isinstance(inner, Outside) and _OF_LAYERS.match(inner.dotted):
                     return True
-                if isinstance(value, (ClassOf, FunctionOf)) and value.node not in seen:
-                    seen.add(value.node)
-                    waiting.append(value)
+                if isinstance(inner, (ClassOf, FunctionOf)) and inner.node not in seen:
+                    seen.add(inner.node)
+                    waiting.append(inner)
     return False
 
 
-def _init_of(one: ClassOf) -> cst.CSTNode | None:
-    body = one.node.body.body if isinstance(one.node.body, cst.IndentedBlock) else ()
-    return next((each for each in body if isinstance(each, cst.FunctionDef) and each.name.value == "__init__"), None)
+def _init_method(class_: ClassOf) -> cst.CSTNode | None:
+    body = class_.node.body.body if isinstance(class_.node.body, cst.IndentedBlock) else ()
+    return next(
+        (
+            statement
+            for statement in body
+            if isinstance(statement, cst.FunctionDef) and statement.name.value == "__init__"
+        ),
+        None,
+    )
 
 
-def _makes(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
+def _creates_layers(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
     for call in calls_in(node):
         name = reader.called(call)
         if name in CREATORS or name.startswith("tf.keras.layers.") or name in ("tf.keras.Sequential", "tf.keras.Model"):
             return True
-        if name in _COLUMNS or name == OWN:
+        if name in _COLUMNS or name == GET_VARIABLE:
             return True
-        for one in reader.program.meaning(call.func, reader.tree, reader.scope(call.func)):
-            if isinstance(one, (ClassOf, FunctionOf)) and one.tree is not reader.tree and _makes_elsewhere(reader, one):
+        for value in reader.program.meaning(call.func, reader.tree, reader.scope(call.func)):
+            if (
+                isinstance(value, (ClassOf, FunctionOf))
+                and value.tree is not reader.tree
+                and _creates_layers_elsewhere(reader, value)
+            ):
                 raise NotConvertible(f"{reader.source(call.func)}, whose layers are in another file", call)
-            init = _init_of(one) if isinstance(one, ClassOf) and one.tree is reader.tree else None
+            init = _init_method(value) if isinstance(value, ClassOf) and value.tree is reader.tree else None
             if init is not None and init not in seen:
                 seen.add(init)
-                if _makes(reader, init, seen):
+                if _creates_layers(reader, init, seen):
                     return True
-        if call in reader.embeddings or name in recurrent.CREATORS or _is_of_a_class(reader, call):
+        if call in reader.embeddings or name in rnn_cells.CREATORS or _is_of_a_class(reader, call):
             return True
         if name.startswith("tf.compat.v1.keras.layers.") and name not in reader.calls:
-            raise NotConvertible(f"{reader.source(call.func)} of TensorFlow 1's Keras, which has other defaults", call)
+            raise NotConvertible(f"{reader.source(call.func)} of TensorFlow 1's Keras, whose defaults differ", call)
         if name in _VARIABLES or name.startswith("tf.compat.v1.nn.rnn_cell."):
-            raise NotConvertible(f"{name} makes a variable outside of a layer", call)
+            raise NotConvertible(f"{name} creates a variable outside of a layer", call)
         for function in reader.functions(call.func):
             if function.node not in seen:
                 seen.add(function.node)
-                if _makes(reader, function.node, seen):
+                if _creates_layers(reader, function.node, seen):
                     return True
     return False

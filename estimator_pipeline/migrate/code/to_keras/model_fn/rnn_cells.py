@@ -1,4 +1,4 @@
-"""V1's recurrent cells as those of `keras_cells`, `dynamic_rnn` with them."""
+"""Conversion of V1 recurrent cells and `dynamic_rnn` to those of `keras_cells`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CELLS = {"LSTMCell": ("num_units", "forget_bias", "initializer", "name"),
           "GRUCell": ("num_units", "kernel_initializer", "name"),
           "MultiRNNCell": ("cells",),
           "DropoutWrapper": ("cell", "output_keep_prob")}  # fmt: skip
-# What the cells take by position, in V1's order; of the others one argument alone.
+# Positional parameters of the cells, in V1's order. The other cells have one.
 _BY_POSITION = {
     "LSTMCell": ("num_units", "use_peepholes", "cell_clip", "initializer"),
     "BasicLSTMCell": ("num_units", "forget_bias"),
@@ -26,62 +26,62 @@ _BY_POSITION = {
 }
 _RNN = ("cell", "inputs", "sequence_length", "initial_state", "dtype")
 CREATORS = (f"{_V1}dynamic_rnn", *(f"{_V1}rnn_cell.{name}" for name in _CELLS))
-"""What makes variables, or is what makes them."""
+"""Functions and classes that create variables."""
 
 
 def install(reader: Rewriter) -> None:
-    """Lets a reader write cells, and what keeps a share of numbers in training alone."""
+    """Register the rewrites of cells, and of the keep probabilities of DropoutWrapper."""
     for name in _CELLS:
         reader.calls[f"{_V1}rnn_cell.{name}"] = partial(_cell, reader, name)
     reader.calls[f"{_V1}dynamic_rnn"] = partial(_rnn, reader)
-    _find_shares(reader)
+    _find_keep_probabilities(reader)
 
 
 def _cell(reader: Rewriter, name: str, call: cst.Call) -> str:
-    given = arguments(call, _BY_POSITION.get(name, _CELLS[name][:1]))
-    for one, arg in given.items():
-        if one == "state_is_tuple" and reader.source(arg.value) == "True":
+    args = arguments(call, _BY_POSITION.get(name, _CELLS[name][:1]))
+    for parameter, arg in args.items():
+        if parameter == "state_is_tuple" and reader.source(arg.value) == "True":
             continue
-        if one not in _CELLS[name] or arg.star:
-            raise NotConvertible(f"{one or 'an argument'} of {name} has no counterpart in keras_cells", arg)
+        if parameter not in _CELLS[name] or arg.star:
+            raise NotConvertible(f"{parameter or 'an argument'} of {name} has no counterpart in keras_cells", arg)
     if name == "DropoutWrapper":
-        share = given.get("output_keep_prob")
-        if share is None or not _is_share(reader, share.value):
-            raise NotConvertible("a DropoutWrapper whose share cannot be told to be 1 outside of training", call)
+        probability = args.get("output_keep_prob")
+        if probability is None or not _is_keep_probability(reader, probability.value):
+            raise NotConvertible("a DropoutWrapper whose keep probability may differ from 1 outside of training", call)
     reader.needs.add("keras_cells")
-    kept = []
-    for place, (one, arg) in enumerate(item for item in given.items() if item[0] != "state_is_tuple"):
+    cell_args = []
+    for place, (parameter, arg) in enumerate(item for item in args.items() if item[0] != "state_is_tuple"):
         text = reader.text(arg.value)
-        kept.append(text if arg.keyword is None and _CELLS[name][place] == one else f"{one}={text}")
-    return reader.call(f"keras_cells.{name.removeprefix('Basic')}", kept, call)
+        cell_args.append(text if arg.keyword is None and _CELLS[name][place] == parameter else f"{parameter}={text}")
+    return reader.call(f"keras_cells.{name.removeprefix('Basic')}", cell_args, call)
 
 
 def _rnn(reader: Rewriter, call: cst.Call) -> str:
-    given = arguments(call, _RNN)
-    for one, arg in given.items():
-        if arg.star or one not in ("cell", "inputs", "sequence_length", "dtype"):
-            raise NotConvertible(f"{one or 'an argument'} of dynamic_rnn has no counterpart in keras_cells", arg)
-        if one == "dtype" and reader.name(arg.value) not in ("tf.float32", "tf.compat.v1.float32"):
+    args = arguments(call, _RNN)
+    for parameter, arg in args.items():
+        if arg.star or parameter not in ("cell", "inputs", "sequence_length", "dtype"):
+            raise NotConvertible(f"{parameter or 'an argument'} of dynamic_rnn has no counterpart in keras_cells", arg)
+        if parameter == "dtype" and reader.name(arg.value) not in ("tf.float32", "tf.compat.v1.float32"):
             raise NotConvertible("a dtype of dynamic_rnn that is not tf.float32", arg)
     assign = reader.tree.parents.get(call)
     target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
     unused = isinstance(target, cst.Tuple) and len(target.elements) == 2 and reader.source(target.elements[1]) == "_"
     if not unused:
-        raise NotConvertible("the last state of dynamic_rnn: keras_cells gives it in a list", call)
+        raise NotConvertible("the last state of dynamic_rnn: keras_cells returns it as a list", call)
     reader.needs.add("keras_cells")
-    kept = [reader.text(given["cell"].value), reader.text(given["inputs"].value)]
-    if "sequence_length" in given:
-        kept.append(f"sequence_length={reader.text(given['sequence_length'].value)}")
+    rnn_args = [reader.text(args["cell"].value), reader.text(args["inputs"].value)]
+    if "sequence_length" in args:
+        rnn_args.append(f"sequence_length={reader.text(args['sequence_length'].value)}")
     if reader.initializers:
-        kept.append(f"initializer={reader.initializers[-1]}")
-    return reader.call("keras_cells.dynamic_rnn", kept, call)
+        rnn_args.append(f"initializer={reader.initializers[-1]}")
+    return reader.call("keras_cells.dynamic_rnn", rnn_args, call)
 
 
-# `keep = a if training else 1.`: the cells know by themselves whether the model trains
+# `keep = a if training else 1.`: Keras passes `training` to the cells
 
 
-def _find_shares(reader: Rewriter) -> None:
-    """Take the mode out of shares that only a DropoutWrapper looks at."""
+def _find_keep_probabilities(reader: Rewriter) -> None:
+    """Remove the mode from keep probabilities that only a DropoutWrapper uses."""
     for node in _expressions(reader.tree.module):
         assign = reader.tree.parents.get(node)
         target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
@@ -90,20 +90,24 @@ def _find_shares(reader: Rewriter) -> None:
         home = reader.home(target)
         if reader.source(node.orelse) not in ("1.0", "1", "1.") or home is None:
             continue
-        if len(reader.program.bindings(target.value, reader.scope(node))) == 1 and _only_shares(reader, home, set()):
+        if len(reader.program.bindings(target.value, reader.scope(node))) == 1 and _is_only_keep_probability(
+            reader, home, set()
+        ):
             reader.shares.add(home)
             reader.replaced[node] = partial(reader.text, node.body)
 
 
 def _expressions(node: cst.CSTNode) -> list[cst.IfExp]:
-    found = [node] if isinstance(node, cst.IfExp) else []
+    expressions = [node] if isinstance(node, cst.IfExp) else []
     for child in children(node):
-        found += _expressions(child)
-    return found
+        expressions += _expressions(child)
+    return expressions
 
 
-def _only_shares(reader: Rewriter, home: tuple[cst.CSTNode, str], seen: set[tuple[cst.CSTNode, str]]) -> bool:
-    """Whether a name is only handed to DropoutWrapper, perhaps through functions, and compared with 1."""
+def _is_only_keep_probability(
+    reader: Rewriter, home: tuple[cst.CSTNode, str], seen: set[tuple[cst.CSTNode, str]]
+) -> bool:
+    """Return whether a name is only passed to DropoutWrapper, also through functions, or compared with 1."""
     if home in seen:
         return True
     seen.add(home)
@@ -124,20 +128,22 @@ def _only_shares(reader: Rewriter, home: tuple[cst.CSTNode, str], seen: set[tupl
             return False
         if reader.called(call) == f"{_V1}rnn_cell.DropoutWrapper":
             continue
-        functions = [one.node for one in reader.functions(call.func)]
+        functions = [function.node for function in reader.functions(call.func)]
         if len(functions) != 1 or not isinstance(functions[0], cst.FunctionDef):
             return False
-        names = [one.name.value for one in functions[0].params.params]
+        names = [param.name.value for param in functions[0].params.params]
         place = call.args.index(parent)
         name = parent.keyword.value if parent.keyword else names[place] if place < len(names) else ""
-        calls = [one for one in reader.tree.calls if any(f.node is functions[0] for f in reader.functions(one.func))]
-        if len(calls) != 1 or not _only_shares(reader, (functions[0], name), seen):
+        calls = [
+            other for other in reader.tree.calls if any(f.node is functions[0] for f in reader.functions(other.func))
+        ]
+        if len(calls) != 1 or not _is_only_keep_probability(reader, (functions[0], name), seen):
             return False
     return True
 
 
-def _is_share(reader: Rewriter, node: cst.BaseExpression) -> bool:
-    """Whether a value is 1 outside of training: it comes from `a if training else 1.` alone."""
+def _is_keep_probability(reader: Rewriter, node: cst.BaseExpression) -> bool:
+    """Return whether a value is 1 outside of training, as `a if training else 1.` is."""
     if not isinstance(node, cst.Name):
         return False
     home = reader.home(node)
@@ -148,9 +154,9 @@ def _is_share(reader: Rewriter, node: cst.BaseExpression) -> bool:
     function = home[0]
     if not isinstance(function, cst.FunctionDef):
         return False
-    calls = [one for one in reader.tree.calls if any(f.node is function for f in reader.functions(one.func))]
-    names = [one.name.value for one in function.params.params]
+    calls = [call for call in reader.tree.calls if any(f.node is function for f in reader.functions(call.func))]
+    names = [param.name.value for param in function.params.params]
     if home[1] not in names or not calls:
         return False
-    given = [reader.given(call, names.index(home[1]), home[1]) for call in calls]
-    return all(one is not None and _is_share(reader, one) for one in given)
+    values = [reader.given(call, names.index(home[1]), home[1]) for call in calls]
+    return all(value is not None and _is_keep_probability(reader, value) for value in values)

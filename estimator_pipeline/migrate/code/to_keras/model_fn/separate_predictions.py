@@ -1,4 +1,4 @@
-"""Predictions that are those of another network than that which is trained, of the same layers by their names."""
+"""Prediction networks that differ from the trained network and share its layers by name."""
 
 from __future__ import annotations
 
@@ -7,70 +7,72 @@ from typing import Any
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
+from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, calls_in, needed
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented, names_in
 
-__all__ = ["check", "method"]
+__all__ = ["check", "predict_method"]
 
-_WHY = "predictions of another network, whose layers are not known by the names of variables"
+_REASON = "a different network for PREDICT, whose layers cannot be matched by variable names"
 
 
-def check(reader: Rewriter, made: ModelFn, predictions: cst.BaseExpression, nodes: Iterable[cst.CSTNode]) -> None:
-    """Whether all layers of a network of predictions are known by their names.
+def check(reader: Rewriter, model_fn: ModelFn, predictions: cst.BaseExpression, nodes: Iterable[cst.CSTNode]) -> None:
+    """Check that each layer of a prediction network can be matched by its name.
 
     Args:
-        nodes: what it is made by.
+        nodes: The predictions, and the statements that they need.
 
     Raises:
-        NotConvertible: some are not.
+        NotConvertible: A layer cannot be matched.
     """
     for call in _calls_below(reader, nodes):
         name = reader.called(call)
         of_columns = name.startswith("tf.compat.v1.feature_column.")
-        if name.startswith("tf.keras.") or of_columns or name in recurrent.CREATORS or call in reader.embeddings:
-            raise NotConvertible(_WHY, call)
+        if name.startswith("tf.keras.") or of_columns or name in rnn_cells.CREATORS or call in reader.embeddings:
+            raise NotConvertible(_REASON, call)
     estimators = [call for call in reader.tree.calls if reader.called(call).endswith("estimator.Estimator")]
-    if made.models or (not reader.again and len(estimators) > 1):
-        raise NotConvertible(_WHY, predictions)
+    if model_fn.models or (not reader.again and len(estimators) > 1):
+        raise NotConvertible(_REASON, predictions)
 
 
 def _calls_below(reader: Rewriter, nodes: Iterable[cst.CSTNode]) -> list[cst.Call]:
-    """Return the calls within nodes, and within the functions of the file that these call."""
-    found: list[cst.Call] = []
+    """Return the calls in nodes, and in the functions of the file that these call."""
+    calls: list[cst.Call] = []
     waiting, seen = list(nodes), set[cst.CSTNode]()
     while waiting:
-        calls = list(calls_in(waiting.pop()))
-        found += calls
-        inner = [one.node for call in calls for one in reader.functions(call.func) if one.node not in seen]
+        direct = list(calls_in(waiting.pop()))
+        calls += direct
+        inner = [
+            function.node for call in direct for function in reader.functions(call.func) if function.node not in seen
+        ]
         seen.update(inner)
         waiting += inner
-    return found
+    return calls
 
 
-def method(writer: Any, predictions: cst.BaseExpression) -> str:
-    """Return the method `predict` of a model.
+def predict_method(writer: Any, predictions: cst.BaseExpression) -> str:
+    """Return the source of the `predict` method of a model with a separate prediction network.
 
     Args:
-        writer: of the model.
+        writer: The writer of the model class.
 
     Raises:
-        NotConvertible: its predictions need more than features.
+        NotConvertible: The predictions need more than features.
     """
     steps = needed(writer.made.flows["predict"], set(names_in(predictions)))
     reads = set(names_in(predictions)).union(*(step.reads for step in steps))
     if reads & {"labels", "config", *writer.made.extra}:
-        raise NotConvertible("predictions of another network that need more than features", predictions)
+        raise NotConvertible("a different network for PREDICT that needs more than features", predictions)
     writer.reader.needs |= {"keras_variables", "model_inputs"}
     text = writer.expression(predictions)
     if not isinstance(writer.reader.value(predictions), cst.Dict):
         text = f"{{'output': {text}}}"
-    inner = [*(["params = self.params"] if "params" in reads else []), *writer.body(steps), f"outputs = {text}"]
+    statements = [*(["params = self.params"] if "params" in reads else []), *writer.body(steps), f"outputs = {text}"]
     lines = [
-        '"""What another network of the same layers gives."""',
+        '"""Return the predictions of a different network of the same layers."""',
         "features = model_inputs(x)",
         "with keras_variables.of(features, self):",
-        *(indented(one, writer.unit) for one in inner),
+        *(indented(statement, writer.unit) for statement in statements),
         "return keras_variables.sharing(self, features, outputs).predict(x, **options)",
     ]
     return str(writer.method("def predict(self, x, **options):", lines))

@@ -1,4 +1,4 @@
-"""A model_fn as a list of statements for each mode, and which of them a value needs."""
+"""A model_fn as a list of statements for each mode, and the statements that a value needs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Re
 
 __all__ = ["FlowStep", "ModelFn", "assigns", "calls_in", "first_of", "needed", "read", "step_of"]
 
-_STEPS = ("tf.compat.v1.train.get_global_step", "tf.compat.v1.train.get_or_create_global_step")
-
-
-_OF_HEADS = ("features", "mode", "logits", "labels", "optimizer", "trainable_variables", "train_op_fn", "update_ops",
-             "regularization_losses")  # fmt: skip
+_GLOBAL_STEP_GETTERS = ("tf.compat.v1.train.get_global_step", "tf.compat.v1.train.get_or_create_global_step")
+_HEAD_ARGUMENTS = (
+    "features", "mode", "logits", "labels", "optimizer", "trainable_variables", "train_op_fn", "update_ops",
+    "regularization_losses",
+)  # fmt: skip
 
 
 @dataclass(eq=False)
 class FlowStep:
-    """A statement with the names that it sets and reads; `keeps` where it changes what was there.
+    """A statement, with the names that it sets and reads.
 
-    Where `name` says so, it is no statement: an expression that a function gets by that name.
+    Attributes:
+        node: The statement; an argument's expression if `name` is set.
+        sets: Names that it binds or changes.
+        reads: Names that it reads.
+        keeps: Whether it may change a value instead of replacing it.
+        name: The parameter of a function that the expression is passed to.
     """
 
     node: cst.CSTNode
@@ -40,26 +45,27 @@ class FlowStep:
 
 @dataclass
 class ModelFn:
-    """A model_fn.
+    """A parsed model_fn.
 
     Attributes:
-        node: the function.
-        parameters: its names for what the Estimator hands it.
-        flows: mode -> what is run in it, in order.
-        specs: mode -> the fields of its EstimatorSpec.
-        network: what makes layers, and what that needs.
-        own: names of what has variables outside of layers.
-        steps: names of the global step.
-        models: names of Keras models that the function makes.
-        choices: branch by the mode -> (name, its value in training, its value otherwise; None for what it was).
-        helpers: functions of the file that make its specs.
-        bound: what such a function gets by a name.
-        extra: names of its parameters that are bound.
-        partial: statements of some modes before what all modes do.
-        head: what a head is given, where it makes the specs; "head" is the head itself.
-        apart: whether its predictions are another network's, of the same layers.
-        head_call: the call that makes them.
-        further: metrics that the model_fn adds to those of the head, by their names.
+        node: The function.
+        parameters: Names of its parameters.
+        doc: Source of its docstring.
+        flows: Mode -> the statements that run in it, in order.
+        specs: Mode -> the fields of its EstimatorSpec.
+        network: The statements that create layers, and the statements that these need.
+        variable_names: Names of variables outside of layers, and of objects that have such variables.
+        steps: Names of the global step.
+        models: Names of Keras models that the function creates.
+        choices: Branch on the mode -> (name, value in training, value otherwise; None for an unchanged value).
+        helpers: Functions of the file that create its specs.
+        bound: Parameter of a helper -> its argument.
+        extra: Names of its parameters that are bound.
+        partial: Statements of some modes, followed by statements of all modes.
+        head: Arguments of `create_estimator_spec` if a head creates the specs; "head" is the head itself.
+        has_separate_predictions: Whether PREDICT builds a different network of the same layers.
+        head_call: The call of `create_estimator_spec`.
+        added_metrics: Name -> metric that the model_fn adds to those of the head.
     """
 
     node: cst.FunctionDef
@@ -68,7 +74,7 @@ class ModelFn:
     flows: dict[str, list[FlowStep]] = field(default_factory=dict)
     specs: dict[str, dict[str, cst.BaseExpression]] = field(default_factory=dict)
     network: list[FlowStep] = field(default_factory=list)
-    own: set[str] = field(default_factory=set)
+    variable_names: set[str] = field(default_factory=set)
     steps: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
     choices: dict[cst.If, tuple[cst.Name, cst.BaseExpression | None, cst.BaseExpression | None]] = field(
@@ -79,172 +85,182 @@ class ModelFn:
     extra: tuple[str, ...] = ()
     partial: set[FlowStep] = field(default_factory=set)
     head: dict[str, cst.BaseExpression] = field(default_factory=dict)
-    apart: bool = False
+    has_separate_predictions: bool = False
     head_call: cst.Call | None = None
-    further: dict[str, cst.BaseExpression] = field(default_factory=dict)
+    added_metrics: dict[str, cst.BaseExpression] = field(default_factory=dict)
 
     def field(self, mode: str, name: str) -> cst.BaseExpression | None:
         return self.specs.get(mode, {}).get(name)
 
 
 def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ()) -> ModelFn:
-    """Take a model_fn apart.
+    """Parse a model_fn into its statements for each mode.
 
     Args:
-        extra: names of arguments that are bound to it.
+        extra: Names of parameters that are bound, for example by `functools.partial`.
 
     Raises:
-        NotConvertible: its statements are no list with a branch for each mode.
+        NotConvertible: Its statements are not a list with a branch for each mode.
     """
     if not isinstance(function.body, cst.IndentedBlock):
         raise NotConvertible("a model_fn in one line", function.name)
     params = function.params
     if params.star_arg is not cst.MaybeSentinel.DEFAULT or params.star_kwarg or params.kwonly_params:
         raise NotConvertible("a model_fn with * among its parameters", function.name)
-    made = ModelFn(function, frozenset(one.name.value for one in params.params), extra=tuple(extra))
-    for name in made.parameters - {"features", "labels", "mode", "params", "config", "self", *extra}:
+    model_fn = ModelFn(function, frozenset(param.name.value for param in params.params), extra=tuple(extra))
+    for name in model_fn.parameters - {"features", "labels", "mode", "params", "config", "self", *extra}:
         raise NotConvertible(f"a model_fn with a parameter {name}", function.name)
     body = list(function.body.body)
     if body and _is_doc(body[0]):
-        made.doc = reader.source(body.pop(0))
+        model_fn.doc = reader.source(body.pop(0))
     for node in body:
         for name in _sets(node):
             value = reader.value(cst.ensure_type(first_of(node), cst.Assign).value) if assigns(node) else None
-            if value is not None and reader.called(value) in _STEPS:
-                made.steps.add(name)
-    _walk(reader, made, body, {mode: [] for mode in modes.MODES}, list(modes.MODES))
+            if value is not None and reader.called(value) in _GLOBAL_STEP_GETTERS:
+                model_fn.steps.add(name)
+    _parse_statements(reader, model_fn, body, {mode: [] for mode in modes.MODES}, list(modes.MODES))
     for mode in ("train", "eval"):
-        if mode not in made.flows:
-            raise NotConvertible(f"no EstimatorSpec for {mode} can be told", function.name)
-    _join(reader, made)
-    if made.head and (made.specs or made.flows.keys() != set(modes.MODES)):
-        raise NotConvertible("specs of a head in some modes alone", function.name)
-    for step in made.flows["train"]:
+        if mode not in model_fn.flows:
+            raise NotConvertible(f"cannot find the EstimatorSpec for {mode}", function.name)
+    _merge_training_calls(reader, model_fn)
+    if model_fn.head and (model_fn.specs or model_fn.flows.keys() != set(modes.MODES)):
+        raise NotConvertible("specs of a head in only some modes", function.name)
+    for step in model_fn.flows["train"]:
         if assigns(step.node):
             value = cst.ensure_type(first_of(step.node), cst.Assign).value
             if reader.is_flag(value):
                 reader.flags |= {(function, name) for name in step.sets}
         if "self" in step.sets:
-            raise NotConvertible("a model_fn that changes the object that it belongs to", step.node)
-    return made
+            raise NotConvertible("a model_fn that changes its object", step.node)
+    return model_fn
 
 
-def _join(reader: Rewriter, made: ModelFn) -> None:
-    """Make one statement of those that each branch has: `logits = model(x, training=True)`, and `training=False`."""
-    train = made.flows["train"]
-    for at, one in enumerate(train):
+def _merge_training_calls(reader: Rewriter, model_fn: ModelFn) -> None:
+    """Merge statements of branches that differ only in `training`, such as `logits = model(x, training=True)`."""
+    train = model_fn.flows["train"]
+    for index, step in enumerate(train):
         joined = False
-        for flow in made.flows.values():
-            for place, other in enumerate(flow if one not in flow else ()):
-                both = one.reads & other.reads
-                alike = _told(reader, other.node, False) == _told(reader, one.node, True) is not None
-                if alike and _definers(train[:at], both) == _definers(flow[:place], both):
-                    flow[place], joined = one, True
+        for flow in model_fn.flows.values():
+            for place, other in enumerate(flow if step not in flow else ()):
+                both = step.reads & other.reads
+                alike = (
+                    _call_without_training(reader, other.node, False)
+                    == _call_without_training(reader, step.node, True)
+                    is not None
+                )
+                if alike and _definers(train[:index], both) == _definers(flow[:place], both):
+                    flow[place], joined = step, True
                     break
-        if joined and all(one in flow for flow in made.flows.values()):
-            made.partial.discard(one)
-        call = _call_of(one.node)
-        if joined and call is not None and any(_says_training(arg) for arg in call.args):
-            reader.replaced[call] = functools.partial(_as_told, reader, call)
+        if joined and all(step in flow for flow in model_fn.flows.values()):
+            model_fn.partial.discard(step)
+        call = _call_of(step.node)
+        if joined and call is not None and any(_is_training_argument(arg) for arg in call.args):
+            reader.replaced[call] = functools.partial(_text_without_training, reader, call)
 
 
 def _call_of(node: cst.CSTNode) -> cst.Call | None:
-    """Return the call whose value a statement gives a name."""
+    """Return the call that a statement assigns to a name; None for other statements."""
     value = cst.ensure_type(first_of(node), cst.Assign).value if assigns(node) else None
     return value if isinstance(value, cst.Call) else None
 
 
-def _told(reader: Rewriter, node: cst.CSTNode, trains: bool) -> str | None:
-    """A statement that gives a name what a call gives, without what says whether it trains, as it does; else None."""
+def _call_without_training(reader: Rewriter, node: cst.CSTNode, trains: bool) -> str | None:
+    """Return the source of `name = call(...)` without `training`; None if `training` differs from `trains`."""
     call = _call_of(node)
     if call is None:
         return None
     for arg in call.args:
-        if _says_training(arg) and reader.source(arg.value) != str(trains) and not reader.is_flag(arg.value):
+        if _is_training_argument(arg) and reader.source(arg.value) != str(trains) and not reader.is_flag(arg.value):
             return None
     name = reader.source(cst.ensure_type(first_of(node), cst.Assign).targets[0].target)
-    given = ", ".join(reader.source(arg) for arg in call.args if not _says_training(arg))
-    return f"{name} = {reader.source(call.func)}({given})"
+    args = ", ".join(reader.source(arg) for arg in call.args if not _is_training_argument(arg))
+    return f"{name} = {reader.source(call.func)}({args})"
 
 
-def _says_training(arg: cst.Arg) -> bool:
+def _is_training_argument(arg: cst.Arg) -> bool:
     return arg.keyword is not None and arg.keyword.value == "training"
 
 
-def _as_told(reader: Rewriter, call: cst.Call) -> str:
-    """Return a call without what says whether it trains: layers of Keras know it by themselves."""
-    kept = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
-            for arg in call.args if not _says_training(arg)]  # fmt: skip
-    return reader.call(reader.text(call.func), kept, call)
+def _text_without_training(reader: Rewriter, call: cst.Call) -> str:
+    """Return a call without `training`, which Keras passes to layers."""
+    args = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
+            for arg in call.args if not _is_training_argument(arg)]  # fmt: skip
+    return reader.call(reader.text(call.func), args, call)
 
 
 def _definers(flow: Sequence[FlowStep], names: Iterable[str]) -> list[FlowStep | None]:
     """Return the last statement that sets each name."""
-    return [next((one for one in reversed(flow) if name in one.sets), None) for name in sorted(names)]
+    return [next((step for step in reversed(flow) if name in step.sets), None) for name in sorted(names)]
 
 
 _Flows = dict[str, list[FlowStep]]
 
 
-def _walk(
+def _parse_statements(
     reader: Rewriter,
-    made: ModelFn,
+    model_fn: ModelFn,
     body: Sequence[cst.CSTNode],
     before: _Flows,
-    left: list[str],
-    given: str = "",
+    remaining: list[str],
+    result: str = "",
 ) -> None:
-    """Follows a list of statements to its end, for some modes; `given` is the name of what is returned behind it."""
-    flows = {mode: list(before[mode]) for mode in left}
-    returned = given or _returned(body)
+    """Parse a list of statements for the remaining modes.
+
+    Args:
+        before: Mode -> the statements before the list.
+        remaining: The modes that reach the list.
+        result: The name that the caller returns after the list; "" if the list returns.
+    """
+    flows = {mode: list(before[mode]) for mode in remaining}
+    returned = result or _returned(body)
     for place, node in enumerate(body):
         first = first_of(node)
-        if isinstance(first, cst.Return) or (given and node is body[-1] and _gives(node, given)):
+        if isinstance(first, cst.Return) or (result and node is body[-1] and _assigns_only(node, result)):
             assert isinstance(first, (cst.Return, cst.Assign))
-            _end(reader, made, first, flows, left)
+            _parse_return(reader, model_fn, first, flows, remaining)
             return
         choice = _choice(reader, node)
         if isinstance(node, cst.If) and choice is not None:
-            made.choices[node] = choice
+            model_fn.choices[node] = choice
             keeps = choice[1] is None or choice[2] is None
-            _add(flows, left, FlowStep(node, frozenset(_sets(node)), frozenset(names_in(node)), keeps))
+            _add(flows, remaining, FlowStep(node, frozenset(_sets(node)), frozenset(names_in(node)), keeps))
             continue
-        branches = _branches(reader, node, left)
+        branches = _branches(reader, node, remaining)
         if branches:
             for suite, among in branches:
                 inner = list(suite.body) if isinstance(suite, cst.IndentedBlock) else []
-                # `spec = EstimatorSpec(...)` at the end of each branch, and `return spec` behind them.
-                spec = returned if inner and place == len(body) - (1 if given else 2) else ""
-                spec = spec if spec and _gives(inner[-1], spec) else ""
+                # `spec = EstimatorSpec(...)` at the end of each branch, followed by `return spec`.
+                spec = returned if inner and place == len(body) - (1 if result else 2) else ""
+                spec = spec if spec and _assigns_only(inner[-1], spec) else ""
                 if modes._ends(suite) or spec:
-                    _walk(reader, made, inner, flows, among, spec)
-                    left = [mode for mode in left if mode not in among]
+                    _parse_statements(reader, model_fn, inner, flows, among, spec)
+                    remaining = [mode for mode in remaining if mode not in among]
                 else:
-                    _go_on(reader, made, inner, flows, among)
-            if not left:
+                    _add_partial(reader, model_fn, inner, flows, among)
+            if not remaining:
                 return
             continue
         if isinstance(first, (cst.Assert, cst.Del, cst.Pass, cst.Raise)):
             continue
-        _add(flows, left, step_of(node))
+        _add(flows, remaining, step_of(node))
 
 
 def _returned(body: Sequence[cst.CSTNode]) -> str:
-    """Return the name that a list of statements returns at its end; "" where that is none."""
+    """Return the name that a list of statements returns at its end; "" if it returns no name."""
     last = first_of(body[-1]) if body else None
     value = last.value if isinstance(last, cst.Return) else None
     return value.value if isinstance(value, cst.Name) else ""
 
 
-def _gives(node: cst.CSTNode, name: str) -> bool:
-    """Whether a statement gives a name a value, and does nothing else."""
+def _assigns_only(node: cst.CSTNode, name: str) -> bool:
+    """Return whether a statement assigns to this name only."""
     first = first_of(node)
     target = first.targets[0].target if isinstance(first, cst.Assign) and len(first.targets) == 1 else None
     return isinstance(target, cst.Name) and target.value == name
 
 
 def step_of(node: cst.CSTNode) -> FlowStep:
-    """Return a statement, with the names that it sets and reads."""
+    """Return the FlowStep of a statement."""
     return FlowStep(node, frozenset(_sets(node)), frozenset(names_in(node)), _keeps(node))
 
 
@@ -253,161 +269,165 @@ def _add(flows: _Flows, among: list[str], step: FlowStep) -> None:
         flows[mode].append(step)
 
 
-def _branches(reader: Rewriter, node: cst.CSTNode, left: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
-    """Return the blocks of a branch by the mode, with their modes; none for other statements."""
-    found: list[tuple[cst.BaseSuite, list[str]]] = []
+def _branches(reader: Rewriter, node: cst.CSTNode, remaining: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
+    """Return the blocks of a branch on the mode, with their modes; an empty list for other statements."""
+    blocks: list[tuple[cst.BaseSuite, list[str]]] = []
     rest: cst.CSTNode | None = node
     while isinstance(rest, cst.If):
         allowed = modes._condition(reader.program, reader.tree, rest.test, reader.scope(rest.test))
         if allowed is None:
-            if found:
-                raise NotConvertible("a branch by the mode and something else", cst.ensure_type(node, cst.If).test)
+            if blocks:
+                raise NotConvertible("a branch on the mode and another condition", cst.ensure_type(node, cst.If).test)
             return []
-        found.append((rest.body, [mode for mode in left if mode in allowed]))
-        left = [mode for mode in left if mode not in allowed]
+        blocks.append((rest.body, [mode for mode in remaining if mode in allowed]))
+        remaining = [mode for mode in remaining if mode not in allowed]
         rest = rest.orelse
     if isinstance(rest, cst.Else):
-        found.append((rest.body, left))
-    return found
+        blocks.append((rest.body, remaining))
+    return blocks
 
 
-def _go_on(reader: Rewriter, made: ModelFn, body: Sequence[cst.CSTNode], flows: _Flows, among: list[str]) -> None:
-    """What is done in some modes alone, before what is done in all."""
+def _add_partial(
+    reader: Rewriter, model_fn: ModelFn, body: Sequence[cst.CSTNode], flows: _Flows, among: list[str]
+) -> None:
+    """Add a block that only some modes run, before statements of all modes."""
     for node in body:
         if isinstance(node, cst.If) and _branches(reader, node, list(modes.MODES)):
-            raise NotConvertible("a branch by the mode that goes on behind it", node.test)
+            raise NotConvertible("a branch on the mode inside one that does not return", node.test)
         step = step_of(node)
-        made.partial.add(step)
+        model_fn.partial.add(step)
         _add(flows, among, step)
 
 
-def _end(
-    reader: Rewriter, made: ModelFn, node: cst.Return | cst.Assign, flows: _Flows, left: list[str]
+def _parse_return(
+    reader: Rewriter, model_fn: ModelFn, node: cst.Return | cst.Assign, flows: _Flows, remaining: list[str]
 ) -> None:  # fmt: skip
-    """What is returned in some modes: a spec, that of a head, or what another function gives."""
+    """Parse the result in some modes: an EstimatorSpec, a spec of a head, or a call of another function."""
     value = reader.value(node.value) if node.value is not None else None
     if reader.called(value) == "tf.estimator.EstimatorSpec":
-        for mode in left:
-            made.flows[mode], made.specs[mode] = flows[mode], _spec(reader, node, value)
+        for mode in remaining:
+            model_fn.flows[mode], model_fn.specs[mode] = flows[mode], _spec(reader, node, value)
         return
     if _method(value) == "_replace":
         assert isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
         changed = reader.value(value.func.value)
-        if _method(changed) == "create_estimator_spec" and left == ["eval"]:
-            made.further = _added(reader, value)
+        if _method(changed) == "create_estimator_spec" and remaining == ["eval"]:
+            model_fn.added_metrics = _added_metrics(reader, value)
             value = changed
     if _method(value) == "create_estimator_spec":
         assert isinstance(value, cst.Call)
-        if made.specs or (made.head and made.head_call is not value):
-            raise NotConvertible("specs of a head in some modes alone", node)
-        _of_head(made, value)
-        made.flows |= {mode: flows[mode] for mode in left}
+        if model_fn.specs or (model_fn.head and model_fn.head_call is not value):
+            raise NotConvertible("specs of a head in only some modes", node)
+        _parse_head(model_fn, value)
+        model_fn.flows |= {mode: flows[mode] for mode in remaining}
         return
     functions = reader.functions(value.func) if isinstance(value, cst.Call) else []
-    if len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef) or len(made.helpers) > 4:
-        raise NotConvertible("a model_fn that returns something else than an EstimatorSpec of its own", node)
+    if len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef) or len(model_fn.helpers) > 4:
+        raise NotConvertible("a model_fn that returns something other than its EstimatorSpec", node)
     assert isinstance(value, cst.Call)
-    _inline(reader, made, value, functions[0].node, flows, left)
+    _inline(reader, model_fn, value, functions[0].node, flows, remaining)
 
 
 def _method(value: cst.BaseExpression | None) -> str:
-    """Return the name of the method that a call calls; "" for all else."""
+    """Return the name of the called method; "" for other expressions."""
     of_object = isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
     return value.func.attr.value if of_object else ""  # type: ignore[union-attr]
 
 
-def _of_head(made: ModelFn, call: cst.Call) -> None:
-    made.head = {name: arg.value for name, arg in arguments(call, _OF_HEADS).items()}
-    made.head["head"] = cst.ensure_type(call.func, cst.Attribute).value
-    made.head_call = call
+def _parse_head(model_fn: ModelFn, call: cst.Call) -> None:
+    model_fn.head = {name: arg.value for name, arg in arguments(call, _HEAD_ARGUMENTS).items()}
+    model_fn.head["head"] = cst.ensure_type(call.func, cst.Attribute).value
+    model_fn.head_call = call
 
 
-def _added(reader: Rewriter, call: cst.Call) -> dict[str, cst.BaseExpression]:
-    """The metrics of `spec._replace(eval_metric_ops=dict(spec.eval_metric_ops, name=metric))`, by their names."""
-    given = arguments(call, ())
-    alone = given.keys() == {"eval_metric_ops"} and len(call.args) == 1
-    metrics = reader.value(given["eval_metric_ops"].value) if alone else None
-    own = f"{reader.source(cst.ensure_type(call.func, cst.Attribute).value)}.eval_metric_ops"
-    found: dict[str, cst.BaseExpression] = {}
+def _added_metrics(reader: Rewriter, call: cst.Call) -> dict[str, cst.BaseExpression]:
+    """Return name -> metric of `spec._replace(eval_metric_ops=dict(spec.eval_metric_ops, name=metric))`."""
+    args = arguments(call, ())
+    only_metrics = args.keys() == {"eval_metric_ops"} and len(call.args) == 1
+    metrics = reader.value(args["eval_metric_ops"].value) if only_metrics else None
+    base_metrics = f"{reader.source(cst.ensure_type(call.func, cst.Attribute).value)}.eval_metric_ops"
+    added: dict[str, cst.BaseExpression] = {}
     if isinstance(metrics, cst.Call) and reader.source(metrics.func) == "dict":
         first, *rest = metrics.args
-        if reader.source(first) == own and all(arg.keyword is not None for arg in rest):
-            found = {arg.keyword.value: arg.value for arg in rest if arg.keyword is not None}
+        if reader.source(first) == base_metrics and all(arg.keyword is not None for arg in rest):
+            added = {arg.keyword.value: arg.value for arg in rest if arg.keyword is not None}
     elif isinstance(metrics, cst.Dict):
         head, *others = metrics.elements
-        keys = [one.key for one in others if isinstance(one, cst.DictElement)]
+        keys = [element.key for element in others if isinstance(element, cst.DictElement)]
         plain = [key for key in keys if isinstance(key, cst.SimpleString)]
-        starred = isinstance(head, cst.StarredDictElement) and reader.source(head.value) == own
+        starred = isinstance(head, cst.StarredDictElement) and reader.source(head.value) == base_metrics
         if starred and len(plain) == len(others):
-            found = {str(key.evaluated_value): one.value for key, one in zip(plain, others, strict=True)}
-    if not found:
-        raise NotConvertible("a spec of a head that is changed otherwise than by further metrics", call)
-    return found
+            added = {str(key.evaluated_value): element.value for key, element in zip(plain, others, strict=True)}
+    if not added:
+        raise NotConvertible("a spec of a head that is changed in other ways than by adding metrics", call)
+    return added
 
 
 def _inline(
-    reader: Rewriter, made: ModelFn, call: cst.Call, inner: cst.FunctionDef, flows: _Flows, left: list[str]
+    reader: Rewriter, model_fn: ModelFn, call: cst.Call, inner: cst.FunctionDef, flows: _Flows, remaining: list[str]
 ) -> None:
-    """Goes on with the statements of a function of the file, which gives the spec."""
+    """Parse the statements of a function of the file that returns the spec."""
     params = inner.params
     plain = params.star_arg is cst.MaybeSentinel.DEFAULT and not params.star_kwarg and not inner.decorators
     if reader.tree.parents.get(inner) is not reader.tree.module or not plain or any(arg.star for arg in call.args):
-        raise NotConvertible("a model_fn that returns something else than an EstimatorSpec of its own", call)
-    if not isinstance(inner.body, cst.IndentedBlock) or inner is made.node or inner in made.helpers:
-        raise NotConvertible("a function in one line, or one that calls itself", call)
+        raise NotConvertible("a model_fn that returns something other than its EstimatorSpec", call)
+    if not isinstance(inner.body, cst.IndentedBlock) or inner is model_fn.node or inner in model_fn.helpers:
+        raise NotConvertible("a function in one line, or a recursive function", call)
     body = list(inner.body.body)
     if body and _is_doc(body[0]):
         body.pop(0)
-    own = {*reader.tree.scopes[inner].names}
-    around = {name for mode in left for step in flows[mode] for name in step.sets} | made.parameters
+    local_names = {*reader.tree.scopes[inner].names}
+    outer_names = {name for mode in remaining for step in flows[mode] for name in step.sets} | model_fn.parameters
     for node in body:
         for name in names_in(node):
-            if name in around and name not in own and name in reader.tree.scope.names:
-                raise NotConvertible(f"{name} is one thing in a model_fn, and another where its spec is made", call)
+            if name in outer_names and name not in local_names and name in reader.tree.scope.names:
+                raise NotConvertible(
+                    f"{name} means different things in a model_fn and in the function that creates its spec", call
+                )
     for position, param in enumerate([*params.params, *params.kwonly_params]):
         name = param.name.value
-        given = reader.given(call, position, name) or param.default
-        if given is None:
-            raise NotConvertible("a model_fn that returns something else than an EstimatorSpec of its own", call)
-        made.bound[name] = given
-        if (isinstance(given, cst.Name) and given.value == name) or (inner, name) in reader.flags:
+        value = reader.given(call, position, name) or param.default
+        if value is None:
+            raise NotConvertible("a model_fn that returns something other than its EstimatorSpec", call)
+        model_fn.bound[name] = value
+        if (isinstance(value, cst.Name) and value.value == name) or (inner, name) in reader.flags:
             continue
-        _add(flows, left, FlowStep(given, frozenset({name}), frozenset(names_in(given)), name=name))
-    made.helpers.append(inner)
-    _walk(reader, made, body, flows, left)
+        _add(flows, remaining, FlowStep(value, frozenset({name}), frozenset(names_in(value)), name=name))
+    model_fn.helpers.append(inner)
+    _parse_statements(reader, model_fn, body, flows, remaining)
 
 
 def _choice(
     reader: Rewriter, node: cst.CSTNode
 ) -> tuple[cst.Name, cst.BaseExpression | None, cst.BaseExpression | None] | None:
-    """`if mode == TRAIN: x = a`, with `else: x = b` or without."""
+    """Return (name, value in training, value otherwise) of `if mode == TRAIN: x = a`, with or without `else: x = b`."""
     if not isinstance(node, cst.If):
         return None
     allowed = modes._condition(reader.program, reader.tree, node.test, reader.scope(node.test))
     trains = allowed == {"train"}
     if not trains and allowed != set(modes.MODES) - {"train"}:
         return None
-    first = _one_value(node.body)
+    first = _single_assignment(node.body)
     if first is None or (node.orelse is not None and not isinstance(node.orelse, cst.Else)):
         return None
     name, value = first
     other = None
     if isinstance(node.orelse, cst.Else):
-        second = _one_value(node.orelse.body)
+        second = _single_assignment(node.orelse.body)
         if second is None or second[0].value != name.value:
             return None
         other = second[1]
-    for one in (value, other):
-        for call in calls_in(one) if one is not None else ():
+    for branch in (value, other):
+        for call in calls_in(branch) if branch is not None else ():
             if reader.called(call) in CREATORS and reader.called(call) != "tf.compat.v1.layers.dropout":
                 return None
-            if reader.functions(call.func):  # it may make variables
+            if reader.functions(call.func):  # it may create variables
                 return None
     return (name, value, other) if trains else (name, other, value)
 
 
-def _one_value(body: cst.BaseSuite) -> tuple[cst.Name, cst.BaseExpression] | None:
-    """Return the name and the value of a block that is one assignment."""
+def _single_assignment(body: cst.BaseSuite) -> tuple[cst.Name, cst.BaseExpression] | None:
+    """Return the name and the value of a block with a single assignment."""
     if not isinstance(body, cst.IndentedBlock) or len(body.body) != 1 or not assigns(body.body[0]):
         return None
     assign = cst.ensure_type(first_of(body.body[0]), cst.Assign)
@@ -417,23 +437,23 @@ def _one_value(body: cst.BaseSuite) -> tuple[cst.Name, cst.BaseExpression] | Non
 
 def _spec(reader: Rewriter, node: cst.CSTNode, call: cst.BaseExpression | None) -> dict[str, cst.BaseExpression]:
     assert isinstance(call, cst.Call)
-    given = arguments(call, catalogue.row("tf.estimator.EstimatorSpec").fields)
+    args = arguments(call, catalogue.row("tf.estimator.EstimatorSpec").fields)
     if any(arg.star for arg in call.args):
-        raise NotConvertible("an EstimatorSpec whose fields cannot be told", node)
-    return {name: arg.value for name, arg in given.items()}
+        raise NotConvertible("an EstimatorSpec with fields that cannot be determined", node)
+    return {name: arg.value for name, arg in args.items()}
 
 
 def needed(flow: Iterable[FlowStep], names: Collection[str], without: Collection[FlowStep] = ()) -> list[FlowStep]:
-    """Return what of a flow sets the names, and what that needs in its turn; steps of `without` are taken for done."""
-    waiting, found = set(names), []
+    """Return the steps of a flow that the names depend on, directly or indirectly, without those of `without`."""
+    waiting, steps = set(names), []
     for step in reversed(list(flow)):
         if not step.sets & waiting or step in without:
             continue
-        found.append(step)
+        steps.append(step)
         if not step.keeps:
             waiting -= step.sets
         waiting |= step.reads
-    return found[::-1]
+    return steps[::-1]
 
 
 def calls_in(node: cst.CSTNode) -> Iterable[cst.Call]:
@@ -445,12 +465,12 @@ def calls_in(node: cst.CSTNode) -> Iterable[cst.Call]:
 
 
 def first_of(node: cst.CSTNode) -> cst.CSTNode:
-    """Return what a line has, or the statement itself."""
+    """Return the first statement of a line, or the compound statement itself."""
     return node.body[0] if isinstance(node, cst.SimpleStatementLine) else node
 
 
 def assigns(node: cst.CSTNode) -> bool:
-    """Whether a statement gives a name a value."""
+    """Return whether a statement assigns a value to a name."""
     first = first_of(node)
     return isinstance(first, cst.Assign) and isinstance(first.targets[0].target, cst.Name)
 
@@ -461,7 +481,7 @@ def _is_doc(node: cst.CSTNode) -> bool:
 
 
 def _sets(node: cst.CSTNode) -> Iterable[str]:
-    """Yield the names that a statement gives a value, or changes the value of."""
+    """Yield the names that a statement binds, or whose values it changes."""
     first = first_of(node)
     if isinstance(first, cst.Assign):
         for target in first.targets:
@@ -490,7 +510,7 @@ def _statements(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
 
 
 def _keeps(node: cst.CSTNode) -> bool:
-    """Whether a name may have, behind a statement, something of what it had before."""
+    """Return whether a statement may change a value instead of replacing it."""
     first = first_of(node)
     if isinstance(first, cst.Assign):
         return not isinstance(first.targets[0].target, (cst.Name, cst.Tuple))
