@@ -122,7 +122,7 @@ def test_a_function_of_the_program_with_the_name_of_one_beside_it(tmp_path):
         ("mnist_multiworker", 0, "MultiWorkerMirroredStrategy"),
         ("mnist_tf1", 0, "averages of the weights"),
         ("tumour_linear", 69, "names of variables of a canned Estimator"),
-        ("movie_deepfm", 0, "a variable that is no layer's"),
+        ("movie_deepfm", 0, "a variable outside of layers"),
         ("review_sentiment", 0, "tf.lookup.StaticVocabularyTable"),
         ("warm_start_transfer", 0, "a warm start"),
     ],

@@ -632,7 +632,7 @@ def test_a_function_that_makes_the_specs(tmp_path, monkeypatch):
         ("rate=params['rate'])", "params['rate'], variables=tf.get_collection(\n        "
          "tf.GraphKeys.TRAINABLE_VARIABLES, scope='b'))", "var_list of minimize"),
         ("rate=params['rate'])", "*[params['rate']])", "something other than its EstimatorSpec"),
-        ("    predicted = tf", "    return spec_of(mode, logits, labels, rate)\n    predicted = tf", "a recursive function"),
+        ("    predicted = tf", "    return spec_of(mode, logits, labels, rate)\n    predicted = tf", "a recursive"),
         ("if __name__", "print(spec_of('train', 1, 2, 3))\nif __name__", "used elsewhere too"),
         ("        tf.logging.info('training')", "        logits = tf.layers.dense(logits, 3)",
          "a branch on the mode that does not return"),
@@ -824,7 +824,8 @@ def test_a_program_of_parameter_servers(tmp_path):
         ({"max(config.num_ps_replicas, 1)": "1", "(features, logits)": "(features, logits) * config.task_id"},
          "config would have no value in it"),
         ({"[tf.GraphKeys.GLOBAL_VARIABLES, 'own']": "['own']"}, "a variable in collections that cannot be determined"),
-        ({"features, logits)\n": "features, logits) + tf.get_collection('own')[0]\n"}, "a custom collection of variables, which is read"),
+        ({"features, logits)\n": "features, logits) + tf.get_collection('own')[0]\n"},
+         "a custom collection of variables, which is read"),
     ],
 )  # fmt: skip
 def test_clusters_that_are_declined(tmp_path, change, reason):

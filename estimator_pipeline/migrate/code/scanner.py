@@ -34,7 +34,7 @@ from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
 from estimator_pipeline.migrate.code.repository.repository import read_code, run
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program import rule as keras
-from estimator_pipeline.migrate.code.to_keras3.program import in_keras_3
+from estimator_pipeline.migrate.code.to_keras3.program import convert_program
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
 __all__ = ["Analysis", "analyse", "deep", "judged", "scan", "scan_part", "unreadable"]
@@ -142,7 +142,7 @@ def analyse(
             if to == "keras3":
                 imports = {tree.source.path: [one.source.path for one in read.program.imports(tree)]
                            for tree in read.program.trees.values()}  # fmt: skip
-                outcomes = in_keras_3(outcomes, sources, imports)
+                outcomes = convert_program(outcomes, sources, imports)
         pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
     findings += [unreadable(source, problem) for source in sources for problem in source.problems]

@@ -1,3 +1,3 @@
-"""From a Keras program by layers to one of Keras 3, which imports neither this package nor tf_keras."""
+"""Conversion of a Keras 2 program with layers to Keras 3, without imports of this package or of tf_keras."""
 
 from __future__ import annotations

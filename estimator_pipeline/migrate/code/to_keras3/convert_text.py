@@ -1,7 +1,7 @@
-"""A Keras program by layers, as `to_keras` writes it, in the words of Keras 3: `keras`, and `keras.ops` in its model.
+"""Conversion of a Keras 2 program, as written by `to_keras`, to `keras` and `keras.ops` of Keras 3.
 
-A model's functions are those that its maker and its class reach. Within them each operation of TensorFlow becomes one
-of `keras.ops`, so that they run on every backend; outside of them, where data are read, TensorFlow stays.
+Functions of the model are those that its class and its `make_model` function reach. TensorFlow operations in them
+become `keras.ops`, which run on each backend. TensorFlow is unchanged elsewhere, for example where data is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras3.calls import expression, operation_call
 from estimator_pipeline.migrate.code.to_keras3.declined import Declined
 from estimator_pipeline.migrate.code.to_keras3.imports import names_of_tensorflow, with_imports
-from estimator_pipeline.migrate.code.to_keras3.methods import not_twice
+from estimator_pipeline.migrate.code.to_keras3.methods import call_predictions
 from estimator_pipeline.migrate.code.to_keras3.operations import (
     ACTIVATIONS,
     DTYPES,
@@ -28,8 +28,8 @@ from estimator_pipeline.migrate.code.to_keras3.support import MODULE, OF_DENSE_G
 
 __all__ = ["Keras3Text", "convert_text", "model_functions"]
 
-# Modules of this package that a program by layers may call -> what Keras 3 has no counterpart for, and how the user's
-# file spells it.
+# Module of this package that the Keras 2 program may call -> (the feature that Keras 3 lacks, a pattern of its names in
+# the user's file).
 _HELPERS = {
     "keras_averages": ("averages of the weights", r"ExponentialMovingAverage"),
     "keras_cells": ("cells of tf.compat.v1.nn.rnn_cell", r"Cell\("),
@@ -38,11 +38,11 @@ _HELPERS = {
         r"Strategy|TF_CONFIG|train_and",
     ),
     "keras_heads": ("a head, which makes the loss and the metrics", r"[hH]ead\("),
-    "keras_variables": ("a variable that is no layer's", r"get_variable|tf\.Variable|AUTO_REUSE|reuse|var_list"),
+    "keras_variables": ("a variable outside of layers", r"get_variable|tf\.Variable|AUTO_REUSE|reuse|var_list"),
     "keras_weights": ("a warm start from a checkpoint", r"warm_start|WarmStart|get_variable_"),
 }
-# Below tf.keras, and not in Keras 3.
-_GONE = re.compile(
+# Names of tf.keras that Keras 3 does not have.
+_REMOVED = re.compile(
     r"keras\.(estimator|experimental|wrappers|legacy|mixed_precision\.experimental|"
     r"layers\.(experimental|DenseFeatures|SequenceFeatures|CuDNN\w+|LocallyConnected\w+|StackedRNNCells\.state_size|"
     r"ThresholdedReLU|AbstractRNNCell)|preprocessing\.(text|image\.ImageDataGenerator)|backend\.(?!epsilon|floatx|"
@@ -54,34 +54,39 @@ _REDUCTIONS = {"SUM_OVER_BATCH_SIZE": "'sum_over_batch_size'", "AUTO": "'sum_ove
 _OPTIMIZERS = {"momentum": "Momentum", "nesterov": "Momentum", "rmsprop": "RMSProp"}
 _CLIPPING = {"clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
 _OPTIMIZER = re.compile(rf"keras\.optimizers\.({'|'.join(OF_DENSE_GRADIENTS)})$")
-# Modules of this package whose functions and classes the module beside the program has by the same names.
-_BESIDE = ("keras_canned", "keras_columns", "keras_evaluation")
-_TWO = "a canned Estimator of two optimizers, which needs a training step: each backend of Keras 3 has another one"
-_WITHOUT = {"DNNLinearCombinedClassifier": _TWO, "DNNLinearCombinedRegressor": _TWO}
-# They change rows that a batch does not read as those do that TensorFlow 1 has for rows alone: not, or by their slots.
-_OF_ROWS = ("Adagrad", "Adam", "SGD")
-_ROWS = "{} of a model with embeddings: TensorFlow 1 changes the rows that a batch reads, and Keras 3 all of them"
-_STEPS = ("train_step", "test_step")  # of a model's own
+# Modules of this package whose functions and classes keras_support.py has under the same names.
+_SUPPORT_MODULES = ("keras_canned", "keras_columns", "keras_evaluation")
+_TWO_OPTIMIZERS = (
+    "a canned Estimator of two optimizers, which needs a custom training step: it differs between Keras 3 backends"
+)
+_UNSUPPORTED_CANNED = {"DNNLinearCombinedClassifier": _TWO_OPTIMIZERS, "DNNLinearCombinedRegressor": _TWO_OPTIMIZERS}
+# They treat embedding rows that are not in a batch as TensorFlow 1 does: unchanged, or updated from their slots only.
+_EMBEDDING_OPTIMIZERS = ("Adagrad", "Adam", "SGD")
+_EMBEDDING_REASON = (
+    "{} of a model with embeddings: TensorFlow 1 updates only the rows in a batch, Keras 3 updates all rows"
+)
+_STEP_METHODS = ("train_step", "test_step")  # custom steps of a model
 
 
 @dataclass
 class Keras3Text:
-    """A file of the program.
+    """A converted file.
 
     Attributes:
-        text: all of it.
-        parts: what it takes from the module beside it.
+        text: The whole text.
+        parts: Names that it imports from keras_support.py.
     """
 
     text: str
     parts: list[str] = field(default_factory=list)
 
 
-def model_functions(texts: Iterable[str], *, own: Collection[str] = ()) -> set[str]:
-    """Return the names of functions and classes at the top of a program's files that a model's class or maker reaches.
+def model_functions(texts: Iterable[str], *, user_names: Collection[str] = ()) -> set[str]:
+    """Return the top-level functions and classes that a model's class or `make_model` function reaches.
 
     Args:
-        own: names at the top of the user's files, which are none of the module beside them.
+        texts: The files of the program.
+        user_names: Top-level names of the user's files, which take precedence over those of keras_support.py.
     """
     bodies: dict[str, list[cst.CSTNode]] = {}
     roots: list[str] = []
@@ -92,59 +97,61 @@ def model_functions(texts: Iterable[str], *, own: Collection[str] = ()) -> set[s
                 bodies.setdefault(name, []).append(node)
                 if isinstance(node, cst.ClassDef) and _is_model(node):
                     roots.append(name)
-                if any(isinstance(one, cst.FunctionDef) and re.match(r"make_(\w+_)?model$", one.name.value)
-                       for one in _nodes(node)):  # fmt: skip
+                if any(isinstance(child, cst.FunctionDef) and re.match(r"make_(\w+_)?model$", child.name.value)
+                       for child in _nodes(node)):  # fmt: skip
                     roots.append(name)
     reached: set[str] = set()
     while roots:
         name = roots.pop()
-        if name in reached or (name in PARTS and name not in own):
+        if name in reached or (name in PARTS and name not in user_names):
             continue
         reached.add(name)
         for body in bodies.get(name, ()):
-            found = _asked(body)
-            roots += [one for one in found if one in bodies]
+            names = _names_read(body)
+            roots += [name for name in names if name in bodies]
     return reached & bodies.keys()
 
 
 def convert_text(
-    text: str, functions: set[str], *, embeds: bool = False, own: Collection[str] = (), package: str = ""
+    text: str, functions: set[str], *, embeds: bool = False, user_names: Collection[str] = (), package: str = ""
 ) -> Keras3Text:
-    """Write a file of Keras 2 in the words of Keras 3.
+    """Convert a file from Keras 2 to Keras 3.
 
     Args:
-        functions: those of the model, as `model_functions` gives them.
-        embeds: whether the model reads rows of a variable, whose gradients are of rows too.
-        own: names at the top of the user's file, which are none of the module beside it.
-        package: what stands before the name of the module beside it in an import, as "." or "trainer.".
+        functions: The functions of the model, from `model_functions`.
+        embeds: Whether the model looks up rows of a variable, whose gradients are then sparse.
+        user_names: Top-level names of the user's file, which take precedence over those of keras_support.py.
+        package: The prefix of keras_support in an import, such as "." or "trainer.".
 
     Raises:
-        Declined: something of it that Keras 3 does not have.
+        Declined: Keras 3 lacks something that the file uses.
     """
-    text = _with_names_of_data(text)
-    support = PARTS.keys() - set(own)
-    module = _without(cst.parse_module(text), support)
+    text = _rename_data(text)
+    support = PARTS.keys() - set(user_names)
+    module = _without_definitions(cst.parse_module(text), support)
     names = names_of_tensorflow(module)
-    for name, (what, pattern) in _HELPERS.items():
+    for name, (feature, pattern) in _HELPERS.items():
         if re.search(rf"\b{name}\.", text):
-            raise Declined("", f"{what}: a conversion to Keras 3 has none", pattern)
-    for asked, what, pattern in (
+            raise Declined("", f"{feature}, which the conversion to Keras 3 does not support", pattern)
+    for usage, feature, pattern in (
         (".head.", "an export", "export_saved|xporter"), (".named_values(", "names of variables", "get_variable_")
     ):  # fmt: skip
-        if "keras_canned." in text and asked in text:
-            raise Declined("", f"{what} of a canned Estimator: a conversion to Keras 3 has none", pattern)
+        if "keras_canned." in text and usage in text:
+            raise Declined(
+                "", f"{feature} of a canned Estimator, which the conversion to Keras 3 does not support", pattern
+            )
     if re.search(r"\bdistribute\.", text):
-        raise Declined("distribute", "a strategy of tf.distribute: Keras 3 distributes by keras.distribution")
-    words = _Words(names, functions, support, embeds, _bound(module))
-    words.canned = "keras_canned." in text
-    words.starts_at_zero = words.canned and "keras_canned.DNN" not in text
-    made = module.visit(words)
-    assert isinstance(made, cst.Module)
-    return Keras3Text(with_imports(made.code, words.parts, package), sorted(words.parts))
+        raise Declined("distribute", "a strategy of tf.distribute: Keras 3 uses keras.distribution")
+    transformer = _Keras3Transformer(names, functions, support, embeds, _bound_names(module))
+    transformer.canned = "keras_canned." in text
+    transformer.starts_at_zero = transformer.canned and "keras_canned.DNN" not in text
+    new_module = module.visit(transformer)
+    assert isinstance(new_module, cst.Module)
+    return Keras3Text(with_imports(new_module.code, transformer.parts, package), sorted(transformer.parts))
 
 
-def _without(module: cst.Module, names: Collection[str]) -> cst.Module:
-    """Return a module without the functions and classes that the one beside it has; comments before them stay."""
+def _without_definitions(module: cst.Module, names: Collection[str]) -> cst.Module:
+    """Return a module without the definitions that keras_support.py has, but with the comments before them."""
     body: list[Any] = []
     comments: list[cst.EmptyLine] = []
     for node in module.body:
@@ -158,11 +165,11 @@ def _without(module: cst.Module, names: Collection[str]) -> cst.Module:
     return module.with_changes(body=body, footer=[*comments, *module.footer])
 
 
-def _with_names_of_data(text: str) -> str:
-    """`train_input_fn = batches(...)` is data, and no function."""
+def _rename_data(text: str) -> str:
+    """Rename variables such as `train_input_fn = batches(...)`, which are data and not functions."""
     for name in dict.fromkeys(re.findall(r"(?m)^\s*(\w*input_fn) = batches\(", text)):
-        names = [f"{name.removesuffix('input_fn')}{one}" for one in ("data", "batches", "dataset")]
-        new = next((one for one in names if not re.search(rf"\b{one}\b", text)), "")
+        names = [f"{name.removesuffix('input_fn')}{suffix}" for suffix in ("data", "batches", "dataset")]
+        new = next((candidate for candidate in names if not re.search(rf"\b{candidate}\b", text)), "")
         if new and not re.search(rf"def {name}\b", text):
             text = re.sub(rf"(?<![\w.'\"]){name}\b(?!\s*=[^=]\s*[^b\s])", new, text)
     return text
@@ -174,36 +181,36 @@ def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield from _nodes(child)
 
 
-def _asked(node: cst.CSTNode, given: Collection[str] = ()) -> Iterator[str]:
-    """Yield the names that a node asks for, without the parameters of the functions within it."""
-    if isinstance(node, cst.Name) and node.value not in given:
+def _names_read(node: cst.CSTNode, bound: Collection[str] = ()) -> Iterator[str]:
+    """Yield the names that a node reads, without parameters of functions in it."""
+    if isinstance(node, cst.Name) and node.value not in bound:
         yield node.value
     if isinstance(node, cst.Attribute):
         yield node.attr.value
     if isinstance(node, cst.FunctionDef):
-        given = {*given, *(one.name.value for one in _nodes(node.params) if isinstance(one, cst.Param))}
+        bound = {*bound, *(param.name.value for param in _nodes(node.params) if isinstance(param, cst.Param))}
     for child in node.children:
         if not isinstance(node, cst.Attribute) or child is node.value:
-            yield from _asked(child, given)
+            yield from _names_read(child, bound)
 
 
-def _bound(module: cst.Module) -> set[str]:
-    """Names that a module gives to something of its own, at its top or within functions."""
-    found = set()
+def _bound_names(module: cst.Module) -> set[str]:
+    """Return the names that a module binds, at its top level or in functions."""
+    names = set()
     for node in _nodes(module):
         if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Param)):
-            found.add(node.name.value)
+            names.add(node.name.value)
         elif isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.For, cst.CompFor, cst.NamedExpr)):
-            found |= {one.value for one in _nodes(node.target) if isinstance(one, cst.Name)}
-    return found
+            names |= {name.value for name in _nodes(node.target) if isinstance(name, cst.Name)}
+    return names
 
 
 def _is_model(node: cst.ClassDef) -> bool:
     return any((dotted_of(base.value) or "").endswith("keras.Model") for base in node.bases)
 
 
-class _Words(cst.CSTTransformer):
-    """Writes names and calls anew."""
+class _Keras3Transformer(cst.CSTTransformer):
+    """Rewrites names and calls."""
 
     def __init__(self, names: dict[str, str], functions: set[str], support: Collection[str], embeds: bool,
                  bound: Collection[str]) -> None:  # fmt: skip
@@ -214,24 +221,24 @@ class _Words(cst.CSTTransformer):
         self.of_model = False
         self.model_class: cst.ClassDef | None = None
         self.called: set[cst.CSTNode] = set()
-        self.canned = False  # whether optimizers of the file are those of canned Estimators
-        self.starts_at_zero = False  # whether all weights do, so that Ftrl leaves rows that are not read as they are
+        self.canned = False  # whether the file's optimizers are those of canned Estimators
+        self.starts_at_zero = False  # whether all weights start at 0, so that Ftrl does not change unread rows
 
-    # Where it is
+    # Position in the file
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
         return self._enter(node) and not self._is_predict_step(node)
 
     def _is_predict_step(self, node: cst.FunctionDef) -> bool:
-        """Whether it is the step of predictions, which each backend of Keras 3 has another one of."""
+        """Return whether it is the `predict_step` of a model, which differs between Keras 3 backends."""
         return self.depth == 2 and self.model_class is not None and node.name.value == "predict_step"
 
     def visit_ClassDef(self, node: cst.ClassDef) -> bool:
         if _is_model(node) and node.name.value in self.functions:
             self.model_class = node
-            for one in node.body.body:
-                if isinstance(one, cst.FunctionDef) and one.name.value in _STEPS:
-                    raise Declined("train_op", "a training step of its own: each backend of Keras 3 has another one")
+            for method in node.body.body:
+                if isinstance(method, cst.FunctionDef) and method.name.value in _STEP_METHODS:
+                    raise Declined("train_op", "a custom training step, which differs between Keras 3 backends")
         return self._enter(node)
 
     def _enter(self, node: cst.FunctionDef | cst.ClassDef) -> bool:
@@ -247,7 +254,7 @@ class _Words(cst.CSTTransformer):
     # Names
 
     def meaning(self, node: cst.CSTNode) -> str:
-        """Return the name of a chain below `tf`; "" of others."""
+        """Return the name below `tf` of a dotted expression; "" for others."""
         dotted = dotted_of(node) if isinstance(node, (cst.Name, cst.Attribute)) else None
         if not dotted:
             return ""
@@ -255,7 +262,7 @@ class _Words(cst.CSTTransformer):
         if first not in self.names:
             return ""
         name = f"{self.names[first]}.{rest}" if rest else self.names[first]
-        # V1's function of that name, where the arguments of a call are those of both.
+        # The V1 function of that name, if both accept the arguments of a call.
         both = f"tf.{name.removeprefix('tf.compat.v1.')}"
         return both if both in OPERATIONS or both in ACTIVATIONS else name
 
@@ -283,15 +290,18 @@ class _Words(cst.CSTTransformer):
             if isinstance(inner, cst.Attribute) and inner.attr.value == "shape":
                 return updated_node.value
         module, _, name = (dotted_of(original_node) or "").partition(".")
-        return self._beside(name) if module in _BESIDE else self._named(original_node, updated_node)
+        return self._beside(name) if module in _SUPPORT_MODULES else self._named(original_node, updated_node)
 
     def _beside(self, name: str) -> cst.BaseExpression:
-        """Return a function or class of the module beside the program."""
+        """Return the name of a function or class of keras_support.py."""
         if name not in PARTS:
-            reason = _WITHOUT.get(
-                name, f"{name} of a canned Estimator, or of columns: a conversion to Keras 3 has none"
+            reason = _UNSUPPORTED_CANNED.get(
+                name,
+                f"{name} of a canned Estimator or of feature columns, which the conversion to Keras 3 does not support",
             )
-            raise Declined(name if name in _WITHOUT else "", reason, r"add_metrics|export_saved|xporter|linear_model")
+            raise Declined(
+                name if name in _UNSUPPORTED_CANNED else "", reason, r"add_metrics|export_saved|xporter|linear_model"
+            )
         self.parts.add(name)
         return expression(f"{MODULE}.{name}" if name in self.bound else name)
 
@@ -300,12 +310,12 @@ class _Words(cst.CSTTransformer):
         if not name or original in self.called:
             return updated
         keras = self._of_keras(name)
-        found = _OPTIMIZER.match(keras)
-        if found is not None and self.embeds and (self.of_model or self.canned):
-            if found[1] not in _OF_ROWS and not (found[1] == "Ftrl" and self.starts_at_zero):
-                raise Declined("", _ROWS.format(found[1]), rf"{found[1]}\w*\(")
-            self.parts.add(f"{found[1]}WithDenseGradients")
-            return cst.Name(f"{found[1]}WithDenseGradients")
+        optimizer = _OPTIMIZER.match(keras)
+        if optimizer is not None and self.embeds and (self.of_model or self.canned):
+            if optimizer[1] not in _EMBEDDING_OPTIMIZERS and not (optimizer[1] == "Ftrl" and self.starts_at_zero):
+                raise Declined("", _EMBEDDING_REASON.format(optimizer[1]), rf"{optimizer[1]}\w*\(")
+            self.parts.add(f"{optimizer[1]}WithDenseGradients")
+            return cst.Name(f"{optimizer[1]}WithDenseGradients")
         if keras:
             return expression(keras)
         if not self.of_model:
@@ -321,21 +331,21 @@ class _Words(cst.CSTTransformer):
         raise Declined(name, f"{name} in a model, which keras.ops does not have")
 
     def _of_keras(self, name: str) -> str:
-        """Return the name in Keras 3 of one below `tf.keras`; "" of others."""
+        """Return the Keras 3 name of a name below `tf.keras`; "" for others."""
         if name in INITIALIZERS:
             return f"keras.initializers.{INITIALIZERS[name]}"
-        for below in ("tf.initializers.", "tf.losses.", "tf.metrics.", "tf.optimizers."):
-            if name.startswith(below):
+        for prefix in ("tf.initializers.", "tf.losses.", "tf.metrics.", "tf.optimizers."):
+            if name.startswith(prefix):
                 name = f"tf.keras.{name.removeprefix('tf.')}"
         if name != "tf.keras" and not name.startswith("tf.keras."):
             return ""
-        found = name.removeprefix("tf.")
-        reduction = re.match(r"keras\.losses\.Reduction\.(\w+)$", found)
+        path = name.removeprefix("tf.")
+        reduction = re.match(r"keras\.losses\.Reduction\.(\w+)$", path)
         if reduction:
             return _REDUCTIONS[reduction[1]]
-        if _GONE.match(found):
+        if _REMOVED.match(path):
             raise Declined(name, f"{name}, which Keras 3 does not have")
-        return found.replace(".legacy.", ".").replace("keras.backend.", "keras.config.", 1)
+        return path.replace(".legacy.", ".").replace("keras.backend.", "keras.config.", 1)
 
     # Calls
 
@@ -352,15 +362,15 @@ class _Words(cst.CSTTransformer):
             return operation_call(name, OPERATIONS[name], updated_node, v1=".compat.v1." in dotted)
         if dotted.startswith("keras_canned."):
             self._check_canned(original_node)
-        given = [one.keyword.value for one in updated_node.args if one.keyword is not None]
-        if dotted.startswith("keras_evaluation.") and "throttle_secs" in given:
-            raise Declined("throttle_secs", "evaluations by seconds")
+        keywords = [arg.keyword.value for arg in updated_node.args if arg.keyword is not None]
+        if dotted.startswith("keras_evaluation.") and "throttle_secs" in keywords:
+            raise Declined("throttle_secs", "evaluations at intervals in seconds")
         if dotted == "keras_optimizers.make":
             if self.embeds:
-                raise Declined("", _ROWS.format("this optimizer"), r"(Momentum|RMSProp|Ftrl|Adadelta)\w*\(")
+                raise Declined("", _EMBEDDING_REASON.format("this optimizer"), r"(Momentum|RMSProp|Ftrl|Adadelta)\w*\(")
             return self._optimizer(updated_node)
-        if self.embeds and self._of_keras(name) == "keras.optimizers.SGD" and "momentum" in given:
-            raise Declined("", _ROWS.format("SGD with momentum"), r"Momentum\w*\(|momentum=")
+        if self.embeds and self._of_keras(name) == "keras.optimizers.SGD" and "momentum" in keywords:
+            raise Declined("", _EMBEDDING_REASON.format("SGD with momentum"), r"Momentum\w*\(|momentum=")
         if dotted.startswith("keras_optimizers."):
             raise Declined("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
         if dotted in self.support:
@@ -370,14 +380,16 @@ class _Words(cst.CSTTransformer):
         return updated_node
 
     def _check_canned(self, call: cst.Call) -> None:
-        """Declines what the models of canned Estimators do otherwise in Keras 3."""
+        """Reject optimizers of canned Estimators that differ in Keras 3."""
         for arg in call.args:
             if not isinstance(arg.value, cst.SimpleString):
                 continue
             if arg.value.evaluated_value == "RMSProp":
-                raise Declined("'RMSProp'", "RMSProp of a canned Estimator: Keras 3 has another epsilon", "RMSProp")
+                raise Declined(
+                    "'RMSProp'", "RMSProp of a canned Estimator, whose epsilon differs in Keras 3", "RMSProp"
+                )
             if arg.value.evaluated_value == "Ftrl" and not self.starts_at_zero and "embedding_column" in self.parts:
-                raise Declined("'Ftrl'", _ROWS.format("Ftrl"), "Ftrl")
+                raise Declined("'Ftrl'", _EMBEDDING_REASON.format("Ftrl"), "Ftrl")
 
     def _method(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
         name, owner = func.attr.value, call.func.value if isinstance(call.func, cst.Attribute) else func.value
@@ -395,21 +407,21 @@ class _Words(cst.CSTTransformer):
         return call
 
     def _fit(self, call: cst.Call) -> cst.Call:
-        """A call of `fit` whose steps are counted over an interruption: BackupAndRestore restores whole epochs."""
-        given = {one.keyword.value: one for one in call.args if one.keyword is not None}
-        steps, callbacks = given.get("steps_per_epoch"), given.get("callbacks")
+        """Add `StopAfter` to a call of `fit`, because BackupAndRestore resumes at the start of an epoch."""
+        args = {arg.keyword.value: arg for arg in call.args if arg.keyword is not None}
+        steps, callbacks = args.get("steps_per_epoch"), args.get("callbacks")
         if steps is None or callbacks is None:
             return call
         code = cst.parse_module("").code_for_node
-        told = code(callbacks.value)
-        behind = told[1:-1] if isinstance(callbacks.value, cst.List) else f"*{told}"
+        text = code(callbacks.value)
+        callbacks_text = text[1:-1] if isinstance(callbacks.value, cst.List) else f"*{text}"
         self.parts.add("StopAfter")
-        value = expression(f"[StopAfter({code(steps.value)}), {behind}]")
-        return call.with_changes(args=[one.with_changes(value=value) if one is callbacks else one for one in call.args])
+        value = expression(f"[StopAfter({code(steps.value)}), {callbacks_text}]")
+        return call.with_changes(args=[arg.with_changes(value=value) if arg is callbacks else arg for arg in call.args])
 
     def _special(self, name: str, call: cst.Call) -> cst.BaseExpression:
-        """Return what has no single operation of the same arguments."""
-        args = [one for one in call.args if one.keyword is None or one.keyword.value != "name"]
+        """Return the expression for a function without a direct counterpart in `keras.ops`."""
+        args = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "name"]
         if name == "tf.identity" and len(args) == 1:
             return args[0].value
         first = cst.parse_module("").code_for_node(args[0].value) if len(args) == 1 else ""
@@ -420,24 +432,24 @@ class _Words(cst.CSTTransformer):
         raise Declined(name, f"{name} with these arguments, which keras.ops does not have")
 
     def _optimizer(self, call: cst.Call) -> cst.BaseExpression:
-        """`keras_optimizers.make(Optimizer(...))`: one of the module beside the program."""
+        """Convert `keras_optimizers.make(Optimizer(...))` to an optimizer of keras_support.py."""
         spec = call.args[0].value
         assert isinstance(spec, cst.Call)
-        given = {one.keyword.value: one.value for one in spec.args if one.keyword is not None}
-        kind = cst.ensure_type(given["name"], cst.SimpleString).evaluated_value
+        args = {arg.keyword.value: arg.value for arg in spec.args if arg.keyword is not None}
+        kind = cst.ensure_type(args["name"], cst.SimpleString).evaluated_value
         if kind not in _OPTIMIZERS:
             raise Declined("", f"the optimizer {kind!r} of TensorFlow 1, which Keras 3 does not have")
         self.parts.add(_OPTIMIZERS[str(kind)])
         code = cst.parse_module("").code_for_node
-        told = [code(given["learning_rate"])]
-        options = given.get("options")
+        new_args = [code(args["learning_rate"])]
+        options = args.get("options")
         for element in options.elements if isinstance(options, cst.Dict) else ():
             pair = cst.ensure_type(element, cst.DictElement)
             key = str(cst.ensure_type(pair.key, cst.SimpleString).evaluated_value)
-            told.append(f"{key}={code(pair.value)}")
-        told += ["nesterov=True"] if kind == "nesterov" else []
-        told += [f"{_CLIPPING[one.keyword.value]}={code(one.value)}" for one in call.args[1:] if one.keyword]
-        return expression(f"{_OPTIMIZERS[str(kind)]}({', '.join(told)})")
+            new_args.append(f"{key}={code(pair.value)}")
+        new_args += ["nesterov=True"] if kind == "nesterov" else []
+        new_args += [f"{_CLIPPING[arg.keyword.value]}={code(arg.value)}" for arg in call.args[1:] if arg.keyword]
+        return expression(f"{_OPTIMIZERS[str(kind)]}({', '.join(new_args)})")
 
     # Statements and functions
 
@@ -445,7 +457,7 @@ class _Words(cst.CSTTransformer):
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
         if self.model_class is not None and self.depth > 1:
-            # Keras 3 keeps the mean of the losses itself.
+            # Keras 3 tracks the mean loss.
             code = cst.parse_module("").code_for_node(original_node).strip()
             if code.startswith(("self.mean_loss = ", "self.mean_loss.update_state(")):
                 return cst.RemoveFromParent()
@@ -463,10 +475,10 @@ class _Words(cst.CSTTransformer):
         if name == "compute_loss":
             updated_node = _with_parameter(updated_node, "training=True")
         if name == "compute_metrics":
-            predictions = [one for one in self.model_class.body.body
-                           if isinstance(one, cst.FunctionDef) and one.name.value == "predictions"]  # fmt: skip
+            predictions = [method for method in self.model_class.body.body
+                           if isinstance(method, cst.FunctionDef) and method.name.value == "predictions"]  # fmt: skip
             if predictions:
-                updated_node = not_twice(original_node, updated_node, predictions[0])
+                updated_node = call_predictions(original_node, updated_node, predictions[0])
         return updated_node
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:

@@ -1,4 +1,4 @@
-"""Why a program does not become one of Keras 3."""
+"""The error that reports why a program cannot be converted to Keras 3."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ __all__ = ["Declined"]
 
 
 class Declined(Exception):
-    """Why a program does not become one of Keras 3.
+    """The program cannot be converted to Keras 3.
 
     Attributes:
-        construct: as the text spells it; "" where `pattern` says how the user's file does.
-        reason: why.
-        pattern: a regular expression.
+        construct: The unsupported construct as written in the Keras 2 text; "" if only `pattern` is known.
+        reason: Why it is not convertible.
+        pattern: A regular expression that finds the construct in the user's file.
     """
 
     def __init__(self, construct: str, reason: str, pattern: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What Keras 3 lacks, as text of the small module that is written beside a program: each part where it is called."""
+"""Source of keras_support.py, the module of helpers that Keras 3 lacks. It has the parts that a program calls."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from estimator_pipeline.migrate.code.to_keras3.support_columns import COLUMNS
 __all__ = ["MODULE", "OF_DENSE_GRADIENTS", "PARTS", "module_text"]
 
 MODULE = "keras_support"
-"""The name of the module."""
+"""Name of the module."""
 
 OF_DENSE_GRADIENTS = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD")
-"""Optimizers of Keras that are asked for by another name in a model with embeddings."""
+"""Keras optimizers that have a counterpart with dense gradients for models with embeddings."""
 
 PARTS = {
     "batches": '''def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
-    """Batches of arrays or the columns of a data frame, and of their labels; without end where num_epochs is None."""
+    """Return batches of arrays or data frame columns and their labels; infinite if num_epochs is None."""
     if hasattr(x, "columns"):
         x = {name: column.to_numpy() for name, column in x.items()}
     y = y.to_numpy() if hasattr(y, "to_numpy") else y
@@ -27,18 +27,18 @@ PARTS = {
         data = data.shuffle(len(data))
     return data.repeat(num_epochs).batch(batch_size)''',
     "model_inputs": '''def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
 
-    def made(spec, name=None):
+    def make_input(spec, name=None):
         sparse = isinstance(spec, tf.SparseTensorSpec)
         return keras.Input(spec.shape[1:], name=name, dtype=spec.dtype.name, sparse=sparse)
 
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: made(spec, name) for name, spec in features.items()}
-    return made(features)''',
+        return {name: make_input(spec, name) for name, spec in features.items()}
+    return make_input(features)''',
     "examples": '''def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict for each example."""
     for batch in data.as_numpy_iterator():
         features = batch[0] if isinstance(batch, tuple) else batch
         predicted = model.predictions(features, model.predict_on_batch(features))
@@ -46,19 +46,19 @@ PARTS = {
         for row in zip(*(predicted[key] for key in keys or predicted)):
             yield dict(zip(keys or predicted, row))''',
     "WhenTraining": '''class WhenTraining(keras.layers.Layer):
-    """The first of two tensors while the model trains, the second one otherwise."""
+    """Returns the first of two tensors in training, the second otherwise."""
 
     def call(self, inputs, training=None):
         trained, otherwise = inputs
         return trained if training else otherwise''',
     "DenseGradients": '''class DenseGradients:
-    """An optimizer that gets the gradient of an embedding as a whole.
+    """An optimizer that converts the sparse gradient of an embedding to a dense one.
 
-    TensorFlow's names a row as often as a batch reads it, and Keras would square the values of each by themselves.
+    TensorFlow repeats a row that a batch reads several times, and Keras would square each value separately.
     """
 
     def apply(self, grads, trainable_variables=None):
-        grads = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
+        grads = [tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
         return super().apply(grads, trainable_variables)''',
     **{
         f"{name}WithDenseGradients": f'''@keras.saving.register_keras_serializable(MODULE)
@@ -68,9 +68,9 @@ class {name}WithDenseGradients(DenseGradients, keras.optimizers.{name}):
     },
     "Momentum": '''@keras.saving.register_keras_serializable(MODULE)
 class Momentum(DenseGradients, keras.optimizers.Optimizer):
-    """Momentum whose velocity is that of the gradients, whatever the learning rate was when they came.
+    """Momentum whose velocity excludes the learning rate.
 
-    `keras.optimizers.SGD` keeps the rate in its velocity: the two part where the rate changes.
+    `keras.optimizers.SGD` includes the learning rate in its velocity, so the two differ when the rate changes.
     """
 
     def __init__(self, learning_rate, momentum=0.9, nesterov=False, name="momentum", **options):
@@ -93,7 +93,7 @@ class Momentum(DenseGradients, keras.optimizers.Optimizer):
         return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}''',
     "RMSProp": '''@keras.saving.register_keras_serializable(MODULE)
 class RMSProp(DenseGradients, keras.optimizers.Optimizer):
-    """RMSProp whose mean square begins at 1, and whose momentum is that of steps; `keras.optimizers.RMSprop` has 0."""
+    """RMSProp whose mean square starts at 1 and whose momentum is of steps; `keras.optimizers.RMSprop` starts at 0."""
 
     def __init__(self, learning_rate, decay=0.9, momentum=0.0, epsilon=1e-10, name="rmsprop", **options):
         super().__init__(learning_rate=learning_rate, name=name, **options)
@@ -115,16 +115,16 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
         self.assign_sub(variable, step)
 
     def get_config(self):
-        own = {"decay": self.decay, "momentum": self.momentum, "epsilon": self.epsilon}
-        return {**super().get_config(), **own}''',
+        options = {"decay": self.decay, "momentum": self.momentum, "epsilon": self.epsilon}
+        return {**super().get_config(), **options}''',
     "StopAfter": '''class StopAfter(keras.callbacks.Callback):
-    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+    """Stops training after this number of steps, including steps restored from a backup, which `fit` would repeat."""
 
     def __init__(self, steps):
         super().__init__()
         self.steps = steps
 
-    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+    def on_train_begin(self, logs=None):  # the first callback: runs before a backup is restored
         self.end = int(self.model.optimizer.iterations) + self.steps
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -135,11 +135,11 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
         if self.step >= self.end:
             self.model.stop_training = True''',
     "Evaluation": '''class Evaluation(keras.callbacks.Callback):
-    """Evaluates the model each time so many steps are done, and when training ends.
+    """Evaluates the model every `every_steps` steps and at the end of training.
 
-    `data` is a data set, or a function that gives one for each evaluation. `result` has the metrics and the global step
-    of the last evaluation, `exports` what each exporter wrote with it. Training ends where one of the functions `stop`
-    says so of all results. The metrics that `fit` shows of training go on behind an evaluation.
+    `data` is a dataset, or a function that returns one for each evaluation. `result` has the metrics and the global
+    step of the last evaluation, `exports` the export of each exporter. Training stops when a function of `stop` returns
+    True for the list of results. An evaluation does not reset the training metrics of `fit`.
     """
 
     def __init__(self, data, every_steps, folder=None, name=None, exporters=(), stop=()):
@@ -154,7 +154,7 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
         return self.results[-1] if self.results else None
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.step = int(self.model.optimizer.iterations)  # a backup is restored by now
+        self.step = int(self.model.optimizer.iterations)  # a backup has been restored by now
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
@@ -164,24 +164,25 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
     def on_train_end(self, logs=None):
         if self.step is not None and (not self.results or self.result["global_step"] != self.step):
             self.evaluate()
-        self.exports = [one.at_end(self.model, self.folder, self.result) for one in self.exporters]
+        self.exports = [exporter.at_end(self.model, self.folder, self.result) for exporter in self.exporters]
 
     def evaluate(self):
         if keras.backend.backend() == "jax":
-            self.model.jax_state_sync()  # of the steps since the last one
-        training = [(each, keras.ops.convert_to_numpy(each)) for one in self.model.metrics for each in one.variables]
-        found = self.model.evaluate(self.data() if callable(self.data) else self.data, return_dict=True, verbose=0)
+            self.model.jax_state_sync()  # writes the steps since the last evaluation to the model
+        variables = [variable for metric in self.model.metrics for variable in metric.variables]
+        training = [(variable, keras.ops.convert_to_numpy(variable)) for variable in variables]
+        metrics = self.model.evaluate(self.data() if callable(self.data) else self.data, return_dict=True, verbose=0)
         for variable, value in training:
             variable.assign(value)
-        self.results.append({**found, "global_step": self.step})
-        told = ", ".join(f"{key} = {value:.6g}" for key, value in found.items())
-        print(f"{self.label} at step {self.step}: {told}")
-        for one in self.exporters:
-            one.evaluated(self.model, self.folder, self.results)
-        if any(ends(self.results) for ends in self.stop):
+        self.results.append({**metrics, "global_step": self.step})
+        formatted = ", ".join(f"{key} = {value:.6g}" for key, value in metrics.items())
+        print(f"{self.label} at step {self.step}: {formatted}")
+        for exporter in self.exporters:
+            exporter.evaluated(self.model, self.folder, self.results)
+        if any(should_stop(self.results) for should_stop in self.stop):
             self.model.stop_training = True''',
     "FinalExporter": '''class FinalExporter:
-    """Exports the model when training ends; `export(model, folder)` writes it."""
+    """Exports the model with `export(model, folder)` at the end of training."""
 
     def __init__(self, name, export):
         self.name, self.export, self.exported = name, export, None
@@ -198,7 +199,7 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
         self.write(model, folder)
         return self.exported''',
     "LatestExporter": '''class LatestExporter(FinalExporter):
-    """Exports the model with each evaluation, and keeps the last few exports."""
+    """Exports the model after each evaluation, and keeps the latest exports."""
 
     def __init__(self, name, export, exports_to_keep=5):
         super().__init__(name, export)
@@ -216,7 +217,7 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
     def at_end(self, model, folder, result):
         return self.exported''',
     "BestExporter": '''class BestExporter(LatestExporter):
-    """Exports the model with each evaluation that is better than all before, by the loss where nothing is said."""
+    """Exports the model after each evaluation that is the best so far, by default by the loss."""
 
     def __init__(self, name, export, compare=None, exports_to_keep=5):
         super().__init__(name, export, exports_to_keep)
@@ -229,13 +230,13 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
             self.best = current
             self.write(model, folder)''',
     "stop_if_no_decrease": '''def stop_if_no_decrease(metric_name, max_steps_without_decrease, min_steps=0):
-    """Says that training ends when a metric has not come below its least value for so many steps."""
+    """Stop training when a metric has not decreased below its minimum for this number of steps."""
     return _without_progress(metric_name, max_steps_without_decrease, min_steps, lambda new, best: new < best)''',
     "stop_if_no_increase": '''def stop_if_no_increase(metric_name, max_steps_without_increase, min_steps=0):
-    """Says that training ends when a metric has not come above its highest value for so many steps."""
+    """Stop training when a metric has not increased above its maximum for this number of steps."""
     return _without_progress(metric_name, max_steps_without_increase, min_steps, lambda new, best: new > best)''',
     "_without_progress": """def _without_progress(metric_name, max_steps, min_steps, is_better):
-    def ends(results):
+    def should_stop(results):
         best = results[0]
         for result in results:
             if is_better(result[metric_name], best[metric_name]):
@@ -243,31 +244,31 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
         step = results[-1]["global_step"]
         return step >= min_steps and step - best["global_step"] >= max_steps
 
-    return ends""",
+    return should_stop""",
     "stop_if_higher": '''def stop_if_higher(metric_name, threshold, min_steps=0):
-    """Says that training ends when a metric is higher than a threshold."""
+    """Stop training when a metric is higher than a threshold."""
     return lambda results: results[-1]["global_step"] >= min_steps and results[-1][metric_name] > threshold''',
     "stop_if_lower": '''def stop_if_lower(metric_name, threshold, min_steps=0):
-    """Says that training ends when a metric is lower than a threshold."""
+    """Stop training when a metric is lower than a threshold."""
     return lambda results: results[-1]["global_step"] >= min_steps and results[-1][metric_name] < threshold''',
     **COLUMNS,
     **CANNED,
 }
-"""Name -> text, in the order in which the module has them."""
+"""Name of a part -> its source, in the order of the module."""
 
 
 def module_text(names: Iterable[str]) -> str:
-    """Return the module with these parts, and what they need.
+    """Return the source of the module with these parts and the parts that they need.
 
     Raises:
-        KeyError: there is no such part.
+        KeyError: A part does not exist.
     """
     wanted, waiting = set[str](), list(names)
     while waiting:
         name = waiting.pop()
         if name not in wanted:
             wanted.add(name)
-            waiting += [one for one in PARTS if re.search(rf"\b{one}\b", PARTS[name])]
+            waiting += [part for part in PARTS if re.search(rf"\b{part}\b", PARTS[name])]
     text = "\n\n\n".join(PARTS[name] for name in PARTS if name in wanted)
     text = text.replace("(MODULE)", f'("{MODULE}")')
     imports = [f"import {name}\n" for name in ("math", "os", "shutil") if f"{name}." in text]
@@ -275,4 +276,4 @@ def module_text(names: Iterable[str]) -> str:
     imports += ["import keras\n"] if "keras." in text else []
     imports += ["import numpy as np\n"] if "np." in text else []
     imports += ["import tensorflow as tf\n"] if "tf." in text else []
-    return f'"""What this program needs, and Keras 3 does not have."""\n\n{"".join(imports)}\n\n{text}\n'
+    return f'"""Helpers of this program that Keras 3 does not have."""\n\n{"".join(imports)}\n\n{text}\n'

@@ -1,4 +1,4 @@
-"""The networks of canned Estimators in Keras 3, as text of the module that is written beside a program."""
+"""Source of the parts of keras_support.py for canned Estimators."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _LINEAR = f'optimizer="Ftrl", {_END}, sparse_combiner="sum"'
 _DEEP = 'optimizer="Adagrad", activation_fn="relu", dropout=None,'
 
 CANNED = {
-    "_optimizer": '''def _optimizer(given, **options):
-    """An optimizer by its name, one that is given, or what a function makes."""
+    "_optimizer": '''def _optimizer(optimizer, **options):
+    """Return an optimizer from its name, an optimizer, or a function that creates one."""
     kinds = {
         "Adagrad": AdagradWithDenseGradients,
         "Adam": AdamWithDenseGradients,
         "Ftrl": FtrlWithDenseGradients,
         "SGD": SGDWithDenseGradients,
     }
-    if isinstance(given, str):
-        return kinds[given](**options)
-    return given if isinstance(given, keras.optimizers.Optimizer) else given()''',
+    if isinstance(optimizer, str):
+        return kinds[optimizer](**options)
+    return optimizer if isinstance(optimizer, keras.optimizers.Optimizer) else optimizer()''',
     "_Head": '''class _Head:
-    """What logits [B, width] are for: the loss, and metrics and predictions by the names that Estimators give them."""
+    """Computes the loss from logits [B, width], and metrics and predictions with the names of Estimators."""
 
     kinds = {"average_loss": keras.metrics.Mean}
 
@@ -37,37 +37,37 @@ CANNED = {
         return keras.ops.reshape(keras.ops.cast(value, "float32"), [-1, 1])
 
     def loss(self, features, labels, logits):
-        losses = self.losses(self.numbers(labels), logits)
+        losses = self.losses(self.label_values(labels), logits)
         total = keras.ops.sum(losses * self.weights(features, losses))
         return total if self.loss_reduction == "sum" else total / keras.ops.cast(keras.ops.size(losses), "float32")
 
     def update(self, metrics, features, labels, logits):
-        labels = self.numbers(labels)
+        labels = self.label_values(labels)
         losses = self.losses(labels, logits)
         weights = self.weights(features, losses)
-        for name, values in {**self.told(labels, logits), "average_loss": (losses,)}.items():
+        for name, values in {**self.metric_values(labels, logits), "average_loss": (losses,)}.items():
             metrics[name].update_state(*values, sample_weight=weights)
 
-    def further(self, results):
+    def add_results(self, results):
         return results''',
     "_Numbers": '''class _Numbers(_Head):
-    """Numbers, by the squared error."""
+    """A head for regression with the squared error."""
 
     kinds = {**_Head.kinds, "label/mean": keras.metrics.Mean, "prediction/mean": keras.metrics.Mean}
 
-    def numbers(self, labels):
+    def label_values(self, labels):
         return keras.ops.reshape(keras.ops.cast(labels, "float32"), [-1, self.width])
 
     def losses(self, labels, logits):
         return keras.ops.square(logits - labels)
 
-    def told(self, labels, logits):
+    def metric_values(self, labels, logits):
         return {"label/mean": (labels,), "prediction/mean": (logits,)}
 
     def predictions(self, logits):
         return {"predictions": logits}''',
     "_Classes": '''class _Classes(_Head):
-    """One of several classes, by the cross entropy of the softmax."""
+    """A head for several classes with softmax cross entropy."""
 
     kinds = {**_Head.kinds, "accuracy": keras.metrics.Accuracy}
 
@@ -76,21 +76,21 @@ CANNED = {
         self.words = list(label_vocabulary or map(str, range(n_classes)))
         self.lookup = label_vocabulary and keras.layers.StringLookup(vocabulary=self.words, num_oov_indices=0)
 
-    def numbers(self, labels):
+    def label_values(self, labels):
         labels = keras.ops.reshape(self.lookup(labels) if self.lookup else labels, [-1, 1])
         return keras.ops.cast(labels, "int32")
 
     def losses(self, labels, logits):
         return keras.ops.sparse_categorical_crossentropy(labels[:, 0], logits, from_logits=True)[:, None]
 
-    def both(self, logits):
+    def class_logits(self, logits):
         return logits
 
-    def told(self, labels, logits):
-        return {"accuracy": (labels, keras.ops.argmax(self.both(logits), axis=-1)[:, None])}
+    def metric_values(self, labels, logits):
+        return {"accuracy": (labels, keras.ops.argmax(self.class_logits(logits), axis=-1)[:, None])}
 
     def predictions(self, logits):
-        logits = self.both(logits)
+        logits = self.class_logits(logits)
         ids = keras.ops.convert_to_numpy(keras.ops.argmax(logits, axis=-1)[:, None])
         every = np.tile(np.arange(len(self.words)), [len(ids), 1])
         words = np.array([word.encode() for word in self.words])
@@ -103,7 +103,7 @@ CANNED = {
             "all_classes": words[every],
         }''',
     "_TwoClasses": '''class _TwoClasses(_Classes):
-    """One of two classes, by the cross entropy of the sigmoid."""
+    """A head for two classes with sigmoid cross entropy."""
 
     kinds = {
         **_Classes.kinds,
@@ -118,16 +118,16 @@ CANNED = {
     def losses(self, labels, logits):
         return keras.ops.binary_crossentropy(keras.ops.cast(labels, logits.dtype), logits, from_logits=True)
 
-    def both(self, logits):
+    def class_logits(self, logits):
         return keras.ops.concatenate([keras.ops.zeros_like(logits), logits], axis=-1)
 
-    def told(self, labels, logits):
-        share, found = keras.ops.sigmoid(logits), super().told(labels, logits)
-        found |= {"label/mean": (labels,), "prediction/mean": (share,)}
-        found |= {"precision": found["accuracy"], "recall": found["accuracy"]}
-        return {**found, "auc": (labels, share), "auc_precision_recall": (labels, share)}
+    def metric_values(self, labels, logits):
+        probability, values = keras.ops.sigmoid(logits), super().metric_values(labels, logits)
+        values |= {"label/mean": (labels,), "prediction/mean": (probability,)}
+        values |= {"precision": values["accuracy"], "recall": values["accuracy"]}
+        return {**values, "auc": (labels, probability), "auc_precision_recall": (labels, probability)}
 
-    def further(self, results):
+    def add_results(self, results):
         mean = results["label/mean"]
         return {**results, "accuracy_baseline": keras.ops.maximum(mean, 1 - mean)}
 
@@ -137,7 +137,7 @@ CANNED = {
     kind, width = (_TwoClasses, 1) if n_classes == 2 else (_Classes, n_classes)
     return kind(width, weight_column, loss_reduction, n_classes, label_vocabulary)""",
     "CannedModel": '''class CannedModel(keras.Model):
-    """Layers one after the other, and the head that their logits are for."""
+    """A sequence of layers and a head for their logits."""
 
     def __init__(self, head, parts, optimizer):
         super().__init__()
@@ -152,7 +152,7 @@ CANNED = {
 
     def fit(self, x=None, *args, **options):
         if not self.built:
-            self(model_inputs(x))  # a backup is restored to weights that are there
+            self(model_inputs(x))  # a backup is restored into existing weights
         return super().fit(x, *args, **options)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -160,16 +160,16 @@ CANNED = {
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         self.head.update(self.by_name, x, y, y_pred)
-        return self.head.further(self.get_metrics_result())
+        return self.head.add_results(self.get_metrics_result())
 
     def predictions(self, features, outputs):
         return self.head.predictions(outputs)''',
     "_LinearModel": '''class _LinearModel(keras.layers.Layer):
-    """A weight for each category or number of columns, all of them summed, and a bias."""
+    """The weighted sum of the categories and numbers of columns, and a bias."""
 
     def __init__(self, columns, units, sparse_combiner):
         super().__init__(name="linear_model")
-        self.supports_jit = keras.backend.backend() != "tensorflow"  # XLA has no lookups and hashes
+        self.supports_jit = keras.backend.backend() != "tensorflow"  # XLA does not support lookups and hashes
         self.columns, self.units, self.combiner = columns, units, sparse_combiner
         self.lookups = [lookup for column in columns for lookup in column.lookups]
 
@@ -206,14 +206,14 @@ CANNED = {
     feature_columns, model_dir=None, n_classes=2, {_CLASSES},
     {_LINEAR},
 ):  # fmt: skip
-    """A weight for each category and number, that tells classes apart."""
+    """Return a linear classifier."""
     head = _head_of_classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     return _linear(head, feature_columns, optimizer, sparse_combiner)''',
     "LinearRegressor": f'''def LinearRegressor(
     feature_columns, model_dir=None, label_dimension=1, weight_column=None,
     {_LINEAR},
 ):  # fmt: skip
-    """A weight for each category and number, that gives numbers."""
+    """Return a linear regressor."""
     head = _Numbers(label_dimension, weight_column, loss_reduction)
     return _linear(head, feature_columns, optimizer, sparse_combiner)''',
     "DNNClassifier": f'''def DNNClassifier(
@@ -221,7 +221,7 @@ CANNED = {
     {_DEEP}
     {_END}, batch_norm=False,
 ):  # fmt: skip
-    """A network of dense layers that tells classes apart."""
+    """Return a classifier of dense layers."""
     head = _head_of_classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     return _deep(head, feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)''',
     "DNNRegressor": f'''def DNNRegressor(
@@ -229,8 +229,8 @@ CANNED = {
     {_DEEP}
     {_END}, batch_norm=False,
 ):  # fmt: skip
-    """A network of dense layers that gives numbers."""
+    """Return a regressor of dense layers."""
     head = _Numbers(label_dimension, weight_column, loss_reduction)
     return _deep(head, feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)''',
 }
-"""Name -> text."""
+"""Name of a part -> its source."""

@@ -1,4 +1,4 @@
-"""What this program needs, and Keras 3 does not have."""
+"""Helpers of this program that Keras 3 does not have."""
 
 import math
 
@@ -8,20 +8,20 @@ import tensorflow as tf
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
 
-    def made(spec, name=None):
+    def make_input(spec, name=None):
         sparse = isinstance(spec, tf.SparseTensorSpec)
         return keras.Input(spec.shape[1:], name=name, dtype=spec.dtype.name, sparse=sparse)
 
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: made(spec, name) for name, spec in features.items()}
-    return made(features)
+        return {name: make_input(spec, name) for name, spec in features.items()}
+    return make_input(features)
 
 
 def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict for each example."""
     for batch in data.as_numpy_iterator():
         features = batch[0] if isinstance(batch, tuple) else batch
         predicted = model.predictions(features, model.predict_on_batch(features))
@@ -31,13 +31,13 @@ def examples(model, data, keys=None):
 
 
 class DenseGradients:
-    """An optimizer that gets the gradient of an embedding as a whole.
+    """An optimizer that converts the sparse gradient of an embedding to a dense one.
 
-    TensorFlow's names a row as often as a batch reads it, and Keras would square the values of each by themselves.
+    TensorFlow repeats a row that a batch reads several times, and Keras would square each value separately.
     """
 
     def apply(self, grads, trainable_variables=None):
-        grads = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
+        grads = [tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
         return super().apply(grads, trainable_variables)
 
 
@@ -62,13 +62,13 @@ class SGDWithDenseGradients(DenseGradients, keras.optimizers.SGD):
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+    """Stops training after this number of steps, including steps restored from a backup, which `fit` would repeat."""
 
     def __init__(self, steps):
         super().__init__()
         self.steps = steps
 
-    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+    def on_train_begin(self, logs=None):  # the first callback: runs before a backup is restored
         self.end = int(self.model.optimizer.iterations) + self.steps
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -81,11 +81,11 @@ class StopAfter(keras.callbacks.Callback):
 
 
 class Evaluation(keras.callbacks.Callback):
-    """Evaluates the model each time so many steps are done, and when training ends.
+    """Evaluates the model every `every_steps` steps and at the end of training.
 
-    `data` is a data set, or a function that gives one for each evaluation. `result` has the metrics and the global step
-    of the last evaluation, `exports` what each exporter wrote with it. Training ends where one of the functions `stop`
-    says so of all results. The metrics that `fit` shows of training go on behind an evaluation.
+    `data` is a dataset, or a function that returns one for each evaluation. `result` has the metrics and the global
+    step of the last evaluation, `exports` the export of each exporter. Training stops when a function of `stop` returns
+    True for the list of results. An evaluation does not reset the training metrics of `fit`.
     """
 
     def __init__(self, data, every_steps, folder=None, name=None, exporters=(), stop=()):
@@ -100,7 +100,7 @@ class Evaluation(keras.callbacks.Callback):
         return self.results[-1] if self.results else None
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.step = int(self.model.optimizer.iterations)  # a backup is restored by now
+        self.step = int(self.model.optimizer.iterations)  # a backup has been restored by now
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
@@ -110,30 +110,31 @@ class Evaluation(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         if self.step is not None and (not self.results or self.result["global_step"] != self.step):
             self.evaluate()
-        self.exports = [one.at_end(self.model, self.folder, self.result) for one in self.exporters]
+        self.exports = [exporter.at_end(self.model, self.folder, self.result) for exporter in self.exporters]
 
     def evaluate(self):
         if keras.backend.backend() == "jax":
-            self.model.jax_state_sync()  # of the steps since the last one
-        training = [(each, keras.ops.convert_to_numpy(each)) for one in self.model.metrics for each in one.variables]
-        found = self.model.evaluate(self.data() if callable(self.data) else self.data, return_dict=True, verbose=0)
+            self.model.jax_state_sync()  # writes the steps since the last evaluation to the model
+        variables = [variable for metric in self.model.metrics for variable in metric.variables]
+        training = [(variable, keras.ops.convert_to_numpy(variable)) for variable in variables]
+        metrics = self.model.evaluate(self.data() if callable(self.data) else self.data, return_dict=True, verbose=0)
         for variable, value in training:
             variable.assign(value)
-        self.results.append({**found, "global_step": self.step})
-        told = ", ".join(f"{key} = {value:.6g}" for key, value in found.items())
-        print(f"{self.label} at step {self.step}: {told}")
-        for one in self.exporters:
-            one.evaluated(self.model, self.folder, self.results)
-        if any(ends(self.results) for ends in self.stop):
+        self.results.append({**metrics, "global_step": self.step})
+        formatted = ", ".join(f"{key} = {value:.6g}" for key, value in metrics.items())
+        print(f"{self.label} at step {self.step}: {formatted}")
+        for exporter in self.exporters:
+            exporter.evaluated(self.model, self.folder, self.results)
+        if any(should_stop(self.results) for should_stop in self.stop):
             self.model.stop_training = True
 
 
 class _Column:
-    """What a model takes of the features.
+    """A feature column.
 
-    `encoded(features)` are numbers [B, width]; `ids(features)` are those of categories [B, k], of which there are
-    `size`: -1 is an unknown one, -2 none. `table` makes the layer of its weights, `lookups` are layers that it calls,
-    and `spec` is what `tf.io.parse_example` needs.
+    `encoded(features)` returns numbers [B, width]. `ids(features)` returns category ids [B, k] below `size`; -1 is an
+    unknown category, -2 a missing value. `table` creates the layer of its weights, `lookups` are the layers that it
+    calls, and `spec` is for `tf.io.parse_example`.
     """
 
     def __init__(self, name, spec, width=0, encoded=None, size=0, ids=None, table=None, lookups=()):
@@ -142,42 +143,42 @@ class _Column:
 
 
 def _feature(features, key):
-    """A feature [B, k]; of a sparse one, the empty text or -1 where there is nothing."""
+    """Return a feature [B, k]. Missing values of a sparse feature are the empty string or -1."""
     value = features[key]
     if isinstance(value, tf.SparseTensor):
         value = tf.sparse.to_dense(value, default_value="" if value.dtype == tf.string else -1)
-    rank = value.shape.rank if hasattr(value.shape, "rank") else len(value.shape)  # None: what it is shows when it runs
+    rank = value.shape.rank if hasattr(value.shape, "rank") else len(value.shape)  # None: known only at run time
     return value[:, None] if rank == 1 else value
 
 
 def _counted(ids, size):
-    """How often each category is there: [B, k] -> [B, size]."""
+    """Return the count of each category: [B, k] -> [B, size]."""
     return keras.ops.sum(keras.ops.one_hot(ids, size), axis=1)
 
 
 def _combined(table, ids, combiner):
-    """The sum of the rows of a table for ids [B, k], or their mean."""
-    there = keras.ops.cast(ids >= 0, table.dtype)[..., None]
-    total = keras.ops.sum(keras.ops.take(table, keras.ops.maximum(ids, 0), axis=0) * there, axis=1)
+    """Return the sum or the mean of the rows of a table for ids [B, k]."""
+    mask = keras.ops.cast(ids >= 0, table.dtype)[..., None]
+    total = keras.ops.sum(keras.ops.take(table, keras.ops.maximum(ids, 0), axis=0) * mask, axis=1)
     if combiner == "sum":
         return total
-    count = keras.ops.sum(there, axis=1)
+    count = keras.ops.sum(mask, axis=1)
     return keras.ops.divide_no_nan(total, count if combiner == "mean" else keras.ops.sqrt(count))
 
 
 def _categories(key, size, dtype, number, lookups=()):
-    """The categories of a feature, by a function of its values; the empty text, and -1, are none."""
-    none = "" if tf.as_dtype(dtype) == tf.string else -1
+    """Return a column of categories, by a function of the values. The empty string and -1 are missing values."""
+    missing = "" if tf.as_dtype(dtype) == tf.string else -1
 
     def ids(features):
         value = _feature(features, key)
-        return keras.ops.where(value == none, -2, number(value))
+        return keras.ops.where(value == missing, -2, number(value))
 
     return _Column(key, {key: tf.io.VarLenFeature(dtype)}, size=size, ids=ids, lookups=lookups)
 
 
 def numeric_column(key, shape=(1,), default_value=None, dtype=tf.float32, normalizer_fn=None):
-    """Numbers as they are, or what a function makes of them."""
+    """Return a column of numbers, optionally normalized."""
     shape = [shape] if isinstance(shape, int) else list(shape)
     width = math.prod(shape)
     if isinstance(default_value, (int, float)):
@@ -192,7 +193,7 @@ def numeric_column(key, shape=(1,), default_value=None, dtype=tf.float32, normal
 
 
 def bucketized_column(source_column, boundaries):
-    """Which of the buckets a number is in; a boundary belongs to the bucket above it."""
+    """Return a column of the bucket of a number. A boundary belongs to the bucket above it."""
     size = len(boundaries) + 1
 
     def ids(features):
@@ -207,23 +208,23 @@ def bucketized_column(source_column, boundaries):
 def categorical_column_with_vocabulary_list(
     key, vocabulary_list, dtype=None, default_value=-1, num_oov_buckets=0
 ):
-    """The place of a word in a list; others are `default_value`, or hashed into buckets behind the list."""
+    """Return a column of the index of a word in a list. Other words are `default_value` or in hash buckets after it."""
     texts = isinstance(vocabulary_list[0], (str, bytes))
     words = [word.decode() if isinstance(word, bytes) else str(word) for word in vocabulary_list]
-    ahead = max(num_oov_buckets, 1)  # Keras has the other words before those of the list
-    lookup = keras.layers.StringLookup(vocabulary=words, num_oov_indices=ahead)
+    offset = max(num_oov_buckets, 1)  # Keras numbers unknown words before those of the list
+    lookup = keras.layers.StringLookup(vocabulary=words, num_oov_indices=offset)
 
     def number(value):
-        place = lookup(value if texts else tf.strings.as_string(value)) - ahead
-        other = place + ahead + len(words) if num_oov_buckets else default_value
-        return keras.ops.where(place < 0, other, place)
+        index = lookup(value if texts else tf.strings.as_string(value)) - offset
+        other = index + offset + len(words) if num_oov_buckets else default_value
+        return keras.ops.where(index < 0, other, index)
 
     dtype = dtype or (tf.string if texts else tf.int64)
     return _categories(key, len(words) + num_oov_buckets, dtype, number, [lookup])
 
 
 class _Embedding(keras.layers.Layer):
-    """The vectors of the categories of a column, and their mean of each record."""
+    """The vectors of the categories of a column, combined for each example."""
 
     def __init__(self, column, dimension, combiner, initializer, **options):
         super().__init__(**options)
@@ -237,50 +238,50 @@ class _Embedding(keras.layers.Layer):
 def embedding_column(
     categorical_column, dimension, combiner="mean", initializer=None, trainable=True
 ):
-    """The mean of the vectors of the categories, or their sum."""
-    of, name = categorical_column, f"{categorical_column.name}_embedding"
+    """Return a column of the mean or sum of the vectors of the categories."""
+    source, name = categorical_column, f"{categorical_column.name}_embedding"
 
     def table():
         start = initializer or keras.initializers.TruncatedNormal(stddev=dimension**-0.5)
-        return _Embedding(of, dimension, combiner, start, name=name, trainable=trainable)
+        return _Embedding(source, dimension, combiner, start, name=name, trainable=trainable)
 
-    return _Column(name, of.spec, dimension, table=table, lookups=of.lookups)
+    return _Column(name, source.spec, dimension, table=table, lookups=source.lookups)
 
 
 class InputLayer(keras.layers.Layer):
-    """Columns beside each other, sorted by their names: numbers [B, k] of a dict of features."""
+    """Concatenates columns, sorted by name: dict of features -> numbers [B, k]."""
 
     def __init__(self, columns, name=None):
         super().__init__(name=name)
-        self.supports_jit = keras.backend.backend() != "tensorflow"  # XLA has no lookups and hashes
+        self.supports_jit = keras.backend.backend() != "tensorflow"  # XLA does not support lookups and hashes
         self.columns = sorted(columns, key=lambda column: column.name)
         self.lookups = [lookup for column in self.columns for lookup in column.lookups]
         if len({column.name for column in self.columns}) < len(self.columns):
-            raise ValueError(f"two columns have one name: {', '.join(column.name for column in self.columns)}")
+            raise ValueError(f"two columns have the same name: {', '.join(column.name for column in self.columns)}")
 
     def build(self, input_shape):
         self.tables = {column.name: column.table() for column in self.columns if column.table}
 
     def call(self, features):
-        found = [self.tables.get(column.name, column.encoded)(features) for column in self.columns]
-        return keras.ops.concatenate(found, axis=-1)
+        values = [self.tables.get(column.name, column.encoded)(features) for column in self.columns]
+        return keras.ops.concatenate(values, axis=-1)
 
 
-def _optimizer(given, **options):
-    """An optimizer by its name, one that is given, or what a function makes."""
+def _optimizer(optimizer, **options):
+    """Return an optimizer from its name, an optimizer, or a function that creates one."""
     kinds = {
         "Adagrad": AdagradWithDenseGradients,
         "Adam": AdamWithDenseGradients,
         "Ftrl": FtrlWithDenseGradients,
         "SGD": SGDWithDenseGradients,
     }
-    if isinstance(given, str):
-        return kinds[given](**options)
-    return given if isinstance(given, keras.optimizers.Optimizer) else given()
+    if isinstance(optimizer, str):
+        return kinds[optimizer](**options)
+    return optimizer if isinstance(optimizer, keras.optimizers.Optimizer) else optimizer()
 
 
 class _Head:
-    """What logits [B, width] are for: the loss, and metrics and predictions by the names that Estimators give them."""
+    """Computes the loss from logits [B, width], and metrics and predictions with the names of Estimators."""
 
     kinds = {"average_loss": keras.metrics.Mean}
 
@@ -295,33 +296,33 @@ class _Head:
         return keras.ops.reshape(keras.ops.cast(value, "float32"), [-1, 1])
 
     def loss(self, features, labels, logits):
-        losses = self.losses(self.numbers(labels), logits)
+        losses = self.losses(self.label_values(labels), logits)
         total = keras.ops.sum(losses * self.weights(features, losses))
         return total if self.loss_reduction == "sum" else total / keras.ops.cast(keras.ops.size(losses), "float32")
 
     def update(self, metrics, features, labels, logits):
-        labels = self.numbers(labels)
+        labels = self.label_values(labels)
         losses = self.losses(labels, logits)
         weights = self.weights(features, losses)
-        for name, values in {**self.told(labels, logits), "average_loss": (losses,)}.items():
+        for name, values in {**self.metric_values(labels, logits), "average_loss": (losses,)}.items():
             metrics[name].update_state(*values, sample_weight=weights)
 
-    def further(self, results):
+    def add_results(self, results):
         return results
 
 
 class _Numbers(_Head):
-    """Numbers, by the squared error."""
+    """A head for regression with the squared error."""
 
     kinds = {**_Head.kinds, "label/mean": keras.metrics.Mean, "prediction/mean": keras.metrics.Mean}
 
-    def numbers(self, labels):
+    def label_values(self, labels):
         return keras.ops.reshape(keras.ops.cast(labels, "float32"), [-1, self.width])
 
     def losses(self, labels, logits):
         return keras.ops.square(logits - labels)
 
-    def told(self, labels, logits):
+    def metric_values(self, labels, logits):
         return {"label/mean": (labels,), "prediction/mean": (logits,)}
 
     def predictions(self, logits):
@@ -329,7 +330,7 @@ class _Numbers(_Head):
 
 
 class _Classes(_Head):
-    """One of several classes, by the cross entropy of the softmax."""
+    """A head for several classes with softmax cross entropy."""
 
     kinds = {**_Head.kinds, "accuracy": keras.metrics.Accuracy}
 
@@ -338,21 +339,21 @@ class _Classes(_Head):
         self.words = list(label_vocabulary or map(str, range(n_classes)))
         self.lookup = label_vocabulary and keras.layers.StringLookup(vocabulary=self.words, num_oov_indices=0)
 
-    def numbers(self, labels):
+    def label_values(self, labels):
         labels = keras.ops.reshape(self.lookup(labels) if self.lookup else labels, [-1, 1])
         return keras.ops.cast(labels, "int32")
 
     def losses(self, labels, logits):
         return keras.ops.sparse_categorical_crossentropy(labels[:, 0], logits, from_logits=True)[:, None]
 
-    def both(self, logits):
+    def class_logits(self, logits):
         return logits
 
-    def told(self, labels, logits):
-        return {"accuracy": (labels, keras.ops.argmax(self.both(logits), axis=-1)[:, None])}
+    def metric_values(self, labels, logits):
+        return {"accuracy": (labels, keras.ops.argmax(self.class_logits(logits), axis=-1)[:, None])}
 
     def predictions(self, logits):
-        logits = self.both(logits)
+        logits = self.class_logits(logits)
         ids = keras.ops.convert_to_numpy(keras.ops.argmax(logits, axis=-1)[:, None])
         every = np.tile(np.arange(len(self.words)), [len(ids), 1])
         words = np.array([word.encode() for word in self.words])
@@ -367,7 +368,7 @@ class _Classes(_Head):
 
 
 class _TwoClasses(_Classes):
-    """One of two classes, by the cross entropy of the sigmoid."""
+    """A head for two classes with sigmoid cross entropy."""
 
     kinds = {
         **_Classes.kinds,
@@ -382,16 +383,16 @@ class _TwoClasses(_Classes):
     def losses(self, labels, logits):
         return keras.ops.binary_crossentropy(keras.ops.cast(labels, logits.dtype), logits, from_logits=True)
 
-    def both(self, logits):
+    def class_logits(self, logits):
         return keras.ops.concatenate([keras.ops.zeros_like(logits), logits], axis=-1)
 
-    def told(self, labels, logits):
-        share, found = keras.ops.sigmoid(logits), super().told(labels, logits)
-        found |= {"label/mean": (labels,), "prediction/mean": (share,)}
-        found |= {"precision": found["accuracy"], "recall": found["accuracy"]}
-        return {**found, "auc": (labels, share), "auc_precision_recall": (labels, share)}
+    def metric_values(self, labels, logits):
+        probability, values = keras.ops.sigmoid(logits), super().metric_values(labels, logits)
+        values |= {"label/mean": (labels,), "prediction/mean": (probability,)}
+        values |= {"precision": values["accuracy"], "recall": values["accuracy"]}
+        return {**values, "auc": (labels, probability), "auc_precision_recall": (labels, probability)}
 
-    def further(self, results):
+    def add_results(self, results):
         mean = results["label/mean"]
         return {**results, "accuracy_baseline": keras.ops.maximum(mean, 1 - mean)}
 
@@ -405,7 +406,7 @@ def _head_of_classes(n_classes, weight_column, label_vocabulary, loss_reduction)
 
 
 class CannedModel(keras.Model):
-    """Layers one after the other, and the head that their logits are for."""
+    """A sequence of layers and a head for their logits."""
 
     def __init__(self, head, parts, optimizer):
         super().__init__()
@@ -420,7 +421,7 @@ class CannedModel(keras.Model):
 
     def fit(self, x=None, *args, **options):
         if not self.built:
-            self(model_inputs(x))  # a backup is restored to weights that are there
+            self(model_inputs(x))  # a backup is restored into existing weights
         return super().fit(x, *args, **options)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -428,18 +429,18 @@ class CannedModel(keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         self.head.update(self.by_name, x, y, y_pred)
-        return self.head.further(self.get_metrics_result())
+        return self.head.add_results(self.get_metrics_result())
 
     def predictions(self, features, outputs):
         return self.head.predictions(outputs)
 
 
 class _LinearModel(keras.layers.Layer):
-    """A weight for each category or number of columns, all of them summed, and a bias."""
+    """The weighted sum of the categories and numbers of columns, and a bias."""
 
     def __init__(self, columns, units, sparse_combiner):
         super().__init__(name="linear_model")
-        self.supports_jit = keras.backend.backend() != "tensorflow"  # XLA has no lookups and hashes
+        self.supports_jit = keras.backend.backend() != "tensorflow"  # XLA does not support lookups and hashes
         self.columns, self.units, self.combiner = columns, units, sparse_combiner
         self.lookups = [lookup for column in columns for lookup in column.lookups]
 
@@ -482,7 +483,7 @@ def LinearClassifier(
     feature_columns, model_dir=None, n_classes=2, weight_column=None, label_vocabulary=None,
     optimizer="Ftrl", loss_reduction="sum_over_batch_size", sparse_combiner="sum",
 ):  # fmt: skip
-    """A weight for each category and number, that tells classes apart."""
+    """Return a linear classifier."""
     head = _head_of_classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     return _linear(head, feature_columns, optimizer, sparse_combiner)
 
@@ -491,7 +492,7 @@ def LinearRegressor(
     feature_columns, model_dir=None, label_dimension=1, weight_column=None,
     optimizer="Ftrl", loss_reduction="sum_over_batch_size", sparse_combiner="sum",
 ):  # fmt: skip
-    """A weight for each category and number, that gives numbers."""
+    """Return a linear regressor."""
     head = _Numbers(label_dimension, weight_column, loss_reduction)
     return _linear(head, feature_columns, optimizer, sparse_combiner)
 
@@ -501,7 +502,7 @@ def DNNClassifier(
     optimizer="Adagrad", activation_fn="relu", dropout=None,
     loss_reduction="sum_over_batch_size", batch_norm=False,
 ):  # fmt: skip
-    """A network of dense layers that tells classes apart."""
+    """Return a classifier of dense layers."""
     head = _head_of_classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     return _deep(head, feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)
 
@@ -511,6 +512,6 @@ def DNNRegressor(
     optimizer="Adagrad", activation_fn="relu", dropout=None,
     loss_reduction="sum_over_batch_size", batch_norm=False,
 ):  # fmt: skip
-    """A network of dense layers that gives numbers."""
+    """Return a regressor of dense layers."""
     head = _Numbers(label_dimension, weight_column, loss_reduction)
     return _deep(head, feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)

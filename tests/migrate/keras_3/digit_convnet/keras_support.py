@@ -1,38 +1,38 @@
-"""What this program needs, and Keras 3 does not have."""
+"""Helpers of this program that Keras 3 does not have."""
 
 import keras
 import tensorflow as tf
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
 
-    def made(spec, name=None):
+    def make_input(spec, name=None):
         sparse = isinstance(spec, tf.SparseTensorSpec)
         return keras.Input(spec.shape[1:], name=name, dtype=spec.dtype.name, sparse=sparse)
 
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: made(spec, name) for name, spec in features.items()}
-    return made(features)
+        return {name: make_input(spec, name) for name, spec in features.items()}
+    return make_input(features)
 
 
 class DenseGradients:
-    """An optimizer that gets the gradient of an embedding as a whole.
+    """An optimizer that converts the sparse gradient of an embedding to a dense one.
 
-    TensorFlow's names a row as often as a batch reads it, and Keras would square the values of each by themselves.
+    TensorFlow repeats a row that a batch reads several times, and Keras would square each value separately.
     """
 
     def apply(self, grads, trainable_variables=None):
-        grads = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
+        grads = [tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
         return super().apply(grads, trainable_variables)
 
 
 @keras.saving.register_keras_serializable("keras_support")
 class Momentum(DenseGradients, keras.optimizers.Optimizer):
-    """Momentum whose velocity is that of the gradients, whatever the learning rate was when they came.
+    """Momentum whose velocity excludes the learning rate.
 
-    `keras.optimizers.SGD` keeps the rate in its velocity: the two part where the rate changes.
+    `keras.optimizers.SGD` includes the learning rate in its velocity, so the two differ when the rate changes.
     """
 
     def __init__(self, learning_rate, momentum=0.9, nesterov=False, name="momentum", **options):
@@ -56,13 +56,13 @@ class Momentum(DenseGradients, keras.optimizers.Optimizer):
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+    """Stops training after this number of steps, including steps restored from a backup, which `fit` would repeat."""
 
     def __init__(self, steps):
         super().__init__()
         self.steps = steps
 
-    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+    def on_train_begin(self, logs=None):  # the first callback: runs before a backup is restored
         self.end = int(self.model.optimizer.iterations) + self.steps
 
     def on_epoch_begin(self, epoch, logs=None):

@@ -1,11 +1,11 @@
-"""What this program needs, and Keras 3 does not have."""
+"""Helpers of this program that Keras 3 does not have."""
 
 import keras
 import tensorflow as tf
 
 
 def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
-    """Batches of arrays or the columns of a data frame, and of their labels; without end where num_epochs is None."""
+    """Return batches of arrays or data frame columns and their labels; infinite if num_epochs is None."""
     if hasattr(x, "columns"):
         x = {name: column.to_numpy() for name, column in x.items()}
     y = y.to_numpy() if hasattr(y, "to_numpy") else y
@@ -16,20 +16,20 @@ def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
 
-    def made(spec, name=None):
+    def make_input(spec, name=None):
         sparse = isinstance(spec, tf.SparseTensorSpec)
         return keras.Input(spec.shape[1:], name=name, dtype=spec.dtype.name, sparse=sparse)
 
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: made(spec, name) for name, spec in features.items()}
-    return made(features)
+        return {name: make_input(spec, name) for name, spec in features.items()}
+    return make_input(features)
 
 
 def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict for each example."""
     for batch in data.as_numpy_iterator():
         features = batch[0] if isinstance(batch, tuple) else batch
         predicted = model.predictions(features, model.predict_on_batch(features))
@@ -39,19 +39,19 @@ def examples(model, data, keys=None):
 
 
 class DenseGradients:
-    """An optimizer that gets the gradient of an embedding as a whole.
+    """An optimizer that converts the sparse gradient of an embedding to a dense one.
 
-    TensorFlow's names a row as often as a batch reads it, and Keras would square the values of each by themselves.
+    TensorFlow repeats a row that a batch reads several times, and Keras would square each value separately.
     """
 
     def apply(self, grads, trainable_variables=None):
-        grads = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
+        grads = [tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
         return super().apply(grads, trainable_variables)
 
 
 @keras.saving.register_keras_serializable("keras_support")
 class RMSProp(DenseGradients, keras.optimizers.Optimizer):
-    """RMSProp whose mean square begins at 1, and whose momentum is that of steps; `keras.optimizers.RMSprop` has 0."""
+    """RMSProp whose mean square starts at 1 and whose momentum is of steps; `keras.optimizers.RMSprop` starts at 0."""
 
     def __init__(self, learning_rate, decay=0.9, momentum=0.0, epsilon=1e-10, name="rmsprop", **options):
         super().__init__(learning_rate=learning_rate, name=name, **options)
@@ -73,18 +73,18 @@ class RMSProp(DenseGradients, keras.optimizers.Optimizer):
         self.assign_sub(variable, step)
 
     def get_config(self):
-        own = {"decay": self.decay, "momentum": self.momentum, "epsilon": self.epsilon}
-        return {**super().get_config(), **own}
+        options = {"decay": self.decay, "momentum": self.momentum, "epsilon": self.epsilon}
+        return {**super().get_config(), **options}
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+    """Stops training after this number of steps, including steps restored from a backup, which `fit` would repeat."""
 
     def __init__(self, steps):
         super().__init__()
         self.steps = steps
 
-    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+    def on_train_begin(self, logs=None):  # the first callback: runs before a backup is restored
         self.end = int(self.model.optimizer.iterations) + self.steps
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -97,11 +97,11 @@ class StopAfter(keras.callbacks.Callback):
 
 
 class Evaluation(keras.callbacks.Callback):
-    """Evaluates the model each time so many steps are done, and when training ends.
+    """Evaluates the model every `every_steps` steps and at the end of training.
 
-    `data` is a data set, or a function that gives one for each evaluation. `result` has the metrics and the global step
-    of the last evaluation, `exports` what each exporter wrote with it. Training ends where one of the functions `stop`
-    says so of all results. The metrics that `fit` shows of training go on behind an evaluation.
+    `data` is a dataset, or a function that returns one for each evaluation. `result` has the metrics and the global
+    step of the last evaluation, `exports` the export of each exporter. Training stops when a function of `stop` returns
+    True for the list of results. An evaluation does not reset the training metrics of `fit`.
     """
 
     def __init__(self, data, every_steps, folder=None, name=None, exporters=(), stop=()):
@@ -116,7 +116,7 @@ class Evaluation(keras.callbacks.Callback):
         return self.results[-1] if self.results else None
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.step = int(self.model.optimizer.iterations)  # a backup is restored by now
+        self.step = int(self.model.optimizer.iterations)  # a backup has been restored by now
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
@@ -126,19 +126,20 @@ class Evaluation(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         if self.step is not None and (not self.results or self.result["global_step"] != self.step):
             self.evaluate()
-        self.exports = [one.at_end(self.model, self.folder, self.result) for one in self.exporters]
+        self.exports = [exporter.at_end(self.model, self.folder, self.result) for exporter in self.exporters]
 
     def evaluate(self):
         if keras.backend.backend() == "jax":
-            self.model.jax_state_sync()  # of the steps since the last one
-        training = [(each, keras.ops.convert_to_numpy(each)) for one in self.model.metrics for each in one.variables]
-        found = self.model.evaluate(self.data() if callable(self.data) else self.data, return_dict=True, verbose=0)
+            self.model.jax_state_sync()  # writes the steps since the last evaluation to the model
+        variables = [variable for metric in self.model.metrics for variable in metric.variables]
+        training = [(variable, keras.ops.convert_to_numpy(variable)) for variable in variables]
+        metrics = self.model.evaluate(self.data() if callable(self.data) else self.data, return_dict=True, verbose=0)
         for variable, value in training:
             variable.assign(value)
-        self.results.append({**found, "global_step": self.step})
-        told = ", ".join(f"{key} = {value:.6g}" for key, value in found.items())
-        print(f"{self.label} at step {self.step}: {told}")
-        for one in self.exporters:
-            one.evaluated(self.model, self.folder, self.results)
-        if any(ends(self.results) for ends in self.stop):
+        self.results.append({**metrics, "global_step": self.step})
+        formatted = ", ".join(f"{key} = {value:.6g}" for key, value in metrics.items())
+        print(f"{self.label} at step {self.step}: {formatted}")
+        for exporter in self.exporters:
+            exporter.evaluated(self.model, self.folder, self.results)
+        if any(should_stop(self.results) for should_stop in self.stop):
             self.model.stop_training = True
