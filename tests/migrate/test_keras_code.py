@@ -470,7 +470,7 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
         ("    logits =", "    tf.debugging.check_numerics(net, 'a')\n    logits =", "there for what it does"),
         ("0.2, training=mode == tf.estimator.ModeKeys.TRAIN", "0.2, training=params['t']", "cannot determine whether"),
         ("    predicted =", "    if mode == tf.estimator.ModeKeys.TRAIN:\n        logits = logits * 2\n    predicted =",
-         "a branch on the mode that does not return"),
+         "a branch by the mode that goes on behind it"),
         ("    logits =", "    net = tf.layers.batch_normalization(net, training=mode == tf.estimator.ModeKeys.TRAIN)\n"
                          "    logits =", "does not move the statistics of the normalisation"),
         ("    net = tf.layers.dense(", "    features = other(features)\n    net = tf.layers.dense(", ""),
@@ -483,7 +483,7 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
         ("    logits =", "    if mode == tf.estimator.ModeKeys.TRAIN:\n"
                          "        net = tf.layers.dropout(net, 0.5, training=True)\n    logits =", ""),
         ("    logits =", "    w = tf.get_variable('w', [2, 16])\n    net += tf.nn.embedding_lookup(w, labels)\n"
-                         "    logits =", "fed with the labels"),
+                         "    logits =", "a network that takes the labels as input"),
         ("    logits =", "    w = tf.get_variable('w', [9, 16])\n"
                          "    net += tf.nn.embedding_lookup(w, features['i'])\n    logits =", ""),
         ("    logits =", "    w = tf.get_variable('w', [9, 16], trainable=False)\n"
@@ -668,7 +668,7 @@ HEADED = OLD[: OLD.index("    predicted =")] + """    optimizer = tf.train.Adagr
         ("train_op_fn=lambda loss: optimizer.minimize(loss, tf.train.get_global_step())", "train_op_fn=other",
          "a head whose train_op cannot be told"),
         ("(3, name", "(logits.shape[1], name", "a head that the model cannot know"),
-        ("    return head", "    if mode == 'train':\n        return None\n    return head", "something else than"),
+        ("    return head", "    if mode == 'train':\n        return None\n    return head", "something other than"),
     ],
 )  # fmt: skip
 def test_heads(tmp_path, monkeypatch, before, after, reason):

@@ -15,9 +15,9 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras3.calls import expression, operation_call
-from estimator_pipeline.migrate.code.to_keras3.declined import Declined
 from estimator_pipeline.migrate.code.to_keras3.imports import names_of_tensorflow, with_imports
 from estimator_pipeline.migrate.code.to_keras3.methods import call_predictions
+from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotConvertibleToKeras3
 from estimator_pipeline.migrate.code.to_keras3.operations import (
     ACTIVATIONS,
     DTYPES,
@@ -98,7 +98,7 @@ def model_functions(texts: Iterable[str], *, user_names: Collection[str] = ()) -
                 if isinstance(node, cst.ClassDef) and _is_model(node):
                     roots.append(name)
                 if any(isinstance(child, cst.FunctionDef) and re.match(r"make_(\w+_)?model$", child.name.value)
-                       for child in _nodes(node)):  # fmt: skip
+                       for child in _iter_nodes(node)):  # fmt: skip
                     roots.append(name)
     reached: set[str] = set()
     while roots:
@@ -107,7 +107,7 @@ def model_functions(texts: Iterable[str], *, user_names: Collection[str] = ()) -
             continue
         reached.add(name)
         for body in bodies.get(name, ()):
-            names = _names_read(body)
+            names = _iter_names_read(body)
             roots += [name for name in names if name in bodies]
     return reached & bodies.keys()
 
@@ -124,7 +124,7 @@ def convert_text(
         package: The prefix of keras_support in an import, such as "." or "trainer.".
 
     Raises:
-        Declined: Keras 3 lacks something that the file uses.
+        NotConvertibleToKeras3: Keras 3 lacks something that the file uses.
     """
     text = _rename_data(text)
     support = PARTS.keys() - set(user_names)
@@ -132,16 +132,16 @@ def convert_text(
     names = names_of_tensorflow(module)
     for name, (feature, pattern) in _HELPERS.items():
         if re.search(rf"\b{name}\.", text):
-            raise Declined("", f"{feature}, which the conversion to Keras 3 does not support", pattern)
+            raise NotConvertibleToKeras3("", f"{feature}, which the conversion to Keras 3 does not support", pattern)
     for usage, feature, pattern in (
         (".head.", "an export", "export_saved|xporter"), (".named_values(", "names of variables", "get_variable_")
     ):  # fmt: skip
         if "keras_canned." in text and usage in text:
-            raise Declined(
+            raise NotConvertibleToKeras3(
                 "", f"{feature} of a canned Estimator, which the conversion to Keras 3 does not support", pattern
             )
     if re.search(r"\bdistribute\.", text):
-        raise Declined("distribute", "a strategy of tf.distribute: Keras 3 uses keras.distribution")
+        raise NotConvertibleToKeras3("distribute", "a strategy of tf.distribute: Keras 3 uses keras.distribution")
     transformer = _Keras3Transformer(names, functions, support, embeds, _bound_names(module))
     transformer.canned = "keras_canned." in text
     transformer.starts_at_zero = transformer.canned and "keras_canned.DNN" not in text
@@ -175,33 +175,33 @@ def _rename_data(text: str) -> str:
     return text
 
 
-def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def _iter_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     for child in node.children:
-        yield from _nodes(child)
+        yield from _iter_nodes(child)
 
 
-def _names_read(node: cst.CSTNode, bound: Collection[str] = ()) -> Iterator[str]:
+def _iter_names_read(node: cst.CSTNode, bound: Collection[str] = ()) -> Iterator[str]:
     """Yield the names that a node reads, without parameters of functions in it."""
     if isinstance(node, cst.Name) and node.value not in bound:
         yield node.value
     if isinstance(node, cst.Attribute):
         yield node.attr.value
     if isinstance(node, cst.FunctionDef):
-        bound = {*bound, *(param.name.value for param in _nodes(node.params) if isinstance(param, cst.Param))}
+        bound = {*bound, *(param.name.value for param in _iter_nodes(node.params) if isinstance(param, cst.Param))}
     for child in node.children:
         if not isinstance(node, cst.Attribute) or child is node.value:
-            yield from _names_read(child, bound)
+            yield from _iter_names_read(child, bound)
 
 
 def _bound_names(module: cst.Module) -> set[str]:
     """Return the names that a module binds, at its top level or in functions."""
     names = set()
-    for node in _nodes(module):
+    for node in _iter_nodes(module):
         if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Param)):
             names.add(node.name.value)
         elif isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.For, cst.CompFor, cst.NamedExpr)):
-            names |= {name.value for name in _nodes(node.target) if isinstance(name, cst.Name)}
+            names |= {name.value for name in _iter_nodes(node.target) if isinstance(name, cst.Name)}
     return names
 
 
@@ -218,7 +218,7 @@ class _Keras3Transformer(cst.CSTTransformer):
         self.names, self.functions, self.support, self.embeds, self.bound = names, functions, support, embeds, bound
         self.parts: set[str] = set()
         self.depth = 0  # of functions and classes
-        self.of_model = False
+        self.in_model = False
         self.model_class: cst.ClassDef | None = None
         self.called: set[cst.CSTNode] = set()
         self.canned = False  # whether the file's optimizers are those of canned Estimators
@@ -238,18 +238,20 @@ class _Keras3Transformer(cst.CSTTransformer):
             self.model_class = node
             for method in node.body.body:
                 if isinstance(method, cst.FunctionDef) and method.name.value in _STEP_METHODS:
-                    raise Declined("train_op", "a custom training step, which differs between Keras 3 backends")
+                    raise NotConvertibleToKeras3(
+                        "train_op", "a custom training step, which differs between Keras 3 backends"
+                    )
         return self._enter(node)
 
     def _enter(self, node: cst.FunctionDef | cst.ClassDef) -> bool:
         if self.depth == 0:
-            self.of_model = node.name.value in self.functions
+            self.in_model = node.name.value in self.functions
         self.depth += 1
         return True
 
     def _leave(self) -> None:
         self.depth -= 1
-        self.of_model = self.of_model and self.depth > 0
+        self.in_model = self.in_model and self.depth > 0
 
     # Names
 
@@ -277,7 +279,7 @@ class _Keras3Transformer(cst.CSTTransformer):
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
         if original_node.value in self.names and self.names[original_node.value] != "tf":
-            return self._named(original_node, updated_node)
+            return self._rewrite_name(original_node, updated_node)
         return updated_node
 
     def visit_Arg(self, node: cst.Arg) -> None:
@@ -285,40 +287,44 @@ class _Keras3Transformer(cst.CSTTransformer):
             self.called.add(node.keyword)
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
-        if self.of_model and original_node.attr.value == "value" and isinstance(original_node.value, cst.Subscript):
+        if self.in_model and original_node.attr.value == "value" and isinstance(original_node.value, cst.Subscript):
             inner = original_node.value.value
             if isinstance(inner, cst.Attribute) and inner.attr.value == "shape":
                 return updated_node.value
         module, _, name = (dotted_of(original_node) or "").partition(".")
-        return self._beside(name) if module in _SUPPORT_MODULES else self._named(original_node, updated_node)
+        return (
+            self._support_name(name) if module in _SUPPORT_MODULES else self._rewrite_name(original_node, updated_node)
+        )
 
-    def _beside(self, name: str) -> cst.BaseExpression:
+    def _support_name(self, name: str) -> cst.BaseExpression:
         """Return the name of a function or class of keras_support.py."""
         if name not in PARTS:
             reason = _UNSUPPORTED_CANNED.get(
                 name,
                 f"{name} of a canned Estimator or of feature columns, which the conversion to Keras 3 does not support",
             )
-            raise Declined(
+            raise NotConvertibleToKeras3(
                 name if name in _UNSUPPORTED_CANNED else "", reason, r"add_metrics|export_saved|xporter|linear_model"
             )
         self.parts.add(name)
         return expression(f"{MODULE}.{name}" if name in self.bound else name)
 
-    def _named(self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute) -> cst.BaseExpression:
+    def _rewrite_name(
+        self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute
+    ) -> cst.BaseExpression:
         name = self.meaning(original)
         if not name or original in self.called:
             return updated
-        keras = self._of_keras(name)
+        keras = self._keras_name(name)
         optimizer = _OPTIMIZER.match(keras)
-        if optimizer is not None and self.embeds and (self.of_model or self.canned):
+        if optimizer is not None and self.embeds and (self.in_model or self.canned):
             if optimizer[1] not in _EMBEDDING_OPTIMIZERS and not (optimizer[1] == "Ftrl" and self.starts_at_zero):
-                raise Declined("", _EMBEDDING_REASON.format(optimizer[1]), rf"{optimizer[1]}\w*\(")
+                raise NotConvertibleToKeras3("", _EMBEDDING_REASON.format(optimizer[1]), rf"{optimizer[1]}\w*\(")
             self.parts.add(f"{optimizer[1]}WithDenseGradients")
             return cst.Name(f"{optimizer[1]}WithDenseGradients")
         if keras:
             return expression(keras)
-        if not self.of_model:
+        if not self.in_model:
             return updated
         if name.startswith("tf.") and name.removeprefix("tf.") in DTYPES:
             return cst.SimpleString(f"'{name.removeprefix('tf.')}'")
@@ -328,9 +334,9 @@ class _Keras3Transformer(cst.CSTTransformer):
             return expression(OPERATIONS[name].target)
         if name == "tf.newaxis":
             return cst.Name("None")
-        raise Declined(name, f"{name} in a model, which keras.ops does not have")
+        raise NotConvertibleToKeras3(name, f"{name} in a model, which keras.ops does not have")
 
-    def _of_keras(self, name: str) -> str:
+    def _keras_name(self, name: str) -> str:
         """Return the Keras 3 name of a name below `tf.keras`; "" for others."""
         if name in INITIALIZERS:
             return f"keras.initializers.{INITIALIZERS[name]}"
@@ -344,39 +350,41 @@ class _Keras3Transformer(cst.CSTTransformer):
         if reduction:
             return _REDUCTIONS[reduction[1]]
         if _REMOVED.match(path):
-            raise Declined(name, f"{name}, which Keras 3 does not have")
+            raise NotConvertibleToKeras3(name, f"{name}, which Keras 3 does not have")
         return path.replace(".legacy.", ".").replace("keras.backend.", "keras.config.", 1)
 
     # Calls
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.meaning(node.func)
-        if self.of_model and (name in OPERATIONS or name in _SPECIAL):
+        if self.in_model and (name in OPERATIONS or name in _SPECIAL):
             self.called.add(node.func)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         name, dotted = self.meaning(original_node.func), dotted_of(original_node.func) or ""
-        if self.of_model and name in _SPECIAL:
-            return self._special(name, updated_node)
-        if self.of_model and name in OPERATIONS:
+        if self.in_model and name in _SPECIAL:
+            return self._rewrite_special(name, updated_node)
+        if self.in_model and name in OPERATIONS:
             return operation_call(name, OPERATIONS[name], updated_node, v1=".compat.v1." in dotted)
         if dotted.startswith("keras_canned."):
             self._check_canned(original_node)
         keywords = [arg.keyword.value for arg in updated_node.args if arg.keyword is not None]
         if dotted.startswith("keras_evaluation.") and "throttle_secs" in keywords:
-            raise Declined("throttle_secs", "evaluations at intervals in seconds")
+            raise NotConvertibleToKeras3("throttle_secs", "evaluations at intervals in seconds")
         if dotted == "keras_optimizers.make":
             if self.embeds:
-                raise Declined("", _EMBEDDING_REASON.format("this optimizer"), r"(Momentum|RMSProp|Ftrl|Adadelta)\w*\(")
-            return self._optimizer(updated_node)
-        if self.embeds and self._of_keras(name) == "keras.optimizers.SGD" and "momentum" in keywords:
-            raise Declined("", _EMBEDDING_REASON.format("SGD with momentum"), r"Momentum\w*\(|momentum=")
+                raise NotConvertibleToKeras3(
+                    "", _EMBEDDING_REASON.format("this optimizer"), r"(Momentum|RMSProp|Ftrl|Adadelta)\w*\("
+                )
+            return self._rewrite_optimizer(updated_node)
+        if self.embeds and self._keras_name(name) == "keras.optimizers.SGD" and "momentum" in keywords:
+            raise NotConvertibleToKeras3("", _EMBEDDING_REASON.format("SGD with momentum"), r"Momentum\w*\(|momentum=")
         if dotted.startswith("keras_optimizers."):
-            raise Declined("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
+            raise NotConvertibleToKeras3("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
         if dotted in self.support:
             self.parts.add(dotted)
         if isinstance(original_node.func, cst.Attribute):
-            return self._method(original_node.func, updated_node)
+            return self._rewrite_method(original_node.func, updated_node)
         return updated_node
 
     def _check_canned(self, call: cst.Call) -> None:
@@ -385,28 +393,28 @@ class _Keras3Transformer(cst.CSTTransformer):
             if not isinstance(arg.value, cst.SimpleString):
                 continue
             if arg.value.evaluated_value == "RMSProp":
-                raise Declined(
+                raise NotConvertibleToKeras3(
                     "'RMSProp'", "RMSProp of a canned Estimator, whose epsilon differs in Keras 3", "RMSProp"
                 )
             if arg.value.evaluated_value == "Ftrl" and not self.starts_at_zero and "embedding_column" in self.parts:
-                raise Declined("'Ftrl'", _EMBEDDING_REASON.format("Ftrl"), "Ftrl")
+                raise NotConvertibleToKeras3("'Ftrl'", _EMBEDDING_REASON.format("Ftrl"), "Ftrl")
 
-    def _method(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
+    def _rewrite_method(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
         name, owner = func.attr.value, call.func.value if isinstance(call.func, cst.Attribute) else func.value
         if name == "save_weights" and call.args:
             first = cst.parse_module("").code_for_node(call.args[0].value)
             if first.endswith("'weights')"):
                 value = cst.parse_expression(f"{first[: -len(chr(39) + 'weights' + chr(39) + ')')]}'model.weights.h5')")
                 return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
-        if not self.of_model:
-            return self._fit(call) if name == "fit" else call
+        if not self.in_model:
+            return self._rewrite_fit(call) if name == "fit" else call
         if name == "get_shape" and not call.args:
             return cst.Attribute(owner, cst.Name("shape"))
         if name == "as_list" and isinstance(owner, cst.Attribute) and owner.attr.value == "shape":
             return cst.Call(cst.Name("list"), [cst.Arg(owner)])
         return call
 
-    def _fit(self, call: cst.Call) -> cst.Call:
+    def _rewrite_fit(self, call: cst.Call) -> cst.Call:
         """Add `StopAfter` to a call of `fit`, because BackupAndRestore resumes at the start of an epoch."""
         args = {arg.keyword.value: arg for arg in call.args if arg.keyword is not None}
         steps, callbacks = args.get("steps_per_epoch"), args.get("callbacks")
@@ -419,7 +427,7 @@ class _Keras3Transformer(cst.CSTTransformer):
         value = expression(f"[StopAfter({code(steps.value)}), {callbacks_text}]")
         return call.with_changes(args=[arg.with_changes(value=value) if arg is callbacks else arg for arg in call.args])
 
-    def _special(self, name: str, call: cst.Call) -> cst.BaseExpression:
+    def _rewrite_special(self, name: str, call: cst.Call) -> cst.BaseExpression:
         """Return the expression for a function without a direct counterpart in `keras.ops`."""
         args = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "name"]
         if name == "tf.identity" and len(args) == 1:
@@ -429,16 +437,16 @@ class _Keras3Transformer(cst.CSTTransformer):
             return expression(f"sum({first})")
         if name == "tf.nn.l2_loss" and first:
             return expression(f"(keras.ops.sum(keras.ops.square({first})) / 2)")
-        raise Declined(name, f"{name} with these arguments, which keras.ops does not have")
+        raise NotConvertibleToKeras3(name, f"{name} with these arguments, which keras.ops does not have")
 
-    def _optimizer(self, call: cst.Call) -> cst.BaseExpression:
+    def _rewrite_optimizer(self, call: cst.Call) -> cst.BaseExpression:
         """Convert `keras_optimizers.make(Optimizer(...))` to an optimizer of keras_support.py."""
         spec = call.args[0].value
         assert isinstance(spec, cst.Call)
         args = {arg.keyword.value: arg.value for arg in spec.args if arg.keyword is not None}
         kind = cst.ensure_type(args["name"], cst.SimpleString).evaluated_value
         if kind not in _OPTIMIZERS:
-            raise Declined("", f"the optimizer {kind!r} of TensorFlow 1, which Keras 3 does not have")
+            raise NotConvertibleToKeras3("", f"the optimizer {kind!r} of TensorFlow 1, which Keras 3 does not have")
         self.parts.add(_OPTIMIZERS[str(kind)])
         code = cst.parse_module("").code_for_node
         new_args = [code(args["learning_rate"])]

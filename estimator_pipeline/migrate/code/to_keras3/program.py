@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras3.convert_text import convert_text, model_functions
-from estimator_pipeline.migrate.code.to_keras3.declined import Declined
+from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotConvertibleToKeras3
 from estimator_pipeline.migrate.code.to_keras3.support import MODULE, module_text
 
 __all__ = ["convert_program", "modules_beside"]
@@ -49,9 +49,9 @@ def convert_program(
                     text, functions, embeds=embeds, user_names=user_names[path], package=_package(path, text)
                 )
                 if not by_path[path].keeps_cells(new.text):
-                    raise Declined("", "a notebook whose cells would not keep their places", r"\S")
-            except Declined as declined:
-                failure = _outcome_of_decline(by_path[path], declined)
+                    raise NotConvertibleToKeras3("", "a notebook whose cells would not keep their places", r"\S")
+            except NotConvertibleToKeras3 as error:
+                failure = _outcome_of_decline(by_path[path], error)
             except DEFECTS as error:
                 failure = _outcome_of_error(by_path[path], error)
             else:
@@ -102,21 +102,21 @@ def _package(path: str, text: str) -> str:
     return f"{folder}." if folder and re.search(rf"(?m)^(from|import) {re.escape(folder)}\b", text) else ""
 
 
-def _outcome_of_decline(source: SourceFile, declined: Declined) -> ConversionOutcome:
+def _outcome_of_decline(source: SourceFile, error: NotConvertibleToKeras3) -> ConversionOutcome:
     """Return the reason, with the line in the user's file."""
     text = re.sub(r'""".*?"""|#[^\n]*', lambda match: re.sub(r"[^\n]", " ", match[0]), source.text, flags=re.DOTALL)
-    last = re.escape(declined.construct.rpartition(".")[2])
+    last = re.escape(error.construct.rpartition(".")[2])
     for pattern in (
-        re.escape(declined.construct) + r"\b",
+        re.escape(error.construct) + r"\b",
         rf"\.{last}\b",
         rf"\b{last}\b",
-        declined.pattern,
+        error.pattern,
         "Estimator",
     ):
         match = re.search(pattern, text) if pattern.strip("\\b.") else None
         if match:
-            return _outcome_at(source, text.count("\n", 0, match.start()) + 1, declined.reason)
-    return _outcome_at(source, 1, declined.reason)
+            return _outcome_at(source, text.count("\n", 0, match.start()) + 1, error.reason)
+    return _outcome_at(source, 1, error.reason)
 
 
 def _outcome_of_error(source: SourceFile, error: Exception) -> ConversionOutcome:

@@ -71,14 +71,14 @@ def install(reader: Rewriter) -> None:
     """Register the rewrites of layers and initializers."""
     reader.again = _is_used_again(reader)
     for name in _FUNCTIONS:
-        reader.calls[f"tf.compat.v1.layers.{name}"] = partial(_layer, reader, name)
+        reader.calls[f"tf.compat.v1.layers.{name}"] = partial(_rewrite_layer, reader, name)
     for name in _CLASSES:
-        reader.calls[f"tf.compat.v1.layers.{name}"] = partial(_object, reader, name)
+        reader.calls[f"tf.compat.v1.layers.{name}"] = partial(_rewrite_layer_object, reader, name)
     for name in _INITIALIZERS:
-        reader.calls[f"tf.compat.v1.{name}"] = partial(_initializer, reader, name)
-    reader.calls["tf.compat.v1.nn.dropout"] = partial(_nn_dropout, reader)
-    for node in _branches(reader.tree.module):
-        reader.replaced[node] = partial(_dropout, reader, node)
+        reader.calls[f"tf.compat.v1.{name}"] = partial(_rewrite_initializer, reader, name)
+    reader.calls["tf.compat.v1.nn.dropout"] = partial(_rewrite_nn_dropout, reader)
+    for node in _iter_dropout_branches(reader.tree.module):
+        reader.replaced[node] = partial(_rewrite_dropout_branch, reader, node)
     reader.calls["tf.compat.v1.random_normal"] = lambda call: reader.call(
         f"{reader.tf}.random.normal", [reader.text(arg) for arg in call.args], call
     )
@@ -93,22 +93,22 @@ def _dropout_arguments(reader: Rewriter, call: cst.Call) -> tuple[str, str]:
     return reader.text(args["x"].value), rate
 
 
-def _nn_dropout(reader: Rewriter, call: cst.Call) -> str:
+def _rewrite_nn_dropout(reader: Rewriter, call: cst.Call) -> str:
     x, rate = _dropout_arguments(reader, call)
     return reader.call(f"{reader.tf}.nn.dropout", [x, f"rate={rate}"], call)
 
 
-def _branches(node: cst.CSTNode) -> Iterator[cst.If]:
+def _iter_dropout_branches(node: cst.CSTNode) -> Iterator[cst.If]:
     """Yield the statements `if a and b: x = call(...)` that have no `else`."""
-    if isinstance(node, cst.If) and node.orelse is None and _assigned(node) is not None and (
+    if isinstance(node, cst.If) and node.orelse is None and _assigned_call(node) is not None and (
         isinstance(node.test, cst.BooleanOperation) and isinstance(node.test.operator, cst.And)
     ):  # fmt: skip
         yield node
     for child in children(node):
-        yield from _branches(child)
+        yield from _iter_dropout_branches(child)
 
 
-def _assigned(node: cst.If) -> tuple[cst.Name, cst.Call] | None:
+def _assigned_call(node: cst.If) -> tuple[cst.Name, cst.Call] | None:
     block = node.body.body
     line = block[0] if len(block) == 1 else None
     assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
@@ -118,9 +118,9 @@ def _assigned(node: cst.If) -> tuple[cst.Name, cst.Call] | None:
     return None
 
 
-def _dropout(reader: Rewriter, node: cst.If) -> str:
+def _rewrite_dropout_branch(reader: Rewriter, node: cst.If) -> str:
     """Rewrite `if training and b: x = nn.dropout(x, keep)` to a Dropout layer, which only acts in training."""
-    assignment, test = _assigned(node), node.test
+    assignment, test = _assigned_call(node), node.test
     if assignment is not None and isinstance(test, cst.BooleanOperation) and reader.is_flag(test.left):
         name, call = assignment
         if reader.called(call) == "tf.compat.v1.nn.dropout":
@@ -131,7 +131,7 @@ def _dropout(reader: Rewriter, node: cst.If) -> str:
     return reader.spliced(*reader.span(node), children(node))
 
 
-def _layer(reader: Rewriter, name: str, call: cst.Call) -> str:
+def _rewrite_layer(reader: Rewriter, name: str, call: cst.Call) -> str:
     """Rewrite `tf.compat.v1.layers.dense(x, 10, name="a")` to `tf.keras.layers.Dense(10, name="a")(x)`."""
     keras, parameters, positions, default = _FUNCTIONS[name]
     args = arguments(call, parameters)
@@ -159,7 +159,7 @@ def _layer(reader: Rewriter, name: str, call: cst.Call) -> str:
     layer_name = name_of(reader, call, args.get("name"), default)
     if layer_name:
         layer_args.append(f"name={layer_name}")
-    training = _training(reader, args.get("training"), name)
+    training = _training_argument(reader, args.get("training"), name)
     inputs = reader.text(args["inputs"].value)
     if default and reader.again:
         return shared_layer(
@@ -199,7 +199,7 @@ def _is_in_reused_scope(reader: Rewriter, call: cst.Call) -> bool:
     return any(not reader.is_once(arg) for arg in reuse_args)
 
 
-def _training(reader: Rewriter, arg: cst.Arg | None, name: str) -> str:
+def _training_argument(reader: Rewriter, arg: cst.Arg | None, name: str) -> str:
     """Return the `training` argument of a layer call; "" if Keras passes it."""
     if name not in ("dropout", "batch_normalization"):
         return ""
@@ -213,7 +213,7 @@ def _training(reader: Rewriter, arg: cst.Arg | None, name: str) -> str:
     raise NotConvertible(f"training={text}: cannot determine whether that is True only in training", arg)
 
 
-def _object(reader: Rewriter, name: str, call: cst.Call) -> str:
+def _rewrite_layer_object(reader: Rewriter, name: str, call: cst.Call) -> str:
     keywords = [arg.keyword.value for arg in call.args if arg.keyword]
     if any(arg.star for arg in call.args) or "_reuse" in keywords or "_scope" in keywords:
         raise NotConvertible(f"cannot determine the arguments of {name}", call)
@@ -279,7 +279,7 @@ def _is_one_of_several(reader: Rewriter, call: cst.Call) -> bool:
     return False
 
 
-def _initializer(reader: Rewriter, name: str, call: cst.Call) -> str:
+def _rewrite_initializer(reader: Rewriter, name: str, call: cst.Call) -> str:
     keras, parameters, required = _INITIALIZERS[name]
     args = {
         parameter: arg for parameter, arg in arguments(call, (*parameters, "dtype")).items() if parameter != "dtype"

@@ -100,26 +100,26 @@ SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
 def install(reader: Rewriter) -> None:
     """Register the rewrites of losses, schedules and functions."""
     for name in _LOSSES:
-        reader.calls[f"tf.compat.v1.losses.{name}"] = partial(_loss, reader, name)
+        reader.calls[f"tf.compat.v1.losses.{name}"] = partial(_rewrite_loss, reader, name)
     for name in _SCHEDULES:
-        reader.calls[f"tf.compat.v1.train.{name}"] = partial(_schedule, reader, name)
+        reader.calls[f"tf.compat.v1.train.{name}"] = partial(_rewrite_schedule, reader, name)
     for name in ("float", "double", "int32", "int64"):
         reader.calls[f"tf.compat.v1.to_{name}"] = partial(
-            _cast, reader, {"float": "float32", "double": "float64"}.get(name, name)
+            _rewrite_cast, reader, {"float": "float32", "double": "float64"}.get(name, name)
         )
     for name in ("argmax", "argmin"):
-        reader.calls[f"tf.compat.v1.{name}"] = partial(_largest, reader, name)
+        reader.calls[f"tf.compat.v1.{name}"] = partial(_rewrite_argmax, reader, name)
     for name, parameters in _IN_TENSORFLOW_2.items():
         reader.calls[f"tf.compat.v1.nn.{name}"] = partial(
-            _tensorflow_2_function, reader, name.removesuffix("_v2"), parameters
+            _rewrite_function, reader, name.removesuffix("_v2"), parameters
         )
-    reader.calls["tf.compat.v1.nn.in_top_k"] = partial(_in_top_k, reader)
+    reader.calls["tf.compat.v1.nn.in_top_k"] = partial(_rewrite_in_top_k, reader)
     reader.calls["tf.compat.v1.losses.get_regularization_loss"] = lambda call: "sum(self.losses)"
-    reader.calls["tf.compat.v1.get_collection"] = partial(_collection, reader)
+    reader.calls["tf.compat.v1.get_collection"] = partial(_rewrite_collection, reader)
     reader.calls["tf.compat.v1.losses.get_regularization_losses"] = lambda call: "self.losses"
 
 
-def _loss(reader: Rewriter, name: str, call: cst.Call) -> str:
+def _rewrite_loss(reader: Rewriter, name: str, call: cst.Call) -> str:
     parameters, form = _LOSSES[name]
     args = arguments(call, parameters)
     extra = {}
@@ -139,17 +139,17 @@ def _loss(reader: Rewriter, name: str, call: cst.Call) -> str:
     return f"{reader.tf}.reduce_mean({each})"
 
 
-def _collection(reader: Rewriter, call: cst.Call) -> str:
+def _rewrite_collection(reader: Rewriter, call: cst.Call) -> str:
     if len(call.args) == 1 and reader.name(call.args[0].value).rpartition(".")[2] == "REGULARIZATION_LOSSES":
         return "self.losses"
     raise NotConvertible("a collection that has no counterpart in Keras", call)
 
 
-def _cast(reader: Rewriter, dtype: str, call: cst.Call) -> str:
+def _rewrite_cast(reader: Rewriter, dtype: str, call: cst.Call) -> str:
     return f"{reader.tf}.cast({reader.text(call.args[0].value)}, {reader.tf}.{dtype})"
 
 
-def _largest(reader: Rewriter, name: str, call: cst.Call) -> str:
+def _rewrite_argmax(reader: Rewriter, name: str, call: cst.Call) -> str:
     """Rewrite `argmax` or `argmin`, whose arguments may have other names or another order in V1."""
     if not any(arg.keyword and arg.keyword.value in ("input", "dimension") for arg in call.args) and len(call.args) < 4:
         rest = reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)
@@ -162,13 +162,13 @@ def _largest(reader: Rewriter, name: str, call: cst.Call) -> str:
     return reader.call(f"{reader.tf}.{name}", new_args, call)
 
 
-def _tensorflow_2_function(reader: Rewriter, name: str, parameters: tuple[str, ...], call: cst.Call) -> str:
+def _rewrite_function(reader: Rewriter, name: str, parameters: tuple[str, ...], call: cst.Call) -> str:
     named = all(arg.keyword is not None and arg.keyword.value in parameters for arg in call.args)
     function = f"{reader.tf}.nn.{name}" if named else reader.text(call.func)
     return f"{function}{reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)}"
 
 
-def _in_top_k(reader: Rewriter, call: cst.Call) -> str:
+def _rewrite_in_top_k(reader: Rewriter, call: cst.Call) -> str:
     """Rewrite `in_top_k`, whose arguments have a different order in V1."""
     args = arguments(call, ("predictions", "targets", "k", "name"))
     new_args = [
@@ -206,7 +206,7 @@ def metric(reader: Rewriter, call: cst.Call, key: str) -> tuple[str, str, list[c
     return f"{reader.tf}.keras.metrics.{keras}({options}name={key!r})", update_args, values
 
 
-def _schedule(reader: Rewriter, name: str, call: cst.Call) -> str:
+def _rewrite_schedule(reader: Rewriter, name: str, call: cst.Call) -> str:
     keras, parameters = _SCHEDULES[name]
     args = {
         _RENAMED.get(parameter, parameter) if parameter == "x" else parameter: arg
@@ -244,7 +244,7 @@ def optimizer_name_expression(reader: Rewriter, call: cst.Call) -> cst.BaseExpre
     return full.left if plain and not call.args[0].star else None
 
 
-def _keras_optimizer(reader: Rewriter, call: cst.Call, function: str, parameters: tuple[str, ...]) -> str:
+def _rewrite_custom_optimizer(reader: Rewriter, call: cst.Call, function: str, parameters: tuple[str, ...]) -> str:
     """Return a call of the keras_optimizers function that has the V1 optimizer's parameters."""
     args = {
         parameter: arg
@@ -262,7 +262,7 @@ def _keras_optimizer(reader: Rewriter, call: cst.Call, function: str, parameters
     return reader.call(f"keras_optimizers.{function}", new_args, call)
 
 
-def _clipping(call: cst.Call, clipping: dict[str, str]) -> list[str]:
+def _clipping_arguments(call: cst.Call, clipping: dict[str, str]) -> list[str]:
     """Return the clipping arguments of `keras_optimizers.make`."""
     keywords = {"global_clipnorm": "clip_norm", "clipvalue": "clip_value"}
     for keyword in clipping.keys() - keywords.keys():
@@ -288,11 +288,11 @@ def optimizer(reader: Rewriter, call: cst.Call, *, scheduled: bool, clipping: di
     by_name = optimizer_name_expression(reader, call)
     if by_name is not None:
         reader.needs.add("keras_optimizers")
-        new_args = [reader.text(by_name), reader.text(call.args[0].value), *_clipping(call, clipping)]
+        new_args = [reader.text(by_name), reader.text(call.args[0].value), *_clipping_arguments(call, clipping)]
         return reader.call("keras_optimizers.of_v1", new_args, call)
     name = full.removeprefix("tf.compat.v1.train.")
     if name in _KERAS_OPTIMIZERS and not clipping:
-        return _keras_optimizer(reader, call, *_KERAS_OPTIMIZERS[name])
+        return _rewrite_custom_optimizer(reader, call, *_KERAS_OPTIMIZERS[name])
     if name not in _OPTIMIZERS:
         raise NotConvertible(f"the optimizer {reader.source(call.func)} has no equal in Keras", call)
     keras, parameters, renamed, defaults = _OPTIMIZERS[name]
@@ -315,7 +315,7 @@ def optimizer(reader: Rewriter, call: cst.Call, *, scheduled: bool, clipping: di
         options = ", ".join(f"'{parameter}': {text}" for parameter, text in texts.items())
         reader.needs.add("keras_optimizers")
         spec = f"name={kind!r}, learning_rate={rate}" + (f", options={{{options}}}" if options else "")
-        return reader.call("keras_optimizers.make", [f"Optimizer({spec})", *_clipping(call, clipping)], call)
+        return reader.call("keras_optimizers.make", [f"Optimizer({spec})", *_clipping_arguments(call, clipping)], call)
     new_args, by_position = [], True
     for parameter, text in texts.items():
         by_position = by_position and parameter in ("learning_rate",)

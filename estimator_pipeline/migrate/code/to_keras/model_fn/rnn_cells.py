@@ -32,12 +32,12 @@ CREATORS = (f"{_V1}dynamic_rnn", *(f"{_V1}rnn_cell.{name}" for name in _CELLS))
 def install(reader: Rewriter) -> None:
     """Register the rewrites of cells, and of the keep probabilities of DropoutWrapper."""
     for name in _CELLS:
-        reader.calls[f"{_V1}rnn_cell.{name}"] = partial(_cell, reader, name)
-    reader.calls[f"{_V1}dynamic_rnn"] = partial(_rnn, reader)
+        reader.calls[f"{_V1}rnn_cell.{name}"] = partial(_rewrite_cell, reader, name)
+    reader.calls[f"{_V1}dynamic_rnn"] = partial(_rewrite_dynamic_rnn, reader)
     _find_keep_probabilities(reader)
 
 
-def _cell(reader: Rewriter, name: str, call: cst.Call) -> str:
+def _rewrite_cell(reader: Rewriter, name: str, call: cst.Call) -> str:
     args = arguments(call, _BY_POSITION.get(name, _CELLS[name][:1]))
     for parameter, arg in args.items():
         if parameter == "state_is_tuple" and reader.source(arg.value) == "True":
@@ -56,7 +56,7 @@ def _cell(reader: Rewriter, name: str, call: cst.Call) -> str:
     return reader.call(f"keras_cells.{name.removeprefix('Basic')}", cell_args, call)
 
 
-def _rnn(reader: Rewriter, call: cst.Call) -> str:
+def _rewrite_dynamic_rnn(reader: Rewriter, call: cst.Call) -> str:
     args = arguments(call, _RNN)
     for parameter, arg in args.items():
         if arg.star or parameter not in ("cell", "inputs", "sequence_length", "dtype"):
@@ -82,7 +82,7 @@ def _rnn(reader: Rewriter, call: cst.Call) -> str:
 
 def _find_keep_probabilities(reader: Rewriter) -> None:
     """Remove the mode from keep probabilities that only a DropoutWrapper uses."""
-    for node in _expressions(reader.tree.module):
+    for node in _conditional_expressions(reader.tree.module):
         assign = reader.tree.parents.get(node)
         target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
         if not isinstance(target, cst.Name) or not reader.is_flag(node.test):
@@ -97,10 +97,10 @@ def _find_keep_probabilities(reader: Rewriter) -> None:
             reader.replaced[node] = partial(reader.text, node.body)
 
 
-def _expressions(node: cst.CSTNode) -> list[cst.IfExp]:
+def _conditional_expressions(node: cst.CSTNode) -> list[cst.IfExp]:
     expressions = [node] if isinstance(node, cst.IfExp) else []
     for child in children(node):
-        expressions += _expressions(child)
+        expressions += _conditional_expressions(child)
     return expressions
 
 

@@ -114,7 +114,7 @@ def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ())
     if body and _is_doc(body[0]):
         model_fn.doc = reader.source(body.pop(0))
     for node in body:
-        for name in _sets(node):
+        for name in _iter_names_set(node):
             value = reader.value(cst.ensure_type(first_of(node), cst.Assign).value) if assigns(node) else None
             if value is not None and reader.called(value) in _GLOBAL_STEP_GETTERS:
                 model_fn.steps.add(name)
@@ -148,17 +148,17 @@ def _merge_training_calls(reader: Rewriter, model_fn: ModelFn) -> None:
                     == _call_without_training(reader, step.node, True)
                     is not None
                 )
-                if alike and _definers(train[:index], both) == _definers(flow[:place], both):
+                if alike and _last_definitions(train[:index], both) == _last_definitions(flow[:place], both):
                     flow[place], joined = step, True
                     break
         if joined and all(step in flow for flow in model_fn.flows.values()):
             model_fn.partial.discard(step)
-        call = _call_of(step.node)
+        call = _assigned_call(step.node)
         if joined and call is not None and any(_is_training_argument(arg) for arg in call.args):
             reader.replaced[call] = functools.partial(_text_without_training, reader, call)
 
 
-def _call_of(node: cst.CSTNode) -> cst.Call | None:
+def _assigned_call(node: cst.CSTNode) -> cst.Call | None:
     """Return the call that a statement assigns to a name; None for other statements."""
     value = cst.ensure_type(first_of(node), cst.Assign).value if assigns(node) else None
     return value if isinstance(value, cst.Call) else None
@@ -166,7 +166,7 @@ def _call_of(node: cst.CSTNode) -> cst.Call | None:
 
 def _call_without_training(reader: Rewriter, node: cst.CSTNode, trains: bool) -> str | None:
     """Return the source of `name = call(...)` without `training`; None if `training` differs from `trains`."""
-    call = _call_of(node)
+    call = _assigned_call(node)
     if call is None:
         return None
     for arg in call.args:
@@ -188,7 +188,7 @@ def _text_without_training(reader: Rewriter, call: cst.Call) -> str:
     return reader.call(reader.text(call.func), args, call)
 
 
-def _definers(flow: Sequence[FlowStep], names: Iterable[str]) -> list[FlowStep | None]:
+def _last_definitions(flow: Sequence[FlowStep], names: Iterable[str]) -> list[FlowStep | None]:
     """Return the last statement that sets each name."""
     return [next((step for step in reversed(flow) if name in step.sets), None) for name in sorted(names)]
 
@@ -212,20 +212,20 @@ def _parse_statements(
         result: The name that the caller returns after the list; "" if the list returns.
     """
     flows = {mode: list(before[mode]) for mode in remaining}
-    returned = result or _returned(body)
+    returned = result or _returned_name(body)
     for place, node in enumerate(body):
         first = first_of(node)
         if isinstance(first, cst.Return) or (result and node is body[-1] and _assigns_only(node, result)):
             assert isinstance(first, (cst.Return, cst.Assign))
             _parse_return(reader, model_fn, first, flows, remaining)
             return
-        choice = _choice(reader, node)
+        choice = _mode_dependent_value(reader, node)
         if isinstance(node, cst.If) and choice is not None:
             model_fn.choices[node] = choice
             keeps = choice[1] is None or choice[2] is None
-            _add(flows, remaining, FlowStep(node, frozenset(_sets(node)), frozenset(names_in(node)), keeps))
+            _add(flows, remaining, FlowStep(node, frozenset(_iter_names_set(node)), frozenset(names_in(node)), keeps))
             continue
-        branches = _branches(reader, node, remaining)
+        branches = _mode_branches(reader, node, remaining)
         if branches:
             for suite, among in branches:
                 inner = list(suite.body) if isinstance(suite, cst.IndentedBlock) else []
@@ -245,7 +245,7 @@ def _parse_statements(
         _add(flows, remaining, step_of(node))
 
 
-def _returned(body: Sequence[cst.CSTNode]) -> str:
+def _returned_name(body: Sequence[cst.CSTNode]) -> str:
     """Return the name that a list of statements returns at its end; "" if it returns no name."""
     last = first_of(body[-1]) if body else None
     value = last.value if isinstance(last, cst.Return) else None
@@ -261,7 +261,7 @@ def _assigns_only(node: cst.CSTNode, name: str) -> bool:
 
 def step_of(node: cst.CSTNode) -> FlowStep:
     """Return the FlowStep of a statement."""
-    return FlowStep(node, frozenset(_sets(node)), frozenset(names_in(node)), _keeps(node))
+    return FlowStep(node, frozenset(_iter_names_set(node)), frozenset(names_in(node)), _keeps(node))
 
 
 def _add(flows: _Flows, among: list[str], step: FlowStep) -> None:
@@ -269,7 +269,7 @@ def _add(flows: _Flows, among: list[str], step: FlowStep) -> None:
         flows[mode].append(step)
 
 
-def _branches(reader: Rewriter, node: cst.CSTNode, remaining: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
+def _mode_branches(reader: Rewriter, node: cst.CSTNode, remaining: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
     """Return the blocks of a branch on the mode, with their modes; an empty list for other statements."""
     blocks: list[tuple[cst.BaseSuite, list[str]]] = []
     rest: cst.CSTNode | None = node
@@ -292,7 +292,7 @@ def _add_partial(
 ) -> None:
     """Add a block that only some modes run, before statements of all modes."""
     for node in body:
-        if isinstance(node, cst.If) and _branches(reader, node, list(modes.MODES)):
+        if isinstance(node, cst.If) and _mode_branches(reader, node, list(modes.MODES)):
             raise NotConvertible("a branch on the mode inside one that does not return", node.test)
         step = step_of(node)
         model_fn.partial.add(step)
@@ -306,15 +306,15 @@ def _parse_return(
     value = reader.value(node.value) if node.value is not None else None
     if reader.called(value) == "tf.estimator.EstimatorSpec":
         for mode in remaining:
-            model_fn.flows[mode], model_fn.specs[mode] = flows[mode], _spec(reader, node, value)
+            model_fn.flows[mode], model_fn.specs[mode] = flows[mode], _spec_fields(reader, node, value)
         return
-    if _method(value) == "_replace":
+    if _called_method(value) == "_replace":
         assert isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
         changed = reader.value(value.func.value)
-        if _method(changed) == "create_estimator_spec" and remaining == ["eval"]:
+        if _called_method(changed) == "create_estimator_spec" and remaining == ["eval"]:
             model_fn.added_metrics = _added_metrics(reader, value)
             value = changed
-    if _method(value) == "create_estimator_spec":
+    if _called_method(value) == "create_estimator_spec":
         assert isinstance(value, cst.Call)
         if model_fn.specs or (model_fn.head and model_fn.head_call is not value):
             raise NotConvertible("specs of a head in only some modes", node)
@@ -328,7 +328,7 @@ def _parse_return(
     _inline(reader, model_fn, value, functions[0].node, flows, remaining)
 
 
-def _method(value: cst.BaseExpression | None) -> str:
+def _called_method(value: cst.BaseExpression | None) -> str:
     """Return the name of the called method; "" for other expressions."""
     of_object = isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
     return value.func.attr.value if of_object else ""  # type: ignore[union-attr]
@@ -397,7 +397,7 @@ def _inline(
     _parse_statements(reader, model_fn, body, flows, remaining)
 
 
-def _choice(
+def _mode_dependent_value(
     reader: Rewriter, node: cst.CSTNode
 ) -> tuple[cst.Name, cst.BaseExpression | None, cst.BaseExpression | None] | None:
     """Return (name, value in training, value otherwise) of `if mode == TRAIN: x = a`, with or without `else: x = b`."""
@@ -435,7 +435,7 @@ def _single_assignment(body: cst.BaseSuite) -> tuple[cst.Name, cst.BaseExpressio
     return (target, assign.value) if len(assign.targets) == 1 and isinstance(target, cst.Name) else None
 
 
-def _spec(reader: Rewriter, node: cst.CSTNode, call: cst.BaseExpression | None) -> dict[str, cst.BaseExpression]:
+def _spec_fields(reader: Rewriter, node: cst.CSTNode, call: cst.BaseExpression | None) -> dict[str, cst.BaseExpression]:
     assert isinstance(call, cst.Call)
     args = arguments(call, catalogue.row("tf.estimator.EstimatorSpec").fields)
     if any(arg.star for arg in call.args):
@@ -480,7 +480,7 @@ def _is_doc(node: cst.CSTNode) -> bool:
     return isinstance(first, cst.Expr) and isinstance(first.value, (cst.SimpleString, cst.ConcatenatedString))
 
 
-def _sets(node: cst.CSTNode) -> Iterable[str]:
+def _iter_names_set(node: cst.CSTNode) -> Iterable[str]:
     """Yield the names that a statement binds, or whose values it changes."""
     first = first_of(node)
     if isinstance(first, cst.Assign):
@@ -495,18 +495,18 @@ def _sets(node: cst.CSTNode) -> Iterable[str]:
     elif isinstance(first, (cst.FunctionDef, cst.ClassDef)):
         yield first.name.value
     elif isinstance(first, (cst.For, cst.With, cst.If, cst.While, cst.Try)):
-        for child in _statements(first):
-            yield from _sets(child)
+        for child in _iter_statements(first):
+            yield from _iter_names_set(child)
         if isinstance(first, cst.For):
             yield from names_in(first.target)
 
 
-def _statements(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
+def _iter_statements(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
     for child in children(node):
         if isinstance(child, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
             yield child
         else:
-            yield from _statements(child)
+            yield from _iter_statements(child)
 
 
 def _keeps(node: cst.CSTNode) -> bool:

@@ -29,10 +29,10 @@ def creates_variable(reader: Rewriter, node: cst.CSTNode) -> bool:
 
 def install(reader: Rewriter) -> None:
     """Register the rewrites of variables: to an Embedding layer if only looked up, else to a variable's layer."""
-    reader.calls[_VARIABLE] = partial(_variable, reader)
+    reader.calls[_VARIABLE] = partial(_rewrite_variable, reader)
     for name in _LOOKUPS:
-        reader.calls[name] = partial(_embedding_lookup, reader)
-    reader.calls["tf.compat.v1.nn.xw_plus_b"] = partial(_xw_plus_b, reader)
+        reader.calls[name] = partial(_rewrite_lookup, reader)
+    reader.calls["tf.compat.v1.nn.xw_plus_b"] = partial(_rewrite_xw_plus_b, reader)
     for call in reader.tree.calls:
         if reader.called(call) in _PARTITIONERS:
             _remove_partitioner(reader, call)
@@ -43,7 +43,7 @@ def install(reader: Rewriter) -> None:
         lookup = _only_lookup(reader, call)
         if statement is not None and lookup is not None:
             reader.replaced[statement] = REMOVED
-            reader.replaced[lookup] = partial(_embedding, reader, call, lookup)
+            reader.replaced[lookup] = partial(_rewrite_to_embedding, reader, call, lookup)
             reader.embeddings.add(call)
 
 
@@ -103,7 +103,7 @@ def _variable_arguments(reader: Rewriter, call: cst.Call) -> dict[str, cst.Arg]:
     return args
 
 
-def _embedding(reader: Rewriter, call: cst.Call, lookup: cst.Call) -> str:
+def _rewrite_to_embedding(reader: Rewriter, call: cst.Call, lookup: cst.Call) -> str:
     args = _variable_arguments(reader, call)
     for parameter, arg in args.items():
         is_float32 = parameter == "dtype" and reader.name(arg.value) in ("tf.float32", "tf.compat.v1.float32")
@@ -132,7 +132,7 @@ def _embedding(reader: Rewriter, call: cst.Call, lookup: cst.Call) -> str:
     return reader.call(f"{reader.tf}.keras.layers.Embedding", layer_args, lookup, f"({ids})")
 
 
-def _variable(reader: Rewriter, call: cst.Call) -> str:
+def _rewrite_variable(reader: Rewriter, call: cst.Call) -> str:
     """Return a `keras_variables.variable` for a variable that is used in calculations."""
     args = _variable_arguments(reader, call)
     for parameter, arg in args.items():
@@ -153,7 +153,7 @@ def _variable(reader: Rewriter, call: cst.Call) -> str:
     return reader.call("keras_variables.variable", new_args, call)
 
 
-def _embedding_lookup(reader: Rewriter, call: cst.Call) -> str:
+def _rewrite_lookup(reader: Rewriter, call: cst.Call) -> str:
     """Rewrite a lookup. A partitioned variable becomes one variable, with its rows in order."""
     args = arguments(call, ("params", "ids", "partition_strategy", "name"))
     if not {"params", "ids"} <= args.keys() or args.keys() - {"params", "ids", "partition_strategy", "name"}:
@@ -165,7 +165,7 @@ def _embedding_lookup(reader: Rewriter, call: cst.Call) -> str:
     return reader.call(f"{reader.tf}.nn.embedding_lookup", new_args, call)
 
 
-def _xw_plus_b(reader: Rewriter, call: cst.Call) -> str:
+def _rewrite_xw_plus_b(reader: Rewriter, call: cst.Call) -> str:
     args = arguments(call, ("x", "weights", "biases", "name"))
     x, weights, biases = (reader.text(args[parameter].value) for parameter in ("x", "weights", "biases"))
     return reader.call(f"{reader.tf}.nn.bias_add", [f"{reader.tf}.matmul({x}, {weights})", biases], call)
@@ -200,8 +200,8 @@ def write_lookups(reader: Rewriter, functions: set[cst.CSTNode]) -> None:
         table = call.func.value
         if reader.called(reader.value(table)) in _TABLES and functions & set(reader.tree.above(call)):
             reader.needs.add("TableLookup")
-            reader.replaced[call] = partial(_table_lookup, reader, table, call.args[0].value)
+            reader.replaced[call] = partial(_rewrite_table_lookup, reader, table, call.args[0].value)
 
 
-def _table_lookup(reader: Rewriter, table: cst.BaseExpression, keys: cst.BaseExpression) -> str:
+def _rewrite_table_lookup(reader: Rewriter, table: cst.BaseExpression, keys: cst.BaseExpression) -> str:
     return f"TableLookup({reader.text(table)})({reader.text(keys)})"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Declined"]
+__all__ = ["NotConvertibleToKeras3"]
 
 
-class Declined(Exception):
+class NotConvertibleToKeras3(Exception):
     """The program cannot be converted to Keras 3.
 
     Attributes:
