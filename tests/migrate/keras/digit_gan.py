@@ -90,7 +90,7 @@ class GanModel(tf.keras.Model):
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def predict(self, x, **options):
-        """Return the predictions of a different network of the same layers."""
+        """Return predictions of a different network that shares the layers."""
         features = model_inputs(x)
         with keras_variables.of(features, self):
             outputs = {'images': generator(features['noise'])}

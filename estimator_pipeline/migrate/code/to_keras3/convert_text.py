@@ -60,7 +60,7 @@ _TWO_OPTIMIZERS = (
     "a canned Estimator of two optimizers, which needs a custom training step: it differs between Keras 3 backends"
 )
 _UNSUPPORTED_CANNED = {"DNNLinearCombinedClassifier": _TWO_OPTIMIZERS, "DNNLinearCombinedRegressor": _TWO_OPTIMIZERS}
-# They treat embedding rows that are not in a batch as TensorFlow 1 does: unchanged, or updated from their slots only.
+# Optimizers that treat embedding rows outside of the batch as TensorFlow 1 does: unchanged, or updated by their slots.
 _EMBEDDING_OPTIMIZERS = ("Adagrad", "Adam", "SGD")
 _EMBEDDING_REASON = (
     "{} of a model with embeddings: TensorFlow 1 updates only the rows in a batch, Keras 3 updates all rows"
@@ -415,7 +415,7 @@ class _Keras3Transformer(cst.CSTTransformer):
         return call
 
     def _rewrite_fit(self, call: cst.Call) -> cst.Call:
-        """Add `StopAfter` to a call of `fit`, because BackupAndRestore resumes at the start of an epoch."""
+        """Add `StopAfter` to a call of `fit`, because BackupAndRestore repeats a whole epoch after an interruption."""
         args = {arg.keyword.value: arg for arg in call.args if arg.keyword is not None}
         steps, callbacks = args.get("steps_per_epoch"), args.get("callbacks")
         if steps is None or callbacks is None:

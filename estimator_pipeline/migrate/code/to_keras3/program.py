@@ -41,7 +41,7 @@ def convert_program(
         try:
             functions = model_functions(texts.values(), user_names=set().union(*user_names.values()))
         except DEFECTS as error:
-            converted |= {path: _outcome_of_error(by_path[path], error) for path in group}
+            converted |= {path: _failed_outcome(by_path[path], error) for path in group}
             continue
         for path, text in texts.items():
             try:
@@ -51,9 +51,9 @@ def convert_program(
                 if not by_path[path].keeps_cells(new.text):
                     raise NotConvertibleToKeras3("", "a notebook whose cells would not keep their places", r"\S")
             except NotConvertibleToKeras3 as error:
-                failure = _outcome_of_decline(by_path[path], error)
+                failure = _rejected_outcome(by_path[path], error)
             except DEFECTS as error:
-                failure = _outcome_of_error(by_path[path], error)
+                failure = _failed_outcome(by_path[path], error)
             else:
                 converted[path] = dataclasses.replace(outcomes[path], text=new.text, parts=tuple(new.parts))
                 continue
@@ -102,8 +102,8 @@ def _package(path: str, text: str) -> str:
     return f"{folder}." if folder and re.search(rf"(?m)^(from|import) {re.escape(folder)}\b", text) else ""
 
 
-def _outcome_of_decline(source: SourceFile, error: NotConvertibleToKeras3) -> ConversionOutcome:
-    """Return the reason, with the line in the user's file."""
+def _rejected_outcome(source: SourceFile, error: NotConvertibleToKeras3) -> ConversionOutcome:
+    """Return the reason with the line of the construct in the user's file."""
     text = re.sub(r'""".*?"""|#[^\n]*', lambda match: re.sub(r"[^\n]", " ", match[0]), source.text, flags=re.DOTALL)
     last = re.escape(error.construct.rpartition(".")[2])
     for pattern in (
@@ -115,15 +115,15 @@ def _outcome_of_decline(source: SourceFile, error: NotConvertibleToKeras3) -> Co
     ):
         match = re.search(pattern, text) if pattern.strip("\\b.") else None
         if match:
-            return _outcome_at(source, text.count("\n", 0, match.start()) + 1, error.reason)
-    return _outcome_at(source, 1, error.reason)
+            return _outcome_at_line(source, text.count("\n", 0, match.start()) + 1, error.reason)
+    return _outcome_at_line(source, 1, error.reason)
 
 
-def _outcome_of_error(source: SourceFile, error: Exception) -> ConversionOutcome:
-    return _outcome_at(source, 1, f"the converter fails: {type(error).__name__}: {error}")
+def _failed_outcome(source: SourceFile, error: Exception) -> ConversionOutcome:
+    return _outcome_at_line(source, 1, f"the converter fails: {type(error).__name__}: {error}")
 
 
-def _outcome_at(source: SourceFile, line: int, reason: str) -> ConversionOutcome:
+def _outcome_at_line(source: SourceFile, line: int, reason: str) -> ConversionOutcome:
     cell, in_cell = source.place(line)
     lines = source.text.splitlines()
     shown = lines[line - 1].strip() if 0 < line <= len(lines) else ""

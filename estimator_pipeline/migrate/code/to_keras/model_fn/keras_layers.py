@@ -34,7 +34,7 @@ def set_training_false(
         models: Names of Keras models. Calls of a model are changed instead of calls of its layers.
 
     Raises:
-        NotConvertible: The learning phase is set to something else than the mode.
+        NotConvertible: The learning phase is set to something other than the mode.
     """
     calls = [call for call in reader.tree.calls if functions & set(reader.tree.above(call))]
     phases = [_sets_by_mode(reader, call, function) for call in calls if reader.called(call) == SETS_PHASE]

@@ -150,7 +150,7 @@ def _rewrite_cast(reader: Rewriter, dtype: str, call: cst.Call) -> str:
 
 
 def _rewrite_argmax(reader: Rewriter, name: str, call: cst.Call) -> str:
-    """Rewrite `argmax` or `argmin`, whose arguments may have other names or another order in V1."""
+    """Rewrite `argmax` or `argmin`, whose arguments may have different names or a different order in V1."""
     if not any(arg.keyword and arg.keyword.value in ("input", "dimension") for arg in call.args) and len(call.args) < 4:
         rest = reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)
         return f"{reader.tf}.{name}{rest}"

@@ -45,25 +45,30 @@ def find(reader: Rewriter, model_fn: ModelFn) -> None:
         NotConvertible: The network differs between modes, or uses something that Keras models do not have.
     """
     flow = model_fn.flows["train"]
-    makers: list[FlowStep] = []
+    layer_steps: list[FlowStep] = []
     for step in flow:
         if _creates_layers(reader, step.node, set()) or any(
             isinstance(call.func, cst.Name) and call.func.value in model_fn.models for call in calls_in(step.node)
         ):
-            makers.append(step)
+            layer_steps.append(step)
             if assigns(step.node) and _is_model(reader, cst.ensure_type(first_of(step.node), cst.Assign).value):
                 model_fn.models |= step.sets
-    if not makers:
+    if not layer_steps:
         raise NotConvertible("cannot find a layer of its network", model_fn.node.name)
-    variable_names = {name for maker in makers if _calls_get_variable(reader, maker.node, set()) for name in maker.sets}
+    variable_names = {
+        name
+        for layer_step in layer_steps
+        if _calls_get_variable(reader, layer_step.node, set())
+        for name in layer_step.sets
+    }
     model_fn.variable_names = variable_names
-    makers += _steps_of_variables(model_fn, makers, variable_names)
-    makers.sort(key=flow.index)
-    needed_steps = list(makers)
-    for maker in makers:
-        needed_steps += needed(flow[: flow.index(maker)], maker.reads - model_fn.steps)
+    layer_steps += _steps_of_variables(model_fn, layer_steps, variable_names)
+    layer_steps.sort(key=flow.index)
+    needed_steps = list(layer_steps)
+    for layer_step in layer_steps:
+        needed_steps += needed(flow[: flow.index(layer_step)], layer_step.reads - model_fn.steps)
     chosen = [step for step in flow if step in needed_steps]
-    model_fn.has_separate_predictions = _has_separate_predictions(reader, model_fn, makers)
+    model_fn.has_separate_predictions = _has_separate_predictions(reader, model_fn, layer_steps)
     flows = [
         flow for mode, flow in model_fn.flows.items() if mode != "predict" or not model_fn.has_separate_predictions
     ]
@@ -103,10 +108,10 @@ def _with_rebound_outputs(model_fn: ModelFn, chosen: list[FlowStep], flows: list
     return [step for step in flow if step in extended]
 
 
-def _has_separate_predictions(reader: Rewriter, model_fn: ModelFn, makers: list[FlowStep]) -> bool:
+def _has_separate_predictions(reader: Rewriter, model_fn: ModelFn, layer_steps: list[FlowStep]) -> bool:
     """Return whether PREDICT builds a different network than TRAIN."""
     predictions = model_fn.field("predict", "predictions")
-    if predictions is None or any(step in makers for step in model_fn.flows["predict"]):
+    if predictions is None or any(step in layer_steps for step in model_fn.flows["predict"]):
         return False
     nodes = [predictions, *(step.node for step in needed(model_fn.flows["predict"], set(names_in(predictions))))]
     if not any(_creates_layers(reader, node, set()) for node in nodes):
@@ -117,12 +122,12 @@ def _has_separate_predictions(reader: Rewriter, model_fn: ModelFn, makers: list[
     return True
 
 
-def _steps_of_variables(model_fn: ModelFn, makers: list[FlowStep], variable_names: set[str]) -> list[FlowStep]:
+def _steps_of_variables(model_fn: ModelFn, layer_steps: list[FlowStep], variable_names: set[str]) -> list[FlowStep]:
     """Return the statements that use variables directly in all modes. The model outputs their results."""
     steps: list[FlowStep] = []
     names = set(variable_names)
     for step in model_fn.flows["train"]:
-        if step in makers or not step.reads & names or any(step not in flow for flow in model_fn.flows.values()):
+        if step in layer_steps or not step.reads & names or any(step not in flow for flow in model_fn.flows.values()):
             continue
         if "labels" in step.reads or isinstance(step.node, cst.Return):
             continue

@@ -69,7 +69,7 @@ def predict_method(writer: Any, predictions: cst.BaseExpression) -> str:
         text = f"{{'output': {text}}}"
     statements = [*(["params = self.params"] if "params" in reads else []), *writer.body(steps), f"outputs = {text}"]
     lines = [
-        '"""Return the predictions of a different network of the same layers."""',
+        '"""Return predictions of a different network that shares the layers."""',
         "features = model_inputs(x)",
         "with keras_variables.of(features, self):",
         *(indented(statement, writer.unit) for statement in statements),
