@@ -120,7 +120,7 @@ def _rejected_outcome(source: SourceFile, error: NotConvertibleToKeras3) -> Conv
 
 
 def _failed_outcome(source: SourceFile, error: Exception) -> ConversionOutcome:
-    return _outcome_at_line(source, 1, f"the converter fails: {type(error).__name__}: {error}")
+    return _outcome_at_line(source, 1, f"the converter fails at it: {type(error).__name__}: {error}")
 
 
 def _outcome_at_line(source: SourceFile, line: int, reason: str) -> ConversionOutcome:
