@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotConvertibleToKeras3
+from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotInKeras3
 from estimator_pipeline.migrate.code.to_keras3.operations import Operation
 
 __all__ = ["expression", "operation_call"]
@@ -26,11 +26,11 @@ def operation_call(name: str, operation: Operation, call: cst.Call, *, v1: bool 
         v1: Whether it calls the V1 function of the same name, which shares the first two parameters.
 
     Raises:
-        NotConvertibleToKeras3: `keras.ops` does not have an argument.
+        NotInKeras3: `keras.ops` does not have an argument.
     """
     if v1:
         if sum(arg.keyword is None for arg in call.args) > (0 if "cross_entropy" in name else 2):
-            raise NotConvertibleToKeras3(name, f"{name} of TensorFlow 1 with too many positional arguments")
+            raise NotInKeras3(name, f"{name} of TensorFlow 1 with too many positional arguments")
         call = call.with_changes(args=[
             arg.with_changes(keyword=cst.Name(_V1_PARAMETERS[arg.keyword.value]))
             if arg.keyword is not None and arg.keyword.value in _V1_PARAMETERS else arg for arg in call.args
@@ -39,16 +39,16 @@ def operation_call(name: str, operation: Operation, call: cst.Call, *, v1: bool 
     pairs: list[tuple[str, cst.Arg]] = []
     for place, arg in enumerate(call.args):
         if arg.star:
-            raise NotConvertibleToKeras3(name, f"{name} with arguments that cannot be determined")
+            raise NotInKeras3(name, f"{name} with arguments that cannot be determined")
         keyword = arg.keyword.value if arg.keyword is not None else ""
         if keyword == "name":
             continue
         if not keyword and place >= len(order):
             if place == len(order) and isinstance(arg.value, cst.SimpleString):
                 continue  # `name`
-            raise NotConvertibleToKeras3(name, f"{name} with too many arguments for keras.ops")
+            raise NotInKeras3(name, f"{name} with too many arguments for keras.ops")
         if keyword and keyword not in operation.parameters:
-            raise NotConvertibleToKeras3(name, f"{keyword} of {name}, which keras.ops does not have")
+            raise NotInKeras3(name, f"{keyword} of {name}, which keras.ops does not have")
         pairs.append((keyword or order[place], arg))
     explicit = {parameter for parameter, _ in pairs}
     args, by_position = [], operation.ordered

@@ -17,7 +17,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras3.calls import expression, operation_call
 from estimator_pipeline.migrate.code.to_keras3.imports import names_of_tensorflow, with_imports
 from estimator_pipeline.migrate.code.to_keras3.methods import call_predictions
-from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotConvertibleToKeras3
+from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotInKeras3
 from estimator_pipeline.migrate.code.to_keras3.operations import (
     ACTIVATIONS,
     DTYPES,
@@ -62,9 +62,7 @@ _TWO_OPTIMIZERS = (
 _UNSUPPORTED_CANNED = {"DNNLinearCombinedClassifier": _TWO_OPTIMIZERS, "DNNLinearCombinedRegressor": _TWO_OPTIMIZERS}
 # Optimizers that treat embedding rows outside of the batch as TensorFlow 1 does: unchanged, or updated by their slots.
 _EMBEDDING_OPTIMIZERS = ("Adagrad", "Adam", "SGD")
-_EMBEDDING_REASON = (
-    "{} of a model with embeddings: TensorFlow 1 updates only the rows in a batch, Keras 3 updates all rows"
-)
+_EMBEDDING_REASON = "{} of a model with embeddings: TensorFlow 1 updates only the rows in a batch, Keras 3 all rows"
 _STEP_METHODS = ("train_step", "test_step")  # custom steps of a model
 
 
@@ -124,7 +122,7 @@ def convert_text(
         package: The prefix of keras_support in an import, such as "." or "trainer.".
 
     Raises:
-        NotConvertibleToKeras3: Keras 3 lacks something that the file uses.
+        NotInKeras3: Keras 3 lacks something that the file uses.
     """
     text = _rename_data(text)
     support = PARTS.keys() - set(user_names)
@@ -132,16 +130,15 @@ def convert_text(
     names = names_of_tensorflow(module)
     for name, (feature, pattern) in _HELPERS.items():
         if re.search(rf"\b{name}\.", text):
-            raise NotConvertibleToKeras3("", f"{feature}, which the conversion to Keras 3 does not support", pattern)
+            raise NotInKeras3("", f"{feature}, which the conversion to Keras 3 does not support", pattern)
     for usage, feature, pattern in (
         (".head.", "an export", "export_saved|xporter"), (".named_values(", "names of variables", "get_variable_")
     ):  # fmt: skip
         if "keras_canned." in text and usage in text:
-            raise NotConvertibleToKeras3(
-                "", f"{feature} of a canned Estimator, which the conversion to Keras 3 does not support", pattern
-            )
+            reason = f"{feature} of a canned Estimator, which the conversion to Keras 3 does not support"
+            raise NotInKeras3("", reason, pattern)
     if re.search(r"\bdistribute\.", text):
-        raise NotConvertibleToKeras3("distribute", "a strategy of tf.distribute: Keras 3 uses keras.distribution")
+        raise NotInKeras3("distribute", "a strategy of tf.distribute: Keras 3 uses keras.distribution")
     transformer = _Keras3Transformer(names, functions, support, embeds, _bound_names(module))
     transformer.canned = "keras_canned." in text
     transformer.starts_at_zero = transformer.canned and "keras_canned.DNN" not in text
@@ -238,9 +235,7 @@ class _Keras3Transformer(cst.CSTTransformer):
             self.model_class = node
             for method in node.body.body:
                 if isinstance(method, cst.FunctionDef) and method.name.value in _STEP_METHODS:
-                    raise NotConvertibleToKeras3(
-                        "train_op", "a custom training step, which differs between Keras 3 backends"
-                    )
+                    raise NotInKeras3("train_op", "a custom training step, which differs between Keras 3 backends")
         return self._enter(node)
 
     def _enter(self, node: cst.FunctionDef | cst.ClassDef) -> bool:
@@ -303,7 +298,7 @@ class _Keras3Transformer(cst.CSTTransformer):
                 name,
                 f"{name} of a canned Estimator or of feature columns, which the conversion to Keras 3 does not support",
             )
-            raise NotConvertibleToKeras3(
+            raise NotInKeras3(
                 name if name in _UNSUPPORTED_CANNED else "", reason, r"add_metrics|export_saved|xporter|linear_model"
             )
         self.parts.add(name)
@@ -319,7 +314,7 @@ class _Keras3Transformer(cst.CSTTransformer):
         optimizer = _OPTIMIZER.match(keras)
         if optimizer is not None and self.embeds and (self.in_model or self.canned):
             if optimizer[1] not in _EMBEDDING_OPTIMIZERS and not (optimizer[1] == "Ftrl" and self.starts_at_zero):
-                raise NotConvertibleToKeras3("", _EMBEDDING_REASON.format(optimizer[1]), rf"{optimizer[1]}\w*\(")
+                raise NotInKeras3("", _EMBEDDING_REASON.format(optimizer[1]), rf"{optimizer[1]}\w*\(")
             self.parts.add(f"{optimizer[1]}WithDenseGradients")
             return cst.Name(f"{optimizer[1]}WithDenseGradients")
         if keras:
@@ -334,7 +329,7 @@ class _Keras3Transformer(cst.CSTTransformer):
             return expression(OPERATIONS[name].target)
         if name == "tf.newaxis":
             return cst.Name("None")
-        raise NotConvertibleToKeras3(name, f"{name} in a model, which keras.ops does not have")
+        raise NotInKeras3(name, f"{name} in a model, which keras.ops does not have")
 
     def _keras_name(self, name: str) -> str:
         """Return the Keras 3 name of a name below `tf.keras`; "" for others."""
@@ -350,7 +345,7 @@ class _Keras3Transformer(cst.CSTTransformer):
         if reduction:
             return _REDUCTIONS[reduction[1]]
         if _REMOVED.match(path):
-            raise NotConvertibleToKeras3(name, f"{name}, which Keras 3 does not have")
+            raise NotInKeras3(name, f"{name}, which Keras 3 does not have")
         return path.replace(".legacy.", ".").replace("keras.backend.", "keras.config.", 1)
 
     # Calls
@@ -370,17 +365,16 @@ class _Keras3Transformer(cst.CSTTransformer):
             self._check_canned(original_node)
         keywords = [arg.keyword.value for arg in updated_node.args if arg.keyword is not None]
         if dotted.startswith("keras_evaluation.") and "throttle_secs" in keywords:
-            raise NotConvertibleToKeras3("throttle_secs", "evaluations at intervals in seconds")
+            raise NotInKeras3("throttle_secs", "evaluations at intervals in seconds")
         if dotted == "keras_optimizers.make":
             if self.embeds:
-                raise NotConvertibleToKeras3(
-                    "", _EMBEDDING_REASON.format("this optimizer"), r"(Momentum|RMSProp|Ftrl|Adadelta)\w*\("
-                )
+                pattern = r"(Momentum|RMSProp|Ftrl|Adadelta)\w*\("
+                raise NotInKeras3("", _EMBEDDING_REASON.format("this optimizer"), pattern)
             return self._rewrite_optimizer(updated_node)
         if self.embeds and self._keras_name(name) == "keras.optimizers.SGD" and "momentum" in keywords:
-            raise NotConvertibleToKeras3("", _EMBEDDING_REASON.format("SGD with momentum"), r"Momentum\w*\(|momentum=")
+            raise NotInKeras3("", _EMBEDDING_REASON.format("SGD with momentum"), r"Momentum\w*\(|momentum=")
         if dotted.startswith("keras_optimizers."):
-            raise NotConvertibleToKeras3("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
+            raise NotInKeras3("", f"the optimizer {dotted.partition('.')[2]}, which Keras 3 does not have")
         if dotted in self.support:
             self.parts.add(dotted)
         if isinstance(original_node.func, cst.Attribute):
@@ -393,11 +387,9 @@ class _Keras3Transformer(cst.CSTTransformer):
             if not isinstance(arg.value, cst.SimpleString):
                 continue
             if arg.value.evaluated_value == "RMSProp":
-                raise NotConvertibleToKeras3(
-                    "'RMSProp'", "RMSProp of a canned Estimator, whose epsilon differs in Keras 3", "RMSProp"
-                )
+                raise NotInKeras3("'RMSProp'", "RMSProp of a canned Estimator: epsilon differs in Keras 3", "RMSProp")
             if arg.value.evaluated_value == "Ftrl" and not self.starts_at_zero and "embedding_column" in self.parts:
-                raise NotConvertibleToKeras3("'Ftrl'", _EMBEDDING_REASON.format("Ftrl"), "Ftrl")
+                raise NotInKeras3("'Ftrl'", _EMBEDDING_REASON.format("Ftrl"), "Ftrl")
 
     def _rewrite_method(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
         name, owner = func.attr.value, call.func.value if isinstance(call.func, cst.Attribute) else func.value
@@ -437,7 +429,7 @@ class _Keras3Transformer(cst.CSTTransformer):
             return expression(f"sum({first})")
         if name == "tf.nn.l2_loss" and first:
             return expression(f"(keras.ops.sum(keras.ops.square({first})) / 2)")
-        raise NotConvertibleToKeras3(name, f"{name} with these arguments, which keras.ops does not have")
+        raise NotInKeras3(name, f"{name} with these arguments, which keras.ops does not have")
 
     def _rewrite_optimizer(self, call: cst.Call) -> cst.BaseExpression:
         """Convert `keras_optimizers.make(Optimizer(...))` to an optimizer of keras_support.py."""
@@ -446,7 +438,7 @@ class _Keras3Transformer(cst.CSTTransformer):
         args = {arg.keyword.value: arg.value for arg in spec.args if arg.keyword is not None}
         kind = cst.ensure_type(args["name"], cst.SimpleString).evaluated_value
         if kind not in _OPTIMIZERS:
-            raise NotConvertibleToKeras3("", f"the optimizer {kind!r} of TensorFlow 1, which Keras 3 does not have")
+            raise NotInKeras3("", f"the optimizer {kind!r} of TensorFlow 1, which Keras 3 does not have")
         self.parts.add(_OPTIMIZERS[str(kind)])
         code = cst.parse_module("").code_for_node
         new_args = [code(args["learning_rate"])]

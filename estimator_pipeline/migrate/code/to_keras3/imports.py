@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
-from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotConvertibleToKeras3
+from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotInKeras3
 from estimator_pipeline.migrate.code.to_keras3.support import MODULE
 
 __all__ = ["names_of_tensorflow", "with_imports"]
@@ -99,7 +99,7 @@ def _without_comments(text: str) -> str:
 def _import_of_keras(line: str) -> str:
     """Return the import of Keras 3 for an import of `tensorflow.keras`; "" for others."""
     if re.match(r"(import|from) tensorflow\.python", line):
-        raise NotConvertibleToKeras3("tensorflow.python", "a private import of TensorFlow")
+        raise NotInKeras3("tensorflow.python", "a private import of TensorFlow")
     line = line.rstrip()
     for pattern, new in (
         (r"import tensorflow\.keras as (\w+)$", r"import keras as \1"),

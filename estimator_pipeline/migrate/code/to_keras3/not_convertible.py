@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["NotConvertibleToKeras3"]
+__all__ = ["NotInKeras3"]
 
 
-class NotConvertibleToKeras3(Exception):
+class NotInKeras3(Exception):
     """The program cannot be converted to Keras 3.
 
     Attributes:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras3.convert_text import convert_text, model_functions
-from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotConvertibleToKeras3
+from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotInKeras3
 from estimator_pipeline.migrate.code.to_keras3.support import MODULE, module_text
 
 __all__ = ["convert_program", "modules_beside"]
@@ -49,8 +49,8 @@ def convert_program(
                     text, functions, embeds=embeds, user_names=user_names[path], package=_package(path, text)
                 )
                 if not by_path[path].keeps_cells(new.text):
-                    raise NotConvertibleToKeras3("", "a notebook whose cells would not keep their places", r"\S")
-            except NotConvertibleToKeras3 as error:
+                    raise NotInKeras3("", "a notebook whose cells would not keep their places", r"\S")
+            except NotInKeras3 as error:
                 failure = _rejected_outcome(by_path[path], error)
             except DEFECTS as error:
                 failure = _failed_outcome(by_path[path], error)
@@ -102,7 +102,7 @@ def _package(path: str, text: str) -> str:
     return f"{folder}." if folder and re.search(rf"(?m)^(from|import) {re.escape(folder)}\b", text) else ""
 
 
-def _rejected_outcome(source: SourceFile, error: NotConvertibleToKeras3) -> ConversionOutcome:
+def _rejected_outcome(source: SourceFile, error: NotInKeras3) -> ConversionOutcome:
     """Return the reason with the line of the construct in the user's file."""
     text = re.sub(r'""".*?"""|#[^\n]*', lambda match: re.sub(r"[^\n]", " ", match[0]), source.text, flags=re.DOTALL)
     last = re.escape(error.construct.rpartition(".")[2])

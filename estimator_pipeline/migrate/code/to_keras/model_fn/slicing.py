@@ -18,10 +18,8 @@ from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Re
 __all__ = ["FlowStep", "ModelFn", "assigns", "calls_in", "first_of", "needed", "read", "step_of"]
 
 _GLOBAL_STEP_GETTERS = ("tf.compat.v1.train.get_global_step", "tf.compat.v1.train.get_or_create_global_step")
-_HEAD_ARGUMENTS = (
-    "features", "mode", "logits", "labels", "optimizer", "trainable_variables", "train_op_fn", "update_ops",
-    "regularization_losses",
-)  # fmt: skip
+_HEAD_ARGS = ("features", "mode", "logits", "labels", "optimizer", "trainable_variables", "train_op_fn", "update_ops",
+              "regularization_losses")  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -143,11 +141,7 @@ def _merge_training_calls(reader: Rewriter, model_fn: ModelFn) -> None:
         for flow in model_fn.flows.values():
             for place, other in enumerate(flow if step not in flow else ()):
                 both = step.reads & other.reads
-                alike = (
-                    _call_without_training(reader, other.node, False)
-                    == _call_without_training(reader, step.node, True)
-                    is not None
-                )
+                alike = _call_key(reader, other.node, False) == _call_key(reader, step.node, True) is not None
                 if alike and _last_definitions(train[:index], both) == _last_definitions(flow[:place], both):
                     flow[place], joined = step, True
                     break
@@ -155,7 +149,7 @@ def _merge_training_calls(reader: Rewriter, model_fn: ModelFn) -> None:
             model_fn.partial.discard(step)
         call = _assigned_call(step.node)
         if joined and call is not None and any(_is_training_argument(arg) for arg in call.args):
-            reader.replaced[call] = functools.partial(_text_without_training, reader, call)
+            reader.replaced[call] = functools.partial(_without_training, reader, call)
 
 
 def _assigned_call(node: cst.CSTNode) -> cst.Call | None:
@@ -164,7 +158,7 @@ def _assigned_call(node: cst.CSTNode) -> cst.Call | None:
     return value if isinstance(value, cst.Call) else None
 
 
-def _call_without_training(reader: Rewriter, node: cst.CSTNode, trains: bool) -> str | None:
+def _call_key(reader: Rewriter, node: cst.CSTNode, trains: bool) -> str | None:
     """Return the source of `name = call(...)` without `training`; None if `training` differs from `trains`."""
     call = _assigned_call(node)
     if call is None:
@@ -181,7 +175,7 @@ def _is_training_argument(arg: cst.Arg) -> bool:
     return arg.keyword is not None and arg.keyword.value == "training"
 
 
-def _text_without_training(reader: Rewriter, call: cst.Call) -> str:
+def _without_training(reader: Rewriter, call: cst.Call) -> str:
     """Return a call without `training`, which Keras passes to layers."""
     args = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
             for arg in call.args if not _is_training_argument(arg)]  # fmt: skip
@@ -201,48 +195,42 @@ def _parse_statements(
     model_fn: ModelFn,
     body: Sequence[cst.CSTNode],
     before: _Flows,
-    remaining: list[str],
-    result: str = "",
+    pending: list[str],
+    name: str = "",
 ) -> None:
-    """Parse a list of statements for the remaining modes.
-
-    Args:
-        before: Mode -> the statements before the list.
-        remaining: The modes that reach the list.
-        result: The name that the caller returns after the list; "" if the list returns.
-    """
-    flows = {mode: list(before[mode]) for mode in remaining}
-    returned = result or _returned_name(body)
+    """Parse statements for the pending modes. `name` is the name that the caller returns after them, or ""."""
+    flows = {mode: list(before[mode]) for mode in pending}
+    returned = name or _returned_name(body)
     for place, node in enumerate(body):
         first = first_of(node)
-        if isinstance(first, cst.Return) or (result and node is body[-1] and _assigns_only(node, result)):
+        if isinstance(first, cst.Return) or (name and node is body[-1] and _assigns_only(node, name)):
             assert isinstance(first, (cst.Return, cst.Assign))
-            _parse_return(reader, model_fn, first, flows, remaining)
+            _parse_return(reader, model_fn, first, flows, pending)
             return
         choice = _mode_dependent_value(reader, node)
         if isinstance(node, cst.If) and choice is not None:
             model_fn.choices[node] = choice
             keeps = choice[1] is None or choice[2] is None
-            _add(flows, remaining, FlowStep(node, frozenset(_iter_names_set(node)), frozenset(names_in(node)), keeps))
+            _add(flows, pending, FlowStep(node, frozenset(_iter_names_set(node)), frozenset(names_in(node)), keeps))
             continue
-        branches = _mode_branches(reader, node, remaining)
+        branches = _mode_branches(reader, node, pending)
         if branches:
             for suite, among in branches:
                 inner = list(suite.body) if isinstance(suite, cst.IndentedBlock) else []
                 # `spec = EstimatorSpec(...)` at the end of each branch, followed by `return spec`.
-                spec = returned if inner and place == len(body) - (1 if result else 2) else ""
+                spec = returned if inner and place == len(body) - (1 if name else 2) else ""
                 spec = spec if spec and _assigns_only(inner[-1], spec) else ""
                 if modes._ends(suite) or spec:
                     _parse_statements(reader, model_fn, inner, flows, among, spec)
-                    remaining = [mode for mode in remaining if mode not in among]
+                    pending = [mode for mode in pending if mode not in among]
                 else:
                     _add_partial(reader, model_fn, inner, flows, among)
-            if not remaining:
+            if not pending:
                 return
             continue
         if isinstance(first, (cst.Assert, cst.Del, cst.Pass, cst.Raise)):
             continue
-        _add(flows, remaining, step_of(node))
+        _add(flows, pending, step_of(node))
 
 
 def _returned_name(body: Sequence[cst.CSTNode]) -> str:
@@ -269,7 +257,7 @@ def _add(flows: _Flows, among: list[str], step: FlowStep) -> None:
         flows[mode].append(step)
 
 
-def _mode_branches(reader: Rewriter, node: cst.CSTNode, remaining: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
+def _mode_branches(reader: Rewriter, node: cst.CSTNode, pending: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
     """Return the blocks of a branch on the mode, with their modes; an empty list for other statements."""
     blocks: list[tuple[cst.BaseSuite, list[str]]] = []
     rest: cst.CSTNode | None = node
@@ -279,11 +267,11 @@ def _mode_branches(reader: Rewriter, node: cst.CSTNode, remaining: list[str]) ->
             if blocks:
                 raise NotConvertible("a branch on the mode and another condition", cst.ensure_type(node, cst.If).test)
             return []
-        blocks.append((rest.body, [mode for mode in remaining if mode in allowed]))
-        remaining = [mode for mode in remaining if mode not in allowed]
+        blocks.append((rest.body, [mode for mode in pending if mode in allowed]))
+        pending = [mode for mode in pending if mode not in allowed]
         rest = rest.orelse
     if isinstance(rest, cst.Else):
-        blocks.append((rest.body, remaining))
+        blocks.append((rest.body, pending))
     return blocks
 
 
@@ -300,18 +288,18 @@ def _add_partial(
 
 
 def _parse_return(
-    reader: Rewriter, model_fn: ModelFn, node: cst.Return | cst.Assign, flows: _Flows, remaining: list[str]
+    reader: Rewriter, model_fn: ModelFn, node: cst.Return | cst.Assign, flows: _Flows, pending: list[str]
 ) -> None:  # fmt: skip
     """Parse the result in some modes: an EstimatorSpec, a spec of a head, or a call of another function."""
     value = reader.value(node.value) if node.value is not None else None
     if reader.called(value) == "tf.estimator.EstimatorSpec":
-        for mode in remaining:
+        for mode in pending:
             model_fn.flows[mode], model_fn.specs[mode] = flows[mode], _spec_fields(reader, node, value)
         return
     if _called_method(value) == "_replace":
         assert isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
         changed = reader.value(value.func.value)
-        if _called_method(changed) == "create_estimator_spec" and remaining == ["eval"]:
+        if _called_method(changed) == "create_estimator_spec" and pending == ["eval"]:
             model_fn.added_metrics = _added_metrics(reader, value)
             value = changed
     if _called_method(value) == "create_estimator_spec":
@@ -319,13 +307,13 @@ def _parse_return(
         if model_fn.specs or (model_fn.head and model_fn.head_call is not value):
             raise NotConvertible("specs of a head in only some modes", node)
         _parse_head(model_fn, value)
-        model_fn.flows |= {mode: flows[mode] for mode in remaining}
+        model_fn.flows |= {mode: flows[mode] for mode in pending}
         return
     functions = reader.functions(value.func) if isinstance(value, cst.Call) else []
     if len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef) or len(model_fn.helpers) > 4:
         raise NotConvertible("a model_fn that returns something other than its EstimatorSpec", node)
     assert isinstance(value, cst.Call)
-    _inline(reader, model_fn, value, functions[0].node, flows, remaining)
+    _inline(reader, model_fn, value, functions[0].node, flows, pending)
 
 
 def _called_method(value: cst.BaseExpression | None) -> str:
@@ -335,7 +323,7 @@ def _called_method(value: cst.BaseExpression | None) -> str:
 
 
 def _parse_head(model_fn: ModelFn, call: cst.Call) -> None:
-    model_fn.head = {name: arg.value for name, arg in arguments(call, _HEAD_ARGUMENTS).items()}
+    model_fn.head = {name: arg.value for name, arg in arguments(call, _HEAD_ARGS).items()}
     model_fn.head["head"] = cst.ensure_type(call.func, cst.Attribute).value
     model_fn.head_call = call
 
@@ -364,7 +352,7 @@ def _added_metrics(reader: Rewriter, call: cst.Call) -> dict[str, cst.BaseExpres
 
 
 def _inline(
-    reader: Rewriter, model_fn: ModelFn, call: cst.Call, inner: cst.FunctionDef, flows: _Flows, remaining: list[str]
+    reader: Rewriter, model_fn: ModelFn, call: cst.Call, inner: cst.FunctionDef, flows: _Flows, pending: list[str]
 ) -> None:
     """Parse the statements of a function of the file that returns the spec."""
     params = inner.params
@@ -377,7 +365,7 @@ def _inline(
     if body and _is_doc(body[0]):
         body.pop(0)
     local_names = {*reader.tree.scopes[inner].names}
-    outer_names = {name for mode in remaining for step in flows[mode] for name in step.sets} | model_fn.parameters
+    outer_names = {name for mode in pending for step in flows[mode] for name in step.sets} | model_fn.parameters
     for node in body:
         for name in names_in(node):
             if name in outer_names and name not in local_names and name in reader.tree.scope.names:
@@ -392,9 +380,9 @@ def _inline(
         model_fn.bound[name] = value
         if (isinstance(value, cst.Name) and value.value == name) or (inner, name) in reader.flags:
             continue
-        _add(flows, remaining, FlowStep(value, frozenset({name}), frozenset(names_in(value)), name=name))
+        _add(flows, pending, FlowStep(value, frozenset({name}), frozenset(names_in(value)), name=name))
     model_fn.helpers.append(inner)
-    _parse_statements(reader, model_fn, body, flows, remaining)
+    _parse_statements(reader, model_fn, body, flows, pending)
 
 
 def _mode_dependent_value(
