@@ -29,7 +29,6 @@ class FlowStep:
     Attributes:
         node: The statement; an argument's expression if `name` is set.
         sets: Names that it binds or changes.
-        reads: Names that it reads.
         keeps: Whether it may change a value instead of replacing it.
         name: The parameter of a function that the expression is passed to.
     """
@@ -191,12 +190,7 @@ _Flows = dict[str, list[FlowStep]]
 
 
 def _parse_statements(
-    reader: Rewriter,
-    model_fn: ModelFn,
-    body: Sequence[cst.CSTNode],
-    before: _Flows,
-    pending: list[str],
-    name: str = "",
+    reader: Rewriter, model_fn: ModelFn, body: Sequence[cst.CSTNode], before: _Flows, pending: list[str], name: str = ""
 ) -> None:
     """Parse statements for the pending modes. `name` is the name that the caller returns after them, or ""."""
     flows = {mode: list(before[mode]) for mode in pending}
@@ -224,7 +218,7 @@ def _parse_statements(
                     _parse_statements(reader, model_fn, inner, flows, among, spec)
                     pending = [mode for mode in pending if mode not in among]
                 else:
-                    _add_partial(reader, model_fn, inner, flows, among)
+                    _add_block(reader, model_fn, inner, flows, among)
             if not pending:
                 return
             continue
@@ -275,7 +269,7 @@ def _mode_branches(reader: Rewriter, node: cst.CSTNode, pending: list[str]) -> l
     return blocks
 
 
-def _add_partial(
+def _add_block(
     reader: Rewriter, model_fn: ModelFn, body: Sequence[cst.CSTNode], flows: _Flows, among: list[str]
 ) -> None:
     """Add a block that only some modes run, before statements of all modes."""
