@@ -57,15 +57,15 @@ def method(writer: Any, predictions: cst.BaseExpression) -> str:
     Raises:
         NotConvertible: its predictions need more than features.
     """
-    steps = needed(writer.made.flows["predict"], set(names_in(predictions)))
+    steps = needed(writer.model_fn.flows["predict"], set(names_in(predictions)))
     reads = set(names_in(predictions)).union(*(step.reads for step in steps))
-    if reads & {"labels", "config", *writer.made.extra}:
+    if reads & {"labels", "config", *writer.model_fn.extra}:
         raise NotConvertible("predictions of another network that need more than features", predictions)
     writer.reader.needs |= {"keras_variables", "model_inputs"}
-    text = writer.expression(predictions)
+    text = writer.format_expression(predictions)
     if not isinstance(writer.reader.value(predictions), cst.Dict):
         text = f"{{'output': {text}}}"
-    inner = [*(["params = self.params"] if "params" in reads else []), *writer.body(steps), f"outputs = {text}"]
+    inner = [*(["params = self.params"] if "params" in reads else []), *writer.format_steps(steps), f"outputs = {text}"]
     lines = [
         '"""What another network of the same layers gives."""',
         "features = model_inputs(x)",
@@ -73,4 +73,4 @@ def method(writer: Any, predictions: cst.BaseExpression) -> str:
         *(indented(one, writer.unit) for one in inner),
         "return keras_variables.sharing(self, features, outputs).predict(x, **options)",
     ]
-    return str(writer.method("def predict(self, x, **options):", lines))
+    return str(writer.format_method("def predict(self, x, **options):", lines))
