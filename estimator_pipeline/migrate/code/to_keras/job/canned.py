@@ -123,7 +123,7 @@ def _convert_add_metrics(reader: Rewriter, call: cst.Call) -> str:
 
 
 def _convert_keras_metric(reader: Rewriter, name: cst.BaseExpression, call: cst.Call, key: str) -> str:
-    """Return the constructor of a Keras metric; its update becomes a tuple of the update's arguments."""
+    """Return the call that creates a Keras metric, and replace its update by a tuple."""
     updates = [update for update in reader.tree.calls if isinstance(update.func, cst.Attribute)
                and update.func.attr.value == "update_state" and reader.value(update.func.value) is call]  # fmt: skip
     statements = [reader.statement_of(node) for node in (call, *updates)]
@@ -149,7 +149,7 @@ def _format_update(reader: Rewriter, call: cst.Call, key: str, count: int) -> st
 
 
 def convert_job(reader: Rewriter, job: Any) -> None:
-    """Set how the job builds its Keras model, from a canned Estimator or from `model_to_estimator`.
+    """Convert a canned Estimator or `model_to_estimator` to a Keras model.
 
     Raises:
         NotConvertible: this Estimator cannot be converted.
@@ -167,7 +167,7 @@ def convert_job(reader: Rewriter, job: Any) -> None:
 
 
 def find_factories(reader: Rewriter) -> dict[cst.FunctionDef, list[cst.Call]]:
-    """Return the functions that return an Estimator on every path, with the calls that create it."""
+    """Return functions that always return an Estimator, with the calls that create it."""
     factories = {}
     for function in reader.tree.functions:
         values = [
@@ -182,7 +182,7 @@ def find_factories(reader: Rewriter) -> dict[cst.FunctionDef, list[cst.Call]]:
 
 
 def _assigned_values(reader: Rewriter, value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return the values that branches assign to a returned name, if the function only assigns and returns it."""
+    """Return the values that branches assign to a name that is only returned."""
     bindings = reader.program.bindings(value.value, reader.scope(value)) if isinstance(value, cst.Name) else []
     uses = [chain for chain in reader.tree.chains if isinstance(chain, cst.Name) and isinstance(value, cst.Name)
             and reader.home(chain) == reader.home(value)]  # fmt: skip
@@ -192,7 +192,7 @@ def _assigned_values(reader: Rewriter, value: cst.BaseExpression) -> list[cst.Ba
 
 
 def _resolve_constructor(reader: Rewriter, value: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the expression that creates an Estimator, without the `add_metrics` calls around it."""
+    """Return the call that creates an Estimator, within calls of `add_metrics`."""
     value = reader.value(value)
     while isinstance(value, cst.Call) and reader.called(value) == _ADD_METRICS and value.args:
         value = reader.value(value.args[0].value)

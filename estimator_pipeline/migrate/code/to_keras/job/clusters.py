@@ -18,7 +18,7 @@ _CLUSTER_ATTRIBUTES = (
 
 
 def find_cluster_uses(reader: Rewriter, config: cst.Name) -> list[cst.CSTNode]:
-    """Return the reads of cluster attributes of a RunConfig, also in functions that it is passed to."""
+    """Return the uses of a RunConfig that only read cluster attributes."""
     home = reader.home(config)
     return [
         chain for chain in _find_uses(reader, home) if _reads_cluster(reader, chain) or _is_passed_on(reader, chain)
@@ -39,7 +39,7 @@ def _reads_cluster(reader: Rewriter, chain: cst.CSTNode) -> bool:
 
 
 def _is_passed_on(reader: Rewriter, chain: cst.CSTNode) -> bool:
-    """Return whether the RunConfig is passed to a function of the file that reads only cluster attributes."""
+    """Return whether a function that gets the RunConfig only reads cluster attributes."""
     arg = reader.tree.parents.get(chain)
     call = reader.tree.parents.get(arg) if isinstance(arg, cst.Arg) else None
     if not isinstance(call, cst.Call) or not isinstance(arg, cst.Arg) or arg.star:
@@ -57,7 +57,7 @@ def _is_passed_on(reader: Rewriter, chain: cst.CSTNode) -> bool:
 
 
 def _is_presence_test(reader: Rewriter, chain: cst.CSTNode) -> bool:
-    """Return whether the use only tests for None or truth, like `config is not None` or `if config`."""
+    """Return whether the use is a test like `config is not None` or `if config`."""
     parent = reader.tree.parents.get(chain)
     if isinstance(parent, (cst.BooleanOperation, cst.If, cst.IfExp)):
         return True

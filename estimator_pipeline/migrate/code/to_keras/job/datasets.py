@@ -119,7 +119,7 @@ def _is_within(reader: Rewriter, node: cst.CSTNode, statements: Sequence[cst.CST
 
 
 def _is_unpacked(reader: Rewriter, function: cst.FunctionDef, name: str) -> bool:
-    """Return whether a batch is unpacked or indexed: `Dataset.map` passes the parts as separate arguments."""
+    """Return whether a batch is unpacked or indexed, so that `Dataset.map` passes its parts."""
     for chain in reader.tree.chains:
         if not isinstance(chain, cst.Name) or chain.value != name or function not in reader.tree.above(chain):
             continue
@@ -236,7 +236,7 @@ def _check_returns(reader: Rewriter, node: cst.BaseExpression) -> None:
 
 
 def format_take(steps: str) -> str:
-    """Return `.take(steps)`, or "" for all batches; steps=None at run time also takes all batches."""
+    """Return `.take(steps)`, or "" to take all batches."""
     if steps in ("", "None"):
         return ""
     return f".take({steps})" if steps.replace("_", "").isdigit() else f".take({steps} or -1)"
@@ -249,7 +249,7 @@ def is_partial(reader: Rewriter, node: cst.Call) -> bool:
 
 
 def _returns_array_input(reader: Rewriter, node: cst.BaseExpression) -> bool:
-    """Return whether a call is of a function in this file that returns numpy_input_fn or pandas_input_fn."""
+    """Return whether a called function of this file returns numpy_input_fn or pandas_input_fn."""
     if not isinstance(node, cst.Call):
         return False
     for function in reader.functions(node.func):
@@ -260,7 +260,7 @@ def _returns_array_input(reader: Rewriter, node: cst.BaseExpression) -> bool:
 
 
 def _format_arguments(function: FunctionOf | None, mode: str, context: str, bound: int) -> list[str]:
-    """Return the arguments that an Estimator passes to an input function, after the first `bound` parameters."""
+    """Return the arguments of an input function after the first `bound` parameters."""
     if function is None:
         return []
     params = function.node.params.params[bound:]

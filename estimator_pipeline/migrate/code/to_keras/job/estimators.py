@@ -176,7 +176,7 @@ def _name_range(reader: Rewriter, job: ConvertedJob, same: list[ConvertedJob]) -
 
 
 def _are_in_turn(reader: Rewriter, name: str, values: list[cst.CSTNode | None], kinds: tuple[str, ...]) -> bool:
-    """Return whether a module-level name is only assigned Estimators and only read at module level."""
+    """Return whether a module assigns several Estimators to a name, all at module level."""
     module = reader.tree.module
     for value in values:
         match = catalogue.find(reader.called(value).replace("tf.", "tensorflow.", 1))
@@ -188,7 +188,7 @@ def _are_in_turn(reader: Rewriter, name: str, values: list[cst.CSTNode | None], 
 
 
 def _resolve_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]) -> str:
-    """Return the model_dir of the Estimator that a function creates, if it is also known outside of the function."""
+    """Return the model_dir of a function's Estimator as text that is valid outside of it."""
     folder = folders.pop() if len(folders) == 1 else ""
     names = set(re.findall(r"(?<![.\w'\"])[A-Za-z_]\w*", folder))
     if not folder or not names <= {*reader.tree.scope.names, *dir(builtins)}:
@@ -197,7 +197,7 @@ def _resolve_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[st
 
 
 def _add_inputs_parameter(reader: Rewriter, function: cst.FunctionDef) -> str:
-    """Add a first parameter for the model's inputs to a function, and return the parameter's name."""
+    """Add a parameter for the model's inputs to a function, and return its name."""
     if function in (reader.tree.module,) or isinstance(reader.tree.parents.get(function), cst.ClassDef):
         raise NotConvertible("a method that creates Estimators", function.name)
     taken = {*reader.tree.scopes[function].names, *reader.tree.scope.names}
@@ -209,7 +209,7 @@ def _add_inputs_parameter(reader: Rewriter, function: cst.FunctionDef) -> str:
 
 
 def _format_call_with_inputs(reader: Rewriter, call: cst.Call, data: str) -> str:
-    """Return the call of the function that creates the model, with the inputs as first argument."""
+    """Return the call that creates the model, with the inputs as first argument."""
     texts = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
             for arg in call.args]  # fmt: skip
     return f"{reader.text(call.func)}({', '.join([data, *texts])})"
@@ -225,5 +225,5 @@ def _find_assignment(reader: Rewriter, call: cst.BaseExpression) -> tuple[cst.As
 
 
 def _format_same_call(reader: Rewriter, call: cst.Call, data: str) -> str:
-    """Return the call of the function that creates the model, unchanged."""
+    """Return the call that creates the model, unchanged."""
     return reader.text(call)

@@ -1,4 +1,4 @@
-"""Conversion of train_and_evaluate to `fit` with a callback for evaluation, exports and early stopping."""
+"""Conversion of train_and_evaluate to `fit` with an evaluation callback."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def convert(writer: Any, call: cst.Call) -> None:
 
 
 def _format_data_function(reader: Rewriter, spec: dict[str, cst.Arg]) -> str:
-    """Return a function without arguments that returns the dataset of an evaluation."""
+    """Return a callable for the dataset of an evaluation, as text."""
     text = format_dataset(reader, spec["input_fn"].value, "eval")
     steps = reader.text(spec["steps"].value) if "steps" in spec else "100"  # the default of EvalSpec
     text += format_take(steps)
@@ -127,7 +127,7 @@ def _replace_field_reads(reader: Rewriter, name: cst.Name, call: cst.Call) -> No
 
 
 def _convert_exporters(reader: Rewriter, job: Any, spec: dict[str, cst.Arg]) -> Callable[[], str] | None:
-    """Return a function that writes the argument `exporters`, and convert the exporters in place."""
+    """Convert the exporters, and return a function that writes the argument `exporters`."""
     if "exporters" not in spec or reader.source(spec["exporters"].value) == "None":
         return None
     exporters = spec["exporters"].value

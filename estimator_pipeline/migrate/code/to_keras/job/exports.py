@@ -1,4 +1,4 @@
-"""Conversion of serving input functions to functions that write a SavedModel with the same signatures."""
+"""Conversion of serving input functions to functions that write a SavedModel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ _PLACEHOLDER, _WITH_DEFAULT = "tf.compat.v1.placeholder", "tf.compat.v1.placehol
 
 
 def build_export_call(reader: Rewriter, node: cst.BaseExpression, job: Any) -> Callable[[str], str]:
-    """Return a function that writes the export call from the text of the folder; `fill` writes the exporting function.
+    """Return a function that writes the export call from the text of the folder.
+
+    `write_exports` writes the exported function.
 
     Raises:
         NotConvertible: the serving inputs cannot be determined.
@@ -76,7 +78,7 @@ def build_export_call(reader: Rewriter, node: cst.BaseExpression, job: Any) -> C
 
 
 def _find_parsing_call(reader: Rewriter, value: cst.BaseExpression) -> cst.Call | None:
-    """Return the call of build_parsing_serving_input_receiver_fn that a function returns; or None."""
+    """Return the build_parsing_serving_input_receiver_fn that a function returns, or None."""
     functions = reader.functions(value.func) if isinstance(value, cst.Call) else []
     if len(functions) != 1 or functions[0].node not in reader.tree.scopes:
         return None
@@ -108,7 +110,7 @@ def _convert_raw(reader: Rewriter, node: cst.BaseExpression, value: cst.Call, jo
 
 
 def write_exports(reader: Rewriter) -> None:
-    """Replace each serving input function by the function that writes the SavedModel."""
+    """Replace serving input functions by functions that write a SavedModel."""
     for name, (function, job) in reader.exports.items():
         if not _signatures_of(job):
             raise NotConvertible("an export of outputs that cannot be determined", function.name)
@@ -116,7 +118,7 @@ def write_exports(reader: Rewriter) -> None:
 
 
 def _signatures_of(job: Any) -> dict[str, str]:
-    """Return signature key -> expression of its outputs; canned heads only serve `predict` for raw inputs."""
+    """Return signature key -> expression of its outputs."""
     return {"predict": "predictions"} if job.is_canned else job.written.signatures  # type: ignore[no-any-return]
 
 
@@ -240,7 +242,7 @@ def _format_decorator(specs: list[str], reader: Rewriter) -> str:
 
 
 def _format_save(signatures: list[str], reader: Rewriter) -> list[str]:
-    """Return the lines that save the model, one line per signature if they are too long for one line."""
+    """Return the lines that save the model."""
     text = f"{reader.tf}.saved_model.save(server, path, signatures={{{', '.join(signatures)}}})"
     if len(text) <= 116:
         return [text]

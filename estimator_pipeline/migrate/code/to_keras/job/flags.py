@@ -22,7 +22,10 @@ _OLD = ("flag_name", "default_value", "docstring")
 
 
 def install(reader: Rewriter) -> None:
-    """Convert flags to absl if the program calls `app.run`: TensorFlow 1 also parses flags on first access."""
+    """Convert flags to absl, in programs that parse them in `app.run`.
+
+    TensorFlow 1 also parses flags on first access; absl does not.
+    """
     aliases = [_find_alias(reader, name) for name in ("app", "flags") if name in reader.tree.scope.names]
     if None in aliases:
         return

@@ -67,7 +67,7 @@ class _Leftovers:
         return all(self._is_removed(node) or self._assignment_of(node) is not None for node in self._find_uses(home))
 
     def remove(self, home: _Home) -> list[cst.CSTNode]:
-        """Remove the statements that only assign or change a name, and branches that become empty."""
+        """Remove the statements that only assign or change a name, and emptied branches."""
         self.taken.add(home)
         nodes = []
         for node in self._find_uses(home):

@@ -1,4 +1,4 @@
-"""Conversion of a RunConfig to a seed, callbacks, a strategy and the cluster description of `keras_cluster`."""
+"""Conversion of a RunConfig to a seed, callbacks, a strategy and a cluster description."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def read_settings(reader: Rewriter, config: cst.BaseExpression | None) -> RunCon
 
 
 def _find_statement(reader: Rewriter, config: cst.Name, cluster_uses: Collection[cst.CSTNode]) -> cst.CSTNode:
-    """Return the statement that creates the RunConfig, if only Estimators and cluster attributes use it."""
+    """Return the statement that creates a RunConfig; check that it has no other uses."""
     (binding,) = reader.program.bindings(config.value, reader.scope(config))
     for chain in reader.tree.chains:
         root: cst.CSTNode = chain
@@ -139,7 +139,7 @@ def _kind(name: str) -> str:
 
 
 def format_statements(reader: Rewriter, config: RunConfigSettings) -> list[str]:
-    """Return the statements that replace the RunConfig: the cluster, its strategy and the seed."""
+    """Return the statements for the cluster, its strategy and the seed."""
     statements = []
     if config.cluster:
         statements.append("# Training is synchronous: a cluster with parameter servers is rejected.")

@@ -1,4 +1,4 @@
-"""Conversion of the uses of an Estimator to `fit`, `evaluate`, `predict` and a SavedModel."""
+"""Conversion of Estimator calls to `fit`, `evaluate`, `predict` and a SavedModel."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _EstimatorUses:
         reader.replaced[job.statement] = write
 
     def _check_trained(self) -> None:
-        """Check that the model is trained before each use: only an Estimator could load a checkpoint instead."""
+        """Check that the model is trained before each use, as it does not load a checkpoint."""
         reader = self.reader
         branches: tuple[type, ...] = (cst.Else, cst.For, cst.While, cst.Try, cst.ExceptHandler, cst.IfExp)
         if not self.job.needs_inputs:  # other models are restored, see warm_starts.write_restore
@@ -98,7 +98,7 @@ class _EstimatorUses:
                 raise NotConvertible(why, chain)
 
     def _is_required(self, folder: str) -> bool:
-        """Return whether a folder is never None: a literal, or an option that is required or has a default."""
+        """Return whether a folder is a literal, or an option that is required or has a default."""
         if folder[0] in "'\"":
             return True
         name = folder.rpartition(".")[2].replace("_", "[-_]")
@@ -129,7 +129,7 @@ class _EstimatorUses:
         return f"\n{indent}".join([*lines, *statements]) or REMOVED
 
     def _format_in_scope(self, statement: str) -> list[str]:
-        """Return the statement that creates the model, in the scope of its strategy if there is one."""
+        """Return the statement that creates the model, in the scope of its strategy."""
         unit = self.reader.tree.module.default_indent
         if not self.job.settings.strategy:
             return ["with strategy.scope():", f"{unit}{statement}"] if self.job.settings.cluster else [statement]
@@ -219,7 +219,7 @@ class _EstimatorUses:
         raise NotConvertible(f"the Estimator {job.name} is passed on", use)
 
     def _convert_passed(self, call: cst.Call, arg: cst.Arg, function: cst.FunctionDef) -> None:
-        """Convert the uses in a function that the Estimator is passed to, and that does not train it."""
+        """Convert the uses in a function that gets the Estimator and does not train it."""
         reader = self.reader
         params = [param.name.value for param in function.params.params]
         name = arg.keyword.value if arg.keyword else params[call.args.index(arg)]

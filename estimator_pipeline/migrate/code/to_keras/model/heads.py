@@ -1,4 +1,4 @@
-"""Conversion of heads to `keras_heads`, and of a model_fn whose EstimatorSpecs a head creates."""
+"""Conversion of heads to `keras_heads`, and of a model_fn with a head."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _convert_head(reader: Rewriter, name: str, call: cst.Call) -> str:
 
 
 def format_methods(writer: Any, further: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return (methods of the model's class, its signatures) of a model_fn whose EstimatorSpecs a head creates.
+    """Return (methods of the model's class, its signatures) for a model_fn with a head.
 
     Args:
         writer: converter of the model_fn.
@@ -172,7 +172,7 @@ def resolve_optimizer(reader: Rewriter, model_fn: ModelFn) -> tuple[cst.BaseExpr
 
 
 def _resolve_function(reader: Rewriter, node: cst.BaseExpression) -> cst.FunctionDef | None:
-    """Return the function of this file that an expression refers to; None if it is not a single function."""
+    """Return the function of this file that an expression refers to, or None."""
     functions = [function.node for function in reader.functions(node)]
     return functions[0] if len(functions) == 1 and isinstance(functions[0], cst.FunctionDef) else None
 
@@ -184,7 +184,7 @@ def _inline_function(
     bindings: dict[str, cst.BaseExpression | None],
     loss: str,
 ) -> tuple[cst.BaseExpression, str]:
-    """Return (returned train_op of a function, name of the loss in it), and append its statements to the model_fn.
+    """Append a function's statements to the model_fn; return (train_op, name of its loss).
 
     Args:
         bindings: parameter name -> argument.

@@ -1,4 +1,4 @@
-"""Metrics of a model_fn: the constructor of each in Keras, and the arguments of its updates."""
+"""Conversion of metrics of a model_fn to Keras metrics and their updates."""
 
 from __future__ import annotations
 

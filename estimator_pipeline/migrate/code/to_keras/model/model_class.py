@@ -1,4 +1,4 @@
-"""Conversion of a model_fn to a functional Keras model with its loss, metrics and predictions as methods."""
+"""Conversion of a model_fn to a class of Keras models and the function that creates one."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class _Writer:
         return [self.format_init(metrics), *methods], read_signatures(reader, model_fn, predictions)
 
     def _only_logs(self, name: str, node: cst.BaseExpression) -> bool:
-        """Return whether hooks of an EstimatorSpec only log, or averages or callbacks replace its scaffold."""
+        """Return whether hooks of an EstimatorSpec only log, or its scaffold can be dropped."""
         if name == "scaffold":
             used = self.averages is not None and self.averages.evaluated and node is self.model_fn.field("eval", name)
             return used or averages.keeps_its_saver(self.reader, node)
@@ -272,7 +272,7 @@ class _Writer:
             raise NotConvertible("a network whose outputs cannot be determined", self.model_fn.node.name)
 
     def _check_order(self, flow: list[FlowStep], names: set[str]) -> None:
-        """Check that the network does not reassign a name after a statement outside of it has read the name."""
+        """Check that the network does not reassign a name after its use outside of the network."""
         for place, step in enumerate(flow):
             if step in self.model_fn.network:
                 continue
@@ -439,7 +439,7 @@ class _Writer:
         return self.format_method("def predict_step(self, data):", lines)
 
     def _format_network(self) -> list[str]:
-        """Return the statements of the network; `keras_variables.of` tracks variables outside of layers."""
+        """Return the statements of the network, within `keras_variables.of` where it has variables."""
         lines = self.format_steps(self.model_fn.network)
         if not self.model_fn.own and not self.reader.again:
             return lines

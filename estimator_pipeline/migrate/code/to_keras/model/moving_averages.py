@@ -1,4 +1,4 @@
-"""Exponential moving averages (EMA) of the weights, updated in the train_op and restored by a Scaffold to evaluate."""
+"""Conversion of exponential moving averages (EMA) of the weights, with which a Scaffold evaluates."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _find_saver(reader: Rewriter, node: Any) -> cst.Call | None:
 
 
 def keeps_its_saver(reader: Rewriter, node: cst.BaseExpression) -> bool:
-    """Return whether a Scaffold only sets which checkpoints are kept; BackupAndRestore keeps one in any case."""
+    """Return whether a Scaffold only sets which checkpoints are kept."""
     saver = _find_saver(reader, reader.value(node))
     return saver is not None and {arg.keyword.value if arg.keyword else "" for arg in saver.args} <= {
         "max_to_keep", "keep_checkpoint_every_n_hours", "name", "sharded", "save_relative_paths"}  # fmt: skip

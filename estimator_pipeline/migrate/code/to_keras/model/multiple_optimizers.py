@@ -1,4 +1,4 @@
-"""Conversion of a train_op with several optimizers, each with its loss and variables, as in a GAN."""
+"""Conversion of a train_op with several optimizers, as in a GAN."""
 
 from __future__ import annotations
 
@@ -116,9 +116,11 @@ def find_optimizers(reader: Rewriter, model_fn: ModelFn) -> MultipleOptimizers |
                 "an optimizer with a conditional step that does not run before the global step is incremented", train_op
             )
     _check_moving_statistics(reader, model_fn, after, run, train_op)
-    asked = {name for part in parts if part.when is not None for name in names_in(part.when)}
-    settings = [step for step in needed(collected.plain, asked) if not step.sets & model_fn.steps]
-    reads = (asked | {name for step in settings for name in step.reads}) - {n for step in settings for n in step.sets}
+    condition_names = {name for part in parts if part.when is not None for name in names_in(part.when)}
+    settings = [step for step in needed(collected.plain, condition_names) if not step.sets & model_fn.steps]
+    reads = (condition_names | {name for step in settings for name in step.reads}) - {
+        n for step in settings for n in step.sets
+    }
     for name in reads - model_fn.steps - {"params", *reader.tree.scope.names}:
         raise NotConvertible(f"an optimizer whose condition reads {name}, which the model does not have", train_op)
     return MultipleOptimizers(parts, (counted or always)[0], settings)
@@ -127,7 +129,7 @@ def find_optimizers(reader: Rewriter, model_fn: ModelFn) -> MultipleOptimizers |
 def _iter_statements(
     reader: Rewriter, node: cst.CSTNode, held: tuple[str, ...]
 ) -> Iterator[tuple[cst.CSTNode, tuple[str, ...]]]:
-    """Yield statements with the names of their control dependencies, from within `tf.control_dependencies`."""
+    """Yield the statements of a block with the names of their control dependencies."""
     if isinstance(node, cst.With) and isinstance(node.body, cst.IndentedBlock):
         calls = [item.item for item in node.items if isinstance(item.item, cst.Call)]
         if len(calls) == len(node.items) and all(
@@ -306,12 +308,12 @@ def loss_names(optimizers: MultipleOptimizers) -> str:
 
 
 def is_of_losses(optimizers: MultipleOptimizers, loss: cst.BaseExpression) -> bool:
-    """Return whether the loss of the EstimatorSpec only depends on the losses of the optimizers."""
+    """Return whether a loss only depends on the losses of the optimizers."""
     return set(names_in(loss)) <= {part.loss for part in optimizers.parts}
 
 
 def format_methods(writer: Any, optimizers: MultipleOptimizers, loss: cst.BaseExpression, *, alone: bool) -> list[str]:
-    """Return the methods of a model that compute each optimizer's loss and run a step of all optimizers.
+    """Return the methods of a model that compute the losses and run all optimizers.
 
     Args:
         writer: converter of the model_fn.
@@ -338,10 +340,10 @@ def format_methods(writer: Any, optimizers: MultipleOptimizers, loss: cst.BaseEx
         if whole
         else "self.compute_loss(x, y, y_pred, sample_weight)",
     ]
-    asked = {name for step in optimizers.settings for name in step.reads}
-    asked |= {name for part in optimizers.parts if part.when is not None for name in names_in(part.when)}
-    body += [f"{name} = self.optimizer.iterations" for name in sorted(asked & writer.model_fn.steps)]
-    if "params" in asked:
+    condition_names = {name for step in optimizers.settings for name in step.reads}
+    condition_names |= {name for part in optimizers.parts if part.when is not None for name in names_in(part.when)}
+    body += [f"{name} = self.optimizer.iterations" for name in sorted(condition_names & writer.model_fn.steps)]
+    if "params" in condition_names:
         writer.uses_params = True
         body.append("params = self.params")
     body += writer.format_steps(optimizers.settings)

@@ -128,7 +128,7 @@ def selects_by_name(reader: Rewriter, model_fn: ModelFn) -> bool:
 
 
 def convert_selection(reader: Rewriter, model_fn: ModelFn, settings: list[FlowStep], model: str) -> None:
-    """Convert statements before `compile` that select variables, to select them from the model."""
+    """Convert statements that select variables, to select them from the model."""
     variable_names = {name for step in model_fn.network for name in step.sets if variables.is_own(reader, step.node)}
     for step in settings:
         for node in _iter_nodes(step.node):
@@ -312,7 +312,7 @@ def _read_clipping(reader: Rewriter, calls: Iterable[cst.Call]) -> dict[str, str
 
 
 def _check_moving_statistics(reader: Rewriter, model_fn: ModelFn, calls: list[cst.Call]) -> None:
-    """Check that the train_op updates the moving statistics of batch normalization, as `fit` does."""
+    """Check that the train_op updates the moving statistics of batch normalization."""
     normalises = [call for call in reader.tree.calls if reader.called(call) in (
         "tf.compat.v1.layers.batch_normalization", "tf.keras.layers.BatchNormalization")]  # fmt: skip
     trains = [call for call in normalises if any(arg.keyword and arg.keyword.value == "training" for arg in call.args)

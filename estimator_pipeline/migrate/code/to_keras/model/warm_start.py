@@ -1,4 +1,4 @@
-"""Weights by their Estimator names: warm starts, variable values, and restoring a trained model."""
+"""Conversion of warm starts, variable values by name, and restored checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCOPES = "tf.compat.v1.variable_scope"
 
 
 def read_scope(reader: Rewriter, model_fn: ModelFn) -> str | None:
-    """Return the variable scope of all variables of a model_fn: "" without a scope, None if there are several."""
+    """Return the variable scope of a model_fn: "" without a scope, None for several scopes."""
     functions = functions_of(reader, model_fn)
     calls = [call for call in reader.tree.calls if functions & set(reader.tree.above(call))]
     scopes = [call for call in calls if reader.called(call) == _SCOPES]
@@ -124,7 +124,7 @@ def write_warm_start(reader: Rewriter, job: Any) -> list[str]:
 
 
 def write_restore(reader: Rewriter, job: Any, block: cst.CSTNode, trains: list[cst.CSTNode]) -> list[str]:
-    """Return the statements that restore a conditionally trained model if it is not trained in this run.
+    """Return the statements that restore a model that this run may not train.
 
     Args:
         block: block that creates the model.
