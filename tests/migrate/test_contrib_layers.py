@@ -247,7 +247,7 @@ def test_a_name_for_several_estimators_in_turn(made, tmp_path):
     assert "'second'" in second and "'first'" not in second and "'second'" not in first
     assert first.count("make_model(") == second.count("make_model(") == 1
     source.write_text(source.read_text() + "\n\ndef again():\n    estimator.train(lambda: data(True), steps=3)\n")
-    assert "estimator is more than the Estimator" in convert(source).files[0].kept_as_estimator
+    assert "estimator is also used for something other than the Estimator" in convert(source).files[0].kept_as_estimator
 
 
 def test_a_spec_that_is_returned_behind_a_branch(tmp_path):

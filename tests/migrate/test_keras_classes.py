@@ -127,7 +127,7 @@ def test_the_class_is_the_model(tmp_path):
         ({"print(deep.tried(1))": "print(map(deep.tried, [1]))"}, "deep.tried has no counterpart"),
         ({"print(deep.tried(1))": "print(deep._hidden(1, 2, 3))"}, "model_fn that is called of the Estimator"),
         ({"print(deep.tried(1))": "print(Deep.tried(deep, 1))"}, "that is not called of an object"),
-        ({"self.evaluate(input_fn)": "self.train(input_fn)"}, "what train returns is used"),
+        ({"self.evaluate(input_fn)": "self.train(input_fn)"}, "the return value of train is used"),
         ({"2 * units": "units", "model_dir=model_dir": "model_dir='a' * units", "Deep(4": "Deep(len('a')"},
          "units, which Deep hands on in several places"),
     ],

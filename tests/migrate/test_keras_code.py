@@ -334,7 +334,7 @@ def test_predictions_that_are_no_dict(tmp_path):
     text = text.replace("predictions={'class': predicted}", "predictions=predicted")
     source.write_text(f"{text}    print(list(estimator.predict(input_fn)))\n")
     (made,) = convert(source).files
-    assert "print(list((one['output'] for one in examples(model, input_fn()))))" in made.after, made.kept_as_estimator
+    assert "print(list((prediction['output'] for prediction in examples(model, input_fn()))))" in made.after
 
 
 OUTPUTS = """    outputs = tf.estimator.export.PredictOutput({'class': GIVEN})
@@ -451,28 +451,28 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
     ("before", "after", "reason"),
     [
         ("    estimator.train(input_fn, steps=100)", "    estimator.train(input_fn, hooks=[Mine()])", "a hook without"),
-        ("    estimator.train(input_fn, steps=100)", "    other(estimator)", "the Estimator estimator is handed on"),
+        ("    estimator.train(input_fn, steps=100)", "    other(estimator)", "the Estimator estimator is passed on"),
         ("    estimator.train(input_fn, steps=100)", "    pass", "an Estimator that is not trained in this file"),
         ("    estimator.train(input_fn, steps=100)", "    while True:\n        estimator.train(input_fn, steps=100)\n"
          "        estimator.evaluate(input_fn)\n        break", "used where it may not have been trained"),
         ("    print(estimator.evaluate(input_fn))", "    estimator.evaluate(input_fn, checkpoint_path='a')",
-         "an evaluation of another checkpoint"),
+         "an evaluation of a different checkpoint"),
         ("    print(estimator.evaluate(input_fn))", "    print(estimator.get_variable_value('a'))", ""),
         ("params={'rate': 0.01})", "params={'rate': 0.01}, warm_start_from='b')", ""),
         ("params={'rate': 0.01})", "params={'rate': 0.01}, warm_start_from=tf.estimator.WarmStartSettings('b', "
-         "var_name_to_vocab_info={'w': None}))", "a warm start of embeddings by their vocabularies"),
+         "var_name_to_vocab_info={'w': None}))", "a warm start with var_name_to_vocab_info"),
         ("    estimator.train(input_fn, steps=100)", "    if OLD:\n        estimator.train(input_fn, steps=100)", ""),
         ("    estimator.train(input_fn, steps=100)", "    if input_fn():\n        estimator.train(input_fn, steps=1)",
          "an Estimator that is used where it may not have been trained"),
         ("    estimator.train(input_fn, steps=100)", "    if OLD:\n        pass\n    else:\n"
          "        estimator.train(input_fn, steps=1)", "an Estimator that is used where it may not have been trained"),
-        ("params={'rate': 0.01})", "params={'rate': 0.01}, config=made_elsewhere())", "a RunConfig that is not made"),
+        ("params={'rate': 0.01})", "params={'rate': 0.01}, config=made_elsewhere())", "RunConfig that is not created"),
         ("    logits =", "    tf.debugging.check_numerics(net, 'a')\n    logits =", "there for what it does"),
         ("0.2, training=mode == tf.estimator.ModeKeys.TRAIN", "0.2, training=params['t']", "cannot determine whether"),
         ("    predicted =", "    if mode == tf.estimator.ModeKeys.TRAIN:\n        logits = logits * 2\n    predicted =",
-         "a branch by the mode that goes on behind it"),
+         "a branch on the mode that is not part of the network"),
         ("    logits =", "    net = tf.layers.batch_normalization(net, training=mode == tf.estimator.ModeKeys.TRAIN)\n"
-                         "    logits =", "does not move the statistics of the normalisation"),
+                         "    logits =", "does not update the moving statistics of batch normalization"),
         ("    net = tf.layers.dense(", "    features = other(features)\n    net = tf.layers.dense(", ""),
         ("{'class': predicted}", "{'class': predicted, 'x': features['x']}", ""),
         ("    logits =", "    with tf.variable_scope('a', reuse=params['again']):\n"
@@ -505,11 +505,11 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
          "several optimizers"),
         ("    train_op = OPTIMIZER.minimize(loss, tf.train.get_global_step())",
          "    optimizer = OPTIMIZER\n    grads = optimizer.compute_gradients(loss)\n"
-         "    train_op = optimizer.apply_gradients([(2. * g, v) for g, v in grads])", "changed otherwise than clipped"),
+         "    train_op = optimizer.apply_gradients([(2. * g, v) for g, v in grads])", "changed other than by clipping"),
         ("    train_op = OPTIMIZER.minimize(loss, tf.train.get_global_step())",
          "    optimizer = OPTIMIZER\n    grads, v = zip(*optimizer.compute_gradients(loss))\n"
          "    grads = [tf.sign(g) for g in grads]\n"
-         "    train_op = optimizer.apply_gradients(zip(grads, v))", "changed otherwise than clipped"),
+         "    train_op = optimizer.apply_gradients(zip(grads, v))", "changed other than by clipping"),
         ("    train_op = OPTIMIZER.minimize(loss, tf.train.get_global_step())",
          "    optimizer = OPTIMIZER\n    grads, v = zip(*optimizer.compute_gradients(loss))\n"
          "    grads = [tf.clip_by_norm(g, 1.) for g in grads]\n"
@@ -529,7 +529,7 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
                          "        net = tf.layers.dense(net, 3)\n    logits =", "what a scope gives to all"),
         ("    logits =", "    w = tf.Variable([1.])\n    logits =", "tf.Variable creates a variable outside"),
         ("    return data", "    data = data.shuffle(int(tf.train.get_global_step()))\n    return data",
-         "the global step is read"),
+         "a read of the global step"),
         ("    print(", "    print(tf.trainable_variables());  print(", "compat.v1.trainable_variables would be left"),
         ("    print(", "    print(config.mode);  print(", None),
     ],
@@ -580,10 +580,10 @@ AVERAGED = """    average = tf.train.ExponentialMovingAverage(0.9)
         ({}, ""),
         ({"(tf.trainable_variables())": "()"}, ""),
         ({"Average(0.9)": "Average(params['decay'], tf.train.get_global_step())"}, ""),
-        ({"(tf.trainable_variables())": "(tf.trainable_variables()[:2])"}, "averages of some of the weights"),
+        ({"(tf.trainable_variables())": "(tf.trainable_variables()[:2])"}, "averages of only some of the weights"),
         ({"    with tf.control_dependencies([train_op]):\n        train_op = average":
-          "    train_op = tf.group(train_op, average", "s())": "s()))"}, "averages that do not wait for the step"),
-        ({"Average(0.9)": "Average(0.9, zero_debias=True)"}, "averages of the weights whose decay cannot be told"),
+          "    train_op = tf.group(train_op, average", "s())": "s()))"}, "are not updated after the step"),
+        ({"Average(0.9)": "Average(0.9, zero_debias=True)"}, "averages of the weights whose decay"),
         ({"    hook =": "    tf.summary.scalar('a', average.average(loss))\n    hook ="}, "average of the averages"),
     ],
 )  # fmt: skip
@@ -637,7 +637,7 @@ def test_a_function_that_makes_the_specs(tmp_path, monkeypatch):
         ("        tf.logging.info('training')", "        logits = tf.layers.dense(logits, 3)",
          "a branch on the mode that does not return"),
         ("        tf.logging.info('training')", "        logits = 2. * logits\n        labels = labels + 0",
-         "training and evaluation have losses of their own"),
+         "training and evaluation have different losses"),
     ],
 )  # fmt: skip
 def test_functions_that_make_specs_and_are_declined(tmp_path, monkeypatch, before, after, reason):
@@ -662,12 +662,12 @@ HEADED = OLD[: OLD.index("    predicted =")] + """    optimizer = tf.train.Adagr
     [
         ("3, name", "3, name", ""),
         ("3, name='which'", "3, loss_fn=print", "loss_fn of MultiClassHead has no counterpart"),
-        ("loss: optimizer.minimize(loss", "loss: optimizer.minimize(2. * loss", "minimises something else"),
-        ("features, mode, logits, labels,", "features, mode, labels=labels,", "a head that is given no logits"),
-        ("train_op_fn=", "regularization_losses=[tf.nn.l2_loss(net)], train_op_fn=", "losses of its own that"),
+        ("loss: optimizer.minimize(loss", "loss: optimizer.minimize(2. * loss", "does not minimize the loss"),
+        ("features, mode, logits, labels,", "features, mode, labels=labels,", "a head without the argument logits"),
+        ("train_op_fn=", "regularization_losses=[tf.nn.l2_loss(net)], train_op_fn=", "regularization_losses of a head"),
         ("train_op_fn=lambda loss: optimizer.minimize(loss, tf.train.get_global_step())", "train_op_fn=other",
-         "a head whose train_op cannot be told"),
-        ("(3, name", "(logits.shape[1], name", "a head that the model cannot know"),
+         "a head whose train_op cannot be determined"),
+        ("(3, name", "(logits.shape[1], name", "a head that depends on local names of the model_fn"),
         ("    return head", "    if mode == 'train':\n        return None\n    return head", "something other than"),
     ],
 )  # fmt: skip
@@ -687,27 +687,27 @@ def test_heads(tmp_path, monkeypatch, before, after, reason):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({", tf.no_op)": ", lambda: tf.print(even))"}, "tf.cond in the train_op, with more than the step"),
+        ({", tf.no_op)": ", lambda: tf.print(even))"}, "tf.cond in the train_op that does more than one step"),
         ({"lambda: g_optimizer.apply_gradients(grads)": "lambda: tf.group(g_optimizer.apply_gradients(grads))"},
-         "tf.cond in the train_op, with more than the step"),
-        ({"trainable_variables(scope='generator')": "trainable_variables()"}, "not those of a scope"),
+         "tf.cond in the train_op that does more than one step"),
+        ({"trainable_variables(scope='generator')": "trainable_variables()"}, "not selected by a scope"),
         ({"with tf.control_dependencies([g_train]):": "with tf.control_dependencies([d_train]):"},
-         "a step g_train that the train_op does not need"),
-        ({"assign_add(global_step, 1)": "assign_add(global_step, 2)"}, "several optimizers whose steps cannot be told"),
+         "the step g_train, which the train_op does not run"),
+        ({"assign_add(global_step, 1)": "assign_add(global_step, 2)"}, "several optimizers whose steps"),
         ({"minimize(d_loss, var_list=d_vars)": "minimize(d_loss, global_step, var_list=d_vars)"},
-         "several optimizers, and not one count of the steps"),
+         "several optimizers that do not increment the global step exactly once"),
         ({"minimize(d_loss, var_list=d_vars)": "minimize(d_loss)"},
-         "several optimizers whose variables cannot be told"),
-        ({"minimize(d_loss,": "minimize(2. * d_loss,"}, "several optimizers whose losses or variables cannot be told"),
+         "several optimizers whose variables cannot be determined"),
+        ({"minimize(d_loss,": "minimize(2. * d_loss,"}, "several optimizers whose losses or variables"),
         ({"apply_gradients(grads)": "apply_gradients(grads[1:])"}, "gradients of several optimizers that are changed"),
         ({"GraphKeys.UPDATE_OPS, scope='generator'": "GraphKeys.UPDATE_OPS, scope='discriminator'"},
-         "its train_op does not move the statistics of the normalisation"),
+         "a train_op that does not update the moving statistics of batch normalization"),
         ({"with tf.control_dependencies(update_ops):": "with tf.control_dependencies([]):"},
-         "its train_op does not move the statistics of the normalisation"),
-        ({"tf.equal(global_step %": "tf.equal(tf.shape(real)[0] %"}, "an optimizer that steps by real"),
+         "a train_op that does not update the moving statistics of batch normalization"),
+        ({"tf.equal(global_step %": "tf.equal(tf.shape(real)[0] %"}, "an optimizer whose condition reads real"),
         ({"AdamOptimizer(params['g_rate']":
           "AdamOptimizer(tf.compat.v1.train.exponential_decay(0.1, global_step, 10, 0.5)"},
-         "of an optimizer that does not step in all of them"),
+         "of an optimizer that does not run in every step"),
         ({"tf_random_seed=71": "tf_random_seed=71, train_distribute=tf.distribute.MirroredStrategy()"},
          "several optimizers on several replicas"),
         ({", name='fc2')\n        return tf.compat.v1.layers.dense(net, 64":
@@ -784,7 +784,7 @@ def test_a_program_of_parameter_servers(tmp_path):
     made = cluster(tmp_path, {})
     assert made.keras, made.kept_as_estimator
     assert made.after.partition("def main")[2].startswith("""(with_servers, jobs):
-    # Training is synchronous: a cluster with parameter servers is refused.
+    # Training is synchronous: a cluster with parameter servers is rejected.
     config = keras_cluster.of_workers()
     strategy = config.strategy()
     # Was session_config=tf.ConfigProto(): there is no session; tf.config has settings of devices and threads
@@ -805,7 +805,7 @@ def test_a_program_of_parameter_servers(tmp_path):
     alone = cluster(
         tmp_path, {", train_distribute=strategy": "", "strategy = tf.d": "print(alone, filters)\n        tf.d"}
     )
-    assert not alone.keras and "used for more than a RunConfig" in alone.kept_as_estimator
+    assert not alone.keras and "also used outside of the RunConfig" in alone.kept_as_estimator
     kept = cluster(tmp_path, {"    print(config": "    print(alone)\n    print(config"}).after
     assert "    alone = not jobs\n    # Training" in kept
     kept = cluster(tmp_path, {"        filters = ['/job:ps']\n": "        filters = ask()\n"}).after
@@ -817,10 +817,10 @@ def test_a_program_of_parameter_servers(tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"config.is_chief": "config.master"}, "config is asked for more than the Estimator needs"),
-        ({"config.is_chief": "config"}, "config is asked for more than the Estimator needs"),
-        ({"files[config.global_id_in_cluster": "files[config.save_summary_steps"}, "config is asked for more"),
-        ({"config.is_chief": "strategy.extended"}, "a strategy of parameter servers that is used for more"),
+        ({"config.is_chief": "config.master"}, "config is also used outside of the Estimator"),
+        ({"config.is_chief": "config"}, "config is also used outside of the Estimator"),
+        ({"files[config.global_id_in_cluster": "files[config.save_summary_steps"}, "config is also used"),
+        ({"config.is_chief": "strategy.extended"}, "a parameter server strategy that is also used"),
         ({"max(config.num_ps_replicas, 1)": "1", "(features, logits)": "(features, logits) * config.task_id"},
          "config would have no value in it"),
         ({"[tf.GraphKeys.GLOBAL_VARIABLES, 'own']": "['own']"}, "a variable in collections that cannot be determined"),
@@ -879,11 +879,11 @@ if __name__ == '__main__':
     [
         ("", "", ""),
         ("units=2)", "2)", "bound to a model_fn without their names"),
-        ("make()\n", "make()\n    make()\n", "an Estimator that is handed on where it is made"),
-        ("[3], columns,", "[3], columns, loss_reduction=tf.losses.Reduction.SUM,", "it means something else in Keras"),
-        ("[3], columns,", "[3], columns, optimizer='Adam',", "it means something else in Keras"),
+        ("make()\n", "make()\n    make()\n", "an Estimator that is passed on where it is created"),
+        ("[3], columns,", "[3], columns, loss_reduction=tf.losses.Reduction.SUM,", "a different meaning in Keras"),
+        ("[3], columns,", "[3], columns, optimizer='Adam',", "a different meaning in Keras"),
         ("Estimator(functools", "Estimator(model_dir='a', model_fn=functools", ""),
-        ("def told(labels", "def told(config, labels", "or asks for more"),
+        ("def told(labels", "def told(config, labels", "or has other parameters"),
         ("flags.FLAGS.dir)\n\n", "columns[0].name)\n\n", ""),
         ("tf.metrics.mean(", "tf.metrics.mean_tensor(", "has no equal in Keras"),
     ],
@@ -924,9 +924,9 @@ TWO = """    chosen = [v for v in tf.trainable_variables() if v.op.name.startswi
     ("before", "after", "reason"),
     [
         ("", "", ""),
-        ("minimize(loss, var_list=chosen)", "minimize(2. * loss, var_list=chosen)", "minimises something else"),
-        ("minimize(loss, var_list=chosen)", "minimize(loss, step, var_list=chosen)", "not one that counts the steps"),
-        ("minimize(loss, var_list=chosen)", "minimize(loss)", "whose variables cannot be told"),
+        ("minimize(loss, var_list=chosen)", "minimize(2. * loss, var_list=chosen)", "does not minimize the loss"),
+        ("minimize(loss, var_list=chosen)", "minimize(loss, step, var_list=chosen)", "global step exactly once"),
+        ("minimize(loss, var_list=chosen)", "minimize(loss)", "whose variables cannot be determined"),
         ("tf.group(first", "tf.no_op(first", "several optimizers"),
         ("    chosen =", "    # no name\n    chosen =", "a layer without a name, where variables are selected by name"),
         ("first.minimize(loss, var_list=chosen),", "first.apply_gradients([]),", "does more than minimize"),
@@ -969,7 +969,7 @@ def test_further_metrics_of_keras(tmp_path):
     changed = of_keras.replace("    return", "    found.update_state(labels, labels)\n    return")
     (tmp_path / "old.py").write_text(FACTORY.replace(told, changed))
     (made,) = convert(tmp_path / "old.py").files
-    assert "the metric further, which is not updated in one place" in made.kept_as_estimator
+    assert "the metric further, which is not updated exactly once" in made.kept_as_estimator
 
 
 def test_an_estimator_that_gets_further_metrics_and_keeps_its_name(tmp_path):
@@ -995,7 +995,7 @@ def test_an_estimator_that_gets_further_metrics_and_keeps_its_name(tmp_path):
     other = f"import tensorflow as tf\n\n\n{told}{program}".replace("(estimator, t", "(other, t")
     (tmp_path / "old.py").write_text(other)
     (made,) = convert(tmp_path / "old.py").files
-    assert "estimator is more than the Estimator" in made.kept_as_estimator
+    assert "estimator is also used for something other than the Estimator" in made.kept_as_estimator
 
 
 METHOD = {
@@ -1094,13 +1094,13 @@ def test_evaluations_while_it_trains(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"SPEC": "name='a'"}, "a hook that stops by an evaluation of another name than that of the EvalSpec"),
-        ({"STOP": "eval_dir='a'"}, "a hook that stops by an evaluation of another name than that of the EvalSpec"),
+        ({"SPEC": "name='a'"}, "an early stopping hook whose eval_dir is not that of the EvalSpec"),
+        ({"STOP": "eval_dir='a'"}, "an early stopping hook whose eval_dir is not that of the EvalSpec"),
         ({"EXPORTER": "assets_extra={'a': 'b'}"}, "assets_extra of BestExporter"),
         ({"RESULT": "print(), "}, "train_and_evaluate within another expression"),
         ({"SPEC": "hooks=[tf.estimator.ProfilerHook(100)]"}, "a hook of an evaluation or a prediction"),
         ({"hooks=[stop]": "hooks=[Mine()]"}, "a hook without a callback"),
-        ({"exporters=[best]": "exporters=made()"}, "an exporter that is not made in this file"),
+        ({"exporters=[best]": "exporters=made()"}, "an exporter that is not created in this file"),
     ],
 )
 def test_evaluations_that_are_declined(tmp_path, monkeypatch, options, reason):
@@ -1112,7 +1112,7 @@ def test_stopping_needs_evaluations(tmp_path, monkeypatch):
     stop = "tf.estimator.experimental.stop_if_lower_hook(estimator, 'loss', 1)"
     before = "    estimator.train(input_fn, steps=100)"
     monkeypatch.setitem(globals(), "OLD", OLD.replace(before, f"    estimator.train(input_fn, hooks=[{stop}])"))
-    assert "where there are none while it trains" in old(tmp_path).kept_as_estimator
+    assert "in training without evaluation" in old(tmp_path).kept_as_estimator
 
 
 HOOK = """class Mine(tf.train.SessionRunHook):
@@ -1287,12 +1287,12 @@ wide.export_saved_model('out', example_fn())
     ("change", "reason"),
     [
         ({}, ""),
-        ({"wide = tf.estimator.add_metrics": "more = tf.estimator.add_metrics"}, "the Estimator wide is handed on"),
-        ({"wide = tf.estimator.add_metrics(wide, metrics)": "wide = other(wide)"}, "wide is more than the Estimator"),
-        ({"    return {'found'": "    found.update_state(labels, labels)\n    return {'found'"}, "in one place"),
-        ({"labels, predictions['logistic'])": "labels, x=labels)"}, "what the metric found is updated with"),
+        ({"wide = tf.estimator.add_metrics": "more = tf.estimator.add_metrics"}, "the Estimator wide is passed on"),
+        ({"wide = tf.estimator.add_metrics(wide, metrics)": "wide = other(wide)"}, "wide is also used for something"),
+        ({"    return {'found'": "    found.update_state(labels, labels)\n    return {'found'"}, "exactly once"),
+        ({"labels, predictions['logistic'])": "labels, x=labels)"}, "the update arguments of the metric found"),
         ({"    return tf.estimator.export": "    if SPEC:\n        return None\n    return tf.estimator.export"},
-         "serving inputs that are of one kind or another"),
+         "a serving input function that does more than return"),
     ],
 )  # fmt: skip
 def test_a_canned_estimator_with_further_metrics(tmp_path, change, reason):

@@ -81,7 +81,7 @@ def model_inputs(data):
 
 
 class AdsParameterServerModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was model_fn."""
+    """Network, loss, metrics and predictions of model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -115,7 +115,7 @@ class AdsParameterServerModel(tf.keras.Model):
 
 
 def make_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     embedded = [field_embedding(features[name], name, buckets) for name, buckets in FIELDS]
     numbers = tf.stack([features['position'] / 5., features['price']], axis=1)
     # The product of user and advert is what a plain network learns slowly.
@@ -133,7 +133,7 @@ def main(_):
     tf_config = set_tf_config()
     tf.get_logger().info('cluster: %s', tf_config.get('cluster', 'none'))
 
-    # Training is synchronous: a cluster with parameter servers is refused.
+    # Training is synchronous: a cluster with parameter servers is rejected.
     config = keras_cluster.of_workers()
     strategy = config.strategy()
     tf.keras.utils.set_random_seed(17)

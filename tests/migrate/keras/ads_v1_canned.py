@@ -85,7 +85,7 @@ class AddColumnsToGraphModel(tf.keras.Model):
 
 
 def make_add_columns_to_graph_model(features, params, hidden_units):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     net = keras_columns.feature_layer(params["deep"])(features)
     for units in hidden_units:
         net = tf.keras.layers.Dense(units, tf.nn.relu)(net)

@@ -56,7 +56,7 @@ def examples(model, data, keys=None):
 
 
 class AnomalyVaeModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was model_fn."""
+    """Network, loss, metrics and predictions of model_fn."""
 
     def __init__(self, inputs, outputs, params, vae):
         super().__init__(inputs, outputs)
@@ -107,7 +107,7 @@ class VAE(object):
         self.activation = activation
 
     def make_model(self, features, params):
-        """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+        """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
         x = tf.cast(features, tf.float32)
         size = x.shape[-1]
         mean, log_variance = encoder(x, self.latent_size, self.activation)

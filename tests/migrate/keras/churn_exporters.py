@@ -45,7 +45,7 @@ def tfrecords_input_fn(pattern, feature_spec, batch_size, mode='eval'):
 
 
 def export_model(model, folder):
-    """Writes a SavedModel into a new folder below `folder`, named after the time; gives its name as bytes."""
+    """Write a SavedModel to a new subfolder of `folder`, named after the time; return its path as bytes."""
     @tf.function(input_signature=[
         tf.TensorSpec([None], tf.string, name='plan'),
         tf.TensorSpec([None, 1], tf.int64, name='months'),

@@ -50,7 +50,7 @@ def make_input_fn(sequences, targets, batch_size, shuffle):
 
 
 def export_model(model, folder, like):
-    """Writes a SavedModel that takes what is like `like` into a new folder, named after the time; gives its name."""
+    """Write a SavedModel with inputs like `like` to a new folder, named after the time; return its path."""
     specs = {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype, name=name) for name, value in like.items()}
 
     @tf.function

@@ -43,7 +43,7 @@ def model_inputs(data):
 
 
 class RnnModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was rnn_model_fn."""
+    """Network, loss, metrics and predictions of rnn_model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -74,7 +74,7 @@ class RnnModel(tf.keras.Model):
 
 
 def make_rnn_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     inputs, lengths = features["sequence"], features["length"]
     keep_prob = params["keep_prob"]
     cells = [make_cell(params["num_units"], keep_prob) for _ in range(params["num_layers"])]

@@ -52,7 +52,7 @@ def model_inputs(data):
 
 
 class DigitConvnetModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was model_fn."""
+    """Network, loss, metrics and predictions of model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -90,7 +90,7 @@ class DigitConvnetModel(tf.keras.Model):
 
 
 def make_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     logits = digit_network(features['image'], params)
     # TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.
     # Was tf.compat.v1.summary.scalar('train_accuracy', accuracy[1])
@@ -121,7 +121,7 @@ def input_fn(pattern, training, batch_size):
 
 
 def export_model(model, folder):
-    """Writes a SavedModel into a new folder below `folder`, named after the time; gives its name as bytes."""
+    """Write a SavedModel to a new subfolder of `folder`, named after the time; return its path as bytes."""
     @tf.function(input_signature=[tf.TensorSpec([None, IMAGE_SIZE, IMAGE_SIZE], tf.float32, name='image')])
     def predict(image):
         images = image

@@ -46,7 +46,7 @@ def examples(model, data, keys=None):
 
 
 class GanModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was gan_model_fn."""
+    """Network, loss, metrics and predictions of gan_model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -69,7 +69,7 @@ class GanModel(tf.keras.Model):
         return self.get_metrics_result()
 
     def each_loss(self, x, y, y_pred):
-        """What each optimizer makes small."""
+        """Return the loss of each optimizer."""
         real_scores, fake_scores = y_pred['real_scores'], y_pred['fake_scores']
         d_loss = 0.5 * (tf.reduce_mean(tf.keras.losses.mean_squared_error(tf.ones_like(real_scores), real_scores))
                         + tf.reduce_mean(tf.keras.losses.mean_squared_error(tf.zeros_like(fake_scores), fake_scores)))
@@ -98,7 +98,7 @@ class GanModel(tf.keras.Model):
 
 
 def make_gan_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     with keras_variables.of(features):
         real = features['images']
         noise = tf.random.normal([tf.shape(real)[0], NOISE])

@@ -70,7 +70,7 @@ def model_inputs(data):
 
 
 class MnistMultiworkerModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was model_fn."""
+    """Network, loss, metrics and predictions of model_fn."""
 
     def __init__(self, inputs, outputs):
         super().__init__(inputs, outputs)
@@ -99,7 +99,7 @@ class MnistMultiworkerModel(tf.keras.Model):
 
 
 def make_model(features):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     model = tf.keras.Sequential([
         tf.keras.layers.Conv2D(32, 3, activation='relu', input_shape=(8, 8, 1)),
         tf.keras.layers.MaxPooling2D(),

@@ -86,7 +86,7 @@ def model_inputs(data):
 
 
 class MnistTf1Model(tf.keras.Model):
-  """The network, and the loss, metrics and predictions of what was model_fn."""
+  """Network, loss, metrics and predictions of model_fn."""
 
   def __init__(self, inputs, outputs, params):
     super().__init__(inputs, outputs)
@@ -115,12 +115,12 @@ class MnistTf1Model(tf.keras.Model):
     return self.get_metrics_result()
 
   def train_step(self, data):
-    found = super().train_step(data)
+    logs = super().train_step(data)
     keras_averages.update(self.averages, self.optimizer.iterations)
-    return found
+    return logs
 
   def evaluate(self, *data, **options):
-    """Evaluates the averages in place of the weights."""
+    """Evaluate with the averages of the weights."""
     with keras_averages.in_place(self.averages):
       return super().evaluate(*data, **options)
 
@@ -138,7 +138,7 @@ class MnistTf1Model(tf.keras.Model):
 
 
 def make_model(features, params):
-  """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+  """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
   logits = lenet(features['x'], params)
   # TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.
   # Was tf.summary.histogram('logits', logits)
@@ -152,7 +152,7 @@ def make_model(features, params):
 
 
 def export_model(model, folder):
-  """Writes a SavedModel into a new folder below `folder`, named after the time; gives its name as bytes."""
+  """Write a SavedModel to a new subfolder of `folder`, named after the time; return its path as bytes."""
   @tf.function(input_signature=[tf.TensorSpec([None, 64], tf.float32, name='input')])
   def predict(input):
     pixels = input

@@ -51,7 +51,7 @@ def model_inputs(data):
 
 
 class MovieDeepfmModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was model_fn."""
+    """Network, loss, metrics and predictions of model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -83,7 +83,7 @@ class MovieDeepfmModel(tf.keras.Model):
 
 
 def make_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     with keras_variables.of(features):
         dim = params['dim']
         user = Field('user', params['users'], dim, params['shards'])

@@ -88,7 +88,7 @@ def examples(model, data, keys=None):
 
 
 class OrderModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was order_model_fn."""
+    """Network, loss, metrics and predictions of order_model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -118,7 +118,7 @@ class OrderModel(tf.keras.Model):
 
 
 def make_order_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     model = SharedBottom(feature_columns(), params['units'])
     logits = model(features)
     compiled = OrderModel(features, logits, params)

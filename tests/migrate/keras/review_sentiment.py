@@ -84,7 +84,7 @@ def examples(model, data, keys=None):
 
 
 class ReviewSentimentModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was model_fn."""
+    """Network, loss, metrics and predictions of model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -126,7 +126,7 @@ class ReviewSentimentModel(tf.keras.Model):
 
 
 def make_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     net = encode(features['words'], features['length'], params['vocab_file'], params)
     for i, units in enumerate(params['hidden']):
         net = tf.keras.layers.Dense(units, activation=tf.nn.relu, name='hidden_%d' % i)(net)

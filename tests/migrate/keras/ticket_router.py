@@ -121,8 +121,8 @@ class TicketRouter(tf.keras.Model):
     def export(self, folder):
         """A SavedModel that takes counts and channels."""
         def export_model(model, folder):
-            """Writes a SavedModel into a new folder below `folder`, named after the time; gives its name as bytes."""
-            # Was placeholder_with_default([0], [None], 'channel'): who asks a signature gives all of its inputs.
+            """Write a SavedModel to a new subfolder of `folder`, named after the time; return its path as bytes."""
+            # Was placeholder_with_default([0], [None], 'channel'): callers of a signature must pass all of its inputs.
             @tf.function(input_signature=[
                 tf.TensorSpec([None, 40], tf.float32, name='counts'),
                 tf.TensorSpec([None], tf.int32, name='channel'),
@@ -144,7 +144,7 @@ class TicketRouter(tf.keras.Model):
 
 
 def make_ticket_router(features, hidden_units=(64,), learning_rate=0.05, l2=1e-4):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     logits = TicketRouter._logits(features, hidden_units, l2)
     model = TicketRouter(features, logits)
     model.compile(optimizer=tf.keras.optimizers.Adagrad(learning_rate))

@@ -112,7 +112,7 @@ class Timer:
 
 
 class TurbineHooksModel(tf.keras.Model):
-    """The network, and the loss, metrics and predictions of what was model_fn."""
+    """Network, loss, metrics and predictions of model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -156,7 +156,7 @@ class TurbineHooksModel(tf.keras.Model):
 
 
 def make_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     net = features
     for n, units in enumerate(params.units):
         net = tf.keras.layers.Dense(units, tf.nn.tanh, name='fc%d' % (n + 1))(net)

@@ -72,7 +72,7 @@ class DigitModel(tf.keras.Model):
 
 
 def make_digit_model(features):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     net = trunk(features['image'])
     logits = tf.keras.layers.Dense(10, name='digits_logits')(net)
     model = DigitModel(features, logits)
@@ -113,7 +113,7 @@ class ParityModel(tf.keras.Model):
 
 
 def make_parity_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     net = trunk(features['image'], trainable=not params['freeze'])
     net = tf.keras.layers.Dense(32, activation='relu', name='parity_hidden')(net)
     logits = tf.keras.layers.Dense(2, name='parity_logits')(net)

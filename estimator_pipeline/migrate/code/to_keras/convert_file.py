@@ -29,7 +29,7 @@ from estimator_pipeline.migrate.code.to_keras.imports_of_tensorflow import v1_im
 from estimator_pipeline.migrate.code.to_keras.job import canned, datasets, flags, training
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job.estimators import ConvertedJob
-from estimator_pipeline.migrate.code.to_keras.job.estimators import find as jobs_of
+from estimator_pipeline.migrate.code.to_keras.job.estimators import find_estimators as jobs_of
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model import heads
 from estimator_pipeline.migrate.code.to_keras.model import model_class as modelling
@@ -178,14 +178,14 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
                 _, make = _model(reader, call, False, written)
                 reader.replaced[call] = partial(make, job.inputs)
         elif not job.late:
-            canned.write(reader, job)
+            canned.convert_job(reader, job)
     _remove_helpers(reader, written)
     for name, node in reader.watched.items():
         raise NotConvertible(f"a hook that asks for a tensor {name}, which is no tf.identity of a model_fn", node)
     warm_starts.install(reader, jobs)
     for job in jobs:
         training.install(reader, job)
-    exporting.fill(reader)
+    exporting.write_exports(reader)
     text = _with_helpers(reader, jobs)
     text = re.sub(rf"(?m)^[^\n]*{REMOVED}[^\n]*\n", "", text)
     text = re.sub(r"\n{4,}", "\n\n\n", without_unused_names(reader, text))

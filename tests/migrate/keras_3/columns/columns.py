@@ -49,7 +49,7 @@ class MyModel(keras.Model):
 
 
 def make_my_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     net = feature_layer(params['feature_columns'])(features)
     for units in params['hidden_units']:
         net = keras.layers.Dense(units=units, activation=keras.activations.relu)(net)

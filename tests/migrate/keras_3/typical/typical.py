@@ -13,7 +13,7 @@ RATE = 0.1
 
 
 class MyModel(keras.Model):
-    """The network, and the loss, metrics and predictions of what was my_model_fn."""
+    """Network, loss, metrics and predictions of my_model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -39,7 +39,7 @@ class MyModel(keras.Model):
 
 
 def make_my_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     images = keras.ops.reshape(features['x'], [-1, 8, 8, 1])
     net = keras.layers.Conv2D(4, 3, activation=keras.activations.relu)(images)
     net = keras.layers.MaxPooling2D(2, 2)(net)

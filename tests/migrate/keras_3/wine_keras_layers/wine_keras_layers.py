@@ -31,7 +31,7 @@ def build_model(num_features, hidden, dropout, l2):
 
 
 class WineKerasLayersModel(keras.Model):
-    """The network, and the loss, metrics and predictions of what was model_fn."""
+    """Network, loss, metrics and predictions of model_fn."""
 
     def __init__(self, inputs, outputs, params):
         super().__init__(inputs, outputs)
@@ -60,7 +60,7 @@ class WineKerasLayersModel(keras.Model):
 
 
 def make_model(features, params):
-    """The compiled model; `features` are its inputs, as `model_inputs` gives them."""
+    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     model = build_model(params['num_features'], params['hidden'], params['dropout'], params['l2'])
     logits = model(features)
     compiled = WineKerasLayersModel(features, logits, params)

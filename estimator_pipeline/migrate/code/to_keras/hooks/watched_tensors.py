@@ -97,10 +97,14 @@ def methods(reader: Rewriter, writer: Any, made: ModelFn, taken: set[str], *, di
     if not distributed and set(wanted.values()) == {reader.source(made.specs["train"]["loss"])}:
         logs = ", ".join(f"{name!r}: loss" for name in wanted)
         return [text.replace(_LINE.replace("    ", writer.unit), "").replace("**watched", logs)]
-    steps, reads = writer.part("train", set(wanted.values()))
-    lines = ['"""What callbacks look at, for the step that is done."""', *writer.given(reads), *writer.body(steps)]
+    steps, reads = writer.select_steps("train", set(wanted.values()))
+    lines = [
+        '"""What callbacks look at, for the step that is done."""',
+        *writer.bind_names(reads),
+        *writer.format_steps(steps),
+    ]
     lines.append("return {" + ", ".join(f"{name!r}: {target}" for name, target in wanted.items()) + "}")
-    return [writer.method("def watched(self, x, y, y_pred):", lines), text]
+    return [writer.format_method("def watched(self, x, y, y_pred):", lines), text]
 
 
 def _value(step: FlowStep) -> cst.BaseExpression | None:

@@ -1,1 +1,1 @@
-"""Everything of a program beside its model: Estimators, RunConfig, data, training, evaluation, exports, flags."""
+"""Conversion of Estimators, RunConfig, data, training, evaluation, exports and flags."""

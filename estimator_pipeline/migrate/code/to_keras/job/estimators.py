@@ -1,4 +1,4 @@
-"""The Estimators of a file: what makes each, its configuration, where it is used."""
+"""Estimators of a file: the call that creates each, its RunConfig and its uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model.model_class import ConvertedModel
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
-__all__ = ["ConvertedJob", "find"]
+__all__ = ["ConvertedJob", "find_estimators"]
 
 _KERAS_MODEL = ("keras_model", "keras_model_path", "custom_objects", "model_dir", "config", "checkpoint_format",
                 "metric_names_map")  # fmt: skip
@@ -29,15 +29,16 @@ _KERAS_MODEL = ("keras_model", "keras_model_path", "custom_objects", "model_dir"
 
 @dataclass
 class ConvertedJob:
-    """An Estimator, and what is done with it.
+    """An Estimator and its conversion.
 
     Attributes:
-        call: what makes it; `statement` with its name.
-        made: the call that makes the Keras model, as a function of the inputs' text.
-        folder: the text of model_dir; "" where it has none.
-        model: the name of the Keras model.
-        changed: whether its name is given to it once more, with further metrics.
-        customs: Estimators with a model_fn that a function makes, which gets the model's inputs by the name `inputs`.
+        call: the call that creates the Estimator; `statement` assigns it to `name`.
+        make: returns the text of the call that creates the Keras model, from the text of the inputs.
+        folder: text of model_dir; "" if not set.
+        model: name of the Keras model.
+        changed: whether the name is reassigned with `add_metrics`.
+        customs: calls of Estimator with a model_fn within the function that creates the Estimator; the function gets
+            the model's inputs as its parameter `inputs`.
     """
 
     call: cst.Call
@@ -59,20 +60,20 @@ class ConvertedJob:
     inputs: str = "features"
 
 
-def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
-    """Every Estimator of a file.
+def find_estimators(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
+    """Return every Estimator of a file.
 
     Args:
-        kinds: of catalogue rows whose calls are taken.
+        kinds: kinds of catalogue rows that count as Estimators.
 
     Raises:
-        NotConvertible: one is handed on, or not made by a statement.
+        NotConvertible: an Estimator is passed on, or is not assigned to a name.
     """
-    found = []
-    made = canned.factories(reader)
-    within = {call for calls in made.values() for call in calls}
-    for function, calls in made.items():
-        found += _of_factory(reader, function, calls)
+    jobs = []
+    factories = canned.find_factories(reader)
+    within = {call for calls in factories.values() for call in calls}
+    for function, calls in factories.items():
+        jobs += _find_in_factory(reader, function, calls)
     for call in reader.tree.calls:
         if call in within:
             continue
@@ -81,25 +82,29 @@ def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
             continue
         if not isinstance(call, cst.Call) or match.spelled.count(".") < 2:
             continue
-        assign, statement = _assignment(reader, call)
+        assign, statement = _find_assignment(reader, call)
         target = assign.targets[0].target
         if len(assign.targets) > 1 or not isinstance(target, cst.Name):
-            raise NotConvertible("an Estimator without a plain name", call)
-        others = [one.node for one in reader.program.bindings(target.value, reader.scope(call)) if one.node is not call]
+            raise NotConvertible("an Estimator that is not assigned to a plain name", call)
+        others = [
+            binding.node
+            for binding in reader.program.bindings(target.value, reader.scope(call))
+            if binding.node is not call
+        ]
         in_turn = _are_in_turn(reader, target.value, [call, *others], kinds)
-        if not in_turn and not all(canned.adds_metrics(reader, other, target.value) for other in others):
-            raise NotConvertible(f"{target.value} is more than the Estimator", call)
-        given = arguments(call, match.row.fields or _KERAS_MODEL)
-        config = given.get("config")
-        told = configuration.settings(reader, config.value if config else None)
-        folder = reader.text(given["model_dir"].value) if "model_dir" in given else told.model_dir
+        if not in_turn and not all(canned.is_add_metrics(reader, other, target.value) for other in others):
+            raise NotConvertible(f"{target.value} is also used for something other than the Estimator", call)
+        args = arguments(call, match.row.fields or _KERAS_MODEL)
+        config = args.get("config")
+        settings = configuration.read_settings(reader, config.value if config else None)
+        folder = reader.text(args["model_dir"].value) if "model_dir" in args else settings.model_dir
         folder = "" if folder == "None" else folder
-        found.append(ConvertedJob(call, statement, target.value, told, folder))
-        found[-1].changed = bool(others) and not in_turn
-    for job in found:
+        jobs.append(ConvertedJob(call, statement, target.value, settings, folder))
+        jobs[-1].changed = bool(others) and not in_turn
+    for job in jobs:
         home = reader.scope(job.call).around().node
-        # One name for several, one behind the other, as the cells of a notebook have it.
-        first, last = _lines(reader, job, [one for one in found if one.name == job.name])
+        # Cells of a notebook may assign several Estimators to the same name in turn.
+        first, last = _name_range(reader, job, [other for other in jobs if other.name == job.name])
         job.chains = {
             root(chain): chain
             for chain in reader.tree.chains
@@ -108,64 +113,70 @@ def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
             and first <= reader.line(chain) < last
         }
         taken = set(reader.scope(job.call).around().names) | set(reader.tree.scope.names)
-        renamed = len(found) == 1 and "model" not in taken and not job.late and not job.changed
+        renamed = len(jobs) == 1 and "model" not in taken and not job.late and not job.changed
         job.model = "model" if renamed else job.name
-        job.callbacks = "callbacks" if len(found) == 1 and "callbacks" not in taken else f"{job.name}_callbacks"
-    return found
+        job.callbacks = "callbacks" if len(jobs) == 1 and "callbacks" not in taken else f"{job.name}_callbacks"
+    return jobs
 
 
-def _of_factory(reader: Rewriter, function: cst.FunctionDef, calls: list[cst.Call]) -> list[ConvertedJob]:
-    """Return what is made by calls of a function that gives Estimators."""
+def _find_in_factory(reader: Rewriter, function: cst.FunctionDef, calls: list[cst.Call]) -> list[ConvertedJob]:
+    """Return the Estimator that a function of the file creates and returns."""
     customs = [call for call in calls if reader.called(call) == canned.ESTIMATOR]
     folders: set[str] = set()
     for call in calls:
-        given = arguments(call, catalogue.row(reader.called(call)).fields)
-        told = configuration.settings(reader, given["config"].value if "config" in given else None)
-        if told.statement is None and (told.seed or told.strategy):
-            raise NotConvertible("a configuration within the call of an Estimator that a function returns", call)
-        if told.statement is not None:
-            lines = [f"# Was {one}" for one in told.dropped]
-            lines += [f"{reader.tf}.keras.utils.set_random_seed({told.seed})"] if told.seed else []
-            reader.replaced[told.statement] = f"\n{reader.indent(told.statement)}".join(lines) or REMOVED
-        folders.add(reader.text(given["model_dir"].value) if "model_dir" in given else told.model_dir)
-        if told.is_distributed:
+        args = arguments(call, catalogue.row(reader.called(call)).fields)
+        config_settings = configuration.read_settings(reader, args["config"].value if "config" in args else None)
+        if config_settings.statement is None and (config_settings.seed or config_settings.strategy):
+            raise NotConvertible("a RunConfig within the call of an Estimator that a function returns", call)
+        if config_settings.statement is not None:
+            lines = [f"# Was {setting}" for setting in config_settings.dropped]
+            lines += (
+                [f"{reader.tf}.keras.utils.set_random_seed({config_settings.seed})"] if config_settings.seed else []
+            )
+            reader.replaced[config_settings.statement] = (
+                f"\n{reader.indent(config_settings.statement)}".join(lines) or REMOVED
+            )
+        folders.add(reader.text(args["model_dir"].value) if "model_dir" in args else config_settings.model_dir)
+        if config_settings.is_distributed:
             raise NotConvertible("a strategy for an Estimator that a function returns", call)
         if call not in customs:
-            reader.replaced[call] = partial(canned.model, reader, call, told.model_dir)
-    found = []
+            reader.replaced[call] = partial(canned.convert_call, reader, call, config_settings.model_dir)
+    jobs = []
     for call in reader.tree.calls:
-        if not any(one.node is function for one in reader.functions(call.func)):
+        if not any(candidate.node is function for candidate in reader.functions(call.func)):
             continue
-        assign, statement = _assignment(reader, call)
+        assign, statement = _find_assignment(reader, call)
         target = assign.targets[0].target
         if not isinstance(target, cst.Name) or len(reader.program.bindings(target.value, reader.scope(call))) != 1:
-            raise NotConvertible("an Estimator without a plain name", call)
-        settings = RunConfigSettings(save_steps=told.save_steps, summary_steps=told.summary_steps)
+            raise NotConvertible("an Estimator that is not assigned to a plain name", call)
+        settings = RunConfigSettings(save_steps=config_settings.save_steps, summary_steps=config_settings.summary_steps)
         job = ConvertedJob(call, statement, target.value, settings, f"{target.value}.model_dir")
         if customs:
-            job.customs, job.folder = customs, _known_folder(reader, function, folders)
-            job.inputs = _with_inputs(reader, function)
-            job.make = partial(_with_data, reader, call)
+            job.customs, job.folder = customs, _resolve_folder(reader, function, folders)
+            job.inputs = _add_inputs_parameter(reader, function)
+            job.make = partial(_format_call_with_inputs, reader, call)
         else:
-            job.make = partial(_same, reader, call)
+            job.make = partial(_format_same_call, reader, call)
             job.needs_inputs, job.is_canned, job.late = False, True, True
-        found.append(job)
-    if len(found) != 1:
-        raise NotConvertible("a function that makes Estimators, called in several places", function.name)
-    return found
+        jobs.append(job)
+    if len(jobs) != 1:
+        raise NotConvertible("a function that creates Estimators and is not called exactly once", function.name)
+    return jobs
 
 
-def _lines(reader: Rewriter, job: ConvertedJob, same: list[ConvertedJob]) -> tuple[float, float]:
-    """From which line on, and before which one, a name is that of an Estimator."""
-    at_the_top = [one for one in same if reader.tree.parents.get(one.statement) is reader.tree.module]
+def _name_range(reader: Rewriter, job: ConvertedJob, same: list[ConvertedJob]) -> tuple[float, float]:
+    """Return the lines [first, last) in which a name refers to this Estimator."""
+    at_the_top = [other for other in same if reader.tree.parents.get(other.statement) is reader.tree.module]
     if job not in at_the_top or len(at_the_top) == 1:
         return 0, math.inf
     first = reader.line(job.statement)
-    return first, min((line for one in at_the_top if (line := reader.line(one.statement)) > first), default=math.inf)
+    return first, min(
+        (line for other in at_the_top if (line := reader.line(other.statement)) > first), default=math.inf
+    )
 
 
 def _are_in_turn(reader: Rewriter, name: str, values: list[cst.CSTNode | None], kinds: tuple[str, ...]) -> bool:
-    """Whether a name at the top of a module is given Estimators alone, each by a statement, and read at the top."""
+    """Return whether a module assigns several Estimators to a name, all at module level."""
     module = reader.tree.module
     for value in values:
         match = catalogue.find(reader.called(value).replace("tf.", "tensorflow.", 1))
@@ -176,43 +187,43 @@ def _are_in_turn(reader: Rewriter, name: str, values: list[cst.CSTNode | None], 
     return len(values) > 1 and all(reader.scope(use).around().node is module for use in uses)
 
 
-def _known_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]) -> str:
-    """Return the folder of what a function makes, where it is known outside of it as well."""
+def _resolve_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]) -> str:
+    """Return the model_dir of a function's Estimator as text that is valid outside of it."""
     folder = folders.pop() if len(folders) == 1 else ""
     names = set(re.findall(r"(?<![.\w'\"])[A-Za-z_]\w*", folder))
     if not folder or not names <= {*reader.tree.scope.names, *dir(builtins)}:
-        raise NotConvertible("an Estimator that a function makes in a folder of its own", function.name)
+        raise NotConvertible("an Estimator of a function whose model_dir is not known outside of it", function.name)
     return folder
 
 
-def _with_inputs(reader: Rewriter, function: cst.FunctionDef) -> str:
-    """Give a function one more parameter, the first one: the model's inputs; its name."""
+def _add_inputs_parameter(reader: Rewriter, function: cst.FunctionDef) -> str:
+    """Add a parameter for the model's inputs to a function, and return its name."""
     if function in (reader.tree.module,) or isinstance(reader.tree.parents.get(function), cst.ClassDef):
-        raise NotConvertible("a method that makes Estimators", function.name)
+        raise NotConvertible("a method that creates Estimators", function.name)
     taken = {*reader.tree.scopes[function].names, *reader.tree.scope.names}
-    name = next(one for one in ("features", "inputs", "model_features") if one not in taken)
+    name = next(candidate for candidate in ("features", "inputs", "model_features") if candidate not in taken)
     around = function.params
-    own = "".join(f", {reader.source(one)}" for one in [around]) if reader.source(around).strip() else ""
-    reader.replaced[around] = f"{name}{own}"
+    rest = "".join(f", {reader.source(params)}" for params in [around]) if reader.source(around).strip() else ""
+    reader.replaced[around] = f"{name}{rest}"
     return name
 
 
-def _with_data(reader: Rewriter, call: cst.Call, data: str) -> str:
-    """Return the call of a function that gives the model, with its inputs."""
-    told = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
+def _format_call_with_inputs(reader: Rewriter, call: cst.Call, data: str) -> str:
+    """Return the call that creates the model, with the inputs as first argument."""
+    texts = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
             for arg in call.args]  # fmt: skip
-    return f"{reader.text(call.func)}({', '.join([data, *told])})"
+    return f"{reader.text(call.func)}({', '.join([data, *texts])})"
 
 
-def _assignment(reader: Rewriter, call: cst.BaseExpression) -> tuple[cst.Assign, cst.SimpleStatementLine]:
-    """Return the statement that gives a name to what a call makes."""
+def _find_assignment(reader: Rewriter, call: cst.BaseExpression) -> tuple[cst.Assign, cst.SimpleStatementLine]:
+    """Return the assignment of a call to a name, and its statement."""
     assign = reader.tree.parents.get(call)
     statement = reader.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
     if not isinstance(assign, cst.Assign) or not isinstance(statement, cst.SimpleStatementLine):
-        raise NotConvertible("an Estimator that is handed on where it is made", call)
+        raise NotConvertible("an Estimator that is passed on where it is created", call)
     return assign, statement
 
 
-def _same(reader: Rewriter, call: cst.Call, data: str) -> str:
-    """Return the call of a function that gives the model: it stays."""
+def _format_same_call(reader: Rewriter, call: cst.Call, data: str) -> str:
+    """Return the call that creates the model, unchanged."""
     return reader.text(call)

@@ -1,4 +1,4 @@
-"""The flags and `app.run` of V1 as those of absl, which they are made of."""
+"""Conversion of `tf.flags` and `tf.app.run` to absl, which TensorFlow 1 builds them on."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ __all__ = ["install"]
 _FLAGS = r"tf\.compat\.v1\.(app\.)?flags\.(FLAGS|DEFINE_\w+|mark_flags?_as_required)$"
 _VALUE = r"tf\.compat\.v1\.(app\.)?flags\.FLAGS\.\w+$"
 _RUN = "tf.compat.v1.app.run"
-# Names of arguments that V1 takes, and absl does not.
+# Aliases that are replaced by an import from absl.
 _ALIASES = {"app": ("tf.compat.v1.app",), "flags": ("tf.compat.v1.app.flags", "tf.compat.v1.flags")}
+# Argument names that TensorFlow 1 accepts and absl does not.
 _OLD = ("flag_name", "default_value", "docstring")
 
 
 def install(reader: Rewriter) -> None:
-    """Lets a reader write flags, where `app.run` reads them: V1's are read when first asked as well."""
-    aliases = [_alias(reader, name) for name in ("app", "flags") if name in reader.tree.scope.names]
+    """Convert flags to absl, in programs that parse them in `app.run`.
+
+    TensorFlow 1 also parses flags on first access; absl does not.
+    """
+    aliases = [_find_alias(reader, name) for name in ("app", "flags") if name in reader.tree.scope.names]
     if None in aliases:
         return
     calls = [call for call in reader.tree.calls if reader.called(call) == _RUN]
-    if not calls or any(_main(reader, call) is None for call in calls):
+    if not calls or any(_resolve_main(reader, call) is None for call in calls):
         return
     names: dict[cst.CSTNode, str] = {}
     for chain in reader.tree.chains:
         node: cst.BaseExpression = chain
         while isinstance(node, cst.Attribute):
             if reader.scope(chain) is reader.tree.scope and re.match(_VALUE, reader.name(node)):
-                return  # absl has no values before app.run
+                return  # absl parses flags only in app.run
             match = re.match(_FLAGS, reader.name(node))
             if match:
                 names[node] = match[2]
@@ -44,16 +48,16 @@ def install(reader: Rewriter) -> None:
         if isinstance(call, cst.Call) and any(arg.keyword and arg.keyword.value in _OLD for arg in call.args):
             return
     for call in calls:
-        main = _main(reader, call)
-        # V1 leaves flags that nobody defined to the program.
+        main = _resolve_main(reader, call)
+        # TensorFlow 1 leaves undefined flags to the program.
         reader.replaced[call] = f"app.run({main}, flags_parser=lambda argv: flags.FLAGS(argv, known_only=True))"
     reader.replaced.update({statement: REMOVED for statement in aliases if statement is not None})
     reader.replaced.update({node: f"flags.{name}" for node, name in names.items()})
     reader.needs.add("absl")
 
 
-def _alias(reader: Rewriter, name: str) -> cst.SimpleStatementLine | None:
-    """Return the statement `flags = tf.app.flags`, where that is what a name of absl's modules is."""
+def _find_alias(reader: Rewriter, name: str) -> cst.SimpleStatementLine | None:
+    """Return the statement `flags = tf.app.flags`; None if the name has a different meaning."""
     bindings = reader.tree.scope.names[name]
     value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
     if not isinstance(value, cst.Attribute) or reader.name(value) not in _ALIASES[name]:
@@ -61,11 +65,11 @@ def _alias(reader: Rewriter, name: str) -> cst.SimpleStatementLine | None:
     return reader.statement_of(value)
 
 
-def _main(reader: Rewriter, call: cst.Call) -> str | None:
-    """Return what is run; None where it cannot be told."""
-    given = arguments(call, ("main", "argv"))
-    if given.keys() - {"main"} or any(arg.star for arg in call.args):
+def _resolve_main(reader: Rewriter, call: cst.Call) -> str | None:
+    """Return the main function; None if it cannot be determined."""
+    args = arguments(call, ("main", "argv"))
+    if args.keys() - {"main"} or any(arg.star for arg in call.args):
         return None
-    if "main" in given:
-        return reader.source(given["main"].value)
+    if "main" in args:
+        return reader.source(args["main"].value)
     return "main" if "main" in reader.tree.scope.names else None

@@ -1,4 +1,4 @@
-"""The Keras model that a model_fn becomes: class, heads, metrics, train_op, signatures, averages, warm starts.
+"""Conversion of a model_fn to a Keras model.
 
-The statements of the model_fn itself are in `migrate/code/to_keras/model_fn`.
+`migrate/code/to_keras/model_fn` converts the statements of the model_fn.
 """

@@ -1,4 +1,4 @@
-"""A train_op of several optimizers, each with a loss and variables of its own, some of them not in every step."""
+"""Conversion of a train_op with several optimizers, as in a GAN."""
 
 from __future__ import annotations
 
@@ -15,24 +15,32 @@ from estimator_pipeline.migrate.code.to_keras.model_fn.layers import scopes_of
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, calls_in, needed
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
-__all__ = ["MultipleOptimizers", "are_in", "find", "methods", "optimizer", "told", "used"]
+__all__ = [
+    "MultipleOptimizers",
+    "find_optimizers",
+    "format_methods",
+    "format_optimizer",
+    "is_of_losses",
+    "loss_names",
+    "names_used",
+]
 
 _NORMALISATION = "tf.compat.v1.layers.batch_normalization"
 
 
 @dataclass
 class _Part:
-    """An optimizer's step.
+    """The step of one optimizer.
 
     Attributes:
-        made: what makes the optimizer.
-        loss: the name of what it minimises.
-        scope: the text of the scope of its variables.
-        when: the condition on which it steps; None where it always does.
-        counts: whether it counts the steps.
+        constructor: the call that creates the optimizer.
+        loss: name of the loss that it minimizes.
+        scope: text of the scope of its variables.
+        when: condition of the step; None if it runs always.
+        counts: whether it increments the global step.
     """
 
-    made: cst.Call
+    constructor: cst.Call
     loss: str
     scope: str
     when: cst.BaseExpression | None = None
@@ -41,11 +49,11 @@ class _Part:
 
 @dataclass
 class MultipleOptimizers:
-    """The steps of a train_op.
+    """The optimizer steps of a train_op.
 
     Attributes:
-        parts: in the order of the program.
-        counting: the place of the one whose steps are those of the training.
+        parts: the steps in the order of the program.
+        counting: index of the step that increments the global step.
         settings: statements that the conditions need.
     """
 
@@ -55,7 +63,7 @@ class MultipleOptimizers:
 
 
 @dataclass
-class _Found:
+class _Statements:
     optimizers: dict[str, cst.Call] = field(default_factory=dict)
     scopes: dict[str, str] = field(default_factory=dict)
     gradients: dict[str, tuple[str, str, str]] = field(default_factory=dict)
@@ -64,171 +72,186 @@ class _Found:
     counters: list[str] = field(default_factory=list)
 
 
-def find(reader: Rewriter, made: ModelFn) -> MultipleOptimizers | None:
-    """Return what the train_op does; None where it is not that of several optimizers, or a group of them.
+def find_optimizers(reader: Rewriter, model_fn: ModelFn) -> MultipleOptimizers | None:
+    """Return the optimizer steps of a train_op; None for a single optimizer or a `tf.group`.
 
     Raises:
-        NotConvertible: it does what a step of a Keras model cannot.
+        NotConvertible: the train_op has no counterpart in a step of a Keras model.
     """
-    train_op = made.field("train", "train_op")
-    flow = made.flows["train"]
+    train_op = model_fn.field("train", "train_op")
+    flow = model_fn.flows["train"]
     if train_op is None:
         return None
     calls = [call for step in flow for call in calls_in(step.node)]
     group = reader.value(train_op)
-    grouped = isinstance(group, cst.Call) and _plain(reader, group) == "tf.group"
+    grouped = isinstance(group, cst.Call) and _called_name(reader, group) == "tf.group"
     if sum(training_step.is_optimizer(reader, call) for call in calls) < 2 or grouped:
         return None
-    found = _Found()
+    collected = _Statements()
     after: dict[str, set[str]] = {}
     for step in flow:
-        if step in made.network or step.name:
+        if step in model_fn.network or step.name:
             continue
-        for node, held in _statements(reader, step.node, ()):
-            _read(reader, made, found, after, node, held)
-    run = _reached(after, set(names_in(train_op)))
-    for name in found.parts.keys() | set(found.counters):
+        for node, held in _iter_statements(reader, step.node, ()):
+            _read_statement(reader, model_fn, collected, after, node, held)
+    run = _dependencies_of(after, set(names_in(train_op)))
+    for name in collected.parts.keys() | set(collected.counters):
         if name not in run:
-            raise NotConvertible(f"a step {name} that the train_op does not need", train_op)
-    parts = [part for _, part in found.parts.values()]
-    if len(parts) < 2 or len({id(part.made) for part in parts}) != len(parts):
-        raise NotConvertible("several optimizers whose steps cannot be told", train_op)
+            raise NotConvertible(f"the step {name}, which the train_op does not run", train_op)
+    parts = [part for _, part in collected.parts.values()]
+    if len(parts) < 2 or len({id(part.constructor) for part in parts}) != len(parts):
+        raise NotConvertible("several optimizers whose steps cannot be determined", train_op)
     counted = [place for place, part in enumerate(parts) if part.counts]
     always = [place for place, part in enumerate(parts) if part.when is None]
-    if len(counted) + len(found.counters) != 1 or not always or any(parts[one].when is not None for one in counted):
-        raise NotConvertible("several optimizers, and not one count of the steps", train_op)
-    for name, (_, part) in found.parts.items():
-        # The global step is read before it is counted.
-        if part.when is not None and (counted or name not in _reached(after, set(found.counters))):
+    if (
+        len(counted) + len(collected.counters) != 1
+        or not always
+        or any(parts[place].when is not None for place in counted)
+    ):
+        raise NotConvertible("several optimizers that do not increment the global step exactly once", train_op)
+    for name, (_, part) in collected.parts.items():
+        # The condition reads the global step before it is incremented.
+        if part.when is not None and (counted or name not in _dependencies_of(after, set(collected.counters))):
             raise NotConvertible(
-                "an optimizer that steps by a condition, and the steps are not counted behind it", train_op
+                "an optimizer with a conditional step that does not run before the global step is incremented", train_op
             )
-    _check_moved(reader, made, after, run, train_op)
-    asked = {name for part in parts if part.when is not None for name in names_in(part.when)}
-    settings = [step for step in needed(found.plain, asked) if not step.sets & made.steps]
-    reads = (asked | {name for step in settings for name in step.reads}) - {n for one in settings for n in one.sets}
-    for name in reads - made.steps - {"params", *reader.tree.scope.names}:
-        raise NotConvertible(f"an optimizer that steps by {name}, which the model does not know", train_op)
+    _check_moving_statistics(reader, model_fn, after, run, train_op)
+    condition_names = {name for part in parts if part.when is not None for name in names_in(part.when)}
+    settings = [step for step in needed(collected.plain, condition_names) if not step.sets & model_fn.steps]
+    reads = (condition_names | {name for step in settings for name in step.reads}) - {
+        n for step in settings for n in step.sets
+    }
+    for name in reads - model_fn.steps - {"params", *reader.tree.scope.names}:
+        raise NotConvertible(f"an optimizer whose condition reads {name}, which the model does not have", train_op)
     return MultipleOptimizers(parts, (counted or always)[0], settings)
 
 
-def _statements(
+def _iter_statements(
     reader: Rewriter, node: cst.CSTNode, held: tuple[str, ...]
 ) -> Iterator[tuple[cst.CSTNode, tuple[str, ...]]]:
-    """Yield the statements within `with tf.control_dependencies`, with the names that they wait for."""
+    """Yield the statements of a block with the names of their control dependencies."""
     if isinstance(node, cst.With) and isinstance(node.body, cst.IndentedBlock):
         calls = [item.item for item in node.items if isinstance(item.item, cst.Call)]
-        if len(calls) == len(node.items) and all(_plain(reader, one) == "tf.control_dependencies" for one in calls):
+        if len(calls) == len(node.items) and all(
+            _called_name(reader, call) == "tf.control_dependencies" for call in calls
+        ):
             inner = (*held, *(name for call in calls for arg in call.args for name in names_in(arg)))
-            for one in node.body.body:
-                yield from _statements(reader, one, inner)
+            for statement in node.body.body:
+                yield from _iter_statements(reader, statement, inner)
             return
     yield node, held
 
 
-def _read(
-    reader: Rewriter, made: ModelFn, found: _Found, after: dict[str, set[str]], node: cst.CSTNode, held: tuple[str, ...]
+def _read_statement(
+    reader: Rewriter,
+    model_fn: ModelFn,
+    collected: _Statements,
+    after: dict[str, set[str]],
+    node: cst.CSTNode,
+    held: tuple[str, ...],
 ) -> None:
-    """What one statement is of a train_op."""
+    """Add a statement of the train_op to `collected`."""
     first = node.body[0] if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1 else None
     target = first.targets[0].target if isinstance(first, cst.Assign) and len(first.targets) == 1 else None
     calls = list(calls_in(node))
     if not isinstance(first, cst.Assign) or not isinstance(target, cst.Name):
-        if any(training_step.is_optimizer(reader, call) or _method(call) in _STEPS for call in calls):
-            raise NotConvertible("several optimizers whose steps cannot be told", node)
+        if any(training_step.is_optimizer(reader, call) or _called_method(call) in _STEPS for call in calls):
+            raise NotConvertible("several optimizers whose steps cannot be determined", node)
         return
     name, value = target.value, first.value
     if name in after:
-        raise NotConvertible(f"{name} of a train_op with several optimizers, which is given twice", node)
+        raise NotConvertible(f"{name} of a train_op with several optimizers, which is assigned twice", node)
     after[name] = {*held, *names_in(value)}
     if not isinstance(value, cst.Call):
-        found.plain.append(FlowStep(node, frozenset({name}), frozenset(names_in(value))))
+        collected.plain.append(FlowStep(node, frozenset({name}), frozenset(names_in(value))))
         return
-    plain = _plain(reader, value)
+    plain = _called_name(reader, value)
     if training_step.is_optimizer(reader, value):
-        found.optimizers[name] = value
+        collected.optimizers[name] = value
     elif plain == "tf.trainable_variables" or (
-        plain == "tf.get_collection" and _key(reader, value) == "TRAINABLE_VARIABLES"
+        plain == "tf.get_collection" and _collection_key(reader, value) == "TRAINABLE_VARIABLES"
     ):
-        found.scopes[name] = _scope(reader, value)
-    elif _method(value) == "compute_gradients":
-        given = arguments(value, ("loss", "var_list"))
-        if given.keys() != {"loss", "var_list"}:
-            raise NotConvertible("gradients of several optimizers that cannot be told", value)
-        loss, variables = (reader.source(given[one].value) for one in ("loss", "var_list"))
-        found.gradients[name] = (_owner(value), loss, variables)
-    elif _method(value) in _STEPS:
-        found.parts[name] = (name, _part(reader, made, found, value))
+        collected.scopes[name] = _read_scope(reader, value)
+    elif _called_method(value) == "compute_gradients":
+        args = arguments(value, ("loss", "var_list"))
+        if args.keys() != {"loss", "var_list"}:
+            raise NotConvertible("gradients of several optimizers that cannot be determined", value)
+        loss, variables = (reader.source(args[field].value) for field in ("loss", "var_list"))
+        collected.gradients[name] = (_owner_name(value), loss, variables)
+    elif _called_method(value) in _STEPS:
+        collected.parts[name] = (name, _read_step(reader, model_fn, collected, value))
     elif plain == "tf.cond":
-        found.parts[name] = (name, _conditional(reader, made, found, value))
-    elif _counts(reader, made, value):
-        found.counters.append(name)
-    elif any(_method(call) in _STEPS or _method(call).startswith("assign") for call in calls):
-        raise NotConvertible("several optimizers whose steps cannot be told", value)
+        collected.parts[name] = (name, _read_conditional(reader, model_fn, collected, value))
+    elif _is_increment(reader, model_fn, value):
+        collected.counters.append(name)
+    elif any(_called_method(call) in _STEPS or _called_method(call).startswith("assign") for call in calls):
+        raise NotConvertible("several optimizers whose steps cannot be determined", value)
     else:
-        found.plain.append(FlowStep(node, frozenset({name}), frozenset(names_in(value))))
+        collected.plain.append(FlowStep(node, frozenset({name}), frozenset(names_in(value))))
 
 
 _STEPS = ("minimize", "apply_gradients")
 
 
-def _part(reader: Rewriter, made: ModelFn, found: _Found, call: cst.Call) -> _Part:
-    """`opt.minimize(loss, var_list=names)`, or `opt.apply_gradients(gradients)` of such a loss."""
-    owner = _owner(call)
-    if _method(call) == "minimize":
-        given = arguments(call, ("loss", "global_step", "var_list"))
-        if given.keys() - {"loss", "global_step", "var_list", "name"} or not {"loss", "var_list"} <= given.keys():
-            raise NotConvertible("several optimizers whose variables cannot be told", call)
-        loss, variables = (reader.source(given[one].value) for one in ("loss", "var_list"))
+def _read_step(reader: Rewriter, model_fn: ModelFn, collected: _Statements, call: cst.Call) -> _Part:
+    """Read `opt.minimize(loss, var_list=names)`, or `opt.apply_gradients(gradients)` of such a loss."""
+    owner = _owner_name(call)
+    if _called_method(call) == "minimize":
+        args = arguments(call, ("loss", "global_step", "var_list"))
+        if args.keys() - {"loss", "global_step", "var_list", "name"} or not {"loss", "var_list"} <= args.keys():
+            raise NotConvertible("several optimizers whose variables cannot be determined", call)
+        loss, variables = (reader.source(args[field].value) for field in ("loss", "var_list"))
     else:
-        given = arguments(call, ("grads_and_vars", "global_step"))
-        gradients = reader.source(given["grads_and_vars"].value) if "grads_and_vars" in given else ""
-        of, loss, variables = found.gradients.get(gradients, ("", "", ""))
-        if given.keys() - {"grads_and_vars", "global_step", "name"} or of != owner:
-            raise NotConvertible("gradients of several optimizers that are changed, or another one's", call)
-    if owner not in found.optimizers or variables not in found.scopes or not loss.isidentifier():
-        raise NotConvertible("several optimizers whose losses or variables cannot be told", call)
-    return _Part(found.optimizers[owner], loss, found.scopes[variables], counts="global_step" in given)
+        args = arguments(call, ("grads_and_vars", "global_step"))
+        gradients = reader.source(args["grads_and_vars"].value) if "grads_and_vars" in args else ""
+        optimizer_name, loss, variables = collected.gradients.get(gradients, ("", "", ""))
+        if args.keys() - {"grads_and_vars", "global_step", "name"} or optimizer_name != owner:
+            raise NotConvertible(
+                "gradients of several optimizers that are changed or applied by a different optimizer", call
+            )
+    if owner not in collected.optimizers or variables not in collected.scopes or not loss.isidentifier():
+        raise NotConvertible("several optimizers whose losses or variables cannot be determined", call)
+    return _Part(collected.optimizers[owner], loss, collected.scopes[variables], counts="global_step" in args)
 
 
-def _conditional(reader: Rewriter, made: ModelFn, found: _Found, call: cst.Call) -> _Part:
-    """`tf.cond(when, lambda: opt.apply_gradients(gradients), tf.no_op)`."""
-    given = arguments(call, ("pred", "true_fn", "false_fn"))
-    step = given["true_fn"].value if given.keys() == {"pred", "true_fn", "false_fn"} else None
+def _read_conditional(reader: Rewriter, model_fn: ModelFn, collected: _Statements, call: cst.Call) -> _Part:
+    """Read `tf.cond(when, lambda: opt.apply_gradients(gradients), tf.no_op)`."""
+    args = arguments(call, ("pred", "true_fn", "false_fn"))
+    step = args["true_fn"].value if args.keys() == {"pred", "true_fn", "false_fn"} else None
     inner = step.body if isinstance(step, cst.Lambda) and not step.params.params else None
-    other = given["false_fn"].value if step is not None else None
+    other = args["false_fn"].value if step is not None else None
     if isinstance(other, cst.Lambda):
         other = other.body
-    nothing = other is not None and "tf.no_op" in (_without_v1(reader.name(other)), _plain(reader, other))
-    if not isinstance(inner, cst.Call) or _method(inner) not in _STEPS or not nothing:
-        raise NotConvertible("tf.cond in the train_op, with more than the step of an optimizer", call)
-    part = _part(reader, made, found, inner)
-    part.when = given["pred"].value
-    rate = training_step.rate_of(part.made)
+    nothing = other is not None and "tf.no_op" in (_without_v1(reader.name(other)), _called_name(reader, other))
+    if not isinstance(inner, cst.Call) or _called_method(inner) not in _STEPS or not nothing:
+        raise NotConvertible("tf.cond in the train_op that does more than one step of an optimizer", call)
+    part = _read_step(reader, model_fn, collected, inner)
+    part.when = args["pred"].value
+    rate = training_step.learning_rate_of(part.constructor)
     if rate is not None and reader.called(reader.value(rate)) in arithmetic.SCHEDULES:
         raise NotConvertible(
-            "a rate by the steps of the training, of an optimizer that does not step in all of them", call
+            "a learning rate schedule on the global step, of an optimizer that does not run in every step", call
         )
     return part
 
 
-def _counts(reader: Rewriter, made: ModelFn, call: cst.Call) -> bool:
-    """`tf.assign_add(global_step, 1)`."""
-    given = [reader.source(arg.value) for arg in call.args]
-    if _plain(reader, call) == "tf.assign_add":
-        return len(given) == 2 and given[0] in made.steps and given[1] == "1"
-    return _method(call) == "assign_add" and _owner(call) in made.steps and given == ["1"]
+def _is_increment(reader: Rewriter, model_fn: ModelFn, call: cst.Call) -> bool:
+    """Return whether a call is `tf.assign_add(global_step, 1)`."""
+    texts = [reader.source(arg.value) for arg in call.args]
+    if _called_name(reader, call) == "tf.assign_add":
+        return len(texts) == 2 and texts[0] in model_fn.steps and texts[1] == "1"
+    return _called_method(call) == "assign_add" and _owner_name(call) in model_fn.steps and texts == ["1"]
 
 
-def _scope(reader: Rewriter, call: cst.Call) -> str:
-    given = arguments(call, ("scope",) if _plain(reader, call) == "tf.trainable_variables" else ("key", "scope"))
-    if "scope" not in given or not isinstance(given["scope"].value, cst.SimpleString):
-        raise NotConvertible("several optimizers whose variables are not those of a scope", call)
-    return reader.source(given["scope"].value)
+def _read_scope(reader: Rewriter, call: cst.Call) -> str:
+    args = arguments(call, ("scope",) if _called_name(reader, call) == "tf.trainable_variables" else ("key", "scope"))
+    if "scope" not in args or not isinstance(args["scope"].value, cst.SimpleString):
+        raise NotConvertible("several optimizers whose variables are not selected by a scope", call)
+    return reader.source(args["scope"].value)
 
 
-def _reached(after: dict[str, set[str]], names: set[str]) -> set[str]:
-    """Return what a train_op needs, by its names."""
+def _dependencies_of(after: dict[str, set[str]], names: set[str]) -> set[str]:
+    """Return the names that `names` depend on, themselves included."""
     seen: set[str] = set()
     while names - seen:
         name = (names - seen).pop()
@@ -237,14 +260,14 @@ def _reached(after: dict[str, set[str]], names: set[str]) -> set[str]:
     return seen
 
 
-def _check_moved(
-    reader: Rewriter, made: ModelFn, after: dict[str, set[str]], run: set[str], train_op: cst.BaseExpression
+def _check_moving_statistics(
+    reader: Rewriter, model_fn: ModelFn, after: dict[str, set[str]], run: set[str], train_op: cst.BaseExpression
 ) -> None:
-    """Batch normalisation moves its statistics in `fit`: each has to have been moved here."""
+    """Check that each batch normalization updates its moving statistics, as `fit` does."""
     normalised = [call for call in reader.tree.calls if reader.called(call) == _NORMALISATION]
     scopes = []
     for call in reader.tree.calls:
-        if _plain(reader, call) != "tf.get_collection" or _key(reader, call) != "UPDATE_OPS":
+        if _called_name(reader, call) != "tf.get_collection" or _collection_key(reader, call) != "UPDATE_OPS":
             continue
         statement = reader.statement_of(call)
         assign = statement.body[0] if statement is not None else None
@@ -255,80 +278,82 @@ def _check_moved(
     for call in normalised:
         around = scopes_of(reader, call)[:1]
         if not any(scope == "" or [scope] == around for scope in scopes):
-            raise NotConvertible("its train_op does not move the statistics of the normalisation, and fit would", call)
+            raise NotConvertible(
+                "a train_op that does not update the moving statistics of batch normalization, which fit does", call
+            )
 
 
-def optimizer(reader: Rewriter, found: MultipleOptimizers, model: str) -> str:
-    """Return the optimizer of compile."""
-    told = []
-    for part in found.parts:
-        rate = training_step.rate_of(part.made)
+def format_optimizer(reader: Rewriter, optimizers: MultipleOptimizers, model: str) -> str:
+    """Return the expression of the optimizer for `compile`."""
+    pairs = []
+    for part in optimizers.parts:
+        rate = training_step.learning_rate_of(part.constructor)
         scheduled = rate is not None and reader.called(reader.value(rate)) in arithmetic.SCHEDULES
-        text = arithmetic.optimizer(reader, part.made, scheduled=scheduled, clipping={})
-        told.append((text, f"keras_variables.in_scope({model}, {part.scope})"))
+        text = arithmetic.optimizer(reader, part.constructor, scheduled=scheduled, clipping={})
+        pairs.append((text, f"keras_variables.in_scope({model}, {part.scope})"))
     reader.needs.add("keras_variables")
     unit = reader.tree.module.default_indent
-    lines = "".join(f"\n{unit}({one},\n{unit} {variables})," for one, variables in told)
-    return f"keras_variables.by_variables([{lines}\n], counts={found.counting})"
+    lines = "".join(f"\n{unit}({constructor},\n{unit} {variables})," for constructor, variables in pairs)
+    return f"keras_variables.by_variables([{lines}\n], counts={optimizers.counting})"
 
 
-def used(found: MultipleOptimizers) -> set[str]:
-    """Return the names that the optimizers' arguments have."""
-    return {name for part in found.parts for arg in part.made.args for name in names_in(arg.value)}
+def names_used(optimizers: MultipleOptimizers) -> set[str]:
+    """Return the names that the arguments of the optimizers read."""
+    return {name for part in optimizers.parts for arg in part.constructor.args for name in names_in(arg.value)}
 
 
-def told(found: MultipleOptimizers) -> str:
-    """Return the names of the losses, in the optimizers' order."""
-    return ", ".join(part.loss for part in found.parts)
+def loss_names(optimizers: MultipleOptimizers) -> str:
+    """Return the names of the losses, in the order of the optimizers."""
+    return ", ".join(part.loss for part in optimizers.parts)
 
 
-def are_in(found: MultipleOptimizers, loss: cst.BaseExpression) -> bool:
-    """Whether the loss of the EstimatorSpec is made of those of the optimizers alone."""
-    return set(names_in(loss)) <= {part.loss for part in found.parts}
+def is_of_losses(optimizers: MultipleOptimizers, loss: cst.BaseExpression) -> bool:
+    """Return whether a loss only depends on the losses of the optimizers."""
+    return set(names_in(loss)) <= {part.loss for part in optimizers.parts}
 
 
-def methods(writer: Any, found: MultipleOptimizers, loss: cst.BaseExpression, *, alone: bool) -> list[str]:
-    """Return the methods of a model: each optimizer's loss, and a step of all of them.
+def format_methods(writer: Any, optimizers: MultipleOptimizers, loss: cst.BaseExpression, *, alone: bool) -> list[str]:
+    """Return the methods of a model that compute the losses and run all optimizers.
 
     Args:
-        writer: of the model.
-        loss: that of the EstimatorSpec.
-        alone: whether no hook asks for what a step works out.
+        writer: converter of the model_fn.
+        loss: loss of the EstimatorSpec.
+        alone: whether no hook reads tensors of a step.
 
     Raises:
-        NotConvertible: one does.
+        NotConvertible: a hook reads tensors of a step.
     """
     if not alone:
-        raise NotConvertible("a hook that asks for a tensor, where there are several optimizers", loss)
+        raise NotConvertible("a hook that reads a tensor, in a model with several optimizers", loss)
     reader, unit, tf = writer.reader, writer.unit, writer.reader.tf
-    steps, reads = writer.part("train", [part.loss for part in found.parts])
-    lines = ['"""What each optimizer makes small."""', *writer.given(reads), *writer.body(steps)]
-    lines.append(f"return {told(found)}")
-    each = writer.method("def each_loss(self, x, y, y_pred):", lines)
-    whole = are_in(found, loss)
+    steps, reads = writer.select_steps("train", [part.loss for part in optimizers.parts])
+    lines = ['"""Return the loss of each optimizer."""', *writer.bind_names(reads), *writer.format_steps(steps)]
+    lines.append(f"return {loss_names(optimizers)}")
+    each = writer.format_method("def each_loss(self, x, y, y_pred):", lines)
+    whole = is_of_losses(optimizers, loss)
     body = [
         f"x, y, sample_weight = {tf}.keras.utils.unpack_x_y_sample_weight(data)",
         f"with {tf}.GradientTape(persistent=True) as tape:",
         f"{unit}y_pred = self(x, training=True)",
-        f"{unit}{told(found)} = self.each_loss(x, y, y_pred)",
+        f"{unit}{loss_names(optimizers)} = self.each_loss(x, y, y_pred)",
         f"self.mean_loss.update_state({reader.text(loss)})"
         if whole
         else "self.compute_loss(x, y, y_pred, sample_weight)",
     ]
-    asked = {name for step in found.settings for name in step.reads}
-    asked |= {name for part in found.parts if part.when is not None for name in names_in(part.when)}
-    body += [f"{name} = self.optimizer.iterations" for name in sorted(asked & writer.made.steps)]
-    if "params" in asked:
+    condition_names = {name for step in optimizers.settings for name in step.reads}
+    condition_names |= {name for part in optimizers.parts if part.when is not None for name in names_in(part.when)}
+    body += [f"{name} = self.optimizer.iterations" for name in sorted(condition_names & writer.model_fn.steps)]
+    if "params" in condition_names:
         writer.uses_params = True
         body.append("params = self.params")
-    body += writer.body(found.settings)
-    when = ["True" if part.when is None else reader.text(part.when) for part in found.parts]
-    body.append(f"self.optimizer.minimize_each([{told(found)}], tape, when=[{', '.join(when)}])")
+    body += writer.format_steps(optimizers.settings)
+    when = ["True" if part.when is None else reader.text(part.when) for part in optimizers.parts]
+    body.append(f"self.optimizer.minimize_each([{loss_names(optimizers)}], tape, when=[{', '.join(when)}])")
     body.append("return self.compute_metrics(x, y, y_pred, sample_weight)")
-    return [each, writer.method("def train_step(self, data):", body)]
+    return [each, writer.format_method("def train_step(self, data):", body)]
 
 
-def _plain(reader: Rewriter, node: cst.CSTNode | None) -> str:
+def _called_name(reader: Rewriter, node: cst.CSTNode | None) -> str:
     return _without_v1(reader.called(node))
 
 
@@ -336,15 +361,15 @@ def _without_v1(name: str) -> str:
     return name.replace("tf.compat.v1.", "tf.", 1)
 
 
-def _key(reader: Rewriter, call: cst.Call) -> str:
-    given = arguments(call, ("key", "scope"))
-    return reader.name(given["key"].value).rpartition(".")[2] if "key" in given else ""
+def _collection_key(reader: Rewriter, call: cst.Call) -> str:
+    args = arguments(call, ("key", "scope"))
+    return reader.name(args["key"].value).rpartition(".")[2] if "key" in args else ""
 
 
-def _method(call: cst.Call) -> str:
+def _called_method(call: cst.Call) -> str:
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 
-def _owner(call: cst.Call) -> str:
+def _owner_name(call: cst.Call) -> str:
     owner = call.func.value if isinstance(call.func, cst.Attribute) else None
     return owner.value if isinstance(owner, cst.Name) else ""

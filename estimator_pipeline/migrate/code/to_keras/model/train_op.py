@@ -1,4 +1,4 @@
-"""From a train_op to the optimizer of `compile`."""
+"""Conversion of a train_op to the optimizer of `compile`."""
 
 from __future__ import annotations
 
@@ -14,123 +14,129 @@ from estimator_pipeline.migrate.code.to_keras.model_fn import variables
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
-__all__ = ["are_all", "choose", "chooses_by_name", "is_optimizer", "rate_of", "write"]
+__all__ = ["convert", "convert_selection", "has_all_trainable", "is_optimizer", "learning_rate_of", "selects_by_name"]
 
-# What is done with gradients, or beside them, and does not change them.
+# Functions in a train_op that do not change gradients.
 _HARMLESS = ("tf.gradients", "tf.group", "tf.control_dependencies", "tf.get_collection", "tf.trainable_variables",
              "tf.identity", "tf.no_op", "tf.global_norm", "tf.linalg.global_norm")  # fmt: skip
 _METHODS = ("minimize", "apply_gradients", "compute_gradients", "get_updates", "get_updates_for", "append", "info")
 
 
-def write(
+def convert(
     reader: Rewriter,
-    made: ModelFn,
+    model_fn: ModelFn,
     known: Collection[cst.Call] = (),
     by_head: tuple[cst.BaseExpression, str] | None = None,
 ) -> tuple[list[FlowStep], str]:
-    """Return (the statements that the optimizer needs, the optimizer).
+    """Return (statements that the optimizer needs, expression of the optimizer).
 
     Args:
-        known: calls that others have written.
-        by_head: what a head is given to train with, and the name of the loss there; "" where it steps by itself.
+        known: calls that are already converted.
+        by_head: (optimizer or train_op of a head, name of the loss in it; "" if the head calls the optimizer).
 
     Raises:
-        NotConvertible: the train_op is something else than one optimizer that minimises the loss.
+        NotConvertible: the train_op does more than minimize the loss with one optimizer.
     """
-    train_op = by_head[0] if by_head else made.field("train", "train_op")
+    train_op = by_head[0] if by_head else model_fn.field("train", "train_op")
     if train_op is None:
-        raise NotConvertible("an EstimatorSpec for training without a train_op", made.node.name)
-    loss = by_head[1] if by_head else reader.source(made.specs["train"]["loss"])
-    flow = made.flows["train"]
+        raise NotConvertible("an EstimatorSpec for training without a train_op", model_fn.node.name)
+    loss = by_head[1] if by_head else reader.source(model_fn.specs["train"]["loss"])
+    flow = model_fn.flows["train"]
     nodes = [train_op, *(step.node for step in needed(flow, set(names_in(train_op)), ()))]
-    calls = list(dict.fromkeys(call for node in nodes for call in _calls(node) if call not in known))
+    calls = list(dict.fromkeys(call for node in nodes for call in _iter_calls(node) if call not in known))
     constructors = [call for call in calls if is_optimizer(reader, call)]
     if len(constructors) > 1 and not by_head:
-        return _several(reader, made, train_op, constructors, loss)
+        return _convert_group(reader, model_fn, train_op, constructors, loss)
     if len(constructors) != 1:
         node = constructors[1] if constructors else train_op
-        raise NotConvertible("no single optimizer can be told" if not constructors else "several optimizers", node)
+        raise NotConvertible(
+            "an optimizer that cannot be determined" if not constructors else "several optimizers", node
+        )
     (constructor,) = constructors
     steps = [call for call in calls if isinstance(call.func, cst.Attribute)
              and call.func.attr.value in ("minimize", "apply_gradients", "get_updates")]  # fmt: skip
     if len(steps) != (1 if loss else 0):
         raise NotConvertible("a train_op of several steps", train_op)
-    clipping = _clipping(reader, calls)
+    clipping = _read_clipping(reader, calls)
     _check_gradients(reader, flow, train_op, known)
     if loss:
-        _check(reader, made, steps[0], calls, loss)
-    if "update_ops" not in made.head:
-        _check_updates(reader, made, calls)
-    rate = rate_of(constructor)
+        _check_minimize(reader, model_fn, steps[0], calls, loss)
+    if "update_ops" not in model_fn.head:
+        _check_moving_statistics(reader, model_fn, calls)
+    rate = learning_rate_of(constructor)
     settings: list[FlowStep] = []
     scheduled = False
     if rate is not None:
         value = reader.value(rate)
         scheduled = reader.called(value) in arithmetic.SCHEDULES
     used = {name for arg in constructor.args for name in names_in(arg.value)}
-    settings = needed(flow, used - made.steps, ())
-    settings = [step for step in settings if not step.sets & made.steps]
+    settings = needed(flow, used - model_fn.steps, ())
+    settings = [step for step in settings if not step.sets & model_fn.steps]
     text = arithmetic.optimizer(reader, constructor, scheduled=scheduled, clipping=clipping)
     return settings, text
 
 
-def _several(
-    reader: Rewriter, made: ModelFn, train_op: cst.BaseExpression, constructors: list[cst.Call], loss: str
+def _convert_group(
+    reader: Rewriter, model_fn: ModelFn, train_op: cst.BaseExpression, constructors: list[cst.Call], loss: str
 ) -> tuple[list[FlowStep], str]:
-    """`tf.group(A().minimize(loss, var_list=a), B().minimize(loss, step, var_list=b))`: an optimizer for each list."""
-    flow = made.flows["train"]
+    """Convert `tf.group(A().minimize(loss, var_list=a), B().minimize(loss, step, var_list=b))`."""
+    flow = model_fn.flows["train"]
     group = reader.value(train_op)
-    if not isinstance(group, cst.Call) or _plain(reader, group) != "tf.group":
+    if not isinstance(group, cst.Call) or _called_name(reader, group) != "tf.group":
         raise NotConvertible("several optimizers", constructors[1])
-    told, names, counting = [], set(), []
+    pairs, names, counting = [], set(), []
     for place, arg in enumerate(group.args):
         step = reader.value(arg.value)
         method = step.func if isinstance(step, cst.Call) else None
         if not isinstance(step, cst.Call) or not isinstance(method, cst.Attribute) or method.attr.value != "minimize":
             raise NotConvertible("several optimizers, one of which does more than minimize", arg)
-        given = arguments(step, ("loss", "global_step", "var_list"))
+        args = arguments(step, ("loss", "global_step", "var_list"))
         constructor = reader.value(method.value)
-        chosen = given["var_list"].value if "var_list" in given else None
+        chosen = args["var_list"].value if "var_list" in args else None
         known = constructor in constructors and isinstance(constructor, cst.Call)
-        if given.keys() - {"loss", "global_step", "var_list", "name"} or not known or not isinstance(chosen, cst.Name):
-            raise NotConvertible("several optimizers whose variables cannot be told", arg)
-        if reader.source(given["loss"].value) != loss:
-            raise NotConvertible("an optimizer that minimises something else than the loss of the EstimatorSpec", step)
-        if "global_step" in given:
+        if args.keys() - {"loss", "global_step", "var_list", "name"} or not known or not isinstance(chosen, cst.Name):
+            raise NotConvertible("several optimizers whose variables cannot be determined", arg)
+        if reader.source(args["loss"].value) != loss:
+            raise NotConvertible("an optimizer that does not minimize the loss of the EstimatorSpec", step)
+        if "global_step" in args:
             counting.append(place)
         assert isinstance(constructor, cst.Call)
-        names |= {chosen.value, *(name for one in constructor.args for name in names_in(one.value))}
-        rate = rate_of(constructor)
+        names |= {chosen.value, *(name for option in constructor.args for name in names_in(option.value))}
+        rate = learning_rate_of(constructor)
         scheduled = rate is not None and reader.called(reader.value(rate)) in arithmetic.SCHEDULES
         text = arithmetic.optimizer(reader, constructor, scheduled=scheduled, clipping={})
-        told.append(f"({text}, {chosen.value})")
-    if len(told) != len(constructors) or len(counting) != 1:
-        raise NotConvertible("several optimizers, and not one that counts the steps", train_op)
-    _check_updates(reader, made, list(_calls(train_op)))
-    settings = [step for step in needed(flow, names - made.steps, made.network) if not step.sets & made.steps]
+        pairs.append(f"({text}, {chosen.value})")
+    if len(pairs) != len(constructors) or len(counting) != 1:
+        raise NotConvertible("several optimizers that do not increment the global step exactly once", train_op)
+    _check_moving_statistics(reader, model_fn, list(_iter_calls(train_op)))
+    settings = [
+        step for step in needed(flow, names - model_fn.steps, model_fn.network) if not step.sets & model_fn.steps
+    ]
     reader.needs.add("keras_variables")
-    parts = [f"[{', '.join(told)}]", f"counts={counting[0]}"]
+    parts = [f"[{', '.join(pairs)}]", f"counts={counting[0]}"]
     return settings, reader.call("keras_variables.by_variables", parts, train_op)
 
 
-def chooses_by_name(reader: Rewriter, made: ModelFn) -> bool:
-    """Whether variables are chosen by the names that they have in V1."""
-    train_op = made.field("train", "train_op")
+def selects_by_name(reader: Rewriter, model_fn: ModelFn) -> bool:
+    """Return whether the train_op selects variables by their names in TensorFlow 1."""
+    train_op = model_fn.field("train", "train_op")
     if train_op is None:
         return False
-    steps = needed(made.flows["train"], set(names_in(train_op)))
+    steps = needed(model_fn.flows["train"], set(names_in(train_op)))
     names = r"\.op\.name\b|trainable_variables\(\s*(scope\s*=\s*)?['\"]"
     return any(re.search(names, reader.source(step.node)) for step in steps)
 
 
-def choose(reader: Rewriter, made: ModelFn, settings: list[FlowStep], model: str) -> None:
-    """Lets the statements before `compile` choose among the variables of the model."""
-    own = {name for step in made.network for name in step.sets if variables.creates_variable(reader, step.node)}
+def convert_selection(reader: Rewriter, model_fn: ModelFn, settings: list[FlowStep], model: str) -> None:
+    """Convert statements that select variables, to select them from the model."""
+    variable_names = {
+        name for step in model_fn.network for name in step.sets if variables.creates_variable(reader, step.node)
+    }
     for step in settings:
-        for node in _nodes(step.node):
-            if isinstance(node, cst.Call) and _plain(reader, node) == "tf.trainable_variables" and not node.args:
+        for node in _iter_nodes(step.node):
+            if isinstance(node, cst.Call) and _called_name(reader, node) == "tf.trainable_variables" and not node.args:
                 reader.replaced[node] = f"{model}.trainable_variables"
-            elif isinstance(node, cst.Name) and node.value in own:
+            elif isinstance(node, cst.Name) and node.value in variable_names:
                 reader.replaced[node] = f"keras_variables.variable_of({node.value})"
             elif isinstance(node, cst.Attribute) and reader.source(node).endswith(".op.name"):
                 inner = cst.ensure_type(node.value, cst.Attribute).value
@@ -138,14 +144,14 @@ def choose(reader: Rewriter, made: ModelFn, settings: list[FlowStep], model: str
                 reader.needs.add("keras_variables")
 
 
-def _nodes(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
+def _iter_nodes(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
     yield node
     for child in children(node):
-        yield from _nodes(child)
+        yield from _iter_nodes(child)
 
 
 def is_optimizer(reader: Rewriter, call: cst.Call) -> bool:
-    """Whether a call makes an optimizer."""
+    """Return whether a call creates an optimizer."""
     name = reader.called(call)
     if arithmetic.optimizer_name_expression(reader, call) is not None:
         return True
@@ -154,116 +160,116 @@ def is_optimizer(reader: Rewriter, call: cst.Call) -> bool:
     return bool(re.match(r"tf\.keras\.optimizers\.(legacy\.)?[A-Z]\w+$", name))
 
 
-def rate_of(constructor: cst.Call) -> cst.BaseExpression | None:
-    """Return the learning rate that an optimizer is given."""
+def learning_rate_of(constructor: cst.Call) -> cst.BaseExpression | None:
+    """Return the learning rate argument of an optimizer."""
     for position, arg in enumerate(constructor.args):
         if (arg.keyword and arg.keyword.value == "learning_rate") or (not arg.keyword and position == 0):
             return arg.value
     return None
 
 
-def _check(reader: Rewriter, made: ModelFn, step: cst.Call, calls: list[cst.Call], loss: str) -> None:
-    """Whether the step minimises the loss over all trained variables, and does nothing else."""
+def _check_minimize(reader: Rewriter, model_fn: ModelFn, step: cst.Call, calls: list[cst.Call], loss: str) -> None:
+    """Check that the step only minimizes the loss over all trainable variables."""
     method = step.func.attr.value if isinstance(step.func, cst.Attribute) else ""
     if method != "apply_gradients":
         first = step.args[0].value if step.args else None
         if first is None or reader.source(first) != loss:
-            raise NotConvertible("an optimizer that minimises something else than the loss of the EstimatorSpec", step)
+            raise NotConvertible("an optimizer that does not minimize the loss of the EstimatorSpec", step)
         for arg in step.args[1:]:
-            if arg.keyword and arg.keyword.value == "var_list" and are_all(reader, made, arg.value):
+            if arg.keyword and arg.keyword.value == "var_list" and has_all_trainable(reader, model_fn, arg.value):
                 continue
             if arg.keyword and arg.keyword.value not in ("global_step", "name"):
                 raise NotConvertible(f"{arg.keyword.value} of minimize", arg)
     for call in calls:
-        name = _plain(reader, call)
+        name = _called_name(reader, call)
         if name in ("tf.cond", "tf.while_loop", "tf.assign", "tf.assign_add", "tf.train.ExponentialMovingAverage"):
             raise NotConvertible(f"{name} in the train_op", call)
         if name == "tf.gradients" or (isinstance(call.func, cst.Attribute)
                                       and call.func.attr.value == "compute_gradients"):  # fmt: skip
             first = call.args[0].value if call.args else None
             if first is None or reader.source(first) != loss:
-                raise NotConvertible("gradients of something else than the loss of the EstimatorSpec", call)
+                raise NotConvertible("gradients that are not of the loss of the EstimatorSpec", call)
 
 
-def are_all(reader: Rewriter, made: ModelFn, node: cst.BaseExpression) -> bool:
-    """Whether a list of variables is that of all that are trained."""
+def has_all_trainable(reader: Rewriter, model_fn: ModelFn, node: cst.BaseExpression) -> bool:
+    """Return whether a list of variables holds all trainable variables."""
     for _ in range(8):
         if not isinstance(node, cst.Name) or node.value == "None":
             break
-        bound = made.bound.get(node.value)
-        # What a function gets by a name may have that name where it is called, too.
+        bound = model_fn.bound.get(node.value)
+        # An argument may have the same name as the parameter that it is passed to.
         node = bound if bound is not None and bound is not node else reader.value(node)
     if reader.source(node) == "None":
         return True
-    name = _plain(reader, node) if isinstance(node, cst.Call) else ""
+    name = _called_name(reader, node) if isinstance(node, cst.Call) else ""
     if name == "tf.trainable_variables" and isinstance(node, cst.Call):
         return not node.args
     if name == "tf.get_collection" and isinstance(node, cst.Call):
-        told = arguments(node, ("key", "scope"))
-        if reader.name(told["key"].value).rpartition(".")[2] != "TRAINABLE_VARIABLES":
+        args = arguments(node, ("key", "scope"))
+        if reader.name(args["key"].value).rpartition(".")[2] != "TRAINABLE_VARIABLES":
             return False
-        return "scope" not in told or _is_around_all(reader, made, told["scope"].value)
+        return "scope" not in args or _is_scope_of_all(reader, model_fn, args["scope"].value)
     model = node.value if isinstance(node, cst.Attribute) and node.attr.value == "trainable_variables" else None
-    makers = [step for step in made.network if _reads_makers(reader, step)]
-    return isinstance(model, cst.Name) and model.value in made.models and all(
-        step.sets <= made.models for step in makers
+    makers = [step for step in model_fn.network if _creates_layers(reader, step)]
+    return isinstance(model, cst.Name) and model.value in model_fn.models and all(
+        step.sets <= model_fn.models for step in makers
     )  # fmt: skip
 
 
-def _reads_makers(reader: Rewriter, step: FlowStep) -> bool:
+def _creates_layers(reader: Rewriter, step: FlowStep) -> bool:
     return any(reader.called(call).startswith(("tf.keras.layers.", "tf.compat.v1.layers."))
-               or call in reader.embeddings for call in _calls(step.node))  # fmt: skip
+               or call in reader.embeddings for call in _iter_calls(step.node))  # fmt: skip
 
 
-def _is_around_all(reader: Rewriter, made: ModelFn, scope: cst.BaseExpression) -> bool:
-    """Whether the whole network is made within a scope of variables of that name."""
+def _is_scope_of_all(reader: Rewriter, model_fn: ModelFn, scope: cst.BaseExpression) -> bool:
+    """Return whether all layers are created within the variable scope of this name."""
     if not isinstance(scope, cst.SimpleString):
         return False
     wanted = str(scope.evaluated_value).rstrip("/")
-    for step in made.network:
-        makes = any(_reads_makers(reader, step) or reader.functions(call.func) for call in _calls(step.node))
+    for step in model_fn.network:
+        makes = any(_creates_layers(reader, step) or reader.functions(call.func) for call in _iter_calls(step.node))
         item = step.node.items[0].item if isinstance(step.node, cst.With) else None
         named = isinstance(item, cst.Call) and reader.called(item) == "tf.compat.v1.variable_scope"
-        if makes and not (named and _text_of(item) == wanted):
+        if makes and not (named and _scope_name(item) == wanted):
             return False
     return True
 
 
-def _text_of(call: cst.CSTNode | None) -> str:
+def _scope_name(call: cst.CSTNode | None) -> str:
     first = call.args[0].value if isinstance(call, cst.Call) and call.args else None
     return str(first.evaluated_value) if isinstance(first, cst.SimpleString) else ""
 
 
-def _plain(reader: Rewriter, call: cst.Call) -> str:
-    """Return the name of what a call calls, whether by tf or by tf.compat.v1."""
+def _called_name(reader: Rewriter, call: cst.Call) -> str:
+    """Return the name of the called function, with tf.compat.v1 shortened to tf."""
     return reader.called(call).replace("tf.compat.v1.", "tf.", 1)
 
 
 def _check_gradients(
     reader: Rewriter, flow: Iterable[FlowStep], train_op: cst.BaseExpression, known: Collection[cst.Call]
 ) -> None:
-    """Between their making and apply_gradients nothing but clipping may be done to gradients."""
+    """Check that gradients are only clipped between their computation and apply_gradients."""
     names: set[str] = set()
     for step in flow:
-        makes = any(_makes_gradients(reader, call) for call in _calls(step.node))
+        makes = any(_computes_gradients(reader, call) for call in _iter_calls(step.node))
         if not makes and not step.reads & names:
             continue
         names |= step.sets
-        _check_changes(reader, step.node, known)
-    if names & set(names_in(train_op)) or any(_makes_gradients(reader, call) for call in _calls(train_op)):
-        _check_changes(reader, train_op, known)
+        _check_only_clipped(reader, step.node, known)
+    if names & set(names_in(train_op)) or any(_computes_gradients(reader, call) for call in _iter_calls(train_op)):
+        _check_only_clipped(reader, train_op, known)
 
 
-def _makes_gradients(reader: Rewriter, call: cst.Call) -> bool:
+def _computes_gradients(reader: Rewriter, call: cst.Call) -> bool:
     method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-    return _plain(reader, call) == "tf.gradients" or method == "compute_gradients"
+    return _called_name(reader, call) == "tf.gradients" or method == "compute_gradients"
 
 
-def _check_changes(reader: Rewriter, node: cst.CSTNode, without: Collection[cst.Call]) -> None:
-    for call in _calls(node):
+def _check_only_clipped(reader: Rewriter, node: cst.CSTNode, without: Collection[cst.Call]) -> None:
+    for call in _iter_calls(node):
         if call in without:
             continue
-        name = _plain(reader, call)
+        name = _called_name(reader, call)
         known = name.startswith(("tf.clip_by", "tf.train.", "tf.summary.", "tf.keras.")) or name in _HARMLESS
         plain = isinstance(call.func, cst.Name) and call.func.value in ("zip", "list", "tuple", "getattr", "len")
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
@@ -273,12 +279,12 @@ def _check_changes(reader: Rewriter, node: cst.CSTNode, without: Collection[cst.
             and method not in _METHODS
             and arithmetic.optimizer_name_expression(reader, call) is None
         ):
-            raise NotConvertible("gradients that are changed otherwise than clipped", call)
-    for one in _arithmetic(node):
-        raise NotConvertible("gradients that are changed otherwise than clipped", one)
+            raise NotConvertible("gradients that are changed other than by clipping", call)
+    for change in _iter_arithmetic(node):
+        raise NotConvertible("gradients that are changed other than by clipping", change)
 
 
-def _arithmetic(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
+def _iter_arithmetic(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
     """Yield calculations outside of the arguments of calls: `[(2. * g, v) for g, v in grads]`."""
     if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation)) and not isinstance(
         getattr(node, "operator", None), cst.Not
@@ -286,34 +292,34 @@ def _arithmetic(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
         yield node
     elif not isinstance(node, cst.Call) or (isinstance(node.func, cst.Name) and node.func.value in ("zip", "list")):
         for child in children(node):
-            yield from _arithmetic(child)
+            yield from _iter_arithmetic(child)
     elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "apply_gradients":
         for arg in node.args:
-            yield from _arithmetic(arg)
+            yield from _iter_arithmetic(arg)
 
 
-def _clipping(reader: Rewriter, calls: Iterable[cst.Call]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _read_clipping(reader: Rewriter, calls: Iterable[cst.Call]) -> dict[str, str]:
+    options: dict[str, str] = {}
     for call in calls:
-        name = _plain(reader, call)
+        name = _called_name(reader, call)
         if name == "tf.clip_by_global_norm" and len(call.args) == 2:
-            found["global_clipnorm"] = reader.text(call.args[1].value)
+            options["global_clipnorm"] = reader.text(call.args[1].value)
         elif name == "tf.clip_by_norm" and len(call.args) == 2:
-            found["clipnorm"] = reader.text(call.args[1].value)
+            options["clipnorm"] = reader.text(call.args[1].value)
         elif name == "tf.clip_by_value" and len(call.args) == 3:
             low, high = (reader.source(arg.value) for arg in call.args[1:])
             if low != f"-{high}":
-                raise NotConvertible("gradients that are clipped to bounds of two sizes", call)
-            found["clipvalue"] = high
+                raise NotConvertible("gradients that are clipped to asymmetric bounds", call)
+            options["clipvalue"] = high
         elif name.startswith("tf.clip_by"):
-            raise NotConvertible("a way to clip gradients that optimizers of Keras do not have", call)
-    if len(found) > 1:
+            raise NotConvertible("a way to clip gradients that Keras optimizers do not support", call)
+    if len(options) > 1:
         raise NotConvertible("gradients that are clipped twice", next(iter(calls)))
-    return found
+    return options
 
 
-def _check_updates(reader: Rewriter, made: ModelFn, calls: list[cst.Call]) -> None:
-    """Batch normalisation moves its statistics in `fit`: here they have to have been moved as well."""
+def _check_moving_statistics(reader: Rewriter, model_fn: ModelFn, calls: list[cst.Call]) -> None:
+    """Check that the train_op updates the moving statistics of batch normalization."""
     normalises = [call for call in reader.tree.calls if reader.called(call) in (
         "tf.compat.v1.layers.batch_normalization", "tf.keras.layers.BatchNormalization")]  # fmt: skip
     trains = [call for call in normalises if any(arg.keyword and arg.keyword.value == "training" for arg in call.args)
@@ -325,11 +331,13 @@ def _check_updates(reader: Rewriter, made: ModelFn, calls: list[cst.Call]) -> No
         for call in calls
     )
     if not moved:
-        raise NotConvertible("its train_op does not move the statistics of the normalisation, and fit would", trains[0])
+        raise NotConvertible(
+            "a train_op that does not update the moving statistics of batch normalization, which fit does", trains[0]
+        )
 
 
-def _calls(node: cst.CSTNode) -> Iterable[cst.Call]:
+def _iter_calls(node: cst.CSTNode) -> Iterable[cst.Call]:
     if isinstance(node, cst.Call):
         yield node
     for child in children(node):
-        yield from _calls(child)
+        yield from _iter_calls(child)

@@ -59,15 +59,19 @@ def predict_method(writer: Any, predictions: cst.BaseExpression) -> str:
     Raises:
         NotConvertible: The predictions need more than features.
     """
-    steps = needed(writer.made.flows["predict"], set(names_in(predictions)))
+    steps = needed(writer.model_fn.flows["predict"], set(names_in(predictions)))
     reads = set(names_in(predictions)).union(*(step.reads for step in steps))
-    if reads & {"labels", "config", *writer.made.extra}:
+    if reads & {"labels", "config", *writer.model_fn.extra}:
         raise NotConvertible("a different network for PREDICT that needs more than features", predictions)
     writer.reader.needs |= {"keras_variables", "model_inputs"}
-    text = writer.expression(predictions)
+    text = writer.format_expression(predictions)
     if not isinstance(writer.reader.value(predictions), cst.Dict):
         text = f"{{'output': {text}}}"
-    statements = [*(["params = self.params"] if "params" in reads else []), *writer.body(steps), f"outputs = {text}"]
+    statements = [
+        *(["params = self.params"] if "params" in reads else []),
+        *writer.format_steps(steps),
+        f"outputs = {text}",
+    ]
     lines = [
         '"""Return predictions of a different network that shares the layers."""',
         "features = model_inputs(x)",
@@ -75,4 +79,4 @@ def predict_method(writer: Any, predictions: cst.BaseExpression) -> str:
         *(indented(statement, writer.unit) for statement in statements),
         "return keras_variables.sharing(self, features, outputs).predict(x, **options)",
     ]
-    return str(writer.method("def predict(self, x, **options):", lines))
+    return str(writer.format_method("def predict(self, x, **options):", lines))
