@@ -83,9 +83,9 @@ def test_a_format_that_is_said(file):
     said = refused(file({"a": 1}), wanted="tfjbo")
     assert said.startswith("--format 'tfjbo': unknown format.") and "did you mean 'tfjob'?" in said
     assert "is not HParams as JSON" in refused(file({"a": {"b": 1}}), wanted="hparams_json")
-    assert "the field 'a' holds a mapping" in refused(file({"a": {"b": 1}}), wanted="hparams_json")
+    assert "the field 'a' is a mapping" in refused(file({"a": {"b": 1}}), wanted="hparams_json")
     assert "line 1" in refused(file("a: 1\n"), wanted="flags")
-    assert "these are no hyperparameters" in refused(file("a: 1\n"), wanted="hparams")
+    assert "these are not hyperparameters" in refused(file("a: 1\n"), wanted="hparams")
     assert "trainingInput: Field required" in refused(file({"a": 1}), wanted="cloud_ml_engine")
     assert "ResourceConfig: Field required" in refused(file({"a": 1}), wanted="sagemaker")
     # One that fits another format better is still read as the one that was said.

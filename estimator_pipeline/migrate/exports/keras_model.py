@@ -213,7 +213,7 @@ def _give_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[st
         state = reading.read_state(reading.prefix_of(checkpoint))
     if getattr(model, "optimizer", None) is None:
         model.compile("sgd", "mse")
-    target = KerasTarget(model, what="the model")
+    target = KerasTarget(model, description="the model")
     # An export has weights alone.
     bare = TrainingState(
         source=state.source, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={},

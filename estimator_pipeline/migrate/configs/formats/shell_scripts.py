@@ -229,8 +229,10 @@ def _python(draft: JobDraft, items: list[Item]) -> None:
     words = [(str(item.value), item.line or 0) for item in items]
     at = _program(_Command(0, words))
     if at:
-        text = " ".join(str(item.value) for item in items[:at])
-        draft.decide(Item(items[0].path, text, items[0].line, str(items[0].value)), _STARTED)
+        starter = Item(
+            items[0].path, " ".join(str(item.value) for item in items[:at]), items[0].line, str(items[0].value)
+        )
+        draft.decide(starter, _STARTED)
         draft.joined.update(item.path for item in items[:at])
     end = next(i for i in range(at + 1, len(words)) if words[i][0].endswith(".py") or words[i - 1][0] == "-m")
     _decide_program(draft, items[at : end + 1])
@@ -302,8 +304,11 @@ def _gcloud(draft: JobDraft, items: list[Item]) -> None:
             flags[_accelerator(training, lines, name, flag)] = flag
         else:
             to = ("run", "model_dir") if field == "jobDir" else None
-            why = "only the shell can compute this value: write it out" if field else "no field corresponds to it"
-            draft.decide(flag, why, to)
+            draft.decide(
+                flag,
+                "only the shell can compute this value: write it out" if field else "no field corresponds to it",
+                to,
+            )
             if to:
                 draft.need(to, f"the job had {flag.value}")
     known = ("gcloud", "beta", "alpha", "ai-platform", "ml-engine", "jobs", "submit", "training", "local", "train")
