@@ -235,7 +235,7 @@ def test_partitions_that_were_saved_one_by_one(tmp_path):
 
 def test_moving_averages_of_tensorflow_1(tmp_path):
     path = tf1_checkpoint(tmp_path / "old", average=True)
-    with pytest.raises(ConfigError, match="out/weights/ExponentialMovingAverage of the checkpoint has no counterpart in"):
+    with pytest.raises(ConfigError, match="ExponentialMovingAverage of the checkpoint has no counterpart in"):
         migrate_checkpoint(path, to="keras", model=table_model, output=tmp_path / "keras")
     done = migrate_checkpoint(path, to="keras", model=table_model, output=tmp_path / "averages.weights.h5",
                               use_ema_weights=True, drop_optimizer_state=True)  # fmt: skip
@@ -418,7 +418,7 @@ def test_the_command_line(job, tmp_path):
     again = CliRunner().invoke(cli.app, [*arguments, "--overwrite", "--json"])
     assert json.loads(again.output)["step"] == 1
     for wrong, told in (
-        (["--to", "keras"], "the target keras needs a job file (--job), or --model"),
+        (["--to", "keras"], "the target keras requires a job file (--job), or --model"),
         (["--to", "pytorch", "--job", "x"], "the target 'pytorch' is not known"),
         (["--to", "keras", "--job", "x", "--model", "y:z"], "--model and the job file x were both given"),
         (
