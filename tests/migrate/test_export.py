@@ -666,7 +666,7 @@ def test_the_command_line(job, tmp_path):
     arguments += [word for one in settings for word in ("--set", one)]
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 0, done.output
-    assert f"the same answers to 64 records: {made['parsing']} and {new}\n" in done.output
+    assert f"the same outputs for 64 records: {made['parsing']} and {new}\n" in done.output
     assert "classification   scores" in done.output
     again = CliRunner().invoke(cli.app, arguments)
     assert again.exit_code == 2 and f"error: {new} is there already" in again.output
@@ -680,18 +680,18 @@ def test_the_command_line(job, tmp_path):
     untrained = ["migrate", "export", made["raw"], "--model", f"{tmp_path}/fresh.py:make", "--output", f"{new}2"]
     done = CliRunner().invoke(cli.app, untrained)
     assert done.exit_code == 1 and "serving_default/logits: " in done.output, done.output
-    assert f"other answers to 64 records: {made['raw']} and the model (not written)\n" in done.output
+    assert f"different outputs for 64 records: {made['raw']} and the model (not written)\n" in done.output
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "[argument/missing]\n  found: neither was given"),
-        ({"job": "x", "model": "y:z"}, "found: both were given"),
-        ({"model": "y:z", "settings": ["a=1"]}, "--set changes a job file, and none was given"),
+        ({}, "[argument/missing]\n  found: neither is set"),
+        ({"job": "x", "model": "y:z"}, "found: both are set"),
+        ({"model": "y:z", "settings": ["a=1"]}, "--set requires a job file"),
         ({"model": "y:z", "head": "logits"}, "[argument/bad-value]\n  found: allowed: multi_class"),
         ({"model": "y:z", "tolerance": "some"}, "--tolerance is 'some'"),
-        ({"model": "y:z", "engine": "torch"}, "the engine 'torch' is not known"),
+        ({"model": "y:z", "engine": "torch"}, "unknown engine 'torch'"),
         ({"model": "y:z", "records": 0}, "--records is 0"),
         ({"model": "y:z", "output": "old/new"}, "the output old/new is inside the old export"),
         ({"model": "y:z", "signature": {"output": {}}}, "use only inputs, outputs and classes"),

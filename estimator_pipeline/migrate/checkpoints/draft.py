@@ -89,7 +89,7 @@ _NAMED = re.compile(r"(--(?:initialize|allow-leftover|accept)) \S+")
 
 
 def _hints(hints: list[str]) -> list[str]:
-    """Remove duplicate hints, and merge many hints that differ only in a variable's name into one with NAME."""
+    """Remove duplicate hints; merge many that differ only in a variable's name."""
     named: dict[str, list[str]] = {}
     for hint in hints:
         named.setdefault(_NAMED.sub(r"\1 NAME", hint), []).append(hint)
@@ -117,7 +117,7 @@ class PlanDraft:
         self.rows.append(PlanRow(entry.name, source, entry.shape, entry.dtype, how))
 
     def take(self, entry: StateEntry, original: StateEntry, *, how: str) -> None:
-        """Set a variable of the target to a variable of the checkpoint with the same shape and dtype."""
+        """Set a variable of the target to one of the checkpoint, without a cast."""
         value = original.fitted(entry.shape)
         if tuple(value.shape) != entry.shape:
             self.reject(

@@ -14,7 +14,7 @@ __all__ = ["save_file", "state_of_file"]
 
 
 def save_file(model: Any, path: str) -> None:
-    """Write a model with its optimizer state as `.keras`, or only its weights as `.weights.h5`.
+    """Write a model as `.keras`, or only its weights as `.weights.h5`.
 
     Raises:
         ConfigError: Keras cannot write the file.

@@ -41,7 +41,12 @@ class MappedVariable(NamedTuple):
 
 
 class VariableMatch(NamedTuple):
-    """The matching variable of the checkpoint, and the rule: "mapping", "name", "order", "scope" or "shape"."""
+    """A variable of the checkpoint, and the rule that matched it.
+
+    Attributes:
+        source: Its name in the checkpoint.
+        how: "mapping", "name", "order", "scope" or "shape".
+    """
 
     source: str
     how: str
@@ -53,12 +58,15 @@ def match_variables(
     *,
     explicit: Mapping[str, str] | None = None,
 ) -> dict[str, VariableMatch]:
-    """Match variables: name in the target -> match, without variables that have no match or several.
+    """Match variables by all rules; omit unmatched and ambiguous variables.
 
     Args:
         source: Name -> variable of the checkpoint.
         target: Name -> variable of the target.
         explicit: Name in the target -> name in the checkpoint; both must exist.
+
+    Returns:
+        Name in the target -> match.
     """
     matches = {name: VariableMatch(original, "mapping") for name, original in (explicit or {}).items()}
     left_source, left_target = _unmatched(source, target, matches)
@@ -103,7 +111,7 @@ def _by_name(
 
 
 def _numbers(name: str) -> tuple[tuple[str, int], ...]:
-    """Return a sort key that puts `block_2/dense_10/kernel` after `block_2/dense_9/kernel`."""
+    """Return a sort key that puts `dense_10/kernel` after `dense_9/kernel`."""
     parts = []
     for part in name.split("/"):
         match = re.fullmatch(r"(.*?)(?:_(\d+))?", part)
@@ -164,13 +172,13 @@ def _by_shape(source: Mapping[str, MappedVariable], target: Mapping[str, MappedV
 
 
 def role_of(name: str) -> str:
-    """Return the role of a variable from the last part of its name, or that part if it is not a usual one."""
+    """Return the role of a variable, or the last part of an unusual name."""
     last = _NUMBER.sub("", name.rpartition("/")[2])
     return _ROLES.get(last.lower(), last)
 
 
 def _may_match(source: str, target: str) -> bool:
-    """Return whether two names can belong to the same variable, unlike a bias and a gamma."""
+    """Return whether two names can match, unlike a bias and a gamma."""
     known = set(_ROLES.values())
     roles = {role_of(source), role_of(target)}
     return len(roles) == 1 or not roles <= known

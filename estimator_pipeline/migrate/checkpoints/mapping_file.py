@@ -12,7 +12,9 @@ __all__ = ["write_mapping"]
 
 
 def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> None:
-    """Write the mapping of weights, in the format of `--mapping` of this command and of `parity`.
+    """Write the mapping of weights in the format of `--mapping`.
+
+    `migrate checkpoint` and `parity` read this format.
 
     Args:
         path: Path of the file.

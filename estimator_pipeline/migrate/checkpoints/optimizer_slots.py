@@ -122,7 +122,7 @@ def plan_slots(draft: PlanDraft, pairs: Mapping[str, str], hyper: Mapping[str, A
 
 
 def _plan_unused_momentum(draft: PlanDraft, hyper: Mapping[str, Any]) -> bool:
-    """Handle the unused momentum slots of Keras 2's newer SGD, which V1 and Keras 3 do not have."""
+    """Handle unused momentum slots, which only Keras 2's newer SGD has."""
     source, target = draft.source, draft.target
     if (source.family, target.family) == ("none", "momentum") and hyper.get("momentum") == 0:
         for slots in target.slots.values():
@@ -138,7 +138,7 @@ def _plan_unused_momentum(draft: PlanDraft, hyper: Mapping[str, Any]) -> bool:
 
 
 def differences_of_stock(family: str, hyper: Mapping[str, Any]) -> str | None:
-    """Return how a Keras optimizer differs from that of `tf.compat.v1.train`, or None.
+    """Describe how a Keras optimizer differs from that of V1; None: it does not.
 
     For optimizers of Keras 3 and the newer ones of Keras 2. Their formulas differ only in epsilon.
 
@@ -182,7 +182,7 @@ def _take(draft: PlanDraft, entry: StateEntry, original: StateEntry, scale: floa
 
 
 def _scale_of_momentum(draft: PlanDraft, hyper: Mapping[str, Any]) -> tuple[float | None, str]:
-    """Return the factor for the checkpoint's momentum, or None if both conventions are the same."""
+    """Return the factor for the checkpoint's momentum; None: copy it."""
     source, target, choices = draft.source, draft.target, draft.choices
     if target.family != "momentum":
         return None, "name"
@@ -232,7 +232,7 @@ _SUMS = {"v1": "gradients (tf.compat.v1.train)", "keras": "updates (Keras)"}
 
 
 def plan_settings(draft: PlanDraft, step: int, hyper: Mapping[str, Any]) -> None:
-    """Plan the powers of beta; compare other settings with the checkpoint and keep the target's."""
+    """Plan the powers of beta, and compare other settings."""
     source, target = draft.source, draft.target
     theirs: dict[str, list[StateEntry]] = {}
     for original in source.settings.values():
@@ -264,7 +264,7 @@ def plan_settings(draft: PlanDraft, step: int, hyper: Mapping[str, Any]) -> None
 
 
 def power_after(beta: np.ndarray, step: int) -> np.ndarray:
-    """Compute the power of beta after a number of steps, with the rounding of `tf.compat.v1.train.AdamOptimizer`.
+    """Compute the power of beta after a number of steps, rounded as in V1.
 
     Args:
         beta: A scalar in the dtype of the variable; the power before the first step.

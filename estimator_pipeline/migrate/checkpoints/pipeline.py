@@ -27,7 +27,7 @@ _SECS = 1800.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointRequest:
-    """The arguments of `estimator_pipeline.migrate.migrate_checkpoint` about source, target and output."""
+    """The source, the target and the output of `migrate_checkpoint`."""
 
     source: str
     to: str
@@ -75,7 +75,7 @@ def check(request: CheckpointRequest) -> None:
         raise ConfigError(
             f"the target {request.to} requires a job file (--job), or {' and '.join(needed)}",
             code="argument/missing",
-            found=f"set: {', '.join(options) or 'none of them'}",
+            found=", ".join(options) or "none of them",
         )
     if request.output is None:
         raise ConfigError(
@@ -221,7 +221,7 @@ def _to_estimator(
 
 
 def _future_differences(request: CheckpointRequest, source: TrainingState, target: Any) -> list[str]:
-    """Return notes on how the target computes differently from the same state."""
+    """Report how the target computes differently from the same state."""
     from estimator_pipeline.migrate.checkpoints.optimizer_slots import differences_of_stock
     from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
     from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers

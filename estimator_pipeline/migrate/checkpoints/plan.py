@@ -70,7 +70,7 @@ def _step(draft: PlanDraft) -> int:
 
 
 def _explicit_pairs(draft: PlanDraft, *, reverse: bool) -> dict[str, str]:
-    """Return canonical name in the target -> canonical name in the checkpoint, from the mapping."""
+    """Resolve `--mapping` to canonical names: target -> checkpoint."""
     pairs: dict[str, str] = {}
     for left, right in draft.choices.mapping.items():
         ours, theirs = (right, left) if reverse else (left, right)
@@ -100,7 +100,7 @@ def _known(name: str, side: TrainingState) -> str | None:
 
 
 def _plan_weights(draft: PlanDraft, *, explicit: Mapping[str, str]) -> dict[str, str]:
-    """Plan the values of the weights; return canonical name in the target -> canonical name in the checkpoint."""
+    """Plan the weights; return their canonical names: target -> checkpoint."""
     source, target = draft.source, draft.target
     theirs = {
         name: entry
@@ -167,7 +167,7 @@ def _reject_unmatched(
 
 
 def _averages(draft: PlanDraft, used: Iterable[str]) -> Mapping[str, StateEntry]:
-    """Return the averages that replace weights, if requested; otherwise reject those that the target does not have."""
+    """Return the averages that replace weights; reject those without a use."""
     source, target = draft.source, draft.target
     if draft.choices.use_ema_weights:
         if not source.averages:

@@ -56,7 +56,7 @@ def is_keras_file(source: str) -> bool:
 
 
 def prefix_of(source: str) -> str:
-    """Resolve a model directory to its latest checkpoint, or a file name to its prefix.
+    """Resolve a model directory or file name to the prefix of a checkpoint.
 
     Raises:
         ConfigError: There is no checkpoint, or a training is running in the directory.
@@ -160,7 +160,7 @@ def _damaged(checkpoint: str, error: Exception) -> ConfigError:
 
 
 def _optimizer_of_run(folder: str) -> tuple[str, str] | None:
-    """Return the optimizer that a job's run, or the migration before it, recorded: ("momentum", "v1")."""
+    """Return the optimizer recorded in the run: ("momentum", "v1")."""
     tf = compat.tensorflow()
     for name, keys in (("identity.json", ("fixed", "model.optimizer")), (MIGRATED, ("optimizer",))):
         try:
@@ -176,7 +176,7 @@ def _optimizer_of_run(folder: str) -> tuple[str, str] | None:
 
 
 class _Objects(NamedTuple):
-    """The values of an object-based checkpoint by name, its writer, its settings, and its convention of momentum."""
+    """The content of an object-based checkpoint: see `TrainingState`."""
 
     values: dict[str, np.ndarray]
     kind: str
@@ -215,7 +215,7 @@ def _objects(saved: list[object_graph.SavedVariable], read: Callable[[str], np.n
 
 
 def _unescaped(key: str) -> str:
-    """Return the name in a key of the object graph, where "/" is ".S" and "." is ".."."""
+    """Unescape a key of the object graph, where "/" is ".S" and "." is ".."."""
     return re.sub(r"\.(S|\.)", lambda match: "/" if match[1] == "S" else ".", key)
 
 
@@ -238,7 +238,7 @@ def _of_keras_3(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _slot_in(name: str, values: Iterable[str]) -> tuple[str, str] | None:
-    """Split a slot's name: `sequential_dense_kernel_momentum` -> (`sequential/dense/kernel`, `momentum`)."""
+    """Split a slot's name: `dense_kernel_rms` -> (`dense/kernel`, `rms`)."""
     owners = [weight for weight in values if name.startswith(f"{weight.replace('/', '_')}_")]
     for owner in sorted(owners, key=len, reverse=True):
         slot = name[len(owner) + 1 :]
@@ -248,7 +248,7 @@ def _slot_in(name: str, values: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _keras_3_optimizer(slots: list[str]) -> str:
-    """Return "adam", "rmsprop" or "other": Adam's first slot is momentum, RMSprop's is velocity."""
+    """Return "adam", "rmsprop" or "other", from the names of the slots."""
     name = slots[0].partition("/")[0] if slots else ""
     if re.match(r"rm_?s_?prop", name) or (slots and slots[0].endswith("_velocity")):
         return "rmsprop"

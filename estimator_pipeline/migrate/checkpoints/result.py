@@ -41,7 +41,7 @@ class MigratedCheckpoint:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MigratedCheckpoint:
-        """Create a result from the values of `to_dict`, also after a round trip through JSON."""
+        """Create a result from the values of `to_dict`, also if read from JSON."""
         rows = tuple(PlanRow(**{**row, "shape": tuple(row["shape"])}) for row in values["rows"])
         return cls(**{**values, "rows": rows, "notes": tuple(values["notes"])})
 

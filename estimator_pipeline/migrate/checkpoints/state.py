@@ -54,7 +54,7 @@ class StateEntry:
         return str(self.value.dtype)
 
     def fitted(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the value, with partitions concatenated along the axis that results in this shape, if possible."""
+        """Return the value, with partitions concatenated to this shape if possible."""
         if self.parts and self.shape != shape:
             for axis in range(1, self.parts[0].ndim):
                 try:
@@ -190,7 +190,7 @@ def _is_replica(name: str) -> bool:
 
 
 def _style(slots: Mapping[str, Mapping[str, StateEntry]]) -> str | None:
-    """Return the convention of momentum by the slot names: tf.compat.v1.train puts the optimizer's name at the end."""
+    """Return the convention of momentum from the slot names, or None."""
     for weight, of_weight in slots.items():
         for slot, entry in of_weight.items():
             if _V1_ENDINGS.search(entry.name):

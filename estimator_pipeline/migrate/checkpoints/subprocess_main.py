@@ -13,7 +13,7 @@ from typing import Any
 
 
 def answer(document: Any) -> dict[str, Any]:
-    """Run `migrate_checkpoint` for a request, and return its result or error as plain values."""
+    """Run `migrate_checkpoint`; return its result or error as plain values."""
     from estimator_pipeline import compat
     from estimator_pipeline.errors import PipelineError
     from estimator_pipeline.migrate import migrate_checkpoint

@@ -81,7 +81,7 @@ class KerasTarget:
             variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
 
     def checkpoint(self, *, of_engine: bool) -> Any:
-        """Return the `tf.train.Checkpoint` to write: that of the engine, or of the model and its optimizer."""
+        """Return the `tf.train.Checkpoint` of the engine or of the model."""
         if of_engine and compat.keras_generation() == 3:
             return self.variables.checkpoint()
         return compat.tensorflow().train.Checkpoint(model=self.model, optimizer=self.model.optimizer)
@@ -92,7 +92,7 @@ def _inner(model: Any) -> Any:
 
 
 def _of_keras_2(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and variable of a Keras 2 model and its optimizer, without those of a loss scale."""
+    """Yield name and variable of a Keras 2 model, without a loss scale."""
     wanted = (*keras_optimizers.weights_of(model), *keras_optimizers.variables_of(_inner(model)))
     known = {id(variable) for variable in wanted}
     return ((name, variable) for name, variable in keras_names.named(model) if id(variable) in known)
@@ -103,7 +103,7 @@ _HYPER = {"beta1": "beta_1", "beta2": "beta_2"}
 
 
 def hyper_of(optimizer: Any) -> dict[str, Any]:
-    """Return the hyperparameters of a Keras optimizer, with a schedule as the mapping of its config."""
+    """Return the hyperparameters of a Keras optimizer; a schedule as a mapping."""
     try:
         config = dict(optimizer.get_config())
     except NotImplementedError:
@@ -142,7 +142,7 @@ class EstimatorTarget:
     hyper: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: str, planned: Planned) -> str:
-        """Build the graph, assign the planned values to its variables, and write the Estimator's checkpoint.
+        """Build the graph, assign the planned values, and write the checkpoint.
 
         Args:
             folder: A new folder, the model_dir of the Estimator.
@@ -208,7 +208,7 @@ class EstimatorTarget:
 
 
 def _partitions(variables: list[Any]) -> dict[str, list[tuple[Any, Any]]]:
-    """Return name -> its variables, each with the slice of the whole value that it holds."""
+    """Group partitioned variables by name, each with its slice of the value."""
     partitions: dict[str, list[tuple[Any, Any]]] = {}
     for variable in variables:
         info = getattr(variable, "_save_slice_info", None)

@@ -63,7 +63,7 @@ def check_folder(folder: str, *, prefix: str, source: str, overwrite: bool) -> N
 
 @contextlib.contextmanager
 def temporary_folder(folder: str) -> Iterator[str]:
-    """Lock `folder` against trainings, and yield a new folder in it that is removed at the end."""
+    """Lock `folder` against trainings, and yield a temporary folder in it."""
     gfile = compat.tensorflow().io.gfile
     try:
         gfile.makedirs(folder)

@@ -244,7 +244,7 @@ def _apply_settings(draft: JobDraft, data: dict[str, Any], settings: Sequence[st
 
 
 def _ordered(data: dict[str, Any]) -> dict[str, Any]:
-    """Sort the sections, and the fields of each section, into the order of the schema."""
+    """Sort the sections and their fields into the order of the schema."""
     sections: dict[str, type[Section]] = {
         "model": ModelSection,
         "input": InputCommon,
@@ -300,7 +300,7 @@ def _traced(draft: JobDraft, problem: Problem) -> str:
 
 
 def _filled(draft: JobDraft, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the job with sample values for its missing fields, consistent with the other fields."""
+    """Return the job with consistent sample values for its missing fields."""
     trial = layered(data, {})
     missing = {problem.path for problem in placeholders_in(trial)}
     if not missing:
@@ -340,7 +340,7 @@ def _filled(draft: JobDraft, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_round_trip(text: str, data: dict[str, Any], source: str) -> None:
-    """Check that the text loads as the same job, or that the error names every missing field."""
+    """Check that the text loads as the same job, or fails for missing fields."""
     with tempfile.TemporaryDirectory() as folder:
         path = File(folder) / "job.yaml"
         path.write_text(text, encoding="utf-8")

@@ -49,7 +49,7 @@ class Format(NamedTuple):
 
 
 def _flat(data: Any) -> bool:
-    """Return whether the values are scalars or lists of scalars, as in HParams and flags."""
+    """Return whether all values are scalars or lists of scalars."""
     if not isinstance(data, dict) or not data:
         return False
     simple = (str, int, float, bool, type(None))
@@ -65,7 +65,7 @@ def _loose(data: Any, document: Document) -> bool:
 
 
 def _estimator(data: Any) -> bool:
-    """Return whether a mapping has arguments of SageMaker's estimator: instance type, and a count or a program."""
+    """Return whether a mapping has arguments of SageMaker's estimator."""
     return (
         isinstance(data, dict)
         and bool({"train_instance_type", "instance_type"} & set(data))
@@ -208,7 +208,7 @@ def _documents(text: str, source: str, wanted: str | None) -> list[Document]:
 
 
 def _printed(text: str, source: str) -> Document:
-    """Read a printed Python dict: only literals, or a RunConfig with protocol buffers in it."""
+    """Read a printed dict of literals, or a RunConfig with protocol buffers."""
     document = read_dump(text, source=source)
     try:
         ast.literal_eval(text.strip())

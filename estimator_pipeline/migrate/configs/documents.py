@@ -321,9 +321,10 @@ class _Json:
 
 
 def read_yaml(text: str, *, source: str) -> list[Document]:
-    """Read YAML, one or more documents separated by `---`; empty documents are skipped.
+    """Read YAML with one or more documents; empty documents are skipped.
 
-    Anchors, aliases and merge keys are resolved. A value with a tag that creates an object is rejected.
+    Documents are separated by `---`. Anchors, aliases and merge keys are resolved. A value with a tag that creates an
+    object is rejected.
 
     Raises:
         ConfigError: The text is not YAML (the message has the line), or a value is of an unsupported type.
@@ -356,7 +357,7 @@ def read_yaml(text: str, *, source: str) -> list[Document]:
 
 
 def _check_aliases(root: Any, source: str) -> None:
-    """Reject a value that contains itself, which the loader would return as null, and aliases that expand too far."""
+    """Reject values that contain themselves, and aliases that expand too far."""
     count = 0
 
     def walk(node: Any, above: tuple[int, ...]) -> None:

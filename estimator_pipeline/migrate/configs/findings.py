@@ -127,7 +127,7 @@ class JobDraft:
         self.findings = [replace(f, to=after) if f.to == before else f for f in self.findings]
 
     def decide(self, item: Item, why: str, to: Path | None = None, *, once: bool = False) -> None:
-        """Leave a field to the user; with `once`, drop it if an equal field was already left for the same reason."""
+        """Leave a field to the user; with `once`, only the first of equal fields."""
         same = (f for f in self.findings if (f.state, f.why, f.to) == ("needs a decision", why, to))
         if once and any(f.item.value == item.value for f in same):
             self.drop(item, "same as a different role")
@@ -139,7 +139,7 @@ class JobDraft:
         self.findings.append(ConfigFinding(item, "no longer needed", None, None, why))
 
     def need(self, to: Path, why: str) -> None:
-        """Add a placeholder for a field that the user must set, unless the field already has a value."""
+        """Add a placeholder for a required field that has no value yet."""
         if get(self.job, to) is None and get(self.base, to) is None:
             self.placeholders.setdefault(to, why)
 
@@ -196,7 +196,7 @@ def _short(value: Any) -> str:
 
 
 def minimal_job() -> dict[str, Any]:
-    """Return the required fields of a job file, so that other fields can be validated."""
+    """Return the required fields of a job file, with sample values."""
     return {
         "model": {"name": "cnn"},
         "input": {"source": "tfds", "name": "digits", "global_batch_size": 64},
@@ -215,7 +215,7 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def layered(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merge two jobs; a different model or data source in the upper job drops the lower job's fields for it."""
+    """Merge two jobs; a different model or data source replaces the lower one."""
     below = copy.deepcopy(below)
     if {"name", "function"} & set(above.get("model") or {}):
         for key in ("name", "function"):

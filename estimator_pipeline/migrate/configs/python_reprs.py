@@ -21,7 +21,7 @@ _CLOSES = {"{": "}", "[": "]", "(": ")", "<": ">"}
 
 
 class Opaque(str):
-    """The text of a value that is not a literal: a protocol buffer or the repr of an object."""
+    """The text of a non-literal value: a protocol buffer or an object's repr."""
 
 
 def read_dump(text: str, *, source: str) -> Document:

@@ -89,7 +89,7 @@ class _Writer:
         self.lines.append(line)
 
     def notes(self, path: Path) -> list[str]:
-        """Return the comments on a field: its origins, and why its value is derived or missing."""
+        """Return comments with the origin of a field, or why it is missing."""
         notes = [_origin(f) for f in self.draft.findings if f.state == "taken" and f.to and _same(f.to, path)]
         if path in self.draft.derived:
             notes.append(self.draft.derived[path])
@@ -98,7 +98,7 @@ class _Writer:
         return notes
 
     def rest(self, data: dict[str, Any]) -> None:
-        """Write the decisions that belong to no section, and the fields that are no longer needed."""
+        """Write decisions without a section, and fields no longer needed."""
         others = [f for f in self.draft.findings if f.state == "needs a decision" and id(f) not in self.written]
         if others:
             self.lines.append("")

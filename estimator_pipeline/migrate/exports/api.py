@@ -44,7 +44,9 @@ def migrate_export(
     overwrite: bool = False,
     allow_mismatch: bool = False,
 ) -> MigratedExport:
-    """Export a Keras model with the signatures of an Estimator's export, and compare their outputs.
+    """Export a Keras model with the signatures of an Estimator's export.
+
+    Both exports run on the same inputs, and their outputs are compared.
 
     Args:
         source: The old export: a SavedModel folder on a local disk.

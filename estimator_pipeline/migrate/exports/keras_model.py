@@ -20,7 +20,7 @@ _HEADS_OF_JOBS = {"one_hot": "multi_class"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """The arguments of `estimator_pipeline.migrate.migrate_export` about the model and its weights."""
+    """The model and the weights of `migrate_export`."""
 
     job: str | None
     settings: tuple[str, ...]
@@ -34,7 +34,7 @@ class ModelRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """An input of a model: name of its dtype, shape with the batch dimension, whether it is sparse."""
+    """An input of a model; its shape includes the batch dimension."""
 
     dtype: str
     shape: tuple[int | None, ...] | None
@@ -68,7 +68,7 @@ class KerasSide:
     notes: tuple[str, ...] = ()
 
     def outputs(self, inputs: Any) -> tuple[dict[str, Any], bool]:
-        """Call the model; return its outputs by name, and whether there is a single output without explicit name."""
+        """Call the model; return its outputs, and whether it is one unnamed output."""
         result = self.model(inputs, training=False)
         if isinstance(result, Mapping):
             return dict(result), False
@@ -82,7 +82,7 @@ class KerasSide:
         return [getattr(each, "value", each) if _is_keras_3(each) else each for each in self.model.variables]
 
     def last_activation(self) -> str | None:
-        """Return the last layer's activation if it turns logits into probabilities, or None."""
+        """Return the last layer's activation if it is softmax or sigmoid."""
         layers = getattr(self.model, "layers", None) or [None]
         name = getattr(getattr(layers[-1], "activation", None), "__name__", type(layers[-1]).__name__.lower())
         return name if name in ("softmax", "sigmoid") else None

@@ -221,7 +221,7 @@ def _inferred(
 def head_of(
     mappings: Mapping[str, Mapping[str, OutputMapping]], *, columns: int | None, gives: str, problems: list[str]
 ) -> str | None:
-    """Return the head that the names of all outputs imply, or None if they need no head.
+    """Return the head implied by the names of the outputs; None: no head needed.
 
     Args:
         mappings: The result of `output_mappings_of`.
@@ -261,7 +261,7 @@ def head_of(
 
 
 def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Callable[[str, Any], Any]:
-    """Return a function (name, model's output [B, K]) -> the head's output of that name.
+    """Return a function from the model's output to the head's outputs.
 
     Args:
         head: A name of `HEADS`.
@@ -337,7 +337,7 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
 
 
 def classes_in(export: EstimatorExport, answers: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the classes if the old export outputs all of them with each example, else ()."""
+    """Return the class names if the old export outputs all of them."""
     for key, signature in export.signatures.items():
         name = "classes" if signature.method == CLASSIFY else "all_classes"
         if name in signature.outputs:

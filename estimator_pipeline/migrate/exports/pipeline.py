@@ -33,7 +33,7 @@ _SIDES = ("the old export", "the new export")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """The arguments of `estimator_pipeline.migrate.migrate_export` about the export and the comparison."""
+    """The export and the comparison of `migrate_export`."""
 
     source: str
     output: str
@@ -122,7 +122,7 @@ def migrate(request: ExportRequest, model_request: ModelRequest, overrides: Expo
 
 
 class _Fit:
-    """The mapping of a model's inputs and outputs to the old signatures, which collects all problems."""
+    """The mapping of a model's inputs and outputs to the old signatures."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Fit:
                 self._problems.append(f"inputs.{name}: the old export has no such input or feature")
 
     def functions(self) -> dict[str, Any]:
-        """Return signature key -> its function.
+        """Trace the function of each signature.
 
         Raises:
             ConfigError: There are problems.
@@ -203,7 +203,7 @@ class _Fit:
         )
 
     def _outputs(self) -> tuple[dict[str, Any], bool]:
-        """Return the model's outputs, name -> shape, traced with the first signature, and whether it has only one."""
+        """Return the shapes of the model's outputs, and whether it is one unnamed."""
         shapes: dict[str, Any] = {}
         single = []
 
@@ -238,7 +238,7 @@ class _Fit:
         return features
 
     def _plan(self, signature: Signature) -> dict[str, str]:
-        """Return feature -> input of the model."""
+        """Map each feature to an input of the model."""
         inputs, features = self._side.inputs, self._features(signature)
         for name, feature in features:
             if isinstance(feature, ExportFeature) and name in self._side.defaults:
@@ -447,7 +447,7 @@ def _rows(
 
 
 def _empty(old: Mapping[str, Any]) -> list[str]:
-    """Return notes on outputs without finite numbers, which the comparison cannot check."""
+    """Report outputs without finite numbers, which the comparison cannot check."""
     return [
         f"{name} of the old export has no finite number, so its comparison proves nothing"
         for name, value in old.items()

@@ -332,7 +332,7 @@ def _text(key: Any) -> str:
 
 
 def _words(graph: Any, path: str) -> tuple[bytes, ...]:
-    """Return the strings in the graph and its assets, from which random examples take known words."""
+    """Return the strings in the graph and its assets, for random examples."""
     tf = compat.tensorflow()
     words: dict[bytes, None] = {}
     keys = {name.partition(":")[0] for node in graph.node if node.op in _PARSERS for name in node.input}
@@ -349,7 +349,7 @@ def _words(graph: Any, path: str) -> tuple[bytes, ...]:
 
 
 def _reason(message: str) -> str:
-    """Return the first line of a TensorFlow error that has its cause and not its location in the graph."""
+    """Return the line of a TensorFlow error that has its cause."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     causes = [line for line in lines if not _PLACES.match(line)]
     return re.sub(r"^\(\d+\) ", "", (causes or lines or ["unknown reason"])[0])[:300]

@@ -20,7 +20,7 @@ _UNKNOWN = 3  # the size for unknown dimensions of a signature
 def records_for(
     export: EstimatorExport, *, examples: str | None, inputs: str | None, count: int, seed: int
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return signature key -> input -> array, and notes on their origin.
+    """Load or draw the inputs of each signature.
 
     Args:
         export: The old export.
@@ -28,6 +28,9 @@ def records_for(
         inputs: An `.npz` file of arrays by input name; their first `count` examples are used.
         count: The number of examples.
         seed: The seed for random examples.
+
+    Returns:
+        Signature key -> input -> array, and notes on their origin.
 
     Raises:
         InputError: A file cannot be read.

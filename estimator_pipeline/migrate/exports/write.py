@@ -25,7 +25,7 @@ Answer = Callable[[Signature, Mapping[str, Any]], dict[str, Any]]
 
 
 def features_of(export: EstimatorExport, signature: Signature, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the features in the inputs of a signature: its tensors, and those parsed from serialized examples.
+    """Return the features of a signature, with serialized examples parsed.
 
     Args:
         export: The old export.
@@ -97,7 +97,7 @@ def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: Est
 
 
 def carry_assets(old: str, new: str) -> list[str]:
-    """Copy assets of the old export that the new one lacks: vocabularies, `assets.extra`.
+    """Copy assets of the old export that the new one lacks.
 
     Returns:
         Notes about the files.
@@ -120,7 +120,7 @@ def carry_assets(old: str, new: str) -> list[str]:
 
 @contextlib.contextmanager
 def temporary_folder(output: str) -> Iterator[str]:
-    """Yield a new folder beside the output, and remove it at the end unless it was renamed."""
+    """Yield a temporary folder beside the output."""
     temporary = f"{output}.unfinished-{uuid.uuid4().hex[:8]}"
     try:
         os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
@@ -133,7 +133,7 @@ def temporary_folder(output: str) -> Iterator[str]:
 
 
 def place(temporary: str, output: str) -> None:
-    """Rename a complete SavedModel to the output, and remove the folder that it replaces."""
+    """Move a complete SavedModel to the output, replacing an existing one."""
     replaced = f"{output}.replaced-{uuid.uuid4().hex[:8]}"
     exists = os.path.lexists(output)
     if exists:
@@ -144,7 +144,7 @@ def place(temporary: str, output: str) -> None:
 
 
 def _arguments(signature: Signature) -> dict[str, str]:
-    """Return input -> a valid Python argument name, which is the input's name if that is valid."""
+    """Map each input to a valid Python argument name."""
     arguments: dict[str, str] = {}
     for name in signature.inputs:
         clean = re.sub(r"\W", "_", name, flags=re.ASCII)
@@ -157,7 +157,7 @@ def _arguments(signature: Signature) -> dict[str, str]:
 
 
 def renamed_inputs(export: EstimatorExport) -> list[str]:
-    """Return notes on inputs whose names are not valid Python argument names."""
+    """Report inputs with names that are not valid Python argument names."""
     return [
         f"{key}/{name}: its argument in `tf.saved_model.load` is {clean}; TensorFlow Serving uses {name}"
         for key, signature in export.signatures.items()

@@ -25,10 +25,10 @@ def looks_like_flags(text: str) -> bool:
 
 
 def read_flags(text: str, *, source: str) -> Document:
-    """Read a flag file of gflags or absl: one argument per line, comments after # and //.
+    """Read a flag file of gflags or absl, with one argument per line.
 
-    The content of a file named with --flagfile replaces that flag. The file is looked up beside the file that names
-    it, then in the working directory, as the flags libraries do.
+    Comments start with # or //. The content of a file named with --flagfile replaces that flag. The file is looked up
+    beside the file that names it, then in the working directory, as the flags libraries do.
 
     Raises:
         ConfigError: A line is not an argument, or a flag file does not exist or contains itself.

@@ -79,7 +79,7 @@ def convert(draft: JobDraft) -> None:
 
 
 def _search(draft: JobDraft, names: Sequence[str]) -> None:
-    """Leave a hyperparameter search to the user: a job file has one value for each hyperparameter."""
+    """Leave a hyperparameter search to the user, with placeholders."""
     item = draft.document.item("trainingInput", "hyperparameters")
     if item is None:
         return

@@ -92,7 +92,7 @@ def _pairs(text: str, source: str) -> list[tuple[str, int | None, Any, int]]:
 
 
 def convert(draft: JobDraft) -> None:
-    """Convert each hyperparameter; one without a field in a job file becomes a parameter of the model."""
+    """Convert each hyperparameter; unknown ones become parameters of the model."""
     items = draft.document.items()
     apply(draft, [(str(item.path[-1]), _named(item)) for item in items], others_are_params=True)
 

@@ -168,7 +168,7 @@ def known(name: str) -> bool:
 
 
 def typed(value: Any) -> Any:
-    """Parse a scalar written as text: 3, 0.1, true, none; return other text unchanged."""
+    """Parse a scalar such as 3, 0.1, true or none; return other text unchanged."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -379,7 +379,7 @@ def need_strategy_of_tpu(draft: JobDraft) -> None:
 
 
 def put_strategy(draft: JobDraft) -> None:
-    """Derive the strategy from parameter servers; require one for several workers without them."""
+    """Derive the strategy from the cluster, or require the user to set it."""
     if draft.current("run", "train_distribute") is not None:
         return
     if draft.current("cluster", "ps"):

@@ -147,7 +147,7 @@ def take_deadline(draft: JobDraft, item: Item, seconds: int) -> None:
 
 
 def need_devices(draft: JobDraft, gpus: int) -> None:
-    """Require a strategy for several GPUs in one training task, which the configuration does not name."""
+    """Require a strategy for several GPUs in one training task."""
     if gpus > 1 and draft.training_tasks == 1 and not draft.current("cluster", "ps"):
         draft.need(
             ("run", "train_distribute"),

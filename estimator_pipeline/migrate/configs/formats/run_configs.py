@@ -163,7 +163,7 @@ def _value_of(fields: dict[str, Item], name: str) -> Any:
 
 
 def _spec(value: Any) -> dict[str, Any] | None:
-    """Return job -> addresses if a cluster_spec has them, or None."""
+    """Parse a cluster_spec: job -> addresses; None: it has none."""
     if isinstance(value, Opaque):
         inner = re.fullmatch(r"ClusterSpec\((.*)\)", value, re.DOTALL)
         try:
@@ -262,7 +262,7 @@ def _snake_name(name: str) -> str:
 
 
 def is_run_config(document: Document) -> bool:
-    """Return whether a mapping has at least two names of a RunConfig, and mostly such names."""
+    """Return whether a mapping has mostly names of a RunConfig, at least two."""
     if not isinstance(document.data, dict):
         return False
     names = [_bare(name) for name in document.data]

@@ -38,7 +38,7 @@ def _imports(tree: ast.Module | None) -> bool:
 
 
 def read_program(text: str, *, source: str) -> Document:
-    """Read the arguments of the only `TensorFlow(...)` call of a program, and of its `fit` call.
+    """Read the arguments of a program's `TensorFlow(...)` and `fit` calls.
 
     Returns:
         A document with the literal `arguments`, `computed` (name -> source text of the other arguments), and `fit`,
@@ -91,7 +91,7 @@ def read_program(text: str, *, source: str) -> Document:
 
 
 def _names(tree: ast.Module) -> tuple[set[str], dict[str, str]]:
-    """Return the names of the class in the program, and the imported modules: alias -> module."""
+    """Return the names of the class, and the imported modules by alias."""
     names: set[str] = set()
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -145,7 +145,7 @@ def _literal(node: ast.expr, constants: dict[str, ast.expr], depth: int = 0) -> 
 def _literal_part(
     node: ast.expr, path: Path, constants: dict[str, ast.expr], computed: dict[str, str], document: Document
 ) -> Any:
-    """Return the literal value of an argument, or the literal entries of a dict; add other values to `computed`."""
+    """Return the literal part of an argument; add the rest to `computed`."""
     value = _literal(node, constants)
     if value is not _UNKNOWN:
         if isinstance(node, ast.Dict):
@@ -169,7 +169,7 @@ def _literal_part(
 
 
 def convert(draft: JobDraft) -> None:
-    """Convert each literal argument as one of the SDK; a computed argument becomes a decision."""
+    """Convert each literal argument; a computed one becomes a decision."""
     document = draft.document
     lines = {path[1:]: line for path, line in document.lines.items() if path[:1] == ("arguments",)}
     inner = JobDraft(

@@ -206,7 +206,7 @@ class TrainingJob(SchemaPart):
 
 
 class SageMakerEstimator(SchemaPart):
-    """Arguments of `sagemaker.tensorflow.TensorFlow`, with the old and new names of version 2 of the SDK."""
+    """Arguments of `sagemaker.tensorflow.TensorFlow`, by old and new names."""
 
     hyperparameters: dict[str, Any] | None = None
     instance_count: Count | None = None

@@ -58,7 +58,7 @@ class _Command(NamedTuple):
 
 
 def looks_like_shell(text: str) -> bool:
-    """Return whether a text starts like a shell script, or has a line that starts a known program."""
+    """Return whether a text is a shell script or starts a known program."""
     if re.match(r"\s*#!.*sh\b|(.*\n)?#SBATCH\b", text):
         return True
     if text.lstrip()[:1] in "{[":
@@ -149,7 +149,7 @@ def _split(text: str) -> list[str]:
 
 
 def _separate(line: int, words: list[tuple[str, int]], known: dict[str, str]) -> Iterator[_Command]:
-    """Yield the commands between `;`, `&&` and `|`, and record assignments in `known`."""
+    """Yield the commands between `;`, `&&` and `|`; record assignments."""
     command: list[tuple[str, int]] = []
     for word, at in [*words, (";", line)]:
         if re.fullmatch(r"[;&|]+", word):
@@ -246,7 +246,7 @@ def _decide_program(draft: JobDraft, items: list[Item]) -> None:
 
 
 def _arguments(draft: JobDraft, items: list[Item]) -> None:
-    """Convert a program's arguments; one with a value that only the shell can compute becomes a decision."""
+    """Convert a program's arguments; shell expressions become decisions."""
     plain: list[Item] = []
     for i, item in enumerate(items):
         if item.path in draft.joined:
@@ -269,7 +269,7 @@ def _arguments(draft: JobDraft, items: list[Item]) -> None:
 
 
 def _gcloud(draft: JobDraft, items: list[Item]) -> None:
-    """Convert the flags of `gcloud` to a job in the form of `config.yaml`, and then convert that job."""
+    """Convert the flags of `gcloud` by way of the equivalent `config.yaml`."""
     words = [str(item.value) for item in items]
     end = words.index("--") if "--" in words else len(words)
     local = _follow(words[:end], "local", "train")

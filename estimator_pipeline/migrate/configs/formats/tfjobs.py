@@ -134,7 +134,7 @@ def _replicas(draft: JobDraft, names: list[str]) -> dict[str, Path]:
 
 
 def convert_pods(draft: JobDraft, roles: dict[str, Path]) -> None:
-    """Convert the pod templates: common fields to `kubernetes.pods`, other fields to their role."""
+    """Convert the pod templates; common fields go to `kubernetes.pods`."""
     for role, path in roles.items():
         item = draft.document.item(*path, "restartPolicy")
         if item is not None:
@@ -164,7 +164,7 @@ def _restart_policy(draft: JobDraft, item: Item) -> None:
 
 
 def _programs(draft: JobDraft, roles: dict[str, Path]) -> None:
-    """Convert the command and arguments of one training role, and compare those of the other roles."""
+    """Convert the command of one training role; compare the other roles."""
     first = next((role for role in ("chief", "worker", "ps", "evaluator") if role in roles), None)
     lead: list[str] | None = None
     for role in sorted(roles, key=lambda name: name != first):
@@ -193,7 +193,7 @@ def _programs(draft: JobDraft, roles: dict[str, Path]) -> None:
 
 
 def _tokens(draft: JobDraft, path: Path) -> list[Item] | None:
-    """Return the command and arguments of a container, one item per word; None for a complex shell script."""
+    """Return the words of a container's command; None for a shell script."""
     tokens = [*draft.document.items(*path, "command"), *draft.document.items(*path, "args")]
     texts = [str(token.value) for token in tokens]
     shell = [i for i, text in enumerate(texts) if text in ("-c", "-lc", "-ec")]
@@ -226,7 +226,7 @@ def _program(draft: JobDraft, tokens: list[Item]) -> None:
 
 
 def _is_program(text: str) -> bool:
-    """Return whether a word is a script or a module after -m, not the interpreter or its options."""
+    """Return whether a word is a script or a module."""
     return text.endswith((".py", ".pex", ".sh")) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text) is not None
 
 
