@@ -669,7 +669,7 @@ def test_the_command_line(job, tmp_path):
     assert f"the same outputs for 64 records: {made['parsing']} and {new}\n" in done.output
     assert "classification   scores" in done.output
     again = CliRunner().invoke(cli.app, arguments)
-    assert again.exit_code == 2 and f"error: {new} is there already" in again.output
+    assert again.exit_code == 2 and f"error: {new} already exists" in again.output
     again = CliRunner().invoke(cli.app, [*arguments, "--overwrite", "--json", "--records", "3"])
     assert again.exit_code == 0 and json.loads(again.output)["equal"] and json.loads(again.output)["records"] == 3
     assert [one.name for one in tmp_path.iterdir()] == ["new"]
