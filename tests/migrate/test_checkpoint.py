@@ -419,13 +419,13 @@ def test_the_command_line(job, tmp_path):
     assert json.loads(again.output)["step"] == 1
     for wrong, told in (
         (["--to", "keras"], "the target keras requires a job file (--job), or --model"),
-        (["--to", "pytorch", "--job", "x"], "the target 'pytorch' is not known"),
-        (["--to", "keras", "--job", "x", "--model", "y:z"], "--model and the job file x were both given"),
+        (["--to", "pytorch", "--job", "x"], "unknown target 'pytorch'"),
+        (["--to", "keras", "--job", "x", "--model", "y:z"], "--model and the job file x are both set"),
         (
             ["--to", "estimator", "--estimator", "x:y"],
-            "the target estimator needs a job file (--job), or --estimator and --input-fn",
+            "the target estimator requires a job file (--job), or --estimator and --input-fn",
         ),
-        (["--to", "keras", "--model", "x:y"], "where to write is not said"),
+        (["--to", "keras", "--model", "x:y"], "the output is missing"),
     ):
         done = CliRunner().invoke(cli.app, ["migrate", "checkpoint", path, *wrong])
         assert done.exit_code == 2 and f"error: {told}" in done.output
