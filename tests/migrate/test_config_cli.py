@@ -111,7 +111,7 @@ def test_a_template_and_settings_make_it_whole(run, tmp_path):
     assert (job.run.model_dir, job.train.max_steps) == ("gs://census-jobs/census_2018", 99)
     assert (job.cluster.workers, job.cluster.ps, job.cluster.dialect) == (9, 3, "master")
     assert "replaced by --set train.max_steps=99" in " ".join(done.stdout.split())
-    assert "still to be given" not in done.stdout
+    assert "still missing" not in done.stdout
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("model: {name: cnn}\n")
     assert "input: the section is missing" in run(CENSUS, "--template", wrong, code=2).stderr

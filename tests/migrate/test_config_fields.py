@@ -118,7 +118,7 @@ def test_no_field_of_a_schema_is_unknown_to_its_reader(made):
     filled.pop("masterCount")
     document |= filled | {"useChiefInTfConfig": True, "enableWebAccess": True, "jobDir": "gs://x", "args": ["--x"]}
     conversion = made({"trainingInput": document})
-    assert not [f for f in conversion.findings if "not known" in f.why]
+    assert not [f for f in conversion.findings if "unknown field" in f.why]
     values: dict = {name: True for name in schemas.TrainingJob.model_fields if name.startswith("Enable")}
     values |= {name: {"S3OutputPath": "s3://x"} for name in sagemaker.DROPPED if name not in values}
     values |= {"DebugRuleConfigurations": [{"x": 1}], "ProfilerRuleConfigurations": [{"x": 1}]}
@@ -126,7 +126,7 @@ def test_no_field_of_a_schema_is_unknown_to_its_reader(made):
     values |= {"StoppingCondition": {"MaxRuntimeInSeconds": 60, "MaxPendingTimeInSeconds": 7200}, "Tags": []}
     values |= {"OutputDataConfig": {"S3OutputPath": "x", "KmsKeyId": "x"}, "VpcConfig": {"Subnets": ["x"]}}
     conversion = made(values)
-    assert not [f for f in conversion.findings if "not known" in f.why]
+    assert not [f for f in conversion.findings if "unknown field" in f.why]
 
 
 def test_machines():
