@@ -116,7 +116,7 @@ def test_a_migrated_checkpoint_leaves_nothing_stale(folder, neighbour, tmp_path)
     for path in (stale, os.path.join(neighbour, os.path.basename(stale))):
         with open(path, "w", encoding="ascii"):
             pass
-    checkpoint_writing.into_folder(folder, written, run=str(tmp_path), told={})
+    checkpoint_writing.into_folder(folder, written, run=str(tmp_path), record={})
     assert not os.path.exists(stale) and os.path.exists(os.path.join(neighbour, os.path.basename(stale)))
 
 

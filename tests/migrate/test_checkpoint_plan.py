@@ -144,55 +144,56 @@ def test_by_hand():
 POWERS = {"beta1_power": np.float32(0.9), "beta2_power": np.float32(0.999)}
 FAULTS = {
     "wrong shape": (weights(K), {}, values(**{K: (4, 5)}), {},
-                    "dense/kernel is [4, 5] in the target, and dense/kernel is [4, 3] in the checkpoint"),
+                    "dense/kernel is [4, 5] in the target, but dense/kernel is [4, 3] in the checkpoint"),
     "swapped dtype": (weights(K), {}, {K: np.zeros((4, 3), np.float16)}, {},
-                      "dense/kernel is float16 in the target, and dense/kernel is float32 in the checkpoint"),
+                      "dense/kernel is float16 in the target, but dense/kernel is float32 in the checkpoint"),
     "integer weights": ({K: np.zeros((4, 3), np.int32)}, {}, weights(K), {}, "is int32 in the checkpoint"),
     "missing slot": (weights(K, B, f"{K}/Momentum"), {}, weights(K, B, f"{K}/momentum", f"{B}/momentum"),
                      {"style": "v1"}, "the slot dense/bias/momentum [4, 3] is missing in the checkpoint"),
     "slot too many": (weights(K, B, f"{K}/Momentum", f"{B}/Momentum"), {}, weights(K, B, f"{K}/momentum"),
-                      {"style": "v1"}, "the slot dense/bias/Momentum [4, 3] of the checkpoint is nothing in"),
+                      {"style": "v1"}, "the slot dense/bias/Momentum [4, 3] of the checkpoint has no counterpart in"),
     "slot of another shape": ({**weights(K), **values(**{f"{K}/Momentum": (2, 3)})}, {},
                               weights(K, f"{K}/momentum"), {"style": "v1"}, "dense/kernel/Momentum is [2, 3] in the"),
     "extra variable": (weights(K, "old/kernel", shape=(4, 3)), {}, weights(K), {},
-                       "old/kernel [4, 3] of the checkpoint is nothing in the target"),
+                       "old/kernel [4, 3] of the checkpoint has no counterpart in the target"),
     "missing variable": (weights(K), {}, {**weights(K), **values(**{B: (3,)})}, {},
                          "dense/bias [3] is missing in the checkpoint"),
     "two candidates": (weights("h1/weights", "h2/weights"), {}, weights("a/kernel", "b/kernel"), {},
-                       "a/kernel [4, 3] has no variable of its name in the checkpoint, and its shape does not tell "
-                       "which one it is: h1/weights, h2/weights"),
+                       "a/kernel [4, 3] has no variable of the same name in the checkpoint, and its shape "
+                       "is ambiguous: h1/weights, h2/weights"),
     "other optimizer": (ADAM, {}, weights(K, f"{K}/momentum"), {},
-                        "the checkpoint has the slots of adam (m, v), and the target's optimizer those of momentum"),
-    "no optimizer's state": (weights(K), {}, weights(K, f"{K}/momentum"), {}, "an optimizer that keeps none, and"),
+                        "the checkpoint's optimizer is adam (m, v), but the target's is momentum (momentum)"),
+    "no optimizer's state": (weights(K), {}, weights(K, f"{K}/momentum"), {},
+                             "an optimizer without slots, but the target's is momentum"),
     "no step": (weights(K), {}, weights(K), {"step": False}, "the checkpoint has no step (global_step, iter)"),
     "two steps": ({**weights(K), "Adam/iter": np.int64(6)}, {}, weights(K), {},
-                  "counts of steps that differ: Adam/iter 6, global_step 7"),
+                  "different step counts: Adam/iter 6, global_step 7"),
     "another step": (weights(K), {"step": 8}, weights(K), {}, None),
     "power of another step": ({**ADAM, **POWERS}, {}, weights(K, f"{K}/m", f"{K}/v"), {"hyper": {"beta_1": 0.9}},
-                              "beta1_power is 0.9, and at step 7 with beta_1 0.9 it would be 0.430467"),
+                              "beta1_power is 0.9, but at step 7 with beta_1 0.9 it would be 0.430467"),
     "another learning rate": ({**weights(K), "SGD/learning_rate": np.float32(0.1), "SGD/decay": np.float32(0)}, {},
                               weights(K), {"hyper": {"learning_rate": 0.01}},
-                              "SGD/learning_rate is 0.1 in the checkpoint, and 0.01 in the target"),
+                              "SGD/learning_rate is 0.1 in the checkpoint, but 0.01 in the target"),
     "averages": (weights(K, f"{K}/ExponentialMovingAverage"), {}, weights(K), {},
-                 "dense/kernel/ExponentialMovingAverage of the checkpoint is nothing in the target"),
+                 "dense/kernel/ExponentialMovingAverage of the checkpoint has no counterpart in the target"),
     "averages without slots": (weights(K, f"{K}/ExponentialMovingAverage", f"{K}/Momentum"), {"use_ema_weights": True},
-                               weights(K, f"{K}/momentum"), {"style": "v1"}, "give --drop-optimizer-state as well"),
+                               weights(K, f"{K}/momentum"), {"style": "v1"}, "add --drop-optimizer-state"),
     "no averages": (weights(K), {"use_ema_weights": True}, weights(K), {}, "the checkpoint has no moving averages"),
     "momentum of another kind": (MOMENTUM, {}, weights(K, f"{K}/momentum"), {},
-                                 "sums up gradients (tf.compat.v1.train), the target's steps (Keras): the learning"),
+                                 "sums up gradients (tf.compat.v1.train), the target's updates (Keras): they differ"),
     "momentum and a schedule": (MOMENTUM, {"learning_rate": 0.1}, weights(K, f"{K}/momentum"),
-                                {"hyper": {"learning_rate": {"class_name": "CosineDecay"}}}, "follows a schedule"),
+                                {"hyper": {"learning_rate": {"class_name": "CosineDecay"}}}, "learning-rate schedule"),
     "momentum and another rate": (MOMENTUM, {"learning_rate": 0.1}, weights(K, f"{K}/momentum"),
-                                  {"hyper": {"learning_rate": 0.2}}, "rate is 0.2, that of the checkpoint 0.1"),
+                                  {"hyper": {"learning_rate": 0.2}}, "rate is 0.2, but the checkpoint's is 0.1"),
     "momentum that does not tell": (weights(K, f"{K}/momentum"), {}, weights(K, f"{K}/momentum"), {},
                                     "--momentum v1, or --momentum keras"),
     "momentum said wrongly": (MOMENTUM, {"momentum": "keras"}, weights(K, f"{K}/momentum"), {},
-                              "--momentum is keras, and the checkpoint's is that of v1"),
+                              "--momentum is keras, but the momentum of the checkpoint is v1"),
     "mapping of what is not there": (weights(K), {"mapping": {K: "fc/weights"}}, weights(K), {},
-                                     "the mapping names fc/weights, and the checkpoint has no such variable"),
+                                     "the mapping names fc/weights, but the checkpoint has no such variable"),
     "mapping twice": (weights("a", "b"), {"mapping": {"c": "a", "d": "a"}}, weights("c", "d"), {}, "d or a twice"),
     "an option for nothing": (weights(K), {"allow_leftover": ("old*",)}, weights(K), {},
-                              "--allow-leftover old* fits no variable"),
+                              "--allow-leftover old* matches no variable"),
 }  # fmt: skip
 
 
@@ -200,11 +201,11 @@ FAULTS = {
 def test_planted_faults_are_refused_by_name(case):
     theirs, choices, ours, options, told = FAULTS[case]
     if case == "another step":
-        with pytest.raises(ConfigError, match="--step is 8, and the checkpoint says global_step 7"):
+        with pytest.raises(ConfigError, match="--step is 8, but the checkpoint has global_step 7"):
             plan(source({**theirs, **STEP}), target(ours), Choices(step=8), hyper={}, reverse=False)
         return
     text = refused(theirs, ours, **options, **choices)
-    assert text.startswith("SRC cannot go on as the model: ") and "hint: " in text
+    assert text.startswith("SRC cannot be migrated to the model: ") and "hint: " in text
     assert told in text
 
 
@@ -223,12 +224,9 @@ def test_explicit_choices():
     ours = {**weights(K, f"{K}/momentum"), **values(**{B: (3,), f"{B}/momentum": (3,)})}
     done = moved(theirs, ours, style="v1", allow_leftover=("old/*",), initialize=(B,))
     how = {row.target or row.source: row.how for row in done.rows}
-    assert how["old/kernel"] == "left behind (--allow-leftover)"
-    assert how["old/kernel/Momentum"] == "left behind with its weight"
-    assert (
-        how[B] == "its first value (--initialize)"
-        and how[f"{B}/momentum"] == "its first value (its weight begins anew)"
-    )
+    assert how["old/kernel"] == "not migrated (--allow-leftover)"
+    assert how["old/kernel/Momentum"] == "not migrated, like its weight"
+    assert how[B] == "initial value (--initialize)" and how[f"{B}/momentum"] == "initial value (like its weight)"
     assert set(done.values) == {"iter", K, f"{K}/momentum"}
 
 
@@ -236,7 +234,7 @@ def test_dropped_slots_are_said():
     done = moved(ADAM, weights(K, f"{K}/momentum"), drop_optimizer_state=True)
     assert set(done.values) == {"iter", K}
     assert done.notes == (
-        "the optimizer begins anew: 2 slots of the checkpoint are left behind (--drop-optimizer-state)",
+        "the optimizer state is reset: 2 slots of the checkpoint are not migrated (--drop-optimizer-state)",
     )
 
 
@@ -245,7 +243,7 @@ def test_averages_in_the_place_of_weights():
     done = moved(theirs, weights(K, B), use_ema_weights=True)
     assert done.values[K].tobytes() == theirs[f"{K}/ExponentialMovingAverage"].tobytes()
     assert done.values[B].tobytes() == theirs[B].tobytes()
-    assert done.notes == ("1 weights have no moving average, and are as they were trained",)
+    assert done.notes == ("1 weights have no moving average and keep their trained values",)
 
 
 def test_averages_of_the_target_begin_with_their_weights():
@@ -312,8 +310,8 @@ def test_unused_momentum_of_rmsprop():
     """V1 keeps one without momentum too; Keras does not."""
     theirs = weights(K, f"{K}/RMSProp", f"{K}/RMSProp_1")
     done = moved(theirs, weights(K, f"{K}/rms"), hyper={"momentum": 0.0})
-    assert "left behind: not used, momentum is 0" in {row.how for row in done.rows}
-    assert "is nothing in the target" in refused(theirs, weights(K, f"{K}/rms"), hyper={"momentum": 0.9})
+    assert "not migrated: unused, momentum is 0" in {row.how for row in done.rows}
+    assert "has no counterpart in the target" in refused(theirs, weights(K, f"{K}/rms"), hyper={"momentum": 0.9})
 
 
 # Partitions -----------------------------------------------------------------------------------------------------
@@ -332,12 +330,12 @@ def test_partitions_are_joined(axis, sizes):
 
 
 def test_partitions_that_are_not_whole():
-    with pytest.raises(ConfigError, match="the partitions of emb in SRC are not whole"):
+    with pytest.raises(ConfigError, match="the partitions of emb in SRC are incomplete"):
         source({"emb/part_0": np.zeros(2), "emb/part_2": np.zeros(2)})
 
 
 def test_one_thing_twice():
-    with pytest.raises(ConfigError, match=r"(?s)one thing twice: .* are both dense/kernel @m"):
+    with pytest.raises(ConfigError, match=r"(?s)a variable twice: .* are both dense/kernel @m"):
         source(weights(K, f"{K}/Adam", f"Adam/{K}/m"))
 
 

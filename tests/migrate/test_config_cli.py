@@ -49,7 +49,7 @@ def test_no_tensorflow(run_python):
 def test_without_output_the_job_file_goes_to_standard_output(run):
     done = run(CENSUS)
     assert done.stdout == (CONFIGS / "cloud_ml_engine" / "census.job.yaml").read_text()
-    assert "format cloud_ml_engine" in done.stderr and "still to be given: model.function" in done.stderr
+    assert "format cloud_ml_engine" in done.stderr and "still missing: model.function" in done.stderr
     assert "trainingInput.workerCount" in done.stderr and "cluster.workers: 9" in done.stderr
 
 
@@ -94,7 +94,7 @@ def test_json(run):
     (workers,) = [f for f in document["fields"] if f["field"] == "trainingInput.workerCount"]
     assert workers == {
         "field": "trainingInput.workerCount", "name": "trainingInput.workerCount", "line": 6, "value": 9,
-        "state": "taken", "to": "cluster.workers", "job_value": 9, "why": "besides the master",
+        "state": "taken", "to": "cluster.workers", "job_value": 9, "why": "in addition to the master",
     }  # fmt: skip
     assert document["to_be_given"].keys() == {"model.function", "input.source"}
     assert document["job"]["cluster"]["workers"] == 9 and document["job_file"].startswith("# From ")
@@ -111,7 +111,7 @@ def test_a_template_and_settings_make_it_whole(run, tmp_path):
     assert (job.run.model_dir, job.train.max_steps) == ("gs://census-jobs/census_2018", 99)
     assert (job.cluster.workers, job.cluster.ps, job.cluster.dialect) == (9, 3, "master")
     assert "replaced by --set train.max_steps=99" in " ".join(done.stdout.split())
-    assert "still to be given" not in done.stdout
+    assert "still missing" not in done.stdout
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("model: {name: cnn}\n")
     assert "input: the section is missing" in run(CENSUS, "--template", wrong, code=2).stderr
@@ -120,7 +120,7 @@ def test_a_template_and_settings_make_it_whole(run, tmp_path):
 def test_settings_that_are_wrong(run):
     assert "this is not of the form key=value" in run(CENSUS, "--set", "x", code=2).stderr
     done = run(CENSUS, "--set", "train.max_step=3", code=2)
-    assert "is no valid job" in done.stderr and "train.max_step: unknown field" in done.stderr
+    assert "is not valid:" in done.stderr and "train.max_step: unknown field" in done.stderr
 
 
 def test_standard_input(run):

@@ -60,7 +60,7 @@ def test_two_services_at_once(file):
     documents = "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec: {}\n---\ntrainingInput: {}\n"
     assert "cloud_ml_engine" in refused(file(documents)) and "tfjob" in refused(file(documents))
     twice = "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec: {}\n"
-    assert "holds 2 documents of the format tfjob" in refused(file(f"{twice}---\n{twice}"))
+    assert "has 2 documents of the format tfjob" in refused(file(f"{twice}---\n{twice}"))
 
 
 def test_other_objects_beside_a_tfjob_are_left_alone(file):
@@ -76,16 +76,16 @@ def test_no_format(file):
     assert "no mapping of names and values" in refused(file("[1, 2]"))
     assert "no mapping of names and values" in refused(file("just words\n"))
     said = refused(CONFIGS / "single.yaml")
-    assert "is a job file already" in said and "estimator-pipeline launch" in said
+    assert "is already a job file" in said and "estimator-pipeline launch" in said
 
 
 def test_a_format_that_is_said(file):
     said = refused(file({"a": 1}), wanted="tfjbo")
-    assert said.startswith("--format 'tfjbo': there is no such format.") and "did you mean 'tfjob'?" in said
-    assert "is no HParams as JSON" in refused(file({"a": {"b": 1}}), wanted="hparams_json")
-    assert "the field 'a' holds a mapping" in refused(file({"a": {"b": 1}}), wanted="hparams_json")
+    assert said.startswith("--format 'tfjbo': unknown format.") and "did you mean 'tfjob'?" in said
+    assert "is not HParams as JSON" in refused(file({"a": {"b": 1}}), wanted="hparams_json")
+    assert "the field 'a' is a mapping" in refused(file({"a": {"b": 1}}), wanted="hparams_json")
     assert "line 1" in refused(file("a: 1\n"), wanted="flags")
-    assert "these are no hyperparameters" in refused(file("a: 1\n"), wanted="hparams")
+    assert "these are not hyperparameters" in refused(file("a: 1\n"), wanted="hparams")
     assert "trainingInput: Field required" in refused(file({"a": 1}), wanted="cloud_ml_engine")
     assert "ResourceConfig: Field required" in refused(file({"a": 1}), wanted="sagemaker")
     # One that fits another format better is still read as the one that was said.

@@ -32,13 +32,13 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         (" \n\t\n", ["config is empty."]),
         (b"\x80\x04\x95\x1c\x00", ["is not UTF-8 text", "at byte 0", "pickle"]),
         ("a: 1\n".encode("utf-16"), ["is not UTF-8 text"]),
-        (b"a: 1\nb: \x00\n", ["is no text: line 2 holds a byte 0"]),
+        (b"a: 1\nb: \x00\n", ["is not text: line 2 contains a null byte"]),
         ('{"model_dir": "x",\n "model_dir": "y"}', ["line 2: the key 'model_dir' appears twice", "line 1"]),
         ("trainingInput:\n  region: a\n  region: b\n", ["line 3", "the key 'region' appears twice"]),
-        ('{"a": 1,\n "b": }', ["line 2, column 7: this is not JSON: '}' begins no value"]),
+        ('{"a": 1,\n "b": }', ["line 2, column 7: this is not JSON: no value starts with '}'"]),
         ('{"a": 1\n "b": 2}', ["line 2, column 2", "a comma or a closing brace is missing"]),
         ('{"a": "x\ny"}', ["line 1", "this is not JSON: invalid control character"]),
-        ('{"a": "\\ud800"}', ["half of a surrogate pair"]),
+        ('{"a": "\\ud800"}', ["an incomplete surrogate pair"]),
         ('{"a": ' + "9" * 5000 + "}", ["a number of 5000 digits"]),
         ('{"a": ' * 200 + "1" + "}" * 200, ["nested more than 100 deep"]),
         ("trainingInput: " + "[" * 5000, ["nested too deep"]),
@@ -48,24 +48,24 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("trainingInput:\n\t- x\n", ["line 2", "this is not YAML"]),
         ("trainingInput: !!python/object:os.system {}\n1: 2\n", ["the key 1 is not text"]),
         ("trainingInput: {region: !secret x}\n", ["trainingInput.region", "the tag !secret"]),
-        (LAUGHS, ["line 1: the values are too many, or nested too deep", "100000 values"]),
-        ("trainingInput: &a {region: *a}\n", ["line 1: a value that contains itself"]),
+        (LAUGHS, ["line 1: too many values, or values nested too deeply", "100000 values"]),
+        ("trainingInput: &a {region: *a}\n", ["line 1: a value contains itself"]),
         ("trainingInput: {region: *nothing}\n", ["line 1", "found undefined alias"]),
-        ("trainingInput: 3\n", ["line 1: this is no job of AI Platform: trainingInput"]),
+        ("trainingInput: 3\n", ["line 1: this is not a job of AI Platform: trainingInput"]),
         ("trainingInput:\n  workerCount: many\n  args: 3\n", ["line 2: trainingInput.workerCount", "line 3"]),
         ("trainingInput:\n  workerCount: -1\n", ["line 2", "greater than or equal to 0"]),
-        ("trainingInput:\n  workerCount: true\n", ["line 2", "true and false are no numbers"]),
+        ("trainingInput:\n  workerCount: true\n", ["line 2", "true and false are not numbers"]),
         ("trainingInput:\n  workerCount: 99999999999999999999\n", ["line 2", "less than or equal to"]),
         ("apiVersion: kubeflow.org/v1\nkind: TFJob\nspec: {tfReplicaSpecs: {}}\n", ["line 3", "tfReplicaSpecs"]),
         ("kind: TFJob\napiVersion: kubeflow.org/v1alpha1\n", ["line 2", "v1alpha1", "v1alpha2", "v1beta1"]),
         ("a=1,a=2", ["line 1: the hyperparameter 'a' has two values", "1 and 2"]),
-        ("a[1]=3", ["a[1] does not follow"]),
-        ("--a=1\nb: 2\n", ["line 2: this is no flag, and no value of one"]),
+        ("a[1]=3", ["a[1] is not the next index of a"]),
+        ("--a=1\nb: 2\n", ["line 2: this is neither a flag nor the value of a flag"]),
         (
             "{'_model_dir': '/x', '_session_config': gpu_options {",
             ["line 1: the value of '_session_config' does not end"],
         ),
-        ("{'_model_dir': '/x',\n '_is_chief' 3}", ["line 2", "this is no printed RunConfig"]),
+        ("{'_model_dir': '/x',\n '_is_chief' 3}", ["line 2", "this is not a printed RunConfig"]),
     ],
     ids=range(35),
 )
@@ -95,7 +95,7 @@ def test_flag_files_that_contain_each_other(tmp_path):
     assert said.startswith("c, line 2: the flag file 'a' contains itself.") and "a -> b -> c -> a" in said
     said = refused(tmp_path, "--y\n--flagfile=a\n", name="a")
     assert said.startswith("a, line 2") and "a -> a" in said
-    assert "line 1: the flag file 'none' is not there" in refused(tmp_path, "--flagfile=none", name="a")
+    assert "line 1: the flag file 'none' does not exist" in refused(tmp_path, "--flagfile=none", name="a")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     assert "binary is not UTF-8" in refused(tmp_path, "--flagfile=binary", name="a")
     # The same file twice, one after the other, is no circle.
@@ -110,7 +110,7 @@ def test_several_run_configs_in_one_log(tmp_path):
     path.write_text(line % 1 + "INFO:tensorflow:loss = 0.1\n" + line % 2)
     assert converted(path).job["run"]["model_dir"] == "/x"
     said = refused(tmp_path, line % 1 + (line % 1).replace("/x", "/y"))
-    assert "holds several RunConfigs: line 1 and line 2 differ in _model_dir" in said and "'/x' and '/y'" in said
+    assert "has several RunConfigs: line 1 and line 2 differ in _model_dir" in said and "'/x' and '/y'" in said
 
 
 WHOLE = (

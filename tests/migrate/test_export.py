@@ -318,8 +318,8 @@ run: {{model_dir: "{tmp_path}/model", seed: 1}}
             settings=["input.features.size.default=[3.0, 5.0]", "input.features.weight.default=[1.0]"],
         )  # fmt: skip
     text = str(told.value)
-    assert "default of the feature size is [3.0, 4.0] in the old export, and [3.0, 5.0] in the job" in text
-    assert "default of the feature weight is none: there must be one in the old export, and [1.0] in the job" in text
+    assert "default of the feature size is [3.0, 4.0] in the old export, but [3.0, 5.0] in the job" in text
+    assert "default of the feature weight is none (required) in the old export, but [1.0] in the job" in text
     assert not (tmp_path / "other").exists()
 
 
@@ -368,20 +368,20 @@ def test_inputs_that_do_not_fit_are_all_named(exports, tmp_path):
             tf.keras.layers.Dense(1)(taken["size"]),
         ),
     )  # fmt: skip
-    assert "the input predict/size is float32 [?, 2], and the model's size is float32 [?, 3]" in text
-    assert "the input predict/weight is float32 [?, 1], and the model's weight is int64 [?, 1]" in text
-    assert "the input predict/colour, sparse string, is none of the model's (size, weight, height)" in text
-    assert "the model's input height, float32 [?, 1], is nothing in the signature predict" in text
+    assert "the input predict/size is float32 [?, 2], but the model's size is float32 [?, 3]" in text
+    assert "the input predict/weight is float32 [?, 1], but the model's weight is int64 [?, 1]" in text
+    assert "the model has no input for predict/colour, sparse string; its inputs: size, weight, height" in text
+    assert "the signature predict has no input for the model's height, float32 [?, 1]" in text
     assert list(tmp_path.iterdir()) == []
     text = refused(source, tmp_path / "new", "binary", sparse=False)
-    assert "the input predict/colour is sparse string, and the model's colour is string [?, 1]" in text
+    assert "the input predict/colour is sparse string, but the model's colour is string [?, 1]" in text
 
 
 def test_outputs_that_do_not_fit_are_named(exports, tmp_path):
     source = exports("multi_class")
     text = refused(source, tmp_path / "new", "binary", checkpoint=None)
-    assert "say the head, binary or regression" not in text
-    assert "output predict/logits is float32 [?, 3], and the model's logits is float32 [?, 1]" in text
+    assert "set --head binary or --head regression" not in text
+    assert "output predict/logits is float32 [?, 3], but the model's logits is float32 [?, 1]" in text
     text = refused(
         source, tmp_path / "new", "multi_class",
         signature={"outputs": {"class_ids": "all_class_ids", "predict/logits": "nothing", "scored": "logits"}},
@@ -390,26 +390,26 @@ def test_outputs_that_do_not_fit_are_named(exports, tmp_path):
     assert "outputs.scored: the old export has no such output" in text
     said = {"outputs": {"class_ids": "all_class_ids"}}
     text = refused(source, tmp_path / "new", "multi_class", head="multi_class", signature=said)
-    assert "output predict/class_ids is int64 [?, 1], and the model's all_class_ids is int32" in text
+    assert "output predict/class_ids is int64 [?, 1], but the model's all_class_ids is int32" in text
 
 
 def test_what_a_model_gives_is_not_guessed(exports, tmp_path):
     source = exports("multi_class")
     model = {"model": lambda: model_of("multi_class", activation="softmax")}
     text = refused(source, tmp_path / "new", "multi_class", **model)
-    assert "the model's last layer has the activation softmax: it gives probabilities, not logits" in text
+    assert "the model's last layer has the activation softmax, so it returns probabilities, not logits" in text
     text = refused(source, tmp_path / "new", "multi_class", gives="probabilities", **model)
-    assert "output predict/logits: logits is not what the head multi_class makes of probabilities" in text
+    assert "output predict/logits: the head multi_class cannot compute logits from probabilities" in text
     text = refused(exports("multi_label"), tmp_path / "new", "multi_label", head=None)
-    assert "of 3 logits: classes of which one holds (multi_class), or each for itself (multi_label)" in text
+    assert "of 3 logits: exclusive classes (multi_class) or independent ones (multi_label)" in text
 
 
 def test_names_of_classes(exports, tmp_path):
     source = exports("multi_class")
     text = refused(source, tmp_path / "new", "multi_class", signature={"classes": ["a", "b"]})
-    assert "output predict/classes: 2 names of classes (a, b, …) for 3 classes" in text
+    assert "output predict/classes: 2 class names (a, b, …) for 3 classes" in text
     done = migrate(source, tmp_path / "new", "multi_class", signature={"classes": ["iris", "tulip", "rose"]})
-    assert not done.equal and "classification/classes[0, 1]: b'rose' in the old export, b'tulip' in the new one" in str(
+    assert not done.equal and "classification/classes[0, 1]: b'rose' in the old export, b'tulip' in the new" in str(
         done
     )
 
@@ -490,13 +490,13 @@ def test_a_function_makes_what_the_model_takes(exports, tmp_path):
     text = refused(source, tmp_path / "new", "regression", features=lambda given: given["height"], **options)
     assert "of the signature predict [migrate/mismatch]\n  found: KeyError: 'height'" in text
     text = refused(source, tmp_path / "new", "regression", features=lambda given: given["size"], **options)
-    assert "the model does not take the features of the signature predict" in text
+    assert "the model fails with the features of the signature predict" in text
 
 
 def test_an_export_of_tensorflow_2_says_so(exports, tmp_path):
     migrate(exports("binary"), tmp_path / "new", "binary")
     text = refused(str(tmp_path / "new"), tmp_path / "newer", "binary", checkpoint=None)
-    assert "parses its examples in a function of its graph, as exports of TensorFlow 2 do" in text
+    assert "parses its examples in a function of its graph, like exports of TensorFlow 2" in text
 
 
 def test_records_that_the_old_export_refuses(exports, tmp_path):
@@ -603,7 +603,7 @@ def test_a_class_of_one_logit(tmp_path):
 def test_one_tensor_on_either_side_needs_no_name(tmp_path):
     source = own_export(tmp_path, lambda given: {"logits": given["logits"]})
     done = migrate_export(source, model=sum_model(source, "other"), output=tmp_path / "new")
-    assert done.equal and "the input x is the model's other: there is no other" in done.notes
+    assert done.equal and "the input x is the model's other, its only input" in done.notes
 
 
 # Records -----------------------------------------------------------------------------------------------------------
@@ -616,7 +616,7 @@ def test_records_of_a_person(exports, tmp_path):
         for _ in range(3):
             writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
     done = migrate(source, tmp_path / "new", "binary", examples=tmp_path / "few.tfrecord")
-    assert done.equal and done.records == 3 and not any("drawn" in note for note in done.notes)
+    assert done.equal and done.records == 3 and not any("random" in note for note in done.notes)
     raw = exports("binary", "raw")
     arrays = {
         "size": np.ones([5, 2], "float32"),
@@ -628,11 +628,11 @@ def test_records_of_a_person(exports, tmp_path):
     assert done.equal and done.records == 5
     np.savez(tmp_path / "wrong.npz", size=np.ones([5, 3]), colour=arrays["colour"], more=np.ones(5))
     text = refused(raw, tmp_path / "x", "binary", sparse=False, inputs=tmp_path / "wrong.npz")
-    assert "the input size is float32 [?, 2], and what is given is float64 [5, 3]" in text
-    assert "the input weight, float32 [?, 1], is not given" in text
-    assert "wrong.npz has more, and no signature takes it" in text
+    assert "the input size is float32 [?, 2], but the array is float64 [5, 3]" in text
+    assert "the input weight, float32 [?, 1], is missing" in text
+    assert "wrong.npz has more, but no signature has this input" in text
     text = refused(source, tmp_path / "x", "binary", inputs=tmp_path / "few.npz")
-    assert "few.npz is for nothing: no signature takes such records" in text
+    assert "few.npz is unused: no signature has such inputs" in text
     (tmp_path / "text").write_text("this is neither of the two, but plain text")
     assert "cannot be read as a TFRecord file" in refused(source, tmp_path / "x", "binary", examples=tmp_path / "text")
     assert "cannot be read as an .npz file" in refused(
@@ -666,10 +666,10 @@ def test_the_command_line(job, tmp_path):
     arguments += [word for one in settings for word in ("--set", one)]
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 0, done.output
-    assert f"the same answers to 64 records: {made['parsing']} and {new}\n" in done.output
+    assert f"the same outputs for 64 records: {made['parsing']} and {new}\n" in done.output
     assert "classification   scores" in done.output
     again = CliRunner().invoke(cli.app, arguments)
-    assert again.exit_code == 2 and f"error: {new} is there already" in again.output
+    assert again.exit_code == 2 and f"error: {new} already exists" in again.output
     again = CliRunner().invoke(cli.app, [*arguments, "--overwrite", "--json", "--records", "3"])
     assert again.exit_code == 0 and json.loads(again.output)["equal"] and json.loads(again.output)["records"] == 3
     assert [one.name for one in tmp_path.iterdir()] == ["new"]
@@ -680,22 +680,22 @@ def test_the_command_line(job, tmp_path):
     untrained = ["migrate", "export", made["raw"], "--model", f"{tmp_path}/fresh.py:make", "--output", f"{new}2"]
     done = CliRunner().invoke(cli.app, untrained)
     assert done.exit_code == 1 and "serving_default/logits: " in done.output, done.output
-    assert f"other answers to 64 records: {made['raw']} and the model (not written)\n" in done.output
+    assert f"different outputs for 64 records: {made['raw']} and the model (not written)\n" in done.output
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "[argument/missing]\n  found: neither was given"),
-        ({"job": "x", "model": "y:z"}, "found: both were given"),
-        ({"model": "y:z", "settings": ["a=1"]}, "--set changes a job file, and none was given"),
+        ({}, "[argument/missing]\n  found: neither is set"),
+        ({"job": "x", "model": "y:z"}, "found: both are set"),
+        ({"model": "y:z", "settings": ["a=1"]}, "--set requires a job file"),
         ({"model": "y:z", "head": "logits"}, "[argument/bad-value]\n  found: allowed: multi_class"),
         ({"model": "y:z", "tolerance": "some"}, "--tolerance is 'some'"),
-        ({"model": "y:z", "engine": "torch"}, "the engine 'torch' is not known"),
+        ({"model": "y:z", "engine": "torch"}, "unknown engine 'torch'"),
         ({"model": "y:z", "records": 0}, "--records is 0"),
-        ({"model": "y:z", "output": "old/new"}, "the output old/new lies in the old export"),
-        ({"model": "y:z", "signature": {"output": {}}}, "allowed are inputs, outputs and classes"),
-        ({"model": "y:z", "signature": {"outputs": {"a": 1}}}, "outputs maps names to names"),
+        ({"model": "y:z", "output": "old/new"}, "the output old/new is inside the old export"),
+        ({"model": "y:z", "signature": {"output": {}}}, "use only inputs, outputs and classes"),
+        ({"model": "y:z", "signature": {"outputs": {"a": 1}}}, "outputs must map names to names"),
         ({"model": lambda: None}, "returns a NoneType"),
     ],
 )  # fmt: skip

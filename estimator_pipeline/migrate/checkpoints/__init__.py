@@ -1,4 +1,4 @@
-"""`migrate checkpoint`: a training's state from one engine to another. `api.py` is the way in, `pipeline.py` the steps.
+"""`migrate checkpoint`: training state for a different engine. `api.py` is the entry, `pipeline.py` has the steps.
 
-Exports are in `migrate/exports`; checkpoints of this package's own runs are read in `engines/model_dir`.
+Exports are in `migrate/exports`. `engines/model_dir` reads checkpoints of this package's runs.
 """

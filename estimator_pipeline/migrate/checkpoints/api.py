@@ -1,11 +1,10 @@
-"""The state of a training from one engine to another: `estimator-pipeline migrate checkpoint`.
+"""Migration of training state between engines: `estimator-pipeline migrate checkpoint`.
 
     done = migrate_checkpoint("runs/estimator", to="keras", job="job.yaml", settings=["run.model_dir=runs/keras"])
     print(done)
 
-The steps: what the checkpoint holds (`read`), what the target needs
-(`targets`), which is which and what becomes of each
-(`plan`), and the target, written as its engine would have written it.
+The steps: read the checkpoint (`read`), build the target (`targets`), match the variables and plan their values
+(`plan`), and write the target in the format of its engine.
 """
 
 from __future__ import annotations
@@ -49,45 +48,48 @@ def migrate_checkpoint(
     step: int | None = None,
     overwrite: bool = False,
 ) -> MigratedCheckpoint:
-    """Move the state of a training to another engine: weights, optimizer slots, the step, moving statistics.
+    """Migrate the state of a training to a different engine.
+
+    The state consists of weights, optimizer slots, the step and moving statistics.
 
     The target is a job file, or functions of a program: `model` for Keras, `estimator` and `input_fn` for an Estimator.
-    A target of the other Keras than this process has, and Keras 3 from a process that has neither yet, is made in a
-    process of its own; functions are named as text then.
+    If this process has loaded the other Keras, or no Keras and the target is Keras 3, a subprocess does the migration.
+    In this case, name functions as text.
 
     Args:
-        source: a model directory, whose latest checkpoint is meant, or a checkpoint; a `.keras` or `.weights.h5` file.
+        source: A checkpoint, a model directory (its latest checkpoint is used), or a `.keras` or `.weights.h5` file.
         to: "keras" (Keras 2), "keras3" or "estimator".
-        job: a job file; its model and optimizer are the target's, its model_dir the place to write to.
-        settings: changes to it, as `--set` takes them.
-        model: a function that returns a compiled, built Keras model, or its name: `file.py:function`.
-        estimator: a function that returns an Estimator, or its name.
-        input_fn: the training's input function, or its name; the Estimator's graph is built on what it gives.
-        source_model: the name of a function that returns the Keras model of a `.weights.h5` source.
-        output: a folder: the checkpoint is written there and named its latest. For Keras also a `.keras` or a
-            `.weights.h5` file. With a job: another folder than its model_dir.
-        mapping: names, or a YAML file of them: Keras weight -> the other side's variable; where both are Keras, the
-            target's -> the checkpoint's.
-        mapping_out: where the whole mapping is written; beside the output by default.
-        allow_leftover: names (or patterns with `*`) of variables of the checkpoint that are left behind.
-        initialize: names of variables of the target that begin anew.
-        accept: names of variables of the checkpoint that do not fit the step or the target's settings, and are right.
-        drop_optimizer_state: the optimizer begins anew.
-        use_ema_weights: weights are their moving averages.
-        learning_rate: the constant one that was trained with, where a momentum has to be converted.
-        momentum: what the checkpoint's momentum sums up, "v1" or "keras", where its names do not say it.
-        step: the global step, where the checkpoint does not say it.
-        overwrite: whether what is at the output may be replaced.
+        job: A job file with the target's model, optimizer, and model_dir as the output.
+        settings: Overrides of job fields, as in `--set`.
+        model: A function that returns a compiled, built Keras model, or its name: `file.py:function`.
+        estimator: A function that returns an Estimator, or its name.
+        input_fn: The input function of the training, or its name. The graph of the Estimator is built on its data.
+        source_model: The name of a function that returns the Keras model of a `.weights.h5` source.
+        output: A folder, in which the checkpoint becomes the latest one. For Keras also a `.keras` or `.weights.h5`
+            file. With a job, it replaces the job's model_dir.
+        mapping: Names, or a YAML file of names: Keras weight -> variable of the other side. If both sides are Keras:
+            weight of the target -> weight of the checkpoint.
+        mapping_out: The file for the complete mapping; default: beside the output.
+        allow_leftover: Names (or patterns with `*`) of variables of the checkpoint that are not migrated.
+        initialize: Names of variables of the target that keep their initial values.
+        accept: Names of variables of the checkpoint that are correct although they do not match the step or the
+            target's settings.
+        drop_optimizer_state: Whether the optimizer starts with its initial state.
+        use_ema_weights: Whether the moving averages replace the weights.
+        learning_rate: The constant learning rate of the training, needed to convert momentum.
+        momentum: The convention of the checkpoint's momentum, "v1" or "keras", if its names are ambiguous.
+        step: The global step, if the checkpoint has none.
+        overwrite: Whether to replace an existing output.
 
     Returns:
-        What was done with each variable.
+        The result for each variable.
 
     Raises:
-        ConfigError: something does not fit; the message names all of it. Nothing has been written then.
+        ConfigError: The checkpoint does not fit the target. The message lists all problems, and nothing is written.
     """
     from estimator_pipeline.migrate.checkpoints import pipeline as steps
 
-    asked = steps.CheckpointRequest(
+    request = steps.CheckpointRequest(
         source=os.fspath(source),
         to=to,
         job=None if job is None else os.fspath(job),
@@ -100,7 +102,7 @@ def migrate_checkpoint(
         mapping_out=None if mapping_out is None else os.fspath(mapping_out),
         overwrite=overwrite,
     )
-    steps.check(asked)
+    steps.check(request)
     if mapping is not None and not isinstance(mapping, Mapping):
         from estimator_pipeline.job.name_mapping import read_mapping
 
@@ -118,13 +120,13 @@ def migrate_checkpoint(
         momentum=momentum,
         step=step,
     )
-    if steps.needs_another_process(to):
-        return MigratedCheckpoint.from_dict(steps.in_a_process_of_its_own(asked, choices))
-    read, plan, written = steps.migrate(asked, choices)
-    return _told(asked.to, read, plan, *written)
+    if steps.needs_subprocess(to):
+        return MigratedCheckpoint.from_dict(steps.migrate_in_subprocess(request, choices))
+    read, plan, written = steps.migrate(request, choices)
+    return _result(request.to, read, plan, *written)
 
 
-def _told(to: str, source: str, plan: MigrationPlan, output: str, mapping_file: str) -> MigratedCheckpoint:
+def _result(to: str, source: str, plan: MigrationPlan, output: str, mapping_file: str) -> MigratedCheckpoint:
     return MigratedCheckpoint(
         source=source,
         to=to,

@@ -1,4 +1,4 @@
-"""A migration of a checkpoint while it is planned: what was chosen, and a row for each value."""
+"""The plan of a checkpoint migration: the user's choices, the values, and a row for each variable."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _HINTS = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a person has said of it.
+    """The options of a migration.
 
     Attributes:
-        mapping: Keras weight -> the other side's variable; where both sides are Keras, the target's -> the source's.
-        allow_leftover: names or patterns of what the checkpoint has and the target does not need.
-        initialize: names or patterns of what the target begins anew with.
-        accept: names or patterns of what does not fit the step, or the target's settings, and is right all the same.
-        drop_optimizer_state: the optimizer begins anew.
-        use_ema_weights: weights are their moving averages.
-        learning_rate: the constant one that the checkpoint was trained with.
-        may_initialize: whether the command has `--initialize`; that of exports has not.
-        momentum: what the checkpoint's momentum is a sum of, "v1" or "keras", where its names do not say it.
-        step: where the checkpoint holds no step, or more than one.
+        mapping: Keras weight -> variable of the other side. If both sides are Keras: target -> source.
+        allow_leftover: Names or patterns of variables of the checkpoint that the target does not need.
+        initialize: Names or patterns of variables of the target that keep their initial values.
+        accept: Names or patterns of variables that are correct although they do not match the step or the settings.
+        drop_optimizer_state: Whether the optimizer starts with its initial state.
+        use_ema_weights: Whether the moving averages replace the weights.
+        learning_rate: The constant learning rate that the checkpoint was trained with.
+        may_initialize: Whether the command has `--initialize`; `migrate export` does not.
+        momentum: The convention of the checkpoint's momentum, "v1" or "keras", if its names are ambiguous.
+        step: The global step, if the checkpoint has none or several.
     """
 
     mapping: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -49,14 +49,14 @@ class Choices:
 
 @dataclasses.dataclass(frozen=True)
 class PlanRow:
-    """What became of one variable.
+    """The result for one variable.
 
     Attributes:
-        target: its name in the target; "" for what is left behind.
-        source: the checkpoint's name for it; "" where it is not from there.
-        shape: of it.
-        dtype: of it.
-        how: where its value is from.
+        target: Its name in the target; "" if it is not migrated.
+        source: Its name in the checkpoint; "" if its value is not from the checkpoint.
+        shape: Its shape.
+        dtype: Its dtype.
+        how: The origin of its value.
     """
 
     target: str
@@ -68,14 +68,14 @@ class PlanRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MigrationPlan:
-    """What the target is given.
+    """The values for the target.
 
     Attributes:
-        step: the global step.
-        values: the target's name, as given -> value.
-        rows: what became of each variable, in the target's order.
-        weights: the target's weight -> the checkpoint's, as given.
-        notes: what a person should know of it.
+        step: The global step.
+        values: Name in the target -> value.
+        rows: The result for each variable, in the order of the target.
+        weights: Weight of the target -> weight of the checkpoint, by their names in the files.
+        notes: Remarks for the user.
     """
 
     step: int
@@ -89,19 +89,19 @@ _NAMED = re.compile(r"(--(?:initialize|allow-leftover|accept)) \S+")
 
 
 def _hints(hints: list[str]) -> list[str]:
-    """Each hint once. Of many that differ in a variable's name alone there is one, with NAME in its place."""
+    """Remove duplicate hints; merge many that differ only in a variable's name."""
     named: dict[str, list[str]] = {}
     for hint in hints:
         named.setdefault(_NAMED.sub(r"\1 NAME", hint), []).append(hint)
     return [
         hint
-        for alike, given in named.items()
-        for hint in (dict.fromkeys(given) if len(set(given)) <= _HINTS else [alike])
+        for merged, originals in named.items()
+        for hint in (dict.fromkeys(originals) if len(set(originals)) <= _HINTS else [merged])
     ]
 
 
 class PlanDraft:
-    """A plan in the making: values, rows, and all that stands against it."""
+    """A plan under construction: values, rows and problems."""
 
     def __init__(self, source: TrainingState, target: TrainingState, choices: Choices) -> None:
         self.source, self.target, self.choices = source, target, choices
@@ -112,63 +112,64 @@ class PlanDraft:
         self._used: set[str] = set()
 
     def give(self, entry: StateEntry, value: np.ndarray, *, source: str, how: str) -> None:
-        """Give a variable of the target its value."""
-        self.values[entry.given] = value
-        self.rows.append(PlanRow(entry.given, source, entry.shape, entry.dtype, how))
+        """Set the value of a variable of the target."""
+        self.values[entry.name] = value
+        self.rows.append(PlanRow(entry.name, source, entry.shape, entry.dtype, how))
 
-    def take(self, entry: StateEntry, given: StateEntry, *, how: str) -> None:
-        """Give a variable of the target the value of one of the checkpoint, of the same shape and type."""
-        value = given.fitted(entry.shape)
+    def take(self, entry: StateEntry, original: StateEntry, *, how: str) -> None:
+        """Set a variable of the target to one of the checkpoint, without a cast."""
+        value = original.fitted(entry.shape)
         if tuple(value.shape) != entry.shape:
-            self.refuse(
-                f"{entry.given} is {list(entry.shape)} in the target, and {given.given} is {list(given.shape)} in the "
-                "checkpoint",
-                "give the parameters of the model that was trained, or --mapping where it is another variable",
+            self.reject(
+                f"{entry.name} is {list(entry.shape)} in the target, but {original.name} is {list(original.shape)} "
+                "in the checkpoint",
+                "give the target the parameters of the trained model, or map a different variable with --mapping",
             )
         elif value.dtype != entry.value.dtype:
-            self.refuse(
-                f"{entry.given} is {entry.dtype} in the target, and {given.given} is {given.dtype} in the checkpoint",
-                f"make the target's {given.dtype}: a cast would not give the same training",
+            self.reject(
+                f"{entry.name} is {entry.dtype} in the target, but {original.name} is {original.dtype} in the "
+                "checkpoint",
+                f"change the target's to {original.dtype}: a cast would change the training",
             )
         else:
-            self.give(entry, value, source=given.given, how=how)
+            self.give(entry, value, source=original.name, how=how)
 
     def keep(self, entry: StateEntry, *, how: str) -> None:
-        """Leaves a variable of the target as the target begins with it."""
-        self.rows.append(PlanRow(entry.given, "", entry.shape, entry.dtype, how))
+        """Keep the initial value of a variable of the target."""
+        self.rows.append(PlanRow(entry.name, "", entry.shape, entry.dtype, how))
 
-    def leave(self, given: StateEntry, *, how: str) -> None:
-        """Leaves a variable of the checkpoint behind."""
-        self.rows.append(PlanRow("", given.given, given.shape, given.dtype, how))
+    def skip(self, original: StateEntry, *, how: str) -> None:
+        """Skip a variable of the checkpoint."""
+        self.rows.append(PlanRow("", original.name, original.shape, original.dtype, how))
 
-    def refuse(self, what: str, hint: str) -> None:
-        """Note what stands against it."""
-        self._problems.setdefault(what, hint)
+    def reject(self, problem: str, hint: str) -> None:
+        """Record a problem that prevents the migration."""
+        self._problems.setdefault(problem, hint)
 
-    def may(self, option: str, *names: str) -> bool:
-        """Whether an option names one of these names of a variable."""
+    def allows(self, option: str, *names: str) -> bool:
+        """Return whether an option matches one of the names of a variable."""
         patterns = getattr(self.choices, option)
-        found = [one for one in patterns if any(name == one or fnmatch.fnmatchcase(name, one) for name in names)]
-        self._used.update(f"{option} {one}" for one in found)
-        return bool(found)
+        matching = [p for p in patterns if any(name == p or fnmatch.fnmatchcase(name, p) for name in names)]
+        self._used.update(f"{option} {pattern}" for pattern in matching)
+        return bool(matching)
 
     def finish(self, step: int, weights: Mapping[str, str]) -> MigrationPlan:
         """Return the plan.
 
         Raises:
-            ConfigError: something stands against it.
+            ConfigError: There are problems. The message lists all of them.
         """
         for option in ("allow_leftover", "initialize", "accept"):
             for pattern in getattr(self.choices, option):
                 if f"{option} {pattern}" not in self._used:
                     flag = "--" + option.replace("_", "-")
-                    self.refuse(f"{flag} {pattern} fits no variable that it is for", f"leave {flag} {pattern} out")
+                    self.reject(f"{flag} {pattern} matches no variable", f"remove {flag} {pattern}")
         if self._problems:
             texts = list(self._problems)
             lines = "".join(f"\n  {text}" for text in texts)
-            told = texts[0] if len(texts) == 1 else f"{len(texts)} things do not fit:{lines}"
+            problems = texts[0] if len(texts) == 1 else f"{len(texts)} problems:{lines}"
             raise ConfigError(
-                f"{self.source.source} cannot go on as {self.target.source}: {told}",
+                f"{self.source.source} cannot be migrated to {self.target.source}: {problems}",
                 code="migrate/mismatch",
                 hint="; ".join(_hints(list(self._problems.values()))),
             )

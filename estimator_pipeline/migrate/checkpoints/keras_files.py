@@ -1,4 +1,4 @@
-"""Files of Keras's own, `.keras` with a model in it and `.weights.h5` without; each by the Keras it is of."""
+"""Keras files: `.keras` with a model, `.weights.h5` with only weights. The Keras that wrote a file must read it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["save_file", "state_of_file"]
 
 
 def save_file(model: Any, path: str) -> None:
-    """Write a model as `.keras`, its optimizer's state with it, or its weights alone as `.weights.h5`.
+    """Write a model as `.keras`, or only its weights as `.weights.h5`.
 
     Raises:
-        ConfigError: Keras cannot write it.
+        ConfigError: Keras cannot write the file.
     """
     from estimator_pipeline.models.keras_model import save_keras_model
 
@@ -30,20 +30,20 @@ def save_file(model: Any, path: str) -> None:
         raise ConfigError(
             f"Keras cannot write the model as {path.rpartition('.')[2]}: {str(error).strip().splitlines()[0]}",
             code="model/bad-keras-file",
-            hint="give a folder: a checkpoint needs no layers that can be described",
+            hint="give a folder: a checkpoint does not require layers with a get_config method",
         ) from error
 
 
 def state_of_file(path: str, *, model: str | None, option: str = "--source-model") -> TrainingState:
-    """Return the state in a file of Keras's.
+    """Read the state from a Keras file.
 
     Args:
-        path: of a local file.
-        model: `file.py:function` of the model that a `.weights.h5` file belongs to.
-        option: the command's name for `model`.
+        path: Path of a local file.
+        model: `file.py:function` of the model of a `.weights.h5` file.
+        option: The command-line option for `model`.
 
     Raises:
-        ConfigError: it cannot be read, or belongs to the other Keras.
+        ConfigError: The file cannot be read, or is from the other Keras.
     """
     from estimator_pipeline.job.user_code import load_function
     from estimator_pipeline.migrate.checkpoints.targets import KerasTarget
@@ -51,24 +51,24 @@ def state_of_file(path: str, *, model: str | None, option: str = "--source-model
 
     if path.endswith(".keras"):
         _check_generation(path)
-        return KerasTarget(load_keras_model(path), what=path).state
+        return KerasTarget(load_keras_model(path), description=path).state
     if model is None:
         raise ConfigError(
             f"{path} has weights without names",
             code="migrate/bad-checkpoint",
             hint=f"name the function of its model: {option} file.py:function",
         )
-    made = load_function(model, field=option)()
+    built = load_function(model, field=option)()
     try:
-        made.load_weights(path)
+        built.load_weights(path)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"{path} does not hold the weights of {model}",
+            f"{path} does not contain the weights of {model}",
             code="model/bad-keras-file",
             found=str(error).strip().splitlines()[0][:300],
         ) from error
-    state = KerasTarget(made, what=path).state
-    # Its optimizer is a new one: the file has weights alone.
+    state = KerasTarget(built, description=path).state
+    # The optimizer is new, because the file has only weights.
     return TrainingState(
         source=path, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={}, averages={}
     )
@@ -86,8 +86,8 @@ def _check_generation(path: str) -> None:
     if generation != compat.keras_generation():
         name = "keras3" if generation == 3 else "keras"
         raise ConfigError(
-            f"{path} was written by Keras {version}, and this target is made in a process with the other Keras",
+            f"{path} was written by Keras {version}, but this process has the other Keras",
             code="tensorflow/wrong-keras",
-            hint=f"write a checkpoint of it first: estimator-pipeline migrate checkpoint {path} --to {name} --model "
-            "FILE.py:NAME --output FOLDER; and give that",
+            hint=f"convert it to a checkpoint first: estimator-pipeline migrate checkpoint {path} --to {name} --model "
+            "FILE.py:NAME --output FOLDER; then use that checkpoint",
         )

@@ -1,16 +1,15 @@
-"""Which variable of a checkpoint is which of the target: by hand, by name, by layer order, by shape. NumPy only.
+"""Matching of a checkpoint's variables with those of the target, by name, layer order and shape. NumPy only.
 
-Each way is tried on what the one before left:
+Each rule applies to the variables that the rules before it did not match:
 
-1. **By hand**: the names of `--mapping`.
-2. **By name.** Layers without a name of their own are numbered as they are made (`dense`, `dense_1`), and a program
-   that made other layers before counts from another number. So where names that differ in such numbers alone do not
-   fit as they are, they are taken in the order of their numbers, which is the order of the layers; as many on both
-   sides, or none of them.
-3. **Without a scope** that all of one side begin with: `tower/dense/kernel` is `dense/kernel`.
-4. **By what they are and their shape**, where there is exactly one on each side: the only kernel of [8, 10].
+1. Explicit names of `--mapping`.
+2. Name. Layers without explicit names are numbered in order of creation (`dense`, `dense_1`), and the numbers depend
+   on the layers created before. If names differ only in such numbers, they are matched in the order of the numbers,
+   which is the order of the layers. Both sides must have equally many, otherwise none is matched.
+3. Name without a scope that all variables of one side share: `tower/dense/kernel` is `dense/kernel`.
+4. Role and shape, if exactly one variable on each side has them: the only kernel of shape [8, 10].
 
-What is left, or would fit twice, is for the caller to refuse.
+The caller rejects variables without a match, and ambiguous ones.
 """
 
 from __future__ import annotations
@@ -35,15 +34,19 @@ _ROLES = {
 
 
 class MappedVariable(NamedTuple):
-    """What a variable is matched by."""
+    """The properties by which a variable is matched."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class VariableMatch(NamedTuple):
-    """The variable of the checkpoint that a target's is, and how that was found: "mapping", "name", "order", "scope"
-    or "shape"."""
+    """A variable of the checkpoint, and the rule that matched it.
+
+    Attributes:
+        source: Its name in the checkpoint.
+        how: "mapping", "name", "order", "scope" or "shape".
+    """
 
     source: str
     how: str
@@ -53,59 +56,62 @@ def match_variables(
     source: Mapping[str, MappedVariable],
     target: Mapping[str, MappedVariable],
     *,
-    by_hand: Mapping[str, str] | None = None,
+    explicit: Mapping[str, str] | None = None,
 ) -> dict[str, VariableMatch]:
-    """Target's name -> the variable of the checkpoint; what has no counterpart, or more than one, is left out.
+    """Match variables by all rules; omit unmatched and ambiguous variables.
 
     Args:
-        source: name -> variable of the checkpoint.
-        target: the same of the target.
-        by_hand: target's name -> name in the checkpoint; both must be there.
+        source: Name -> variable of the checkpoint.
+        target: Name -> variable of the target.
+        explicit: Name in the target -> name in the checkpoint; both must exist.
+
+    Returns:
+        Name in the target -> match.
     """
-    found = {name: VariableMatch(given, "mapping") for name, given in (by_hand or {}).items()}
-    left_source, left_target = _left(source, target, found)
-    found |= _by_name(left_source, left_target, how="name")
-    left_source, left_target = _left(source, target, found)
+    matches = {name: VariableMatch(original, "mapping") for name, original in (explicit or {}).items()}
+    left_source, left_target = _unmatched(source, target, matches)
+    matches |= _by_name(left_source, left_target, how="name")
+    left_source, left_target = _unmatched(source, target, matches)
     if left_source and left_target:
-        found |= _without_scope(left_source, left_target)
-        left_source, left_target = _left(source, target, found)
-        found |= _by_shape(left_source, left_target)
-    return found
+        matches |= _without_scope(left_source, left_target)
+        left_source, left_target = _unmatched(source, target, matches)
+        matches |= _by_shape(left_source, left_target)
+    return matches
 
 
-def _left(
-    source: Mapping[str, MappedVariable], target: Mapping[str, MappedVariable], found: Mapping[str, VariableMatch]
+def _unmatched(
+    source: Mapping[str, MappedVariable], target: Mapping[str, MappedVariable], matches: Mapping[str, VariableMatch]
 ) -> tuple[dict[str, MappedVariable], dict[str, MappedVariable]]:
-    taken = {match.source for match in found.values()}
+    taken = {match.source for match in matches.values()}
     return (
-        {name: one for name, one in source.items() if name not in taken},
-        {name: one for name, one in target.items() if name not in found},
+        {name: variable for name, variable in source.items() if name not in taken},
+        {name: variable for name, variable in target.items() if name not in matches},
     )
 
 
 def _by_name(
     source: Mapping[str, MappedVariable], target: Mapping[str, MappedVariable], *, how: str
 ) -> dict[str, VariableMatch]:
-    """By the same names, and numbered ones in the order of their numbers."""
-    found: dict[str, VariableMatch] = {}
+    """Match equal names, and numbered names in the order of their numbers."""
+    matches: dict[str, VariableMatch] = {}
     families: dict[str, tuple[list[str], list[str]]] = collections.defaultdict(lambda: ([], []))
     for side, names in enumerate((source, target)):
         for name in names:
             families[_NUMBER.sub("", name)][side].append(name)
     for theirs, ours in families.values():
-        alone = (set(theirs) - set(ours), set(ours) - set(theirs))
-        if not (alone[0] and alone[1]):
-            found |= {name: VariableMatch(name, how) for name in ours if name in source}
+        without_match = (set(theirs) - set(ours), set(ours) - set(theirs))
+        if not (without_match[0] and without_match[1]):
+            matches |= {name: VariableMatch(name, how) for name in ours if name in source}
         elif len(theirs) == len(ours):
             pairs = list(zip(sorted(ours, key=_numbers), sorted(theirs, key=_numbers), strict=True))
-            # One that does not fit says that the order is not the same: then it says nothing of the others.
-            if all(source[given].shape == target[name].shape for name, given in pairs):
-                found |= {name: VariableMatch(given, "order") for name, given in pairs}
-    return found
+            # If one shape differs, the order of the layers differs, so no match by order is reliable.
+            if all(source[original].shape == target[name].shape for name, original in pairs):
+                matches |= {name: VariableMatch(original, "order") for name, original in pairs}
+    return matches
 
 
 def _numbers(name: str) -> tuple[tuple[str, int], ...]:
-    """`block_2/dense_10/kernel` comes after `block_2/dense_9/kernel`."""
+    """Return a sort key that puts `dense_10/kernel` after `dense_9/kernel`."""
     parts = []
     for part in name.split("/"):
         match = re.fullmatch(r"(.*?)(?:_(\d+))?", part)
@@ -120,27 +126,27 @@ def _without_scope(
     theirs, ours = _scope(source), _scope(target)
     if not theirs and not ours:
         return {}
-    shorter_source = {name.removeprefix(theirs): one for name, one in source.items()}
-    shorter_target = {name.removeprefix(ours): one for name, one in target.items()}
-    # The scope of one side may begin the other's names as well: the least is taken away that makes them the same.
-    for one, other, before in (
+    shorter_source = {name.removeprefix(theirs): variable for name, variable in source.items()}
+    shorter_target = {name.removeprefix(ours): variable for name, variable in target.items()}
+    # The other side's names may start with the same scope, so remove the scope of one side first, then of both.
+    for tried_source, tried_target, scopes in (
         (shorter_source, dict(target), (theirs, "")),
         (dict(source), shorter_target, ("", ours)),
         (shorter_source, shorter_target, (theirs, ours)),
     ):
-        found = _by_name(one, other, how="scope")
-        if len(found) == min(len(one), len(other)) and found:
+        matches = _by_name(tried_source, tried_target, how="scope")
+        if len(matches) == min(len(tried_source), len(tried_target)) and matches:
             return {
-                before[1] + name: VariableMatch(
-                    before[0] + match.source, "scope" if match.how == "scope" else match.how
+                scopes[1] + name: VariableMatch(
+                    scopes[0] + match.source, "scope" if match.how == "scope" else match.how
                 )
-                for name, match in found.items()
+                for name, match in matches.items()
             }
     return {}
 
 
 def _scope(names: Mapping[str, MappedVariable]) -> str:
-    """Return what all names begin with, up to a slash: "tower/"."""
+    """Return the common scope of all names: "tower/"."""
     split = [name.split("/")[:-1] for name in names]
     common: list[str] = []
     for parts in zip(*split, strict=False):
@@ -151,28 +157,28 @@ def _scope(names: Mapping[str, MappedVariable]) -> str:
 
 
 def _by_shape(source: Mapping[str, MappedVariable], target: Mapping[str, MappedVariable]) -> dict[str, VariableMatch]:
-    found: dict[str, VariableMatch] = {}
+    matches: dict[str, VariableMatch] = {}
     for with_role in (True, False):
         groups: dict[tuple[str, ...], tuple[list[str], list[str]]] = collections.defaultdict(lambda: ([], []))
-        left_source, left_target = _left(source, target, found)
-        for side, names in enumerate((left_source, left_target)):
-            for name, one in names.items():
+        left_source, left_target = _unmatched(source, target, matches)
+        for side, variables in enumerate((left_source, left_target)):
+            for name, variable in variables.items():
                 key = (role_of(name),) if with_role else ()
-                groups[(*key, str(one.shape), one.dtype)][side].append(name)
+                groups[(*key, str(variable.shape), variable.dtype)][side].append(name)
         for theirs, ours in groups.values():
-            if len(theirs) == len(ours) == 1 and _may_be(theirs[0], ours[0]):
-                found[ours[0]] = VariableMatch(theirs[0], "shape")
-    return found
+            if len(theirs) == len(ours) == 1 and _may_match(theirs[0], ours[0]):
+                matches[ours[0]] = VariableMatch(theirs[0], "shape")
+    return matches
 
 
 def role_of(name: str) -> str:
-    """Return what a variable is, by the ending of its name; the ending itself where it is none of the usual ones."""
+    """Return the role of a variable, or the last part of an unusual name."""
     last = _NUMBER.sub("", name.rpartition("/")[2])
     return _ROLES.get(last.lower(), last)
 
 
-def _may_be(one: str, other: str) -> bool:
-    """Return whether two names may belong to one variable: not a bias and a gamma."""
+def _may_match(source: str, target: str) -> bool:
+    """Return whether two names can match, unlike a bias and a gamma."""
     known = set(_ROLES.values())
-    roles = {role_of(one), role_of(other)}
+    roles = {role_of(source), role_of(target)}
     return len(roles) == 1 or not roles <= known

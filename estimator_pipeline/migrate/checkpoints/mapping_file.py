@@ -1,4 +1,4 @@
-"""Which weight is which, as a file in YAML."""
+"""The mapping of weights as a YAML file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ __all__ = ["write_mapping"]
 
 
 def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> None:
-    """Write which weight is which, as `--mapping` of this command and of `parity` reads it.
+    """Write the mapping of weights in the format of `--mapping`.
+
+    `migrate checkpoint` and `parity` read this format.
 
     Args:
-        path: of the file.
-        weights: the target's name -> the checkpoint's.
-        reverse: whether the checkpoint's names come first: it is Keras's, and the target is not.
+        path: Path of the file.
+        weights: Name in the target -> name in the checkpoint.
+        reverse: Whether the checkpoint's names come first, because only the checkpoint is from Keras.
     """
     from ruamel.yaml import YAML
 
@@ -36,7 +38,7 @@ def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> No
 
 
 class _Text:
-    """A file of TensorFlow's as ruamel.yaml writes to one: text comes in as bytes."""
+    """A text file of `tf.io.gfile` to which ruamel.yaml can write bytes."""
 
     def __init__(self, file: object) -> None:
         self._file = file

@@ -1,6 +1,6 @@
-"""What every variable of the target is given, or why it cannot be: no value is taken that is not known to be right.
+"""The plan of a checkpoint migration: a value for every variable of the target, or a problem. NumPy only.
 
-All that stands against it is collected, so that one run tells all of it. NumPy only.
+A value is taken only if it is known to be correct. All problems are collected, so that one run reports all of them.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ __all__ = ["plan"]
 def plan(
     source: TrainingState, target: TrainingState, choices: Choices, *, hyper: Mapping[str, Any], reverse: bool
 ) -> MigrationPlan:
-    """Return what each variable of the target is given.
+    """Plan the value of each variable of the target.
 
     Args:
-        source: the checkpoint.
-        target: the target as it begins: its variables with their first values.
-        choices: what a person has said.
-        hyper: numbers of the target's optimizer by Keras's names, as far as they are known: learning_rate, beta_1.
-        reverse: whether `choices.mapping` has the checkpoint's names on its left.
+        source: The state of the checkpoint.
+        target: The target's variables with their initial values.
+        choices: The options of the migration.
+        hyper: Known hyperparameters of the target's optimizer, by Keras's names: learning_rate, beta_1.
+        reverse: Whether `choices.mapping` maps names in the checkpoint to names in the target.
 
     Raises:
-        ConfigError: something stands against it; the message names all of it.
+        ConfigError: The state does not fit the target. The message lists all problems.
     """
     draft = PlanDraft(source, target, choices)
     step = _step(draft)
-    pairs = _weights(draft, by_hand=_by_hand(draft, reverse=reverse))
+    pairs = _plan_weights(draft, explicit=_explicit_pairs(draft, reverse=reverse))
     plan_slots(draft, pairs, hyper)
     plan_settings(draft, step, hyper)
     for name, entry in target.seeds.items():
         if name in source.seeds:
             draft.take(entry, source.seeds[name], how="name")
         else:
-            draft.keep(entry, how="drawn anew")
-            draft.notes.append("random layers draw other numbers from here on: the checkpoint has no state of theirs")
-    weights = {target.weights[ours].given: source.weights[theirs].given for ours, theirs in pairs.items()}
+            draft.keep(entry, how="new seed")
+            draft.notes.append("random layers draw different numbers: the checkpoint has no seeds for them")
+    weights = {target.weights[ours].name: source.weights[theirs].name for ours, theirs in pairs.items()}
     draft.notes = list(dict.fromkeys(draft.notes))
     return draft.finish(step, weights)
 
 
 def _step(draft: PlanDraft) -> int:
     steps, choices = draft.source.steps, draft.choices
-    told = ", ".join(f"{name} {value}" for name, value in steps.items())
-    accepted = [value for name, value in steps.items() if draft.may("accept", name)]
+    counts = ", ".join(f"{name} {value}" for name, value in steps.items())
+    accepted = [value for name, value in steps.items() if draft.allows("accept", name)]
     candidates = set(accepted or steps.values())
     if choices.step is not None:
         if steps and choices.step not in candidates:
-            draft.refuse(f"--step is {choices.step}, and the checkpoint says {told}", "leave --step out")
+            draft.reject(f"--step is {choices.step}, but the checkpoint has {counts}", "omit --step")
         candidates = {choices.step}
     if len(candidates) > 1:
-        draft.refuse(f"the checkpoint has counts of steps that differ: {told}", "say which one counts: --accept NAME")
+        draft.reject(f"the checkpoint has different step counts: {counts}", "select one: --accept NAME")
     if not candidates:
-        draft.refuse("the checkpoint has no step (global_step, iter)", "say it: --step 1000")
+        draft.reject("the checkpoint has no step (global_step, iter)", "set it: --step 1000")
     step = min(candidates, default=0)
     for name in draft.target.steps:
         draft.values[name] = np.asarray(step, np.int64)
@@ -69,144 +69,144 @@ def _step(draft: PlanDraft) -> int:
     return step
 
 
-def _by_hand(draft: PlanDraft, *, reverse: bool) -> dict[str, str]:
-    """Target's canonical name -> the checkpoint's, as the mapping has them."""
-    found: dict[str, str] = {}
+def _explicit_pairs(draft: PlanDraft, *, reverse: bool) -> dict[str, str]:
+    """Resolve `--mapping` to canonical names: target -> checkpoint."""
+    pairs: dict[str, str] = {}
     for left, right in draft.choices.mapping.items():
         ours, theirs = (right, left) if reverse else (left, right)
         named = []
-        for name, side, what in ((ours, draft.target, "target"), (theirs, draft.source, "checkpoint")):
+        for name, side, label in ((ours, draft.target, "target"), (theirs, draft.source, "checkpoint")):
             known = _known(name, side)
             if known is None:
-                draft.refuse(
-                    f"the mapping names {name}, and the {what} has no such variable",
-                    f"one of: {', '.join(one.given for one in list(side.weights.values())[:_SHOWN])}",
+                draft.reject(
+                    f"the mapping names {name}, but the {label} has no such variable",
+                    f"name one of: {', '.join(entry.name for entry in list(side.weights.values())[:_SHOWN])}",
                 )
             named.append(known)
         if None in named:
             continue
-        if named[0] in found or named[1] in found.values():
-            draft.refuse(f"the mapping names {ours} or {theirs} twice", "name each variable once")
+        if named[0] in pairs or named[1] in pairs.values():
+            draft.reject(f"the mapping names {ours} or {theirs} twice", "name each variable once")
             continue
-        found[str(named[0])] = str(named[1])
-    return found
+        pairs[str(named[0])] = str(named[1])
+    return pairs
 
 
 def _known(name: str, side: TrainingState) -> str | None:
     plain = name.partition(":")[0]
     if plain in side.weights:
         return plain
-    return next((known for known, one in side.weights.items() if one.given.partition(":")[0] == plain), None)
+    return next((known for known, entry in side.weights.items() if entry.name.partition(":")[0] == plain), None)
 
 
-def _weights(draft: PlanDraft, *, by_hand: Mapping[str, str]) -> dict[str, str]:
-    """Give the weights their values; the target's canonical name -> the checkpoint's."""
+def _plan_weights(draft: PlanDraft, *, explicit: Mapping[str, str]) -> dict[str, str]:
+    """Plan the weights; return their canonical names: target -> checkpoint."""
     source, target = draft.source, draft.target
     theirs = {
-        name: one
-        for name, one in source.weights.items()
-        if name in by_hand.values() or not draft.may("allow_leftover", name, one.given)
+        name: entry
+        for name, entry in source.weights.items()
+        if name in explicit.values() or not draft.allows("allow_leftover", name, entry.name)
     }
     ours = {
-        name: one
-        for name, one in target.weights.items()
-        if name in by_hand or not draft.may("initialize", name, one.given)
+        name: entry
+        for name, entry in target.weights.items()
+        if name in explicit or not draft.allows("initialize", name, entry.name)
     }
-    matches = match_variables(_described(theirs), _described(ours), by_hand=by_hand)
+    matches = match_variables(_described(theirs), _described(ours), explicit=explicit)
     averages = _averages(draft, {match.source for match in matches.values()})
     for name, entry in target.weights.items():
         match = matches.get(name)
         if match is not None:
-            given, how = theirs[match.source], match.how
+            original, how = theirs[match.source], match.how
             if match.source in averages:
-                given, how = averages[match.source], f"{how}, its moving average"
-            draft.take(entry, given, how=how)
+                original, how = averages[match.source], f"{how}, moving average"
+            draft.take(entry, original, how=how)
         elif name not in ours:
-            draft.keep(entry, how="its first value (--initialize)")
-    for name, one in source.weights.items():
+            draft.keep(entry, how="initial value (--initialize)")
+    for name, entry in source.weights.items():
         if name not in theirs:
-            draft.leave(one, how="left behind (--allow-leftover)")
+            draft.skip(entry, how="not migrated (--allow-leftover)")
     pairs = {name: match.source for name, match in matches.items()}
-    _refuse_unmatched(draft, theirs, ours, pairs)
+    _reject_unmatched(draft, theirs, ours, pairs)
     _target_averages(draft, pairs)
     return pairs
 
 
 def _described(entries: Mapping[str, StateEntry]) -> dict[str, MappedVariable]:
-    return {name: MappedVariable(one.shape, one.dtype) for name, one in entries.items()}
+    return {name: MappedVariable(entry.shape, entry.dtype) for name, entry in entries.items()}
 
 
-def _refuse_unmatched(
+def _reject_unmatched(
     draft: PlanDraft, theirs: Mapping[str, StateEntry], ours: Mapping[str, StateEntry], pairs: Mapping[str, str]
 ) -> None:
-    missing = {name: one for name, one in ours.items() if name not in pairs}
-    left = {name: one for name, one in theirs.items() if name not in pairs.values()}
-    told = set()
-    for name, one in missing.items():
-        candidates = [n for n, other in left.items() if other.shape == one.shape and role_of(n) == role_of(name)]
-        told.update(candidates)
+    missing = {name: entry for name, entry in ours.items() if name not in pairs}
+    left = {name: entry for name, entry in theirs.items() if name not in pairs.values()}
+    reported = set()
+    for name, entry in missing.items():
+        candidates = [n for n, other in left.items() if other.shape == entry.shape and role_of(n) == role_of(name)]
+        reported.update(candidates)
         if candidates:
-            names = ", ".join(left[n].given for n in candidates[:_SHOWN])
-            draft.refuse(
-                f"{one.given} {list(one.shape)} has no variable of its name in the checkpoint, and its shape does not "
-                f"tell which one it is: {names}",
-                "say which is which: --mapping NAMES.yaml",
+            names = ", ".join(left[n].name for n in candidates[:_SHOWN])
+            draft.reject(
+                f"{entry.name} {list(entry.shape)} has no variable of the same name in the checkpoint, and its shape "
+                f"is ambiguous: {names}",
+                "map the names: --mapping NAMES.yaml",
             )
         else:
-            anew = f", or --initialize {one.given.partition(':')[0]} to begin it anew"
-            draft.refuse(
-                f"{one.given} {list(one.shape)} is missing in the checkpoint",
-                f"--mapping{anew if draft.choices.may_initialize else ' where it has another name there'}",
+            option = f", or --initialize {entry.name.partition(':')[0]} to keep its initial value"
+            draft.reject(
+                f"{entry.name} {list(entry.shape)} is missing in the checkpoint",
+                f"--mapping{option if draft.choices.may_initialize else ' if it has a different name there'}",
             )
-    for name, one in left.items():
-        if name not in told:
-            draft.refuse(
-                f"{one.given} {list(one.shape)} of the checkpoint is nothing in the target",
-                f"--mapping, or --allow-leftover {one.given} to leave it behind",
+    for name, entry in left.items():
+        if name not in reported:
+            draft.reject(
+                f"{entry.name} {list(entry.shape)} of the checkpoint has no counterpart in the target",
+                f"--mapping, or --allow-leftover {entry.name} to skip it",
             )
 
 
 def _averages(draft: PlanDraft, used: Iterable[str]) -> Mapping[str, StateEntry]:
-    """Return the averages that take their weights' places, if they are to; those that nothing asks for are refused."""
+    """Return the averages that replace weights; reject those without a use."""
     source, target = draft.source, draft.target
     if draft.choices.use_ema_weights:
         if not source.averages:
-            draft.refuse("the checkpoint has no moving averages", "leave --use-ema-weights out")
+            draft.reject("the checkpoint has no moving averages", "omit --use-ema-weights")
         elif target.slots and not draft.choices.drop_optimizer_state:
-            draft.refuse(
-                "--use-ema-weights puts other weights in the place of those that the optimizer's slots belong to",
-                "give --drop-optimizer-state as well",
+            draft.reject(
+                "--use-ema-weights replaces the weights that the optimizer's slots belong to",
+                "add --drop-optimizer-state",
             )
         without = [name for name in used if name not in source.averages]
         if without and source.averages:
-            draft.notes.append(f"{len(without)} weights have no moving average, and are as they were trained")
+            draft.notes.append(f"{len(without)} weights have no moving average and keep their trained values")
         return source.averages
     if not target.averages:
-        for name, one in source.averages.items():
-            if draft.may("allow_leftover", name, one.given):
-                draft.leave(one, how="left behind (--allow-leftover)")
+        for name, entry in source.averages.items():
+            if draft.allows("allow_leftover", name, entry.name):
+                draft.skip(entry, how="not migrated (--allow-leftover)")
             else:
-                draft.refuse(
-                    f"{one.given} of the checkpoint is nothing in the target",
-                    "--use-ema-weights puts moving averages in their weights' places; "
-                    f"--allow-leftover {one.given} leaves it behind",
+                draft.reject(
+                    f"{entry.name} of the checkpoint has no counterpart in the target",
+                    "--use-ema-weights replaces the weights with their moving averages; "
+                    f"--allow-leftover {entry.name} skips it",
                 )
     return {}
 
 
 def _target_averages(draft: PlanDraft, pairs: Mapping[str, str]) -> None:
     for name, entry in draft.target.averages.items():
-        given = draft.source.averages.get(pairs.get(name, ""))
-        if given is not None:
-            draft.take(entry, given, how="name")
-        elif draft.may("initialize", entry.given):
-            # What a moving average begins with is the weight itself.
-            weight = draft.values.get(draft.target.weights[name].given, draft.target.weights[name].value)
-            draft.give(entry, weight, source=pairs.get(name, ""), how="its weight (--initialize)")
+        original = draft.source.averages.get(pairs.get(name, ""))
+        if original is not None:
+            draft.take(entry, original, how="name")
+        elif draft.allows("initialize", entry.name):
+            # The initial value of a moving average is the weight.
+            weight = draft.values.get(draft.target.weights[name].name, draft.target.weights[name].value)
+            draft.give(entry, weight, source=pairs.get(name, ""), how="value of its weight (--initialize)")
         else:
-            draft.refuse(
-                f"{entry.given} {list(entry.shape)} is missing in the checkpoint",
-                f"--initialize {entry.given.partition(':')[0]} to begin it with its weight"
+            draft.reject(
+                f"{entry.name} {list(entry.shape)} is missing in the checkpoint",
+                f"--initialize {entry.name.partition(':')[0]} to start it from its weight"
                 if draft.choices.may_initialize
-                else "leave moving averages out of the model's optimizer: an export has none",
+                else "disable moving averages in the model's optimizer: an export has none",
             )

@@ -1,4 +1,4 @@
-"""What the migration of a checkpoint came to."""
+"""The result of migrating a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["MigratedCheckpoint", "summary"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MigratedCheckpoint:
-    """What `migrate_checkpoint` has done.
+    """The result of `migrate_checkpoint`.
 
     Attributes:
-        source: the checkpoint that was read.
+        source: The checkpoint that was read.
         to: "keras", "keras3" or "estimator".
-        output: the checkpoint, or the file, that was written.
-        step: the global step that it stands at.
-        rows: what became of each variable.
-        mapping: the target's weight -> the checkpoint's.
-        mapping_file: where that was written.
-        notes: what a person should know of it.
+        output: The checkpoint or file that was written.
+        step: Its global step.
+        rows: The result for each variable.
+        mapping: Weight of the target -> weight of the checkpoint.
+        mapping_file: The file with this mapping.
+        notes: Remarks for the user.
     """
 
     source: str
@@ -36,21 +36,21 @@ class MigratedCheckpoint:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the result as plain values."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> MigratedCheckpoint:
-        """From what `to_dict` gave, also by way of JSON."""
-        rows = tuple(PlanRow(**{**row, "shape": tuple(row["shape"])}) for row in told["rows"])
-        return cls(**{**told, "rows": rows, "notes": tuple(told["notes"])})
+    def from_dict(cls, values: Mapping[str, Any]) -> MigratedCheckpoint:
+        """Create a result from the values of `to_dict`, also if read from JSON."""
+        rows = tuple(PlanRow(**{**row, "shape": tuple(row["shape"])}) for row in values["rows"])
+        return cls(**{**values, "rows": rows, "notes": tuple(values["notes"])})
 
     def __str__(self) -> str:
         return summary(self)
 
 
 def summary(done: MigratedCheckpoint) -> str:
-    """Return a table of all variables, and what was done."""
+    """Format a table of all variables, followed by the notes."""
     table = [("target", "checkpoint", "shape", "how")]
     table += [(row.target or "-", row.source or "-", f"{row.dtype} {list(row.shape)}", row.how) for row in done.rows]
     widths = [max(len(row[column]) for row in table) for column in range(3)]

@@ -1,7 +1,7 @@
-"""A training's state, the same whatever wrote it: weights, optimizer slots, the step, settings, averages. NumPy only.
+"""A training's state, independent of its writer: weights, optimizer slots, step, settings, averages. NumPy only.
 
-Weights bear the names of `estimator_pipeline.utils.variable_names`, slots the names that Keras 2 gives them.
-Beside each stands the name that it has in the file, which is the one that messages, options and tables speak of.
+Weights have the canonical names of `estimator_pipeline.utils.variable_names`, slots the names of Keras 2. Each entry
+also has its name in the file, which messages, options and tables use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AVERAGE", "StateEntry", "TrainingState", "family_of", "state_of"]
 
 _PART = re.compile(r"(?P<whole>.+)/part_(?P<number>\d+)(?P<slot>/[^/]+)?$")
 _V1_ENDINGS = re.compile(r"/(Momentum|Adam|Adam_1|Adadelta|Adadelta_1|Adagrad|RMSProp(_[12])?|Ftrl(_1)?)(:0)?$")
-# Slots -> whose they are.
+# Optimizer families and their slots.
 _FAMILIES: tuple[tuple[str, frozenset[str]], ...] = (
     ("rmsprop", frozenset({"rms"})),
     ("ftrl", frozenset({"accumulator", "linear"})),
@@ -36,12 +36,12 @@ class StateEntry:
     """One variable.
 
     Attributes:
-        given: its name in the file, or in the target.
-        value: of it.
-        parts: where it was saved as variables of its own, one a partition, these; `value` joins them by rows.
+        name: Its name in the file, or in the target.
+        value: Its value.
+        parts: The partitions, if each was saved as a separate variable; `value` concatenates them.
     """
 
-    given: str
+    name: str
     value: np.ndarray
     parts: tuple[np.ndarray, ...] = ()
 
@@ -54,7 +54,7 @@ class StateEntry:
         return str(self.value.dtype)
 
     def fitted(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the value; of partitions, joined along the axis that gives this shape, where there is one."""
+        """Return the value, with partitions concatenated to this shape if possible."""
         if self.parts and self.shape != shape:
             for axis in range(1, self.parts[0].ndim):
                 try:
@@ -68,19 +68,19 @@ class StateEntry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
-        source: where it is from, as messages name it.
+        source: Its origin, as named in messages.
         kind: "name-based" (an Estimator, TensorFlow 1), "keras", "keras3", or "keras file".
-        steps: name -> every count of steps that is in it.
-        weights: canonical name -> variable, in the order of the file.
-        slots: canonical name of the weight -> slot -> variable.
-        settings: name as given -> variable: learning rates, betas and their powers.
-        averages: canonical name of the weight -> its moving average.
-        style: what a momentum means: "v1", "keras", or None where the names do not say it.
-        optimizer: name and api of the job's optimizer, where the run wrote them down.
-        seeds: of random layers, which Keras 3 alone keeps.
+        steps: Name -> step count, for all step counts.
+        weights: Canonical name -> variable, in the order of the file.
+        slots: Canonical name of the weight -> slot -> variable.
+        settings: Name in the file -> variable: learning rates, betas and their powers.
+        averages: Canonical name of the weight -> its moving average.
+        style: The convention of momentum: "v1", "keras", or None if the names are ambiguous.
+        optimizer: Name and API of the job's optimizer, if the run recorded them.
+        seeds: Seeds of random layers, which only Keras 3 stores.
     """
 
     source: str
@@ -96,17 +96,17 @@ class TrainingState:
 
     @property
     def family(self) -> str:
-        """Which kind of optimizer keeps such slots."""
+        """The optimizer family that has these slots."""
         return family_of(slot for slots in self.slots.values() for slot in slots)
 
 
 def family_of(slots: Iterable[str]) -> str:
-    """Return the optimizer that keeps slots of these names; "none" without any."""
-    found = set(slots) - {GRADIENT_SUM}
+    """Return the optimizer family with slots of these names, or "none" without slots."""
+    names = set(slots) - {GRADIENT_SUM}
     for family, needed in _FAMILIES:
-        if needed <= found:
+        if needed <= names:
             return family
-    return f"one with the slots {', '.join(sorted(found))}" if found else "none"
+    return f"one with the slots {', '.join(sorted(names))}" if names else "none"
 
 
 def state_of(
@@ -118,18 +118,18 @@ def state_of(
     optimizer: tuple[str, str] | None = None,
     settings: Collection[str] = (),
 ) -> TrainingState:
-    """Return the state that variables of these names make up.
+    """Build the state from variables.
 
     Args:
-        values: name -> value.
-        source: where they are from.
-        kind: see `TrainingState`.
-        style: what a momentum means, where it is known; else the names tell it.
-        optimizer: see `TrainingState`.
-        settings: names of an optimizer's settings, where the names do not tell that they are.
+        values: Name -> value.
+        source: Their origin, for messages.
+        kind: See `TrainingState`.
+        style: The convention of momentum; None: derive it from the names.
+        optimizer: See `TrainingState`.
+        settings: Names of optimizer settings that are not recognizable as such.
 
     Raises:
-        ConfigError: two variables are the same thing; partitions that do not belong together.
+        ConfigError: Two variables have the same canonical name, or partitions do not fit together.
     """
     entries = _joined({name: np.asarray(value) for name, value in values.items()}, source)
     known_settings = {name: entries.pop(name) for name in settings}
@@ -142,27 +142,27 @@ def state_of(
         names = canonical(entries)
     except ValueError as error:
         raise ConfigError(
-            f"{source} holds one thing twice: {error}",
+            f"{source} has a variable twice: {error}",
             code="migrate/bad-checkpoint",
-            hint="it holds the slots of two optimizers, or of two runs; name one of them with --allow-leftover",
+            hint="it has the slots of two optimizers or runs; skip one of them with --allow-leftover",
         ) from error
     weights: dict[str, StateEntry] = {}
     slots: dict[str, dict[str, StateEntry]] = {}
     for known, name in names.items():
         weight, at, slot = known.partition(" @")
         if known.endswith(f"/{AVERAGE}") and known.removesuffix(f"/{AVERAGE}") in names:
-            # One of Keras, which has its optimizer's name before its weight's.
+            # Keras puts the name of the optimizer before that of the weight.
             averages[known.removesuffix(f"/{AVERAGE}")] = entries[name]
         elif at:
             slots.setdefault(weight, {})[slot] = entries[name]
         else:
             weights[known] = entries[name]
     taken = set(names.values())
-    for name, one in entries.items():
+    for name, entry in entries.items():
         if name in taken or _is_replica(name):
             continue
-        # By its name alone a setting; one that is no number is a weight all the same.
-        (known_settings if one.value.shape == () else weights)[name] = one
+        # The name indicates a setting, but only a scalar is one; others are weights.
+        (known_settings if entry.value.shape == () else weights)[name] = entry
     return TrainingState(
         source=source,
         kind=kind,
@@ -178,8 +178,8 @@ def state_of(
 
 
 def _is_step(name: str, entries: Mapping[str, StateEntry]) -> bool:
-    one = entries[name]
-    if one.value.shape != () or one.value.dtype.kind not in "iu":
+    entry = entries[name]
+    if entry.value.shape != () or entry.value.dtype.kind not in "iu":
         return False
     head, _, last = name.partition(":")[0].rpartition("/")
     return last in (GLOBAL_STEP, "iter", "iteration") and f"{head}/kernel" not in entries
@@ -190,12 +190,12 @@ def _is_replica(name: str) -> bool:
 
 
 def _style(slots: Mapping[str, Mapping[str, StateEntry]]) -> str | None:
-    """What a momentum means, by the names of slots: an optimizer of tf.compat.v1.train puts its name at the end."""
+    """Return the convention of momentum from the slot names, or None."""
     for weight, of_weight in slots.items():
-        for slot, one in of_weight.items():
-            if _V1_ENDINGS.search(one.given):
+        for slot, entry in of_weight.items():
+            if _V1_ENDINGS.search(entry.name):
                 return "v1"
-            before = one.given.partition(weight)[0].rstrip("/").rpartition("/")[2]
+            before = entry.name.partition(weight)[0].rstrip("/").rpartition("/")[2]
             if before.startswith("V1"):
                 return "v1"
             if before and before != slot:
@@ -205,16 +205,16 @@ def _style(slots: Mapping[str, Mapping[str, StateEntry]]) -> str | None:
 
 def _averages(entries: dict[str, StateEntry]) -> dict[str, StateEntry]:
     """Take the moving averages out of `entries`."""
-    found = {}
+    averages = {}
     for name in [name for name in entries if name.endswith(f"/{AVERAGE}")]:
         weight = name.removesuffix(f"/{AVERAGE}")
         if weight in entries:
-            found[weight] = entries.pop(name)
-    return found
+            averages[weight] = entries.pop(name)
+    return averages
 
 
 def _joined(values: dict[str, np.ndarray], source: str) -> dict[str, StateEntry]:
-    """Partitions that were saved as variables of their own, joined."""
+    """Concatenate partitions that were saved as separate variables."""
     groups: dict[str, dict[int, tuple[str, np.ndarray]]] = {}
     whole: dict[str, StateEntry] = {}
     for name, value in values.items():
@@ -224,26 +224,26 @@ def _joined(values: dict[str, np.ndarray], source: str) -> dict[str, StateEntry]
             continue
         joined = match["whole"] + (match["slot"] or "")
         if joined not in groups:
-            # Keeps its place in the order.
+            # Keep the position in the order.
             whole[joined] = StateEntry(joined, value)
         groups.setdefault(joined, {})[int(match["number"])] = (name, value)
     for joined, parts in groups.items():
         if sorted(parts) != list(range(len(parts))) or joined in values:
             raise ConfigError(
-                f"the partitions of {joined} in {source} are not whole",
+                f"the partitions of {joined} in {source} are incomplete",
                 code="migrate/bad-checkpoint",
                 found=", ".join(name for name, _ in parts.values()),
-                hint="give a checkpoint that has all of them, from part_0 on, and not the whole variable beside them",
+                hint="give a checkpoint with all partitions from part_0 on, and without the whole variable",
             )
         arrays = tuple(parts[number][1] for number in range(len(parts)))
-        apart = [a for a in range(arrays[0].ndim) if len({one.shape[a] for one in arrays}) > 1]
+        axes = [axis for axis in range(arrays[0].ndim) if len({array.shape[axis] for array in arrays}) > 1]
         try:
-            value = np.concatenate(arrays, axis=apart[0] if apart else 0)
+            value = np.concatenate(arrays, axis=axes[0] if axes else 0)
         except ValueError as error:
             raise ConfigError(
-                f"the partitions of {joined} in {source} have shapes that do not belong together",
+                f"the partitions of {joined} in {source} have incompatible shapes",
                 code="migrate/bad-checkpoint",
-                found=", ".join(f"{name} {list(one.shape)}" for name, one in parts.values()),
+                found=", ".join(f"{name} {list(array.shape)}" for name, array in parts.values()),
             ) from error
         whole[joined] = StateEntry(joined, value, arrays)
     return whole

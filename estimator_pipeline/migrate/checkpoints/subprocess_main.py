@@ -1,6 +1,6 @@
-"""A migration in a process of its own, for one that has the other Keras: asked by JSON, answered by JSON.
+"""A migration in a subprocess, for a parent process with the other Keras. Request and answer are JSON.
 
-    python -m estimator_pipeline.migrate.checkpoints.subprocess_main < asked.json
+    python -m estimator_pipeline.migrate.checkpoints.subprocess_main < request.json
 
 The last line of standard output is {"done": ...} or {"error": ...}.
 """
@@ -13,17 +13,17 @@ from typing import Any
 
 
 def answer(document: Any) -> dict[str, Any]:
-    """Return what `migrate_checkpoint` gives for what was asked, as plain values."""
+    """Run `migrate_checkpoint`; return its result or error as plain values."""
     from estimator_pipeline import compat
     from estimator_pipeline.errors import PipelineError
     from estimator_pipeline.migrate import migrate_checkpoint
 
-    asked = {**document["asked"], **document["choices"]}
-    source, to = asked.pop("source"), asked.pop("to")
+    arguments = {**document["request"], **document["choices"]}
+    source, to = arguments.pop("source"), arguments.pop("to")
     try:
         if to == "keras3":
             compat.use_keras_3()
-        return {"done": migrate_checkpoint(source, to=to, **asked).to_dict()}
+        return {"done": migrate_checkpoint(source, to=to, **arguments).to_dict()}
     except PipelineError as error:
         return {"error": error.to_dict()}
 

@@ -1,8 +1,7 @@
-"""What a state is moved to: a compiled model of Keras 2 or Keras 3, or the training graph of an Estimator.
+"""Targets of a migration: a compiled model of Keras 2 or Keras 3, or the training graph of an Estimator.
 
-A target is described as a `TrainingState` of its own first values,
-so that the plan sees the same on both sides. Then it is given the plan's values, and writes itself the way its engine
-does.
+A target describes its initial values as a `TrainingState`, so that the plan has the same types on both sides. Then it
+assigns the plan's values and writes them in the format of its engine.
 """
 
 from __future__ import annotations
@@ -30,55 +29,59 @@ class KerasTarget:
     """A compiled, built Keras model of this process's Keras, and its optimizer.
 
     Attributes:
-        alike: names of the variables that the model itself calls as it calls others.
+        ambiguous: Names of the variables that share their name with others in the model.
 
     Args:
-        model: the model.
-        what: how messages call it.
+        model: The model.
+        description: Its name in messages.
 
     Raises:
-        ConfigError: it is not compiled, or has no variables yet.
+        ConfigError: The model is not compiled, or has no variables yet.
     """
 
-    def __init__(self, model: Any, *, what: str) -> None:
+    def __init__(self, model: Any, *, description: str) -> None:
         if getattr(model, "optimizer", None) is None:
             raise ConfigError(
-                f"{what} is not compiled", code="model/bad-function", hint="model.compile(optimizer, loss, metrics)"
+                f"{description} is not compiled",
+                code="model/bad-function",
+                hint="call model.compile(optimizer, loss, metrics)",
             )
         if not model.built or not model.variables:
             raise ConfigError(
-                f"{what} has no variables yet: its layers do not say what they take in",
+                f"{description} has no variables yet: its layers have no input shape",
                 code="model/bad-function",
-                hint="begin it with tf.keras.Input(shape), or call it on a batch before it is returned",
+                hint="start it with tf.keras.Input(shape), or call it on a batch before the function returns it",
             )
         self.model = model
         keras_optimizers.create_slots(model)
         if compat.keras_generation() == 3:
             self.variables = ModelVariables(model)
             named = {**self.variables.model, **self.variables.optimizer}
-            self.alike: frozenset[str] = frozenset()
+            self.ambiguous: frozenset[str] = frozenset()
         else:
             named = dict(_of_keras_2(model))
             counts = collections.Counter(keras_names.plain_of(variable) for variable in named.values())
-            self.alike = frozenset(name for name, one in named.items() if counts[keras_names.plain_of(one)] > 1)
+            self.ambiguous = frozenset(
+                name for name, variable in named.items() if counts[keras_names.plain_of(variable)] > 1
+            )
         self._named: dict[str, Any] = named
         optimizer = _inner(model)
         self.hyper = hyper_of(optimizer)
         self.state = state_of(
             {name: variable.numpy() for name, variable in named.items()},
-            source=what,
+            source=description,
             kind="keras3" if compat.keras_generation() == 3 else "keras",
             style="v1" if type(optimizer).__name__.startswith("V1") else "keras",
         )
 
     def assign(self, values: Mapping[str, np.ndarray]) -> None:
-        """Give its variables these values."""
+        """Assign values to the variables of the model."""
         for name, value in values.items():
             variable = self._named[name]
             variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
 
     def checkpoint(self, *, of_engine: bool) -> Any:
-        """The `tf.train.Checkpoint` to write: that of the engine of this Keras, or of the model and its optimizer."""
+        """Return the `tf.train.Checkpoint` of the engine or of the model."""
         if of_engine and compat.keras_generation() == 3:
             return self.variables.checkpoint()
         return compat.tensorflow().train.Checkpoint(model=self.model, optimizer=self.model.optimizer)
@@ -89,27 +92,27 @@ def _inner(model: Any) -> Any:
 
 
 def _of_keras_2(model: Any) -> Iterator[tuple[str, Any]]:
-    """Name -> variable of a model of Keras 2 and its optimizer, without the numbers of a loss scale."""
+    """Yield name and variable of a Keras 2 model, without a loss scale."""
     wanted = (*keras_optimizers.weights_of(model), *keras_optimizers.variables_of(_inner(model)))
     known = {id(variable) for variable in wanted}
     return ((name, variable) for name, variable in keras_names.named(model) if id(variable) in known)
 
 
-# An argument of an optimizer's class -> Keras 2's name of it.
+# Argument of an optimizer class -> its name in Keras 2.
 _HYPER = {"beta1": "beta_1", "beta2": "beta_2"}
 
 
 def hyper_of(optimizer: Any) -> dict[str, Any]:
-    """The numbers that an optimizer of Keras is made with; a schedule stands as the mapping that describes it."""
+    """Return the hyperparameters of a Keras optimizer; a schedule as a mapping."""
     try:
         config = dict(optimizer.get_config())
     except NotImplementedError:
-        # A schedule that is a function of one's own.
+        # A schedule without get_config, such as a user's function.
         return {"learning_rate": {}}
     if type(optimizer).__name__.startswith("V1RMSProp"):
         config["rho"] = config.pop("decay")
-    found = {_HYPER.get(str(name), str(name)): value for name, value in config.items()}
-    return {name: _plain(value) for name, value in found.items() if name != "name"}
+    hyper = {_HYPER.get(str(name), str(name)): value for name, value in config.items()}
+    return {name: _plain(value) for name, value in hyper.items() if name != "name"}
 
 
 def _plain(value: Any) -> Any:
@@ -118,8 +121,8 @@ def _plain(value: Any) -> Any:
     )
 
 
-class _Seen(Exception):
-    """The graph was seen, and no step is to be made."""
+class _GraphBuilt(Exception):
+    """The checkpoint is written, so the training stops before its first step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,35 +130,35 @@ class EstimatorTarget:
     """The training graph of an Estimator.
 
     Attributes:
-        estimator: its `model_fn`, `params` and `config` are used, its `model_dir` is neither read nor written.
-        input_fn: gives the training data, whose shapes the graph is built for.
-        what: how messages call it.
-        hyper: numbers of its optimizer, as far as they are known.
+        estimator: Its `model_fn`, `params` and `config` are used; its `model_dir` is neither read nor written.
+        input_fn: The function that returns the training data, with the shapes for the graph.
+        description: Its name in messages.
+        hyper: Known hyperparameters of its optimizer.
     """
 
     estimator: Any
     input_fn: Callable[..., Any]
-    what: str
+    description: str
     hyper: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: str, planned: Planned) -> str:
-        """Build the graph, give its variables what `planned` says, and write the Estimator's checkpoint of them.
+        """Build the graph, assign the planned values, and write the checkpoint.
 
         Args:
-            folder: a new one; the Estimator works in it.
-            planned: from the state that the graph begins with, the values: name -> value.
+            folder: A new folder, the model_dir of the Estimator.
+            planned: A function from the initial state of the graph to the values: name -> value.
 
         Returns:
-            The checkpoint's prefix.
+            The prefix of the checkpoint.
         """
         tf: Any = compat.tensorflow()
         v1 = tf.compat.v1
-        own = self.estimator.model_fn
+        original_fn = self.estimator.model_fn
 
         def model_fn(features: Any, labels: Any, mode: Any, config: Any) -> Any:
-            return own(features, labels, mode, config)
+            return original_fn(features, labels, mode, config)
 
-        # Without a strategy: further replicas' copies are no part of a checkpoint.
+        # Without a strategy, because a checkpoint does not contain the copies of other replicas.
         config = self.estimator.config.replace(
             model_dir=folder,
             train_distribute=None,
@@ -181,38 +184,40 @@ class EstimatorTarget:
                     name: _joined(parts, [session.run(variable) for variable, _ in parts])
                     for name, parts in self._whole.items()
                 }
-                state = state_of(first, source=target.what, kind="name-based")
+                state = state_of(first, source=target.description, kind="name-based")
                 values = planned(state, {**_settings(state), **target.hyper})
                 for name, value in values.items():
                     for variable, place in self._whole[name]:
                         holder, assign = self._assign[variable.name]
                         session.run(assign, {holder: value[place]})
                 step = int(session.run(v1.train.get_global_step()))
-                # The Estimator's own, which knows how its variables are called in a file.
+                # The Estimator's saver maps the variables to their names in the file.
                 saver = v1.get_collection(v1.GraphKeys.SAVERS)[0]
                 written.append(saver.save(session, f"{folder}/model.ckpt", global_step=step, write_meta_graph=False))
-                raise _Seen
+                raise _GraphBuilt
 
         try:
             copy.train(self.input_fn, steps=1, hooks=[Writer()])
-        except _Seen:
+        except _GraphBuilt:
             return str(written[0])
         raise ConfigError(
-            f"{self.what} made no session to train in", code="model/bad-function", hint="return a train_op in TRAIN"
+            f"{self.description} created no training session",
+            code="model/bad-function",
+            hint="return a train_op in TRAIN mode",
         )
 
 
 def _partitions(variables: list[Any]) -> dict[str, list[tuple[Any, Any]]]:
-    """Name -> the variables that it is, and which part of the value each holds."""
-    found: dict[str, list[tuple[Any, Any]]] = {}
+    """Group partitioned variables by name, each with its slice of the value."""
+    partitions: dict[str, list[tuple[Any, Any]]] = {}
     for variable in variables:
         info = getattr(variable, "_save_slice_info", None)
         if info is None:
-            found[variable.name.partition(":")[0]] = [(variable, ...)]
+            partitions[variable.name.partition(":")[0]] = [(variable, ...)]
             continue
         place = tuple(slice(o, o + n) for o, n in zip(info.var_offset, info.var_shape, strict=True))
-        found.setdefault(info.full_name, []).append((variable, place))
-    return found
+        partitions.setdefault(info.full_name, []).append((variable, place))
+    return partitions
 
 
 def _joined(parts: list[tuple[Any, Any]], values: list[Any]) -> Any:
@@ -225,5 +230,5 @@ def _joined(parts: list[tuple[Any, Any]], values: list[Any]) -> Any:
 
 
 def _settings(state: TrainingState) -> dict[str, Any]:
-    """Return the settings that a graph keeps as variables."""
+    """Return the optimizer settings that the graph stores as variables."""
     return {name.rpartition("/")[2]: entry.value.item() for name, entry in state.settings.items()}

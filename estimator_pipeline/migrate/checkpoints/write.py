@@ -1,7 +1,7 @@
-"""Puts a migrated checkpoint in its place: written under another name, renamed when it is whole.
+"""Atomic writing of a migrated checkpoint: written to a temporary name, then renamed.
 
-A checkpoint is some files and the file `checkpoint` that names it: the data come first, then the index, without which
-no reader takes it for one, and the name last. A process that ends in between leaves no half of a checkpoint.
+A checkpoint consists of data files, an index, and the file `checkpoint` that names it. They are moved in this order. A
+reader requires the index, so an interrupted migration leaves no partial checkpoint.
 """
 
 from __future__ import annotations
@@ -24,51 +24,53 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoints.read import MIGRATED
 from estimator_pipeline.utils import durable_files as durable
 
-__all__ = ["check_folder", "into_folder", "own_folder", "to_file"]
+__all__ = ["check_folder", "into_folder", "temporary_folder", "to_file"]
 
 _LOCK_SECS = 2.0
 _IDENTITY = os.path.join(DIRECTORY, "identity.json")
 
 
 def check_folder(folder: str, *, prefix: str, source: str, overwrite: bool) -> None:
-    """Refuses a folder that holds checkpoints already, but for the one that is read.
+    """Reject a folder with checkpoints other than the source.
 
     Args:
-        folder: where a checkpoint is to be written.
-        prefix: how it will be called, before its step.
-        source: the checkpoint that is read; it may lie there.
-        overwrite: whether what is there may be replaced.
+        folder: The folder for the new checkpoint.
+        prefix: The file name of the new checkpoint, without its step.
+        source: The checkpoint that is read; it may be in the folder.
+        overwrite: Whether to replace existing checkpoints.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: The folder has other checkpoints.
     """
     tf = compat.tensorflow()
     if overwrite or not tf.io.gfile.isdir(folder):
         return
-    own = re.compile(rf"{re.escape(prefix)}-\d+\.index")
-    there = sorted(name.removesuffix(".index") for name in tf.io.gfile.listdir(folder) if own.fullmatch(name))
-    there = [os.path.join(folder, name) for name in there]
+    index = re.compile(rf"{re.escape(prefix)}-\d+\.index")
+    existing = sorted(name.removesuffix(".index") for name in tf.io.gfile.listdir(folder) if index.fullmatch(name))
+    existing = [os.path.join(folder, name) for name in existing]
     latest = tf.train.latest_checkpoint(folder)
-    if latest is not None and latest not in there:
-        there.append(latest)
-    others = [path for path in there if os.path.abspath(path) != os.path.abspath(source)]
+    if latest is not None and latest not in existing:
+        existing.append(latest)
+    others = [path for path in existing if os.path.abspath(path) != os.path.abspath(source)]
     if others:
         raise ConfigError(
-            f"{folder} holds checkpoints already, and a training would go on from the migrated one",
+            f"{folder} already has checkpoints, and a training would resume from the migrated one",
             code="file/exists",
             found=", ".join(others[:6]),
-            hint="give a folder of its own (--output, --set run.model_dir=...), or --overwrite to replace them",
+            hint="give a separate folder (--output, --set run.model_dir=...), or --overwrite to replace them",
         )
 
 
 @contextlib.contextmanager
-def own_folder(folder: str) -> Iterator[str]:
-    """In the block nobody trains in `folder`; gives a new folder inside of it, which is removed at its end."""
+def temporary_folder(folder: str) -> Iterator[str]:
+    """Lock `folder` against trainings, and yield a temporary folder in it."""
     gfile = compat.tensorflow().io.gfile
     try:
         gfile.makedirs(folder)
     except compat.tensorflow().errors.OpError as error:
-        raise ConfigError(f"the folder {folder} cannot be made", code="file/unwritable", found=error.message) from error
+        raise ConfigError(
+            f"the folder {folder} cannot be created", code="file/unwritable", found=error.message
+        ) from error
     with lock.hold(folder, owner="migrate checkpoint", run_id=uuid.uuid4().hex, wait=_LOCK_SECS):
         temporary = os.path.join(folder, f".migrate-{uuid.uuid4().hex[:8]}")
         gfile.makedirs(temporary)
@@ -79,18 +81,18 @@ def own_folder(folder: str) -> Iterator[str]:
                 gfile.rmtree(temporary)
 
 
-def into_folder(folder: str, written: str, *, run: str, told: Mapping[str, Any]) -> str:
-    """Move a whole checkpoint into a folder, as its latest one.
+def into_folder(folder: str, written: str, *, run: str, record: Mapping[str, Any]) -> str:
+    """Move a complete checkpoint into a folder as its latest one.
 
     Args:
-        folder: the folder, which `own_folder` holds.
-        written: the checkpoint's prefix, in a temporary folder.
-        run: the model directory that it was migrated from. What that run is made of is written down there, and the
-            run that goes on is held against it.
-        told: of the migration, to be written down beside it.
+        folder: The folder, locked by `temporary_folder`.
+        written: The prefix of the checkpoint in a temporary folder.
+        run: The model directory of the source. Its run identity is copied, so that the resumed run is checked
+            against it.
+        record: The record of the migration, written beside the checkpoint.
 
     Returns:
-        The checkpoint's prefix.
+        The prefix of the checkpoint.
     """
     tf = compat.tensorflow()
     gfile = tf.io.gfile
@@ -107,35 +109,35 @@ def into_folder(folder: str, written: str, *, run: str, told: Mapping[str, Any])
         if gfile.exists(identity):
             gfile.copy(identity, os.path.join(folder, _IDENTITY), overwrite=True)
         elif gfile.exists(os.path.join(folder, _IDENTITY)):
-            # Of a run that was there before.
+            # From an earlier run in this folder.
             gfile.remove(os.path.join(folder, _IDENTITY))
     with gfile.GFile(os.path.join(folder, DIRECTORY, MIGRATED), "w") as file:
-        file.write(json.dumps(told, indent=1))
-    # Where the folder is a relative path TensorFlow wants the checkpoint's to be so too, and writes the name alone.
+        file.write(json.dumps(record, indent=1))
+    # For a relative folder, TensorFlow requires a relative checkpoint path and writes only its name.
     named = base if os.path.isabs(folder) or "://" in folder else prefix
     tf.compat.v1.train.update_checkpoint_state(folder, named, all_model_checkpoint_paths=[named])
     return prefix
 
 
 def to_file(path: str, write: Callable[[str], Any], *, overwrite: bool) -> None:
-    """Write a file under another name, of the same ending, and renames it.
+    """Write a file under a temporary name with the same extension, then rename it.
 
     Raises:
-        ConfigError: it is there already.
+        ConfigError: The file already exists.
     """
     gfile = compat.tensorflow().io.gfile
     if gfile.exists(path) and not overwrite:
         raise ConfigError(
-            f"{path} is there already", code="file/exists", hint="give another --output, or --overwrite to replace it"
+            f"{path} already exists", code="file/exists", hint="give a different --output, or --overwrite to replace it"
         )
     local = tempfile.mkdtemp(prefix="estimator-pipeline-migrate-")
     try:
-        made = os.path.join(local, os.path.basename(path))
-        write(made)
+        local_path = os.path.join(local, os.path.basename(path))
+        write(local_path)
         if os.path.dirname(path):
             gfile.makedirs(os.path.dirname(path))
         unfinished = f"{path}.unfinished"
-        gfile.copy(made, unfinished, overwrite=True)
+        gfile.copy(local_path, unfinished, overwrite=True)
         durable.rename(unfinished, path, by=functools.partial(gfile.rename, overwrite=True))
     finally:
         shutil.rmtree(local, ignore_errors=True)

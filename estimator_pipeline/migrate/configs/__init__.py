@@ -1,8 +1,8 @@
-"""Configurations of other eras as job files of this one; every field of a source is accounted for. No TensorFlow.
+"""Conversion of older configuration files to job files, with a report on every field. Does not import TensorFlow.
 
 from estimator_pipeline.migrate.configs import convert_config, write_conversion
-made = convert_config("config.yaml", template="job.yaml")
-write_conversion(made, "new.yaml")
+conversion = convert_config("config.yaml", template="job.yaml")
+write_conversion(conversion, "new.yaml")
 """
 
 from __future__ import annotations

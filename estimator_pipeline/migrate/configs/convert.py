@@ -1,4 +1,4 @@
-"""A configuration of another era as a job file: what is taken, what a person decides, what nobody needs any more."""
+"""Conversion of a configuration to a job file: fields taken, fields to decide on, fields no longer needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from estimator_pipeline.job.loading import apply_override
 from estimator_pipeline.job.placeholders import PLACEHOLDER, placeholders_in
 from estimator_pipeline.migrate.configs.detect import FORMATS, Format, read
 from estimator_pipeline.migrate.configs.documents import Path, dotted, read_text
-from estimator_pipeline.migrate.configs.findings import ConfigFinding, JobDraft, State, get, layered, put, stand_ins
+from estimator_pipeline.migrate.configs.findings import ConfigFinding, JobDraft, State, get, layered, minimal_job, put
 from estimator_pipeline.migrate.configs.formats.schemas import knows, likely
 from estimator_pipeline.migrate.configs.write import job_text
 from estimator_pipeline.utils import durable_files as durable
@@ -45,15 +45,15 @@ SCHEDULERS = ("kubernetes", "slurm")
 
 @dataclass(frozen=True)
 class Conversion:
-    """What came of a configuration.
+    """The result of converting a configuration.
 
     Attributes:
         source: The file's name.
-        format: Its format's name.
-        findings: What became of each of its fields, in their order there.
-        job: The job as plain values; `???` stands where a value is still to be given.
-        placeholders: Those fields, and why.
-        derived: Fields that follow from several of the source, and why.
+        format: The name of its format.
+        findings: The result for each field, in the order of the file.
+        job: The job as plain values, with `???` for each missing value.
+        placeholders: Fields with a missing value -> why the value is missing.
+        derived: Fields that follow from several fields of the configuration -> why.
         text: The job file.
     """
 
@@ -66,12 +66,12 @@ class Conversion:
     text: str
 
     def counts(self) -> dict[str, int]:
-        """How many fields became what."""
+        """Return the number of fields in each state."""
         counted = Counter(finding.state for finding in self.findings)
         return {state: counted[state] for state in STATES}
 
     def document(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return the conversion as plain values, for JSON."""
         return {
             "source": self.source,
             "format": self.format,
@@ -94,44 +94,44 @@ def convert_config(
     scheduler: str = "kubernetes",
     stdin: Any = None,
 ) -> Conversion:
-    """Read a configuration and make a job file of it. Writes nothing.
+    """Convert a configuration to a job file, without writing it.
 
     Args:
         path: The configuration, or "-" for standard input.
-        wanted: Its format; None: found out.
-        template: A job file that has what the configuration lacks; the configuration's fields go before its own.
-        settings: "dotted.key=value", as `--set` of other commands; they go before all.
+        wanted: The name of its format; None: detect it from the content.
+        template: A job file with fields that the configuration lacks. The configuration's fields override them.
+        settings: "dotted.key=value", as in `--set` of other commands. They override all other fields.
         params: Hyperparameters that are parameters of the model.
-        scheduler: "kubernetes" or "slurm": whose section gets what concerns machines.
+        scheduler: "kubernetes" or "slurm": the section that gets the fields about machines.
         stdin: A binary stream, for "-".
 
     Raises:
-        ConfigError: The configuration cannot be read, its format is not clear, or what it comes to is no valid job.
+        ConfigError: The configuration cannot be read, its format is ambiguous, or the resulting job is not valid.
     """
     if scheduler not in SCHEDULERS:
         raise ConfigError(
-            f"--scheduler {scheduler!r}: there is no such scheduler.",
+            f"--scheduler {scheduler!r}: unknown scheduler.",
             code="argument/unknown-name",
             found=f"allowed: {', '.join(SCHEDULERS)}",
-            hint="name the one whose section of the job file is wanted.",
+            hint="name the scheduler whose section the job file should have.",
         )
     source = str(path)
     known, document = read(read_text(path, stdin=stdin), source=source, wanted=wanted)
     draft = JobDraft(document, scheduler, tuple(params), base=_template(template))
     known.convert(draft)
-    _rest(draft, known)
-    _params_that_are_not_there(draft)
-    _requirements(draft)
+    _report_other_fields(draft, known)
+    _check_params(draft)
+    _add_required_fields(draft)
     data = layered(draft.base, draft.job)
     for place in draft.placeholders:
         put(data, place, PLACEHOLDER)
-    data = _set(draft, data, settings)
+    data = _apply_settings(draft, data, settings)
     data = _ordered(data)
     _check(draft, data)
     order = {leaf: i for i, leaf in enumerate(document.leaves())}
     draft.findings.sort(key=lambda finding: _rank(finding, order))
     text = job_text(draft, data, known)
-    _round_trip(text, data, source)
+    _check_round_trip(text, data, source)
     return Conversion(
         source=source,
         format=known.name,
@@ -158,20 +158,20 @@ def _template(path: str | File | None) -> dict[str, Any]:
     return data
 
 
-def _rest(draft: JobDraft, known: Format) -> None:
-    """What nothing was said of: no field of a source is left out of the report."""
+def _report_other_fields(draft: JobDraft, known: Format) -> None:
+    """Add a finding for each field that has none yet."""
     for leaf in draft.document.leaves():
         if draft.covered(leaf):
             continue
-        # The whole of what is not known is one finding, not one for each value in it.
+        # One finding for an unknown mapping, not one for each value in it.
         at = next((leaf[:n] for n in range(1, len(leaf)) if not _within(draft, known, leaf[:n])), leaf)
         item = draft.document.item(*at)
         if item is None:
             continue
         close = likely(known.schema, at) if known.schema is not None else None
-        why = f"a field that is not known here; did you mean {close}?" if close else "a field that is not known here"
+        why = f"unknown field; did you mean {close}?" if close else "unknown field"
         if known.schema is not None and knows(known.schema, at):
-            why = "nothing of a job file fits it"
+            why = "no field of a job file corresponds to it"
         if item.value in (None, "", {}, []):
             draft.drop(item, "empty")
         else:
@@ -179,7 +179,7 @@ def _rest(draft: JobDraft, known: Format) -> None:
 
 
 def _within(draft: JobDraft, known: Format, path: Path) -> bool:
-    """Whether a field is known as such, or something was said of one below it."""
+    """Return whether the schema has a field, or a field below it has a finding."""
     if known.schema is not None and knows(known.schema, path):
         return True
     return any(f.item.path[: len(path)] == path for f in draft.findings) or any(
@@ -187,39 +187,39 @@ def _within(draft: JobDraft, known: Format, path: Path) -> bool:
     )
 
 
-def _params_that_are_not_there(draft: JobDraft) -> None:
+def _check_params(draft: JobDraft) -> None:
     for name in draft.params:
-        own = name.lstrip("-").replace("-", "_").lower()
-        if get(draft.job, ("model", "params", own)) is None:
+        param = name.lstrip("-").replace("-", "_").lower()
+        if get(draft.job, ("model", "params", param)) is None:
             raise ConfigError(
                 f"--param {name}: {draft.document.source} has no such hyperparameter.",
                 code="argument/unknown-name",
                 found=", ".join(f.item.name for f in draft.findings if f.to and f.to[:2] == ("model", "params"))
                 or "none",
-                hint="write the name as the report has it.",
+                hint="write the name as in the report.",
             )
 
 
-def _requirements(draft: JobDraft) -> None:
-    """What every job file has, and no configuration of an optimizer or a cluster says."""
+def _add_required_fields(draft: JobDraft) -> None:
+    """Add placeholders for required fields that the configuration does not set."""
     if not any(draft.current("model", name) for name in ("name", "function")):
-        draft.need(("model", "function"), "the model: module:function, or in its place `name`, a model of model_fns/")
+        draft.need(("model", "function"), "the model: module:function; or instead `name`, a model of model_fns/")
     if not draft.base.get("model"):
-        # The defaults of a job file would be a guess that runs.
-        draft.need(("model", "optimizer", "name"), "the program decided it; a model_fn of its own needs none: any name")
-        draft.need(("model", "optimizer", "learning_rate"), "the program decided it; a number or a schedule")
+        # The defaults of a job file would be a guess, and the job would train with it.
+        draft.need(("model", "optimizer", "name"), "set in the program; any name if the model_fn creates the optimizer")
+        draft.need(("model", "optimizer", "learning_rate"), "set in the program; a number or a schedule")
     ends = any(draft.current("train", n) or ("train", n) in draft.placeholders for n in ("max_steps", "epochs"))
     if not draft.base and not ends:
-        # Without an end a job trains for ever.
-        draft.need(("train", "max_steps"), "the global step to stop at; or in its place `epochs`")
+        # Without an end a job trains forever.
+        draft.need(("train", "max_steps"), "the global step to stop at; or instead `epochs`")
     draft.need(
-        ("input", "source"), "tfds, tfrecord, csv, arrays or function, with its own fields: docs/reference/job-files.md"
+        ("input", "source"), "tfds, tfrecord, csv, arrays or function, with its fields: docs/reference/job-files.md"
     )
-    draft.need(("input", "global_batch_size"), "records of one training step, over all replicas")
-    draft.need(("run", "model_dir"), "where checkpoints and events go; every task must reach it")
+    draft.need(("input", "global_batch_size"), "examples in one training step, over all replicas")
+    draft.need(("run", "model_dir"), "the directory for checkpoints and event files; every task must have access to it")
 
 
-def _set(draft: JobDraft, data: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+def _apply_settings(draft: JobDraft, data: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     places = Places("the job")
     for setting in settings:
         key = tuple(part.strip() for part in setting.partition("=")[0].split("."))
@@ -227,8 +227,8 @@ def _set(draft: JobDraft, data: dict[str, Any], settings: Sequence[str]) -> dict
             data.setdefault("model", {}).pop("function", None)
         elif key == ("model", "function"):
             data.setdefault("model", {}).pop("name", None)
-        for one, other in (("max_steps", "epochs"), ("epochs", "max_steps")):
-            if key == ("train", one) and get(data, ("train", other)) == PLACEHOLDER:
+        for limit, other in (("max_steps", "epochs"), ("epochs", "max_steps")):
+            if key == ("train", limit) and get(data, ("train", other)) == PLACEHOLDER:
                 data["train"].pop(other)
         if get(data, key[:-1]) == PLACEHOLDER:
             put(data, key[:-1], {})
@@ -244,7 +244,7 @@ def _set(draft: JobDraft, data: dict[str, Any], settings: Sequence[str]) -> dict
 
 
 def _ordered(data: dict[str, Any]) -> dict[str, Any]:
-    """Sections in the order of the schema, and in each section its fields."""
+    """Sort the sections and their fields into the order of the schema."""
     sections: dict[str, type[Section]] = {
         "model": ModelSection,
         "input": InputCommon,
@@ -270,7 +270,7 @@ def _ordered(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(draft: JobDraft, data: dict[str, Any]) -> None:
-    """Hold the job against the real schema; what is still to be given is stood in for."""
+    """Validate the job against the schema, with sample values for the missing fields."""
     trial = _filled(draft, data)
     try:
         Job.model_validate(trial)
@@ -278,15 +278,15 @@ def _check(draft: JobDraft, data: dict[str, Any]) -> None:
         problems = problems_of(error, trial)
         lines = [_traced(draft, problem) for problem in problems]
         raise ConfigError(
-            f"what {draft.document.source} comes to is no valid job:\n" + "\n".join(lines),
+            f"the job converted from {draft.document.source} is not valid:\n" + "\n".join(lines),
             code="job/several-mistakes",
-            hint="correct the source, or give the fields another value: --set FIELD=VALUE.",
+            hint="correct the source, or set the fields to a different value: --set FIELD=VALUE.",
         ) from None
 
 
 def _traced(draft: JobDraft, problem: Problem) -> str:
     field = dotted(problem.path)
-    found = f" ({problem.actual})" if problem.actual else ""
+    actual = f" ({problem.actual})" if problem.actual else ""
     origin = next(
         (
             f.item.place
@@ -295,18 +295,18 @@ def _traced(draft: JobDraft, problem: Problem) -> str:
         ),
         None,
     )
-    came = f"; from {origin}" if origin else ""
-    return f"  {field}: {problem.text.rstrip('.')}{found}{came}"
+    source = f"; from {origin}" if origin else ""
+    return f"  {field}: {problem.text.rstrip('.')}{actual}{source}"
 
 
 def _filled(draft: JobDraft, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the job with stand-ins that go with everything else in it."""
+    """Return the job with consistent sample values for its missing fields."""
     trial = layered(data, {})
     missing = {problem.path for problem in placeholders_in(trial)}
     if not missing:
         return trial
     run = trial.setdefault("run", {})
-    alone = stand_ins()
+    minimal = minimal_job()
     tasks = draft.training_tasks
     if ("run", "train_distribute") in missing:
         run["train_distribute"] = "multi_worker_mirrored" if tasks > 1 else "mirrored"
@@ -323,24 +323,24 @@ def _filled(draft: JobDraft, data: dict[str, Any]) -> dict[str, Any]:
         ("model", "function"): "module:function",
         ("model", "optimizer", "name"): "rmsprop" if get(trial, ("model", "optimizer", "options")) else "sgd",
         ("model", "optimizer", "learning_rate"): 0.01,
-        ("run", "model_dir"): alone["run"]["model_dir"],
+        ("run", "model_dir"): minimal["run"]["model_dir"],
         ("input", "global_batch_size"): replicas,
     }
     for path in missing:
         if path in values:
             put(trial, path, values[path])
         elif get(trial, path) == PLACEHOLDER:
-            # What has a default is checked with it.
+            # A field with a default is validated with the default.
             get(trial, path[:-1]).pop(path[-1])
     if ("input", "source") in missing:
-        trial["input"] = {**alone["input"], **{k: v for k, v in trial["input"].items() if k != "source"}}
+        trial["input"] = {**minimal["input"], **{k: v for k, v in trial["input"].items() if k != "source"}}
     if ("model", "optimizer", "name") in missing and trial["model"].get("loss") is None:
         trial["model"].setdefault("params", {})
     return trial
 
 
-def _round_trip(text: str, data: dict[str, Any], source: str) -> None:
-    """The written text, loaded as a job file is: the same job; or an error that names what is to be given."""
+def _check_round_trip(text: str, data: dict[str, Any], source: str) -> None:
+    """Check that the text loads as the same job, or fails for missing fields."""
     with tempfile.TemporaryDirectory() as folder:
         path = File(folder) / "job.yaml"
         path.write_text(text, encoding="utf-8")
@@ -354,33 +354,35 @@ def _round_trip(text: str, data: dict[str, Any], source: str) -> None:
             raise
         expected = Job.model_validate(data)
         if dump_job(loaded.model_copy(update={"name": expected.name})) != dump_job(expected):
-            raise RuntimeError(f"the job file written for {source} does not come back as it was")
+            raise RuntimeError(f"the job file written for {source} loads as a different job")
 
 
 # Files -----------------------------------------------------------------------------------------------------------
 
 
-def write_conversion(made: Conversion, output: str | File, *, overwrite: bool = False) -> list[File]:
-    """Write the job file, whole or not at all.
+def write_conversion(conversion: Conversion, output: str | File, *, overwrite: bool = False) -> list[File]:
+    """Write the job file atomically.
 
     Returns:
-        What was written.
+        The files that were written.
 
     Raises:
-        ConfigError: The file is there already and `overwrite` was not said, or the folder is not writable.
+        ConfigError: The file exists and `overwrite` is not set, or the folder is not writable.
     """
     path = File(output)
     if path.is_dir():
         raise ConfigError(f"{path} is a folder.", code="file/exists", hint="name a file: --output job.yaml.")
-    if path.exists() and made.source != "-" and path.resolve() == File(made.source).resolve():
+    if path.exists() and conversion.source != "-" and path.resolve() == File(conversion.source).resolve():
         raise ConfigError(
-            f"{path} is the configuration itself.", code="file/exists", hint="name another file with --output."
+            f"{path} is the configuration itself.", code="file/exists", hint="name a different file with --output."
         )
     if path.exists() and not overwrite:
         raise ConfigError(
-            f"{path} is there already.", code="file/exists", hint="say --overwrite, or name another file with --output."
+            f"{path} already exists.",
+            code="file/exists",
+            hint="add --overwrite, or name a different file with --output.",
         )
-    _write(path, made.text)
+    _write(path, conversion.text)
     return [path]
 
 
@@ -392,7 +394,7 @@ def _write(path: File, text: str) -> None:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror or error}.",
             code="file/unwritable",
-            hint="name a file in a folder that you may write.",
+            hint="name a file in a writable folder.",
         ) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -406,5 +408,5 @@ def _write(path: File, text: str) -> None:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror or error}.",
             code="file/unwritable",
-            hint="make room, or name another file.",
+            hint="free disk space, or name a different file.",
         ) from None

@@ -1,4 +1,4 @@
-"""Which format a configuration has, by its content alone."""
+"""The known configuration formats, and detection of a file's format by its content."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ __all__ = ["FORMATS", "Format", "read"]
 
 
 class Format(NamedTuple):
-    """A kind of configuration.
+    """A configuration format.
 
     Attributes:
-        name: As `--format` takes it.
-        what: For people.
-        convert: Says what becomes of each field.
-        fits: Whether a mapping is one; None: the format is no mapping.
-        schema: Of its known fields, for near misses.
+        name: The value for `--format`.
+        description: A description for messages.
+        convert: Records the result for each field.
+        fits: Returns whether a mapping has this format; None: the format is not a mapping.
+        schema: The schema of its known fields, to suggest names for unknown fields.
     """
 
     name: str
-    what: str
+    description: str
     convert: Callable[[JobDraft], None]
     fits: Callable[[Any, Document], bool] | None = None
     schema: type[BaseModel] | None = None
 
 
 def _flat(data: Any) -> bool:
-    """Names with numbers, texts or lists of these: HParams and flags look so."""
+    """Return whether all values are scalars or lists of scalars."""
     if not isinstance(data, dict) or not data:
         return False
     simple = (str, int, float, bool, type(None))
@@ -65,7 +65,7 @@ def _loose(data: Any, document: Document) -> bool:
 
 
 def _estimator(data: Any) -> bool:
-    """Arguments of SageMaker's estimator: the machines, and a program or their number."""
+    """Return whether a mapping has arguments of SageMaker's estimator."""
     return (
         isinstance(data, dict)
         and bool({"train_instance_type", "instance_type"} & set(data))
@@ -84,12 +84,12 @@ FORMATS: tuple[Format, ...] = (
         "hparams_json",
         "HParams as JSON",
         hparams.convert,
-        lambda data, document: _loose(data, document) and not flag_values.surely(data),
+        lambda data, document: _loose(data, document) and not flag_values.has_flag_names(data),
     ),
     Format("hparams", "HParams as text", hparams.convert),
     Format(
         "flags_json",
-        "values of flags as JSON",
+        "flag values as JSON",
         flag_values.convert,
         lambda data, document: _loose(data, document),
     ),
@@ -125,7 +125,7 @@ FORMATS: tuple[Format, ...] = (
         "tfjob",
         "a TFJob of Kubeflow",
         tfjobs.convert,
-        lambda data, document: tfjobs.pods_named(data),
+        lambda data, document: tfjobs.is_tfjob(data),
         TFJob,
     ),
 )
@@ -133,23 +133,23 @@ _BY_NAME = {known.name: known for known in FORMATS}
 
 
 def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, Document]:
-    """Return the format of a configuration, and its content.
+    """Detect the format of a configuration and parse its content.
 
     Args:
-        text: What the file holds.
-        source: Its name, to begin messages with.
-        wanted: The format, where it has been said.
+        text: The content of the file.
+        source: The name of the file, for messages.
+        wanted: The format, if the user named it.
 
     Raises:
-        ConfigError: No format fits, or several do; or the text is none of the format that was said.
+        ConfigError: No format fits, several formats fit, or the text does not have the format that was named.
     """
     if wanted is not None and wanted not in _BY_NAME:
         close = nearest(wanted, _BY_NAME)
         raise ConfigError(
-            f"--format {wanted!r}: there is no such format.",
+            f"--format {wanted!r}: unknown format.",
             code="argument/unknown-name",
             found=f"allowed: {', '.join(_BY_NAME)}",
-            hint=f"did you mean {close!r}?" if close else "leave it out: the content says which one it is.",
+            hint=f"did you mean {close!r}?" if close else "omit it: the format is detected from the content.",
         )
     if wanted == "shell" or (wanted is None and shell_scripts.looks_like_shell(text)):
         return _BY_NAME["shell"], shell_scripts.read_shell(text, source=source)
@@ -167,24 +167,24 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
     fits = [(known, document) for document in documents for known in FORMATS if _fits(known, document)]
     if len({known.name for known, _ in fits}) > 1:
         raise ConfigError(
-            f"{source} may be {' or '.join(_article(known) for known, _ in fits)}.",
+            f"{source} may be {' or '.join(_described(known) for known, _ in fits)}.",
             code="migrate/unknown-format",
             found=f"the fields {_fields(documents)}",
             hint=f"name the format: --format {fits[0][0].name} or --format {fits[1][0].name}.",
         )
     if len(fits) > 1:
         raise ConfigError(
-            f"{source} holds {len(fits)} documents of the format {fits[0][0].name}.",
+            f"{source} has {len(fits)} documents of the format {fits[0][0].name}.",
             code="migrate/unknown-format",
-            hint="write each into a file of its own.",
+            hint="write each document to a separate file.",
         )
     if not fits:
         raise _none_fits(documents, source)
     return fits[0]
 
 
-def _article(known: Format) -> str:
-    return f"{known.what} ({known.name})"
+def _described(known: Format) -> str:
+    return f"{known.description} ({known.name})"
 
 
 def _fits(known: Format, document: Document) -> bool:
@@ -198,7 +198,7 @@ def _documents(text: str, source: str, wanted: str | None) -> list[Document]:
     try:
         return [read_json(text, source=source)]
     except ConfigError as error:
-        # A dict as Python prints it begins with a quoted name; so does YAML in braces, which is tried last.
+        # A printed Python dict starts with a quoted name, and so does YAML in braces, which is tried last.
         printed = re.match(r"\s*\{\s*'", text)
         if printed and wanted in (None, "run_config") and re.match(r"\s*\{\s*'_?[a-z]\w*'\s*:", text):
             return [_printed(text, source)]
@@ -208,7 +208,7 @@ def _documents(text: str, source: str, wanted: str | None) -> list[Document]:
 
 
 def _printed(text: str, source: str) -> Document:
-    """Return a dict that Python has printed: of literals alone, or a RunConfig with protocol buffers in it."""
+    """Read a printed dict of literals, or a RunConfig with protocol buffers."""
     document = read_dump(text, source=source)
     try:
         ast.literal_eval(text.strip())
@@ -220,23 +220,23 @@ def _printed(text: str, source: str) -> Document:
 
 def _wanted(known: Format, documents: list[Document], source: str) -> tuple[Format, Document]:
     mappings = [document for document in documents if isinstance(document.data, dict)]
-    own = [document for document in mappings if _fits(known, document)]
-    if len(own or mappings) != 1:
+    matching = [document for document in mappings if _fits(known, document)]
+    if len(matching or mappings) != 1:
         raise ConfigError(
-            f"{source} is no {known.what}.",
+            f"{source} is not {known.description}.",
             code="migrate/unknown-format",
             found="no mapping of names and values" if not mappings else f"{len(mappings)} documents",
-            hint="name another file, or leave --format out.",
+            hint="name a different file, or omit --format.",
         )
     if known.name in ("hparams_json", "flags_json") and not _flat(mappings[0].data):
         nested = next((name for name, value in mappings[0].data.items() if not _flat({name: value})), None)
         raise ConfigError(
-            f"{source} is no {known.what}.",
+            f"{source} is not {known.description}.",
             code="migrate/unknown-format",
-            found=f"the field {nested!r} holds a mapping" if nested else "no fields",
-            hint="name another file, or leave --format out.",
+            found=f"the field {nested!r} is a mapping" if nested else "no fields",
+            hint="name a different file, or omit --format.",
         )
-    return known, (own or mappings)[0]
+    return known, (matching or mappings)[0]
 
 
 def _fields(documents: list[Document]) -> str:
@@ -248,15 +248,15 @@ def _none_fits(documents: list[Document], source: str) -> ConfigError:
     for document in documents:
         if isinstance(document.data, dict) and {"model", "input", "run"} <= set(document.data):
             return ConfigError(
-                f"{source} is a job file already.",
+                f"{source} is already a job file.",
                 code="migrate/unknown-format",
                 found=f"the sections {_fields([document])}",
                 hint=f"run it: estimator-pipeline launch {source}.",
             )
-    what = f"the fields {_fields(documents)}" if _fields(documents) else "no mapping of names and values"
+    content = f"the fields {_fields(documents)}" if _fields(documents) else "no mapping of names and values"
     return ConfigError(
-        f"{source} is of no format that is known here.",
+        f"{source} has no known format.",
         code="migrate/unknown-format",
-        found=f"{what}; known: {', '.join(_BY_NAME)}",
+        found=f"{content}; known: {', '.join(_BY_NAME)}",
         hint="name the format: --format NAME.",
     )

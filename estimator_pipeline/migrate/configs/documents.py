@@ -1,4 +1,4 @@
-"""Configurations of other eras as plain values, with the line of each: JSON, YAML, and what is neither."""
+"""Configuration files as plain values, with the line of each value: JSON, YAML and other text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Path = tuple[str | int, ...]
 MOST_BYTES = 16 * 1024 * 1024
 MOST_YAML = 2 * 1024 * 1024
 MOST_VALUES = 100_000
-"""Aliases of YAML can name one value a million times: such a file is refused before it fills the memory."""
+"""YAML aliases can expand to millions of values. Such a file is rejected before it fills the memory."""
 DEEPEST = 100
 
 
@@ -37,9 +37,9 @@ class Item(NamedTuple):
 
     Attributes:
         path: Keys and list indices, from the top.
-        value: What it holds, as plain values.
-        line: Where it stands, counted from 1; None where the format has no lines.
-        field: What to call it where the path does not say it ("--learning-rate" in a list of arguments).
+        value: The value, as plain Python values.
+        line: Its line, counted from 1; None for a format without lines.
+        field: The name to show instead of the path ("--learning-rate" in a list of arguments).
     """
 
     path: Path
@@ -49,21 +49,21 @@ class Item(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As a report names it: short, for the line says the rest."""
+        """Return the short name for reports, which show the line beside it."""
         return self.field or re.sub(r"^spec\.tfReplicaSpecs\.(\w+)\.(template\.(spec\.)?)?", r"\1: ", dotted(self.path))
 
     @property
     def place(self) -> str:
-        """The name, and the line where there is one."""
+        """Return the name, with the line if there is one."""
         return f"{self.name} (line {self.line})" if self.line else self.name
 
 
 @dataclass
 class Document:
-    """A source that was read.
+    """The parsed content of a configuration file.
 
     Attributes:
-        source: The file's name, to begin messages with.
+        source: The file's name, for messages.
         data: Its content as plain values.
         lines: Path -> line.
         kind: "json", "yaml" or "text".
@@ -75,14 +75,14 @@ class Document:
     kind: str = "text"
 
     def line(self, path: Path) -> int | None:
-        """Return the line of a field, or of the nearest one above it that has a line."""
+        """Return the line of a field, or of its nearest parent that has a line."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
         return None
 
     def item(self, *path: str | int, field: str | None = None) -> Item | None:
-        """Return the field at a path; None where there is none."""
+        """Return the field at a path, or None if the path does not exist."""
         value = self.data
         for step in path:
             try:
@@ -92,7 +92,7 @@ class Document:
         return Item(path, value, self.line(path), field)
 
     def items(self, *path: str | int) -> list[Item]:
-        """Return the fields below a mapping, or the items of a list."""
+        """Return the fields of a mapping, or the items of a list."""
         at = self.item(*path)
         if at is None:
             return []
@@ -100,7 +100,7 @@ class Document:
         return [Item((*path, key), at.value[key], self.line((*path, key))) for key in keys]
 
     def leaves(self) -> Iterator[Path]:
-        """Yield the path of every value that has nothing below it."""
+        """Yield the path of every leaf value."""
         yield from _leaves(self.data, ())
 
 
@@ -118,7 +118,7 @@ def _leaves(value: Any, path: Path) -> Iterator[Path]:
 
 
 def dotted(path: Path) -> str:
-    """`("args", 3)` -> "args[3]"."""
+    """Format a path: `("args", 3)` -> "args[3]"."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
 
 
@@ -133,7 +133,7 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
         stdin: A binary stream, for "-".
 
     Raises:
-        ConfigError: It cannot be read, is no text, is empty, or too large.
+        ConfigError: The file cannot be read, is not text, is empty, or is too large.
     """
     source = str(path)
     try:
@@ -149,7 +149,7 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
             f"{source} is too large for a configuration.",
             code="file/unreadable",
             found=f"more than {MOST_BYTES // 2**20} MiB",
-            hint="name the file with the configuration itself; of a log, the line `Using config: {...}`.",
+            hint="name the file with only the configuration; from a log, copy the line `Using config: {...}`.",
         )
     try:
         text = raw.decode("utf-8-sig")
@@ -158,14 +158,14 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
             f"{source} is not UTF-8 text: {error.reason} at byte {error.start}.",
             code="file/unreadable",
             found=f"the bytes {raw[error.start : error.start + 8]!r}",
-            hint="save it as UTF-8; a pickle or a protocol buffer is written as JSON by the program that made it.",
+            hint="save it as UTF-8; for a pickle or a protocol buffer, let the program that created it write JSON.",
         ) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ConfigError(
-            f"{source} is no text: line {line} holds a byte 0.",
+            f"{source} is not text: line {line} contains a null byte.",
             code="file/unreadable",
-            hint="save it as UTF-8 text; a binary file is written as JSON by the program that made it.",
+            hint="save it as UTF-8 text; for a binary file, let the program that created it write JSON.",
         )
     if not text.strip():
         raise ConfigError(
@@ -194,17 +194,19 @@ _WORDS = {
 
 
 def read_json(text: str, *, source: str) -> Document:
-    """Read JSON and keep the lines. Duplicate keys are refused, for half of the readers take the other one.
+    """Read JSON and record the line of each value.
+
+    Duplicate keys are rejected, because JSON parsers disagree on which value counts.
 
     Raises:
-        ConfigError: It is not JSON, with line and column.
+        ConfigError: The text is not JSON. The message has the line and the column.
     """
     reader = _Json(text, source)
     return Document(source, reader.document(), reader.lines, "json")
 
 
 class _Json:
-    """One pass over the text. The standard library's reader knows no lines."""
+    """A JSON parser that records lines, which the standard library's parser does not."""
 
     def __init__(self, text: str, source: str) -> None:
         self.text, self.source = text, source
@@ -219,18 +221,18 @@ class _Json:
         return value
 
     def _skip(self, at: int) -> int:
-        found = _SPACE.match(self.text, at)
-        return found.end() if found else at
+        space = _SPACE.match(self.text, at)
+        return space.end() if space else at
 
     def _line(self, at: int) -> int:
         return bisect.bisect_right(self._starts, at)
 
-    def _error(self, at: int, what: str, *, found: str | None = None, hint: str | None = None) -> ConfigError:
+    def _error(self, at: int, problem: str, *, found: str | None = None, hint: str | None = None) -> ConfigError:
         line = self._line(at)
         start = self._starts[line - 1]
         shown = self.text[start:].split("\n", 1)[0].strip()
         return ConfigError(
-            f"{self.source}, line {line}, column {at - start + 1}: this is not JSON: {what}.",
+            f"{self.source}, line {line}, column {at - start + 1}: this is not JSON: {problem}.",
             code="file/bad-format",
             found=found or f"the line {shown!r:.90}",
             hint=hint or "correct it there or just above.",
@@ -254,7 +256,7 @@ class _Json:
                 return value, at + len(word)
         number = _NUMBER.match(self.text, at)
         if number is None:
-            raise self._error(at, "a value is missing" if not first else f"{first!r} begins no value")
+            raise self._error(at, "a value is missing" if not first else f"no value starts with {first!r}")
         try:
             value = float(number[0]) if number[1] or number[2] else int(number[0])
         except ValueError:
@@ -267,7 +269,7 @@ class _Json:
         except json.JSONDecodeError as error:
             raise self._error(error.pos, error.msg[:1].lower() + error.msg[1:]) from None
         if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise self._error(at, "half of a surrogate pair", hint="write the character itself, in UTF-8.")
+            raise self._error(at, "an incomplete surrogate pair", hint="write the character itself, in UTF-8.")
         return value, end
 
     def _object(self, at: int, path: Path) -> tuple[dict[str, Any], int]:
@@ -319,23 +321,24 @@ class _Json:
 
 
 def read_yaml(text: str, *, source: str) -> list[Document]:
-    """Read YAML, one document or several between `---`; empty ones are left out.
+    """Read YAML with one or more documents; empty documents are skipped.
 
-    Anchors, aliases and merge keys are followed. Tags make no objects: a value with one is refused.
+    Documents are separated by `---`. Anchors, aliases and merge keys are resolved. A value with a tag that creates an
+    object is rejected.
 
     Raises:
-        ConfigError: It is not YAML, with its line; or values that no configuration has.
+        ConfigError: The text is not YAML (the message has the line), or a value is of an unsupported type.
     """
     if len(text) > MOST_YAML or re.search(rf"(?:[\[{{]\s*){{{DEEPEST + 1}}}", text):
         raise ConfigError(
-            f"{source}: the YAML is too long, or nested too deep.",
+            f"{source}: the YAML is too long, or nested too deeply.",
             code="file/bad-format",
             found=f"{len(text)} characters; allowed: {MOST_YAML}, and {DEEPEST} levels",
             hint="name the file with the configuration itself.",
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an anchor that is defined anew: the later one holds
+            warnings.simplefilter("ignore")  # an anchor that is defined again: the later definition applies
             for root in YAML(typ="rt", pure=True).compose_all(text):
                 _check_aliases(root, source)
             loaded = list(YAML(typ="rt", pure=True).load_all(text))
@@ -343,7 +346,7 @@ def read_yaml(text: str, *, source: str) -> list[Document]:
         raise yaml_error(error, text, source=source) from None
     except RecursionError:
         raise ConfigError(
-            f"{source}: values are nested too deep.", code="file/bad-format", hint="name another file."
+            f"{source}: values are nested too deeply.", code="file/bad-format", hint="name a different file."
         ) from None
     documents = []
     for value in loaded:
@@ -354,7 +357,7 @@ def read_yaml(text: str, *, source: str) -> list[Document]:
 
 
 def _check_aliases(root: Any, source: str) -> None:
-    """Refuses a value that contains itself, which the loader would give as null, and values named too often."""
+    """Reject values that contain themselves, and aliases that expand too far."""
     count = 0
 
     def walk(node: Any, above: tuple[int, ...]) -> None:
@@ -364,10 +367,10 @@ def _check_aliases(root: Any, source: str) -> None:
             itself = id(node) in above
             raise ConfigError(
                 f"{source}, line {node.start_mark.line + 1}: "
-                + ("a value that contains itself." if itself else "the values are too many, or nested too deep."),
+                + ("a value contains itself." if itself else "too many values, or values nested too deeply."),
                 code="file/bad-format",
-                found="an alias of a value above it" if itself else f"allowed: {MOST_VALUES} values, aliases followed",
-                hint="write out what the alias stands for.",
+                found="an alias of a parent value" if itself else f"allowed: {MOST_VALUES} values, aliases expanded",
+                hint="replace the alias with its value.",
             )
         inner = node.value if node is not None and isinstance(node.value, list) else []
         for child in inner:
@@ -379,14 +382,14 @@ def _check_aliases(root: Any, source: str) -> None:
 
 
 def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: list[None]) -> Any:
-    """Return what ruamel gave, as plain values; the lines go into `lines`."""
+    """Convert ruamel's values to plain values, and record their lines in `lines`."""
     count.append(None)
     if len(path) > DEEPEST or len(count) > MOST_VALUES:
         raise ConfigError(
-            f"{source}: the values are too many, or nested too deep.",
+            f"{source}: too many values, or values nested too deeply.",
             code="file/bad-format",
-            found=f"allowed: {MOST_VALUES} values, aliases followed, {DEEPEST} levels",
-            hint="write out what an alias stands for, or name another file.",
+            found=f"allowed: {MOST_VALUES} values, aliases expanded, {DEEPEST} levels",
+            hint="replace aliases with their values, or name a different file.",
         )
     known = (getattr(getattr(value, "lc", None), "data", None) or {}) if isinstance(value, Mapping | list) else {}
     if isinstance(value, Mapping):
@@ -413,18 +416,18 @@ def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: l
     if isinstance(value, bool | ScalarBoolean):
         return bool(value)
     for kind in (int, float, str):
-        # Own subclasses of these remember how the number or text was written.
+        # ruamel's subclasses of these types remember how the number or text was written.
         if isinstance(value, kind):
             return kind(value)
     if value is None:
         return None
     if isinstance(value, datetime.date):
-        # A date that nobody has put in quotes, such as creationTimestamp.
+        # A date without quotes, such as creationTimestamp.
         return value.isoformat()
     tag = getattr(value, "tag", None)
     raise ConfigError(
-        f"{source}: {dotted(path)}: a value of a kind that no configuration has.",
+        f"{source}: {dotted(path)}: unsupported type of value.",
         code="file/bad-format",
         found=f"the tag {tag.value}" if tag is not None and tag.value else f"a {type(value).__name__}",
-        hint="write the value in quotes if text was meant.",
+        hint="quote the value if it is text.",
     )

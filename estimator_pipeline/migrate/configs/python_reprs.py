@@ -1,6 +1,7 @@
 """RunConfig as programs print it: `Using config: {'_model_dir': ..., '_session_config': gpu_options { ... } ...}`.
 
-It looks like a Python dict and is none: protocol buffers stand in it as text, objects as `<... object at 0x...>`.
+It looks like a Python dict but is not a literal: it contains protocol buffers as text, and objects as
+`<... object at 0x...>`.
 """
 
 from __future__ import annotations
@@ -20,50 +21,50 @@ _CLOSES = {"{": "}", "[": "]", "(": ")", "<": ">"}
 
 
 class Opaque(str):
-    """The text of a value that is no literal: a protocol buffer, an object's repr."""
+    """The text of a non-literal value: a protocol buffer or an object's repr."""
 
 
 def read_dump(text: str, *, source: str) -> Document:
-    """Read a RunConfig that was printed, alone or within a log.
+    """Read a printed RunConfig, on its own or within a log.
 
     Raises:
-        ConfigError: It has no such dict, one that does not end, or several that differ.
+        ConfigError: The text has no such dict, an incomplete dict, or several that differ.
     """
     starts = [match.end() for match in LOGGED.finditer(text)] or [text.index("{") if "{" in text else -1]
     if starts == [-1]:
         raise ConfigError(
-            f"{source} holds no printed RunConfig.",
+            f"{source} has no printed RunConfig.",
             code="file/bad-format",
             found="no `{`",
             hint="name a log with the line `Using config: {...}`, or the dict itself.",
         )
-    found = [_entries(text, start, source) for start in starts]
-    first_values = {name: value for name, (value, _) in found[0].items()}
-    for start, other in zip(starts[1:], found[1:], strict=True):
+    dumps = [_entries(text, start, source) for start in starts]
+    first_values = {name: value for name, (value, _) in dumps[0].items()}
+    for start, other in zip(starts[1:], dumps[1:], strict=True):
         values = {name: value for name, (value, _) in other.items()}
         differ = [name for name in {**first_values, **values} if _differ(first_values.get(name), values.get(name))]
         if differ:
             lines = [text.count("\n", 0, at) + 1 for at in (starts[0], start)]
             raise ConfigError(
-                f"{source} holds several RunConfigs: line {lines[0]} and line {lines[1]} differ in {differ[0]}.",
+                f"{source} has several RunConfigs: line {lines[0]} and line {lines[1]} differ in {differ[0]}.",
                 code="file/bad-format",
                 found=f"{first_values.get(differ[0])!r:.40} and {values.get(differ[0])!r:.40}",
-                hint="copy the line of the one you want into a file of its own.",
+                hint="copy the line of the RunConfig that you want into a separate file.",
             )
     return Document(
         source,
-        {name: value for name, (value, _) in found[0].items()},
-        {(name,): line for name, (_, line) in found[0].items()},
+        {name: value for name, (value, _) in dumps[0].items()},
+        {(name,): line for name, (_, line) in dumps[0].items()},
         "text",
     )
 
 
-def _differ(one: Any, other: Any) -> bool:
+def _differ(first: Any, second: Any) -> bool:
     # Addresses of objects differ in every process.
     def plain(value: Any) -> str:
         return re.sub(r"0x[0-9A-Fa-f]+", "", re.sub(r"\s+", " ", repr(value)))
 
-    return plain(one) != plain(other)
+    return plain(first) != plain(second)
 
 
 def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
@@ -77,10 +78,10 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
             line = text.count("\n", 0, len(text) - len(text[at:].lstrip())) + 1
             shown = text[at:].lstrip().split("\n", 1)[0]
             raise ConfigError(
-                f"{source}, line {line}: this is no printed RunConfig: a quoted name and a colon are missing.",
+                f"{source}, line {line}: this is not a printed RunConfig: a quoted name and a colon are missing.",
                 code="file/bad-format",
                 found=f"{shown!r:.70}",
-                hint="copy the whole dict, from its opening to its closing brace; or write it as JSON.",
+                hint="copy the whole dict, from the opening to the closing brace, or write it as JSON.",
             )
         line = text.count("\n", 0, name.start(2)) + 1
         end = _end_of_value(text, name.end())
@@ -89,12 +90,12 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
                 f"{source}, line {line}: the value of {name[2]!r} does not end.",
                 code="file/bad-format",
                 found=f"{text[name.end() : name.end() + 60]!r}",
-                hint="copy the whole dict, to its closing brace.",
+                hint="copy the whole dict, up to its closing brace.",
             )
         key = name[2]
         if key in result:
             raise ConfigError(
-                f"{source}, line {line}: the name {key!r} stands twice.",
+                f"{source}, line {line}: the name {key!r} appears twice.",
                 code="file/bad-format",
                 found=f"the first one in line {result[key][1]}",
                 hint="keep one of the two.",
@@ -106,7 +107,7 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
 
 
 def _end_of_value(text: str, at: int) -> int | None:
-    """Where the comma or the brace is that ends a value; None: nowhere."""
+    """Return the index of the comma or brace that ends a value, or None."""
     open_: list[str] = []
     while at < len(text):
         letter = text[at]
@@ -142,9 +143,9 @@ _SCALAR = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[-+\w.]+)\s*[,;
 
 
 def parse_proto(text: str) -> dict[str, Any] | None:
-    """Return a protocol buffer's text form as a mapping; None: it is none."""
-    found, at = _message(text, 0, 0)
-    return found if found is not None and at == len(text.rstrip()) + _trailing(text) else None
+    """Parse the text format of a protocol buffer; return None for other text."""
+    message, at = _message(text, 0, 0)
+    return message if message is not None and at == len(text.rstrip()) + _trailing(text) else None
 
 
 def _trailing(text: str) -> int:
@@ -177,7 +178,7 @@ def _message(text: str, at: int, depth: int) -> tuple[dict[str, Any] | None, int
 
 def _add(result: dict[str, Any], name: str, value: Any) -> None:
     if isinstance(value, dict) and set(value) <= {"key", "value"} and "key" in value:
-        # An entry of a map, such as device_count.
+        # An entry of a map field, such as device_count.
         result.setdefault(name, {})[str(value["key"])] = value.get("value", 0)
     elif name in result:
         if not isinstance(result[name], list):
@@ -193,4 +194,4 @@ def _scalar(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return text  # the name of an enumeration's value
+        return text  # the name of an enum value

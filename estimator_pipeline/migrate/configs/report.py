@@ -9,13 +9,13 @@ from estimator_pipeline.migrate.configs.write import shown
 __all__ = ["report_text"]
 
 
-def report_text(made: Conversion, *, width: int | None = None, color: bool = False) -> str:
-    """Return the table, and what is still to be given.
+def report_text(conversion: Conversion, *, width: int | None = None, color: bool = False) -> str:
+    """Format the table of fields, and the values that are still missing.
 
     Args:
-        made: What came of a configuration.
-        width: Columns; None: as many as the table wants, up to 160.
-        color: Whether to colour the states, for a terminal.
+        conversion: The converted configuration.
+        width: Width in characters; None: the width that the table needs, up to 160.
+        color: Whether to color the states, for a terminal.
     """
     import io
 
@@ -28,9 +28,9 @@ def report_text(made: Conversion, *, width: int | None = None, color: bool = Fal
     console = Console(file=out, width=width or 160, force_terminal=color, color_system="standard" if color else None)
     colors = {"taken": "green", "needs a decision": "yellow", "no longer needed": "dim"}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("line", "field", "value", "", "in the job file", "how, or why"):
+    for name in ("line", "field", "value", "", "in the job file", "conversion or reason"):
         table.add_column(name, justify="right" if name == "line" else "left", overflow="fold")
-    for finding in made.findings:
+    for finding in conversion.findings:
         to = dotted(finding.to) if finding.to else ""
         if finding.state == "taken":
             to = f"{to}: {shown(finding.job_value, 40)}"
@@ -42,10 +42,10 @@ def report_text(made: Conversion, *, width: int | None = None, color: bool = Fal
             Text(to),
             Text(finding.why),
         )
-    console.print(Text(f"{made.source}: format {made.format}"))
+    console.print(Text(f"{conversion.source}: format {conversion.format}"))
     console.print(table)
-    counts = ", ".join(f"{count} {state}" for state, count in made.counts().items())
-    console.print(Text(f"\n{len(made.findings)} fields: {counts}"))
-    for path, why in made.placeholders.items():
-        console.print(Text(f"still to be given: {dotted(path)} ({why})"))
+    counts = ", ".join(f"{count} {state}" for state, count in conversion.counts().items())
+    console.print(Text(f"\n{len(conversion.findings)} fields: {counts}"))
+    for path, why in conversion.placeholders.items():
+        console.print(Text(f"still missing: {dotted(path)} ({why})"))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"

@@ -1,4 +1,4 @@
-"""The job file as text: every field with where it came from, every decision beside the section that it belongs to."""
+"""The text of the job file: each field with its origin, each decision beside the section that it belongs to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["flow", "job_text", "shown"]
 
 WIDTH = 110
-# What YAML reads as text without quotes, in either of its versions.
+# Text that YAML 1.1 and 1.2 read as text without quotes.
 _BARE = re.compile(r"[A-Za-z_./][\w./@+-]*(://[\w./@+-]+)?")
 _RESERVED = re.compile(r"(?i)(true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|[-+.\d][\d_.eE+-]*)")
 
@@ -27,14 +27,14 @@ def job_text(draft: JobDraft, data: dict[str, Any], known: Format) -> str:
     """Return the YAML of a job file, with comments.
 
     Args:
-        draft: What became of each field.
-        data: The job as plain values, placeholders among them.
-        known: The source's format.
+        draft: The findings for each field.
+        data: The job as plain values, with placeholders.
+        known: The format of the configuration.
     """
     writer = _Writer(draft)
-    writer.comment(f"From {draft.document.source}, {known.what}, by estimator-pipeline migrate config.", "")
+    writer.comment(f"From {draft.document.source}, {known.description}, by estimator-pipeline migrate config.", "")
     if draft.placeholders:
-        writer.comment(f"{PLACEHOLDER}: still to be given; the job is refused until it is.", "")
+        writer.comment(f"{PLACEHOLDER}: missing value; the job is rejected until you set it.", "")
     for section, value in data.items():
         writer.section(section, value)
     writer.rest(data)
@@ -42,12 +42,12 @@ def job_text(draft: JobDraft, data: dict[str, Any], known: Format) -> str:
 
 
 class _Writer:
-    """Lines of the file."""
+    """The lines of the job file."""
 
     def __init__(self, draft: JobDraft) -> None:
         self.draft = draft
         self.lines: list[str] = []
-        self.told: set[int] = set()
+        self.written: set[int] = set()
 
     def comment(self, text: str, indent: str) -> None:
         width = WIDTH - len(indent) - 2
@@ -66,7 +66,7 @@ class _Writer:
                 self.decision(finding, indent)
 
     def decision(self, finding: ConfigFinding, indent: str) -> None:
-        self.told.add(id(finding))
+        self.written.add(id(finding))
         to = f"{dotted(finding.to)}: " if finding.to else ""
         self.comment(f"DECIDE {to}{finding.item.place} was {shown(finding.item.value)}: {finding.why}", indent)
 
@@ -89,21 +89,21 @@ class _Writer:
         self.lines.append(line)
 
     def notes(self, path: Path) -> list[str]:
-        """Where a field came from."""
-        found = [_origin(f) for f in self.draft.findings if f.state == "taken" and f.to and _same(f.to, path)]
+        """Return comments with the origin of a field, or why it is missing."""
+        notes = [_origin(f) for f in self.draft.findings if f.state == "taken" and f.to and _same(f.to, path)]
         if path in self.draft.derived:
-            found.append(self.draft.derived[path])
+            notes.append(self.draft.derived[path])
         if path in self.draft.placeholders:
-            found.append(self.draft.placeholders[path])
-        return found
+            notes.append(self.draft.placeholders[path])
+        return notes
 
     def rest(self, data: dict[str, Any]) -> None:
-        """What stands beside no section."""
-        left = [f for f in self.draft.findings if f.state == "needs a decision" and id(f) not in self.told]
-        if left:
+        """Write decisions without a section, and fields no longer needed."""
+        others = [f for f in self.draft.findings if f.state == "needs a decision" and id(f) not in self.written]
+        if others:
             self.lines.append("")
             self.comment("Decisions that belong to no section above:", "")
-            for finding in left:
+            for finding in others:
                 self.decision(finding, "")
         dropped = [f for f in self.draft.findings if f.state == "no longer needed"]
         if dropped:
@@ -114,26 +114,26 @@ class _Writer:
 
 
 def _same(to: Path, path: Path) -> bool:
-    # An item that was added to a list is told at the list.
+    # The origin of an item added to a list is written at the list.
     return to == path or (to[:-1] == path and isinstance(to[-1], int))
 
 
 def _origin(finding: ConfigFinding) -> str:
-    given = finding.item.value
-    value = "" if given == finding.job_value or isinstance(given, dict) else f" {shown(given)}"
+    source_value = finding.item.value
+    value = "" if source_value == finding.job_value or isinstance(source_value, dict) else f" {shown(source_value)}"
     why = f"; {finding.why}" if finding.why else ""
     return f"{finding.item.place}{value}{why}"
 
 
 def shown(value: Any, most: int = 60) -> str:
-    """Return a value for people: one line, not too long."""
+    """Format a value on one line, shortened to `most` characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = " ".join(text.split()) or "empty"
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
+    """Format a value as YAML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{flow(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -156,7 +156,7 @@ def _number(value: float) -> str:
     if math.isinf(value):
         return ".inf" if value > 0 else "-.inf"
     text = repr(value)
-    # Some readers take 1e-05 for text: the mantissa has a point, as YAML 1.1 wants it.
+    # YAML 1.1 reads 1e-05 as text: the mantissa needs a decimal point.
     return text if "e" not in text or "." in text else text.replace("e", ".0e")
 
 

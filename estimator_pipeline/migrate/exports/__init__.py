@@ -1,4 +1,4 @@
-"""`migrate export`: a SavedModel with an old export's signatures. `api.py` is the way in, `pipeline.py` the steps.
+"""`migrate export`: a Keras SavedModel with the signatures of an old export. `api.py` is the entry point.
 
-Checkpoints are in `migrate/checkpoints`.
+`pipeline.py` has the steps. Checkpoints are in `migrate/checkpoints`.
 """

@@ -1,13 +1,10 @@
-"""A SavedModel from the Keras side with an old export's signatures, compared with it: `migrate export`.
+"""A SavedModel of a Keras model with the signatures of an old export, compared with it: `migrate export`.
 
     done = migrate_export("exports/1700000000", model=make_model, checkpoint="runs/keras", output="exports/keras")
     print(done)
 
-The steps: what the old export takes and gives (`read`), the Keras model
-(`keras_model`), which of its answers is which output
-(`outputs`), the SavedModel
-(`write`), and both asked the same
-(`sample_inputs`).
+The steps: read the signatures of the old export (`read`), build the Keras model (`keras_model`), map its outputs
+(`outputs`), write the SavedModel (`write`), and run both on the same inputs (`sample_inputs`).
 """
 
 from __future__ import annotations
@@ -47,45 +44,48 @@ def migrate_export(
     overwrite: bool = False,
     allow_mismatch: bool = False,
 ) -> MigratedExport:
-    """Write a Keras model with the signatures of an Estimator's export, and compare what the two answer.
+    """Export a Keras model with the signatures of an Estimator's export.
+
+    Both exports run on the same inputs, and their outputs are compared.
 
     Args:
-        source: the old export: a SavedModel's folder on a local disk.
-        output: where the new one goes.
-        job: a job file; its model, head and, without `checkpoint`, the latest checkpoint of its model_dir are taken.
-        settings: changes to it, as `--set` takes them.
-        model: a function that returns a Keras model, its name (`file.py:function`), or a `.keras` file.
-        engine: "keras" (Keras 2) or "keras3"; by default what the job says, else Keras 2.
-        checkpoint: whose weights are taken, as `migrate_checkpoint` reads them: of
-            Keras, of an Estimator, a `.keras` file; or an export, whose variables are taken. None: those in the model.
-        mapping: of weights, see `migrate_checkpoint`.
-        use_ema_weights: weights are their moving averages.
-        allow_leftover: names or patterns of variables of the checkpoint that the model does without.
-        signature: what names do not say, or a YAML file of it: `outputs`, `inputs`, `classes`.
-        head: what the logits mean: "multi_class", "binary", "multi_label" or "regression"; by default what the names
-            of the outputs say.
-        gives: what the model's output is: "logits" (the default), "probabilities" or "predictions".
-        features: a function, or its name, that makes the model's input of the features (name -> tensor).
-        examples: a TFRecord file of `tf.Example`, on which signatures of serialized examples are compared.
-        inputs: an `.npz` file of arrays, on which signatures of tensors are compared.
-        records: how many are compared.
-        seed: of those that are drawn where none are given.
-        tolerance: of floating-point answers, by name: bit_equal, rounding, amplified. Others are equal or not.
-        overwrite: whether what is at the output may be replaced.
-        allow_mismatch: whether an export that answers otherwise is written all the same.
+        source: The old export: a SavedModel folder on a local disk.
+        output: The folder for the new export.
+        job: A job file with the model, the head and, without `checkpoint`, the model_dir with the latest checkpoint.
+        settings: Overrides of job fields, as in `--set`.
+        model: A function that returns a Keras model, its name (`file.py:function`), or a `.keras` file.
+        engine: "keras" (Keras 2) or "keras3"; default: the engine of the job, or Keras 2.
+        checkpoint: The weights: a source of `migrate_checkpoint` (a checkpoint of Keras or an Estimator, a `.keras`
+            file), or an export. None: the weights of the model.
+        mapping: Mapping of weights, see `migrate_checkpoint`.
+        use_ema_weights: Whether the moving averages replace the weights.
+        allow_leftover: Names or patterns of variables of the checkpoint that the model does not need.
+        signature: Explicit `outputs`, `inputs` and `classes`, or a YAML file with them, if names are ambiguous.
+        head: The meaning of the logits: "multi_class", "binary", "multi_label" or "regression"; default: derived from
+            the names of the outputs.
+        gives: The model's output: "logits" (default), "probabilities" or "predictions".
+        features: A function, or its name, from the features (name -> tensor) to the model's input.
+        examples: A TFRecord file of `tf.Example`, to compare signatures of serialized examples.
+        inputs: An `.npz` file of arrays, to compare signatures of tensors.
+        records: The number of examples to compare.
+        seed: The seed for random examples, if no file is given.
+        tolerance: The tolerance of floating-point outputs: bit_equal, rounding or amplified. Other outputs must be
+            equal.
+        overwrite: Whether to replace an existing output.
+        allow_mismatch: Whether to write the export even if its outputs differ.
 
     Returns:
-        Every output of every signature, and how far it is from the old one.
+        The comparison of every output of every signature.
 
     Raises:
-        ConfigError: something does not fit; the message names all of it. Nothing has been written then.
+        ConfigError: The model does not fit the export. The message lists all problems, and nothing is written.
     """
     from estimator_pipeline.job.name_mapping import read_mapping
     from estimator_pipeline.migrate.exports import outputs as output_mappings
     from estimator_pipeline.migrate.exports import pipeline as steps
     from estimator_pipeline.migrate.exports.keras_model import ModelRequest
 
-    asked = steps.ExportRequest(
+    export_request = steps.ExportRequest(
         source=os.path.normpath(os.fspath(source)),
         output=os.path.normpath(os.fspath(output)),
         head=head,
@@ -103,19 +103,17 @@ def migrate_export(
         raise ConfigError(
             "the Keras side requires a job file (--job) or a model (--model)",
             code="argument/missing",
-            found="both were given" if job is not None else "neither was given",
+            found="both are set" if job is not None else "neither is set",
         )
     if settings and job is None:
         raise ConfigError(
-            "--set changes a job file, and none was given",
+            "--set requires a job file",
             code="argument/not-applicable",
             hint="name the job file: --job JOB.yaml",
         )
     if engine not in (None, "keras", "keras3"):
-        raise ConfigError(
-            f"the engine {engine!r} is not known", code="argument/unknown-name", found="allowed: keras, keras3"
-        )
-    steps.check(asked)
+        raise ConfigError(f"unknown engine {engine!r}", code="argument/unknown-name", found="allowed: keras, keras3")
+    steps.check(export_request)
     if signature is None:
         overrides = output_mappings.ExportOverrides()
     elif isinstance(signature, Mapping):
@@ -124,7 +122,7 @@ def migrate_export(
         overrides = output_mappings.read_overrides(Path(signature))
     if mapping is not None and not isinstance(mapping, Mapping):
         mapping = read_mapping(Path(mapping))
-    request = ModelRequest(
+    model_request = ModelRequest(
         job=None if job is None else os.fspath(job),
         settings=tuple(settings),
         model=model,
@@ -134,4 +132,4 @@ def migrate_export(
         use_ema_weights=use_ema_weights,
         allow_leftover=tuple(allow_leftover),
     )
-    return steps.migrate(asked, request, overrides)
+    return steps.migrate(export_request, model_request, overrides)

@@ -1,4 +1,4 @@
-"""The Keras side of an export: the model of a job or a program, with its weights, and what it takes and gives."""
+"""The Keras model of a job or program with its weights, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADS_OF_JOBS = {"one_hot": "multi_class"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """Which model, with which weights; see `estimator_pipeline.migrate.migrate_export`."""
+    """The model and the weights of `migrate_export`."""
 
     job: str | None
     settings: tuple[str, ...]
@@ -34,7 +34,7 @@ class ModelRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """An input of a model: its type by name, its shape with the batch, whether it takes a sparse tensor."""
+    """An input of a model; its shape includes the batch dimension."""
 
     dtype: str
     shape: tuple[int | None, ...] | None
@@ -47,52 +47,52 @@ class Input:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KerasSide:
-    """A model that is to answer as an old export does.
+    """The Keras model that replaces an old export.
 
     Attributes:
-        model: the Keras model.
-        what: how messages call it.
-        form: how it takes its inputs: "tensor", "dictionary" or "list".
-        inputs: by name, in order; None: not known.
-        head: what a job says its logits mean.
-        defaults: feature -> what a job says that a record without it has; None: there must be one.
-        notes: what a person should know of it.
+        model: The Keras model.
+        description: Its name in messages.
+        form: The form of its inputs: "tensor", "dictionary" or "list".
+        inputs: Its inputs by name, in order; None: unknown.
+        head: The head that the job names for its logits.
+        defaults: Feature -> the job's default for an example without it; None: the feature is required.
+        notes: Remarks for the user.
     """
 
     model: Any
-    what: str
+    description: str
     form: str
     inputs: Mapping[str, Input] | None
     head: str | None = None
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def outputs(self, given: Any) -> tuple[dict[str, Any], bool]:
-        """Return what the model gives, by name, and whether it is one tensor without a name that a program gave it."""
-        made = self.model(given, training=False)
-        if isinstance(made, Mapping):
-            return dict(made), False
+    def outputs(self, inputs: Any) -> tuple[dict[str, Any], bool]:
+        """Call the model; return its outputs, and whether it is one unnamed output."""
+        result = self.model(inputs, training=False)
+        if isinstance(result, Mapping):
+            return dict(result), False
         names = list(getattr(self.model, "output_names", None) or ())
-        if isinstance(made, list | tuple):
-            return dict(zip(names or [f"output_{i}" for i in range(len(made))], made, strict=True)), False
-        return {names[0] if names else "output": made}, True
+        if isinstance(result, list | tuple):
+            return dict(zip(names or [f"output_{i}" for i in range(len(result))], result, strict=True)), False
+        return {names[0] if names else "output": result}, True
 
     def variables(self) -> list[Any]:
-        """Return the model's variables, as TensorFlow saves them."""
-        return [getattr(one, "value", one) if _is_keras_3(one) else one for one in self.model.variables]
+        """Return the model's variables as TensorFlow variables."""
+        return [getattr(each, "value", each) if _is_keras_3(each) else each for each in self.model.variables]
 
     def last_activation(self) -> str | None:
-        """Return the name of the last layer's activation, where it has one that makes probabilities of logits."""
+        """Return the last layer's activation if it is softmax or sigmoid."""
         layers = getattr(self.model, "layers", None) or [None]
         name = getattr(getattr(layers[-1], "activation", None), "__name__", type(layers[-1]).__name__.lower())
         return name if name in ("softmax", "sigmoid") else None
 
 
 def keras_side(request: ModelRequest) -> KerasSide:
-    """Make the model, with its weights.
+    """Build the model and load its weights.
 
     Raises:
-        ConfigError: there is none, or its weights do not fit.
+        ConfigError: The function returns no model, or the weights do not fit.
     """
     job = None
     if request.job is not None:
@@ -111,7 +111,7 @@ def keras_side(request: ModelRequest) -> KerasSide:
     checkpoint = request.checkpoint or (None if job is None else job.run.model_dir)
     if checkpoint is None:
         return side
-    notes = _give_weights(side.model, checkpoint, request)
+    notes = _load_weights(side.model, checkpoint, request)
     return dataclasses.replace(side, notes=(*side.notes, *notes))
 
 
@@ -127,10 +127,10 @@ def _of_job(job: Any, path: str) -> KerasSide:
     model = built_as_in_a_new_process(build, data.train_input_fn)
     if job.model.outputs:
         raise ConfigError(
-            f"the job {path} has a model of several outputs",
+            f"the job {path} has a model with several outputs",
             code="training/unsupported",
             found=", ".join(job.model.outputs),
-            hint="name its .keras file by --model, or move one output at a time",
+            hint="name its .keras file with --model, or migrate one output at a time",
         )
     head = head_of(build.keywords["loss"], build.keywords.get("head"))
     form, inputs = _inputs_of(model)
@@ -140,13 +140,13 @@ def _of_job(job: Any, path: str) -> KerasSide:
             name: Input(spec.dtype.name, (None, *spec.shape.as_list())) for name, spec in data.features_spec.items()
         }
     elif form == "tensor" and inputs and data.single_feature is not None and data.features_spec:
-        # The model's own name for it is a layer's; the records' is what the job says.
+        # The model uses the name of a layer, the job the name of the feature.
         inputs = {next(iter(data.features_spec)): next(iter(inputs.values()))}
     defaults = {}
     if job.input.source == "tfrecord":
         defaults = {name: each.default for name, each in job.input.features.items() if each.kind == "fixed"}
     return KerasSide(
-        model=model, what=f"the job {path}", form=form, inputs=inputs, head=_HEADS_OF_JOBS.get(head or "", head),
+        model=model, description=f"the job {path}", form=form, inputs=inputs, head=_HEADS_OF_JOBS.get(head or "", head),
         defaults=defaults,
     )  # fmt: skip
 
@@ -156,32 +156,32 @@ def _of_program(reference: Any) -> KerasSide:
 
     base = compat.tensorflow().keras.Model
     if isinstance(reference, str) and reference.endswith(".keras"):
-        model, what = load_keras_model(reference), reference
+        model, description = load_keras_model(reference), reference
     else:
-        model, what = named_function(reference, option="--model")(), "the model"
+        model, description = named_function(reference, option="--model")(), "the model"
     if not isinstance(model, base):
         raise ConfigError(
             f"--model: {reference} returns a {type(model).__name__}",
             code="model/bad-function",
-            hint=f"return a tf.keras.Model of Keras {compat.keras_generation()}; --engine keras3 for Keras 3",
+            hint=f"return a tf.keras.Model of Keras {compat.keras_generation()}, or set --engine keras3 for Keras 3",
         )
     form, inputs = _inputs_of(model)
-    return KerasSide(model=model, what=what, form=form, inputs=inputs)
+    return KerasSide(model=model, description=description, form=form, inputs=inputs)
 
 
 def _inputs_of(model: Any) -> tuple[str, dict[str, Input] | None]:
     try:
         tensors = model.inputs
-        given = model.input if tensors else None
+        structure = model.input if tensors else None
     except (AttributeError, ValueError):
         tensors = None
     if not tensors:
         return "dictionary", None
-    if isinstance(given, Mapping):
-        return "dictionary", {name: _described(tensor) for name, tensor in given.items()}
+    if isinstance(structure, Mapping):
+        return "dictionary", {name: _described(tensor) for name, tensor in structure.items()}
     names = getattr(model, "input_names", None) or [tensor.name for tensor in tensors]
     named = {name: _described(tensor) for name, tensor in zip(names, tensors, strict=True)}
-    return ("list" if isinstance(given, Sequence) else "tensor"), named
+    return ("list" if isinstance(structure, Sequence) else "tensor"), named
 
 
 def _described(tensor: Any) -> Input:
@@ -196,7 +196,7 @@ def _is_keras_3(variable: Any) -> bool:
     return compat.keras_generation() == 3 and hasattr(variable, "path")
 
 
-def _give_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[str]:
+def _load_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[str]:
     from estimator_pipeline.migrate.checkpoints import read as reading
     from estimator_pipeline.migrate.checkpoints.draft import Choices
     from estimator_pipeline.migrate.checkpoints.keras_files import state_of_file
@@ -207,14 +207,14 @@ def _give_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[st
         state = state_of_file(checkpoint, model=request.model if isinstance(request.model, str) else None,
                               option="--model")  # fmt: skip
     elif os.path.exists(os.path.join(checkpoint, saved_models.FILE)):
-        # The variables of an export are a checkpoint like any other.
+        # An export stores its variables as a checkpoint.
         state = reading.read_state(os.path.join(checkpoint, "variables", "variables"))
     else:
         state = reading.read_state(reading.prefix_of(checkpoint))
     if getattr(model, "optimizer", None) is None:
         model.compile("sgd", "mse")
-    target = KerasTarget(model, what="the model")
-    # An export has weights alone.
+    target = KerasTarget(model, description="the model")
+    # An export has only weights.
     bare = TrainingState(
         source=state.source, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={},
         averages=state.averages if request.use_ema_weights else {},
@@ -223,8 +223,8 @@ def _give_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[st
         mapping=request.mapping, allow_leftover=request.allow_leftover, drop_optimizer_state=True,
         use_ema_weights=request.use_ema_weights, step=0, may_initialize=False,
     )  # fmt: skip
-    found = plan(bare, target.state, choices, hyper={}, reverse=False)
-    target.assign(found.values)
-    by_shape = [row for row in found.rows if row.target in found.weights and row.how not in ("name", "mapping")]
-    notes = [f"{row.target} <- {row.source} ({row.how})" for row in by_shape]
+    planned = plan(bare, target.state, choices, hyper={}, reverse=False)
+    target.assign(planned.values)
+    inferred = [row for row in planned.rows if row.target in planned.weights and row.how not in ("name", "mapping")]
+    notes = [f"{row.target} <- {row.source} ({row.how})" for row in inferred]
     return [f"weights of {state.source}", *notes]

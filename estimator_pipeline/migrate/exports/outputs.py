@@ -1,7 +1,7 @@
-"""Which function of a Keras model's outputs each output of an old export is.
+"""Mapping of each output of an old export to a function of a Keras model's outputs.
 
-The heads of tf.estimator give their outputs names, and the names say what they are; where they do not, or where two
-readings are left, a person says it in a file. Nothing else is taken.
+The heads of tf.estimator use fixed names for their outputs, which determine the mapping. If a name is unknown or
+ambiguous, the user defines the mapping in a file. There is no other inference.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["GIVES", "HEADS", "NOT_OF_HEADS", "ExportOverrides", "OutputMapping",
 
 HEADS = ("multi_class", "binary", "multi_label", "regression")
 GIVES = ("logits", "probabilities", "predictions")
-# What heads call their outputs in a prediction's signature.
+# Names of the heads' outputs in a signature for predictions.
 _OF_HEADS = (
     "logits", "probabilities", "class_ids", "classes", "all_class_ids", "all_classes", "logistic", "predictions",
 )  # fmt: skip
 _PLAIN = ("identity", "exp", "sigmoid", "softmax", "argmax")
-# What programs call the class with the largest logit; an output of this name that is an integer is taken for it, and
-# the comparison shows whether it is.
+# Common names for the class with the largest logit. An integer output with such a name is mapped to it, and the
+# comparison of the outputs verifies that.
 _CLASS = re.compile(
     r"(.*_)?(class(es)?|class_?ids?|labels?|pred(s|ictions?|icted\w*)?|ids?|argmax|output)", re.IGNORECASE
 )
@@ -37,13 +37,13 @@ _CALL = re.compile(r"(\w+)\((.+)\)")
 
 @dataclasses.dataclass(frozen=True)
 class ExportOverrides:
-    """What a person has said of an export.
+    """The user's explicit mapping of an export.
 
     Attributes:
-        outputs: an old output (`probabilities`, or `predict/probabilities`) -> what it is: a function of the heads, an
+        outputs: Output of the old export (`probabilities`, or `predict/probabilities`) -> a function of the heads, an
             output of the model, `FUNCTION(OUTPUT)`, or `feature(INPUT)`.
-        inputs: an old input or feature -> the model's input; None where the model does without.
-        classes: names of the classes.
+        inputs: Input or feature of the old export -> input of the model; None if the model does not use it.
+        classes: Names of the classes.
     """
 
     outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -53,11 +53,11 @@ class ExportOverrides:
 
 @dataclasses.dataclass(frozen=True)
 class OutputMapping:
-    """What one output of a signature is.
+    """The meaning of one output of a signature.
 
     Attributes:
-        function: of `_OF_HEADS`, "identity", "exp", "sigmoid", "softmax", "argmax" or "feature".
-        of: the model's output (None: its only one), or the input.
+        function: A name of `_OF_HEADS`, "identity", "exp", "sigmoid", "softmax", "argmax" or "feature".
+        of: The output of the model (None: its only output), or the input.
     """
 
     function: str
@@ -73,51 +73,51 @@ def read_overrides(path: str | Path) -> ExportOverrides:
     """Read a YAML file with `inputs`, `outputs` and `classes`.
 
     Raises:
-        ConfigError: it cannot be read, or holds something else.
+        ConfigError: The file cannot be read, or has other content.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        found = YAML(typ="safe").load(Path(path).read_text(encoding="utf-8"))
+        content = YAML(typ="safe").load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", code=code_of(error)) from error
-    return overrides_of(found, source=str(path))
+    return overrides_of(content, source=str(path))
 
 
-def overrides_of(found: Any, *, source: str) -> ExportOverrides:
-    """Return what a mapping says.
+def overrides_of(content: Any, *, source: str) -> ExportOverrides:
+    """Convert a mapping with `inputs`, `outputs` and `classes`.
 
     Raises:
-        ConfigError: it says something else.
+        ConfigError: The mapping has other content.
     """
     allowed = {"inputs", "outputs", "classes"}
-    if not isinstance(found, Mapping) or not set(found) <= allowed:
+    if not isinstance(content, Mapping) or not set(content) <= allowed:
         raise ConfigError(
-            f"{source} does not say what the signatures are",
+            f"{source} does not describe signatures",
             code="file/bad-format",
-            found=f"fields: {', '.join(map(str, found))}" if isinstance(found, Mapping) else repr(found)[:200],
-            hint="allowed are inputs, outputs and classes, such as outputs: {scores: probabilities}",
+            found=f"fields: {', '.join(map(str, content))}" if isinstance(content, Mapping) else repr(content)[:200],
+            hint="use only inputs, outputs and classes, such as outputs: {scores: probabilities}",
         )
-    outputs, inputs, classes = found.get("outputs") or {}, found.get("inputs") or {}, found.get("classes") or ()
+    outputs, inputs, classes = content.get("outputs") or {}, content.get("inputs") or {}, content.get("classes") or ()
     wrong = []
     if not _texts(outputs):
-        wrong.append("outputs maps names to names")
+        wrong.append("outputs must map names to names")
     if not isinstance(inputs, Mapping) or not all(isinstance(k, str) and _text_or_none(v) for k, v in inputs.items()):
-        wrong.append("inputs maps names to names, or to null")
+        wrong.append("inputs must map names to names, or to null")
     if isinstance(classes, str) or not isinstance(classes, Sequence):
-        wrong.append("classes is a list of names")
+        wrong.append("classes must be a list of names")
     if wrong:
         raise ConfigError(f"{source}: {'; '.join(wrong)}", code="file/bad-format")
     return ExportOverrides(dict(outputs), dict(inputs), tuple(str(name) for name in classes))
 
 
-def _texts(given: Any) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(one, str) for pair in given.items() for one in pair)
+def _texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)
 
 
-def _text_or_none(given: Any) -> bool:
-    return given is None or isinstance(given, str)
+def _text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def output_mappings_of(
@@ -128,42 +128,43 @@ def output_mappings_of(
     single: bool,
     problems: list[str],
 ) -> dict[str, dict[str, OutputMapping]]:
-    """Return what each output of each signature is.
+    """Map each output of each signature.
 
     Args:
-        export: the old one.
-        overrides: by a person.
-        model_outputs: the model's outputs by name.
-        single: whether the model gives one tensor, and no names that a program has given.
-        problems: what has no counterpart or more than one is added here.
+        export: The old export.
+        overrides: The user's explicit mapping.
+        model_outputs: The model's outputs by name.
+        single: Whether the model has a single output without an explicit name.
+        problems: The list to which outputs without a counterpart, and ambiguous ones, are added.
 
     Returns:
-        Signature key -> output -> what it is.
+        Signature key -> output -> its mapping.
     """
-    found: dict[str, dict[str, OutputMapping]] = {}
+    mappings: dict[str, dict[str, OutputMapping]] = {}
     used = set()
     for key, signature in export.signatures.items():
-        found[key] = {}
+        mappings[key] = {}
         for name, tensor in signature.outputs.items():
-            spoken = next((one for one in (f"{key}/{name}", name) if one in overrides.outputs), None)
-            if spoken is not None:
-                used.add(spoken)
-                mapping = _spoken(overrides.outputs[spoken], model_outputs, signature.inputs, problems, spoken)
+            explicit = next((field for field in (f"{key}/{name}", name) if field in overrides.outputs), None)
+            if explicit is not None:
+                used.add(explicit)
+                mapping = _explicit(overrides.outputs[explicit], model_outputs, signature.inputs, problems, explicit)
             elif not single and name in model_outputs:
                 mapping = OutputMapping("identity", name)
             else:
                 mapping = _inferred(signature.method, key, name, tensor, model_outputs, problems)
             if mapping is not None:
-                found[key][name] = mapping
-    # What is said twice over, for one signature and for all, is said.
-    known = {one for key, each in export.signatures.items() for name in each.outputs for one in (name, f"{key}/{name}")}
+                mappings[key][name] = mapping
+    # A field for one signature hides the field for all signatures, which is not an error.
+    known = {field for key, each in export.signatures.items() for name in each.outputs
+             for field in (name, f"{key}/{name}")}  # fmt: skip
     for name in overrides.outputs:
         if name not in used and name not in known:
             problems.append(f"outputs.{name}: the old export has no such output")
-    return found
+    return mappings
 
 
-def _spoken(
+def _explicit(
     text: str, model_outputs: Mapping[str, Any], inputs: Mapping[str, Any], problems: list[str], where: str
 ) -> OutputMapping | None:
     call = _CALL.fullmatch(text)
@@ -191,7 +192,7 @@ def _of_logits(
     if "logits" in model_outputs:
         return OutputMapping(function, "logits")
     problems.append(
-        f"{where}: of which of the model's outputs it is made is not said ({', '.join(model_outputs)}); "
+        f"{where}: the model has several outputs ({', '.join(model_outputs)}); name one: "
         f"outputs: {{{where}: {function}({next(iter(model_outputs))})}}"
     )
     return None
@@ -202,7 +203,7 @@ def _inferred(
 ) -> OutputMapping | None:
     where = f"{key}/{name}"
     integer = tensor.dtype.startswith(("int", "uint"))
-    # The heads of tf.estimator give class_ids of [B, 1]; a model_fn's own tf.argmax has one dimension.
+    # The heads of tf.estimator return class_ids of shape [B, 1]; tf.argmax in a model_fn has one dimension.
     if integer and _CLASS.fullmatch(name) and not (name in _OF_HEADS and tensor.rank != 1 and "id" in name):
         return _of_logits("argmax", model_outputs, where, problems)
     if method == CLASSIFY and name in ("scores", "classes"):
@@ -213,20 +214,20 @@ def _inferred(
         return _of_logits(name, model_outputs, where, problems)
     why = "may be probabilities or logits" if name == "scores" else "has no counterpart in the model"
     such = f"argmax({next(iter(model_outputs))})" if integer else "probabilities"
-    problems.append(f"output {where} {why}; say it: outputs: {{{name}: {such}}}, or an output of the model")
+    problems.append(f"output {where} {why}; define it: outputs: {{{name}: {such}}}, or an output of the model")
     return None
 
 
 def head_of(
     mappings: Mapping[str, Mapping[str, OutputMapping]], *, columns: int | None, gives: str, problems: list[str]
 ) -> str | None:
-    """Return the head that the names of all outputs speak of; None where none is needed.
+    """Return the head implied by the names of the outputs; None: no head needed.
 
     Args:
-        mappings: from `output_mappings_of`.
-        columns: of the model's logits.
-        gives: what the model's outputs are.
-        problems: two readings that are left are added here.
+        mappings: The result of `output_mappings_of`.
+        columns: The number of columns of the model's logits.
+        gives: The kind of the model's outputs, of `GIVES`.
+        problems: The list to which ambiguities are added.
     """
     functions = {mapping.function for each in mappings.values() for mapping in each.values()}
     needed = functions & {*_OF_HEADS, "outputs"} - {"logits"}
@@ -238,13 +239,13 @@ def head_of(
         if regression and not binary:
             if "logits" in functions:
                 problems.append(
-                    "predictions beside logits: the head has a function between the two; "
-                    "say it, such as outputs: {predictions: exp(OUTPUT)}"
+                    "predictions and logits: the head applies a function to the logits; "
+                    "define it, such as outputs: {predictions: exp(OUTPUT)}"
                 )
             return "regression"
         if binary and not regression:
             return "binary"
-        problems.append(f"{', '.join(sorted(needed))} of one logit: say --head binary or --head regression")
+        problems.append(f"{', '.join(sorted(needed))} of one logit: set --head binary or --head regression")
         return None
     if needed <= {"predictions", "outputs"}:
         return "regression"
@@ -253,39 +254,39 @@ def head_of(
     if gives == "probabilities":
         return "multi_class"
     problems.append(
-        f"{', '.join(sorted(needed))} of {columns or 'several'} logits: classes of which one holds (multi_class), or "
-        "each for itself (multi_label); say --head multi_class or --head multi_label"
+        f"{', '.join(sorted(needed))} of {columns or 'several'} logits: exclusive classes (multi_class) or independent "
+        "ones (multi_label); set --head multi_class or --head multi_label"
     )
     return None
 
 
 def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Callable[[str, Any], Any]:
-    """Return a function (name, model's output [B, K]) -> the tensor that a head gives under that name.
+    """Return a function from the model's output to the head's outputs.
 
     Args:
-        head: of `HEADS`.
-        gives: what the model's output is, of `GIVES`.
-        classes: names of the classes; empty: "0", "1", …
+        head: A name of `HEADS`.
+        gives: The kind of the model's output, of `GIVES`.
+        classes: Names of the classes; empty: "0", "1", …
 
-    Raises (when it is called):
-        ConfigError: the head has no such output, or it cannot be made of what the model gives.
+    Raises (when the function is called):
+        ConfigError: The head has no such output, or it cannot be computed from the model's output.
     """
     tf = compat.tensorflow()
 
-    def refuse(name: str) -> ConfigError:
-        return ConfigError(f"{name} is not what the head {head or '(none)'} makes of {gives}", code="migrate/mismatch")
+    def unsupported(name: str) -> ConfigError:
+        return ConfigError(f"the head {head or '(none)'} cannot compute {name} from {gives}", code="migrate/mismatch")
 
     def probabilities(values: Any) -> Any:
         if gives == "probabilities":
             return tf.concat([1.0 - values, values], axis=-1) if head == "binary" else values
         if head == "binary":
-            # As the canned heads: of two classes, the first of which has the logit 0.
+            # As in the canned heads: two classes, and the first has the logit 0.
             return tf.nn.softmax(tf.concat([tf.zeros_like(values), values], axis=-1))
         return tf.nn.sigmoid(values) if head == "multi_label" else tf.nn.softmax(values)
 
     def class_ids(values: Any) -> Any:
         if head == "multi_label":
-            raise refuse("class_ids")
+            raise unsupported("class_ids")
         if head == "binary":
             return tf.cast(values > (0.5 if gives == "probabilities" else 0.0), tf.int64)
         return tf.expand_dims(tf.argmax(values, axis=-1, output_type=tf.int64), axis=-1)
@@ -298,7 +299,7 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
         count = 2 if head == "binary" else values.shape[-1]
         if classes and count not in (None, len(classes)):
             raise ConfigError(
-                f"{len(classes)} names of classes ({', '.join(classes[:4])}, …) for {count} classes",
+                f"{len(classes)} class names ({', '.join(classes[:4])}, …) for {count} classes",
                 code="migrate/mismatch",
             )
         return tf.gather(tf.constant(classes), ids) if classes else tf.strings.as_string(ids)
@@ -313,19 +314,19 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
         values = tf.cast(values, tf.float32)
         if name == "logits":
             if gives != "logits":
-                raise refuse(name)
+                raise unsupported(name)
             return values
         if head == "regression":
             if name not in ("predictions", "outputs") or gives == "probabilities":
-                raise refuse(name)
+                raise unsupported(name)
             return values
         if head is None or name == "predictions" or (name in ("logistic", "outputs") and head != "binary"):
-            raise refuse(name)
+            raise unsupported(name)
         if name in ("logistic", "outputs"):
             return values if gives == "probabilities" else tf.nn.sigmoid(values)
         if name == "probabilities":
             return probabilities(values)
-        # Of labels that hold each for itself, the classes are all classes.
+        # With independent labels, `classes` are all classes.
         if name == "class_ids" or (name == "classes" and head != "multi_label"):
             ids = class_ids(values)
             return ids if name == "class_ids" else named(ids, values)
@@ -336,11 +337,11 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
 
 
 def classes_in(export: EstimatorExport, answers: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the classes, where the old export tells all of them beside each answer; else empty."""
+    """Return the class names if the old export outputs all of them."""
     for key, signature in export.signatures.items():
         name = "classes" if signature.method == CLASSIFY else "all_classes"
         if name in signature.outputs:
             rows = answers[f"{key}/{name}"]
             if rows.ndim == 2 and len(rows) and (rows == rows[:1]).all():
-                return tuple(bytes(one).decode() for one in rows[0])
+                return tuple(bytes(name).decode() for name in rows[0])
     return ()

@@ -1,4 +1,4 @@
-"""From an old export and a Keras model to the new export: fitted, written, compared, put in its place."""
+"""The steps of an export migration: fit the model to the signatures, write, compare, and move into place."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["ExportRequest", "check", "migrate"]
 
 _SHOWN = 12
 _ERROR = re.compile(r"\b\w+Error\b: ")
-_SIDES = ("the old export", "the new one")
+_SIDES = ("the old export", "the new export")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """What is to be done; see `estimator_pipeline.migrate.migrate_export`."""
+    """The export and the comparison of `migrate_export`."""
 
     source: str
     output: str
@@ -49,118 +49,126 @@ class ExportRequest:
     allow_mismatch: bool
 
 
-def check(asked: ExportRequest) -> None:
-    """Refuses what cannot work, before TensorFlow is imported.
+def check(request: ExportRequest) -> None:
+    """Check the arguments before TensorFlow is imported.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: An argument is not valid.
     """
-    for what, value, allowed in (
-        ("head", asked.head, output_mappings.HEADS),
-        ("gives", asked.gives, output_mappings.GIVES),
-        ("tolerance", asked.tolerance, tuple(NAMED)),
+    for option, value, allowed in (
+        ("head", request.head, output_mappings.HEADS),
+        ("gives", request.gives, output_mappings.GIVES),
+        ("tolerance", request.tolerance, tuple(NAMED)),
     ):
         if value is not None and value not in allowed:
             raise ConfigError(
-                f"--{what} is {value!r}", code="argument/bad-value", found=f"allowed: {', '.join(allowed)}"
+                f"--{option} is {value!r}", code="argument/bad-value", found=f"allowed: {', '.join(allowed)}"
             )
-    if asked.records < 1:
-        raise ConfigError(f"--records is {asked.records}", code="argument/bad-value", hint="compare at least one")
-    if "://" in asked.source or "://" in asked.output:
+    if request.records < 1:
+        raise ConfigError(f"--records is {request.records}", code="argument/bad-value", hint="compare at least one")
+    if "://" in request.source or "://" in request.output:
         raise ConfigError(
-            f"{asked.source} -> {asked.output}: exports are read and written on local disks",
+            f"{request.source} -> {request.output}: exports must be on local disks",
             code="argument/bad-value",
-            hint="copy it first",
+            hint="copy the export to a local disk first",
         )
-    old, new = os.path.realpath(asked.source), os.path.realpath(asked.output)
+    old, new = os.path.realpath(request.source), os.path.realpath(request.output)
     if new == old or new.startswith(old + os.sep):
         raise ConfigError(
-            f"the output {asked.output} lies in the old export", code="argument/conflict", hint="give another --output"
+            f"the output {request.output} is inside the old export",
+            code="argument/conflict",
+            hint="give a different --output",
         )
-    if os.path.lexists(asked.output) and not asked.overwrite:
+    if os.path.lexists(request.output) and not request.overwrite:
         raise ConfigError(
-            f"{asked.output} is there already",
+            f"{request.output} already exists",
             code="file/exists",
-            hint="give another --output, or --overwrite to replace it",
+            hint="give a different --output, or --overwrite to replace it",
         )
 
 
-def migrate(asked: ExportRequest, request: ModelRequest, overrides: ExportOverrides) -> MigratedExport:
-    """Make the new export.
+def migrate(request: ExportRequest, model_request: ModelRequest, overrides: ExportOverrides) -> MigratedExport:
+    """Create the new export and compare it with the old one.
 
     Raises:
-        ConfigError: something does not fit; all of it is named.
+        ConfigError: The model does not fit the export. The message lists all problems.
     """
-    side = keras_side(request)
-    export = reading.read_export(asked.source)
-    given, notes = records_for(
-        export, examples=asked.examples, inputs=asked.inputs, count=asked.records, seed=asked.seed
+    side = keras_side(model_request)
+    export = reading.read_export(request.source)
+    records, notes = records_for(
+        export, examples=request.examples, inputs=request.inputs, count=request.records, seed=request.seed
     )
-    old = reading.answers_of(export.path, export.signatures, given, old=True)
-    fit = _Fit(asked, export, side, overrides, classes=overrides.classes or output_mappings.classes_in(export, old))
+    old = reading.answers_of(export.path, export.signatures, records, old=True)
+    fit = _Fit(request, export, side, overrides, classes=overrides.classes or output_mappings.classes_in(export, old))
     functions = fit.functions()
-    with writing.own_folder(asked.output) as temporary:
+    with writing.temporary_folder(request.output) as temporary:
         writing.save(temporary, side, functions, export)
         carried = writing.carry_assets(export.path, temporary)
         written = reading.signatures_of(temporary)
         _verify(export, written)
-        new = reading.answers_of(temporary, written, given, old=False)
-        rows = _rows(export, fit.mappings, old, new, asked.tolerance)
+        new = reading.answers_of(temporary, written, records, old=False)
+        rows = _rows(export, fit.mappings, old, new, request.tolerance)
         equal = all(row.equal for row in rows)
-        if equal or asked.allow_mismatch:
-            writing.place(temporary, asked.output)
+        if equal or request.allow_mismatch:
+            writing.place(temporary, request.output)
     return MigratedExport(
-        source=asked.source,
-        output=asked.output if equal or asked.allow_mismatch else "",
+        source=request.source,
+        output=request.output if equal or request.allow_mismatch else "",
         rows=rows,
         methods={key: signature.method for key, signature in export.signatures.items()},
-        records=max((len(np.atleast_1d(value)) for each in given.values() for value in each.values()), default=0),
+        records=max((len(np.atleast_1d(value)) for each in records.values() for value in each.values()), default=0),
         notes=(*export.notes, *side.notes, *fit.notes, *notes, *writing.renamed_inputs(export), *carried, *_empty(old)),
     )
 
 
 class _Fit:
-    """How a model's inputs and outputs are those of the old signatures; all that stands against it is collected."""
+    """The mapping of a model's inputs and outputs to the old signatures."""
 
     def __init__(
         self,
-        asked: ExportRequest,
+        request: ExportRequest,
         export: EstimatorExport,
         side: KerasSide,
         overrides: ExportOverrides,
         *,
         classes: tuple[str, ...],
     ) -> None:
-        self._asked, self._export, self._side, self._overrides, self._classes = asked, export, side, overrides, classes
-        self._function = None if asked.features is None else named_function(asked.features, option="--features")
+        self._request, self._export, self._side, self._overrides, self._classes = (
+            request,
+            export,
+            side,
+            overrides,
+            classes,
+        )
+        self._function = None if request.features is None else named_function(request.features, option="--features")
         self._problems: list[str] = []
         self.notes: list[str] = []
         self.mappings: dict[str, dict[str, OutputMapping]] = {}
         self._plans = {key: self._plan(signature) for key, signature in export.signatures.items()}
-        known = {name for each in export.signatures.values() for name, *_ in self._given(each)}
+        known = {name for each in export.signatures.values() for name, *_ in self._features(each)}
         for name in overrides.inputs:
             if name not in known:
                 self._problems.append(f"inputs.{name}: the old export has no such input or feature")
 
     def functions(self) -> dict[str, Any]:
-        """Signature key -> its function.
+        """Trace the function of each signature.
 
         Raises:
-            ConfigError: something does not fit.
+            ConfigError: There are problems.
         """
-        self._refuse()
+        self._raise_problems()
         outputs, single = self._outputs()
         self.mappings = output_mappings.output_mappings_of(
             self._export, self._overrides, model_outputs=outputs, single=single, problems=self._problems
         )
-        gives = self._asked.gives or "logits"
-        head = self._asked.head or self._side.head
-        used = [one for each in self.mappings.values() for one in each.values()]
-        of_heads = [one for one in used if one.function not in output_mappings.NOT_OF_HEADS]
+        gives = self._request.gives or "logits"
+        head = self._request.head or self._side.head
+        used = [mapping for each in self.mappings.values() for mapping in each.values()]
+        of_heads = [mapping for mapping in used if mapping.function not in output_mappings.NOT_OF_HEADS]
         needs = bool(of_heads)
         if head is None and needs:
-            # Of the outputs that are taken for logits; one that a person has not named is the only one.
-            columns = {(outputs[one.of] if one.of else next(iter(outputs.values())))[-1] for one in of_heads}
+            # The columns of the outputs used as logits; a mapping without a name refers to the only output.
+            columns = {(outputs[m.of] if m.of else next(iter(outputs.values())))[-1] for m in of_heads}
             head = output_mappings.head_of(
                 self.mappings,
                 columns=columns.pop() if len(columns) == 1 else None,
@@ -168,136 +176,140 @@ class _Fit:
                 problems=self._problems,
             )
         activation = self._side.last_activation()
-        if needs and activation and single and self._asked.gives is None:
+        if needs and activation and single and self._request.gives is None:
             self._problems.append(
-                f"the model's last layer has the activation {activation}: it gives probabilities, not logits; "
-                "say --gives probabilities"
+                f"the model's last layer has the activation {activation}, so it returns probabilities, not logits; "
+                "set --gives probabilities"
             )
-        self._refuse()
+        self._raise_problems()
         make = output_mappings.function_of(head, gives, self._classes)
-        found = {}
+        functions = {}
         for key, signature in self._export.signatures.items():
-            found[key] = self._traced(signature, lambda each, given: self._answer(each, given, make))
-        self._refuse()
-        return found
+            functions[key] = self._traced(signature, lambda each, inputs: self._answer(each, inputs, make))
+        self._raise_problems()
+        return functions
 
-    def _refuse(self) -> None:
+    def _raise_problems(self) -> None:
         if not self._problems:
             return
-        told = list(dict.fromkeys(self._problems))
-        rest = len(told) - _SHOWN
-        more = [*told[1:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
+        problems = list(dict.fromkeys(self._problems))
+        rest = len(problems) - _SHOWN
+        more = [*problems[1:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
         raise ConfigError(
-            f"{self._side.what} cannot answer as {self._export.path} does: {told[0]}",
+            f"{self._side.description} cannot replace {self._export.path}: {problems[0]}",
             code="migrate/mismatch",
             found="; ".join(more) or None,
             hint="change the model, or describe the signature: --signature FILE.yaml (docs/guides/migrate-exports.md)",
         )
 
     def _outputs(self) -> tuple[dict[str, Any], bool]:
-        """Return the model's outputs: name -> shape, as traced on the first signature."""
-        found: dict[str, Any] = {}
+        """Return the shapes of the model's outputs, and whether it is one unnamed."""
+        shapes: dict[str, Any] = {}
         single = []
 
-        def answer(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-            outputs, one = self._side.outputs(self._model_input(signature, given))
-            single.append(one)
-            found.update({name: tuple(value.shape.as_list()) or (None,) for name, value in outputs.items()})
+        def answer(signature: Signature, inputs: Mapping[str, Any]) -> dict[str, Any]:
+            outputs, is_single = self._side.outputs(self._model_input(signature, inputs))
+            single.append(is_single)
+            shapes.update({name: tuple(value.shape.as_list()) or (None,) for name, value in outputs.items()})
             return outputs
 
         self._traced(next(iter(self._export.signatures.values())), answer)
-        return found, single[0]
+        return shapes, single[0]
 
     def _traced(self, signature: Signature, answer: writing.Answer) -> Any:
         try:
             return writing.concrete(signature, answer)
         except (ValueError, TypeError, LookupError, AttributeError, compat.tensorflow().errors.OpError) as error:
             lines = str(error).strip().splitlines()
-            # TensorFlow tells the way to an error before the error.
-            told = [line.strip() for line in lines if _ERROR.search(line)] or lines
+            # TensorFlow puts a stack trace before the error.
+            errors = [line.strip() for line in lines if _ERROR.search(line)] or lines
             raise ConfigError(
-                f"{self._side.what} does not take the features of the signature {signature.key}",
+                f"{self._side.description} fails with the features of the signature {signature.key}",
                 code="migrate/mismatch",
-                found=told[0][:300] if told else type(error).__name__,
-                hint="make its input of them with a function: --features FILE.py:NAME",
+                found=errors[0][:300] if errors else type(error).__name__,
+                hint="convert them to its input with a function: --features FILE.py:NAME",
             ) from error
 
-    def _given(self, signature: Signature) -> list[tuple[str, ExportFeature | Tensor]]:
-        found: list[tuple[str, ExportFeature | Tensor]] = []
+    def _features(self, signature: Signature) -> list[tuple[str, ExportFeature | Tensor]]:
+        features: list[tuple[str, ExportFeature | Tensor]] = []
         for name, tensor in signature.inputs.items():
             parsed = self._export.parsed.get(tensor.name)
-            found += [(name, tensor)] if parsed is None else [(feature.name, feature) for feature in parsed]
-        return found
+            features += [(name, tensor)] if parsed is None else [(feature.name, feature) for feature in parsed]
+        return features
 
     def _plan(self, signature: Signature) -> dict[str, str]:
-        """Feature -> the model's input."""
-        inputs, given = self._side.inputs, self._given(signature)
-        for name, feature in given:
+        """Map each feature to an input of the model."""
+        inputs, features = self._side.inputs, self._features(signature)
+        for name, feature in features:
             if isinstance(feature, ExportFeature) and name in self._side.defaults:
                 self._check_default(name, feature)
         if self._function is not None:
             return {}
         if inputs is None:
             self._problems.append(
-                f"{self._side.what} does not say what it takes: begin it with tf.keras.Input, or give "
+                f"{self._side.description} has no known inputs: start it with tf.keras.Input, or set "
                 "--features FILE.py:NAME"
             )
             return {}
         forwarded = {
             text[len("feature(") : -1] for text in self._overrides.outputs.values() if text.startswith("feature(")
         }
-        taken = [name for name, _ in given if self._overrides.inputs.get(name, name) is not None]
-        alone = len(inputs) == 1 and len(taken) == 1 and self._side.form == "tensor"
-        found: dict[str, str] = {}
-        for name, feature in given:
+        taken = [name for name, _ in features if self._overrides.inputs.get(name, name) is not None]
+        only_pair = len(inputs) == 1 and len(taken) == 1 and self._side.form == "tensor"
+        plan: dict[str, str] = {}
+        for name, feature in features:
             target = self._overrides.inputs.get(name, name)
             if target is None:
                 continue
-            if target not in inputs and name not in self._overrides.inputs and alone:
-                # One tensor on either side leaves no choice.
+            if target not in inputs and name not in self._overrides.inputs and only_pair:
+                # With one tensor on each side, the mapping is unambiguous.
                 target = next(iter(inputs))
-                self.notes.append(f"the input {name} is the model's {target}: there is no other")
+                self.notes.append(f"the input {name} is the model's {target}, its only input")
             if target not in inputs:
                 if name not in forwarded:
                     self._problems.append(
-                        f"the input {signature.key}/{name}, {feature}, is none of the model's ({', '.join(inputs)}); "
-                        f"inputs: {{{name}: INPUT}}, or null where it does without"
+                        f"the model has no input for {signature.key}/{name}, {feature}; its inputs: "
+                        f"{', '.join(inputs)}; map it: inputs: {{{name}: INPUT}}, or null if the model does not use it"
                     )
                 continue
-            if target in found.values():
-                self._problems.append(f"the model's input {target} is given twice in {signature.key}")
-            found[name] = target
+            if target in plan.values():
+                self._problems.append(f"two inputs of {signature.key} are mapped to the model's input {target}")
+            plan[name] = target
             self._check(signature.key, name, feature, inputs[target], target)
-        for target, one in inputs.items():
-            if target not in found.values():
-                self._problems.append(f"the model's input {target}, {one}, is nothing in the signature {signature.key}")
+        for target, model_input in inputs.items():
+            if target not in plan.values():
+                self._problems.append(
+                    f"the signature {signature.key} has no input for the model's {target}, {model_input}"
+                )
         self.notes = list(dict.fromkeys(self.notes))
-        return found
+        return plan
 
     def _check_default(self, name: str, feature: ExportFeature) -> None:
-        said = self._side.defaults[name]
-        same = (said is None) == (feature.default is None)
-        if same and said is not None:
-            value = np.asarray([s.encode() for s in np.ravel(said)]) if feature.dtype == "string" else np.ravel(said)
+        default = self._side.defaults[name]
+        same = (default is None) == (feature.default is None)
+        if same and default is not None:
+            value = (
+                np.asarray([s.encode() for s in np.ravel(default)]) if feature.dtype == "string" else np.ravel(default)
+            )
             old = np.ravel(feature.default)
             same = bool((np.broadcast_to(value.astype(old.dtype), old.shape) == old).all())
         if not same:
-            old_text = "none: there must be one" if feature.default is None else np.ravel(feature.default).tolist()
+            old_text = "none (required)" if feature.default is None else np.ravel(feature.default).tolist()
             self._problems.append(
-                f"the default of the feature {name} is {old_text} in the old export, and "
-                f"{'none: there must be one' if said is None else said} in the job"
+                f"the default of the feature {name} is {old_text} in the old export, but "
+                f"{'none (required)' if default is None else default} in the job"
             )
 
     def _check(self, key: str, name: str, feature: ExportFeature | Tensor, wanted: Input, target: str) -> None:
         sparse = isinstance(feature, ExportFeature) and feature.kind in ("sparse", "ragged")
         if sparse != wanted.sparse:
             self._problems.append(
-                f"the input {key}/{name} is {feature}, and the model's {target} is {wanted}; "
-                "make the one of the other with a function: --features FILE.py:NAME"
+                f"the input {key}/{name} is {feature}, but the model's {target} is {wanted}; "
+                "convert it with a function: --features FILE.py:NAME"
             )
             return
         if not _same_type(feature, wanted):
-            self._problems.append(f"the input {key}/{name} is {feature}, and the model's {target} is {wanted}")
+            self._problems.append(f"the input {key}/{name} is {feature}, but the model's {target} is {wanted}")
             return
         shape: tuple[int | None, ...] | None
         if isinstance(feature, Tensor):
@@ -308,52 +320,54 @@ class _Fit:
             return
         tf = compat.tensorflow()
         if not tf.TensorShape(shape).is_compatible_with(wanted.shape):
-            self._problems.append(f"the input {key}/{name} is {feature}, and the model's {target} is {wanted}")
+            self._problems.append(f"the input {key}/{name} is {feature}, but the model's {target} is {wanted}")
 
-    def _model_input(self, signature: Signature, given: Mapping[str, Any]) -> Any:
+    def _model_input(self, signature: Signature, inputs: Mapping[str, Any]) -> Any:
         tf = compat.tensorflow()
-        features = writing.features_of(self._export, signature, given)
+        features = writing.features_of(self._export, signature, inputs)
         if self._function is not None:
             return self._function(features)
-        inputs = self._side.inputs or {}
+        model_inputs = self._side.inputs or {}
         placed = {}
         for name, target in self._plans[signature.key].items():
-            dtype = tf.as_dtype(inputs[target].dtype)
+            dtype = tf.as_dtype(model_inputs[target].dtype)
             placed[target] = features[name] if features[name].dtype == dtype else tf.cast(features[name], dtype)
         if self._side.form == "tensor":
             return next(iter(placed.values()))
-        return [placed[name] for name in inputs] if self._side.form == "list" else placed
+        return [placed[name] for name in model_inputs] if self._side.form == "list" else placed
 
-    def _answer(self, signature: Signature, given: Mapping[str, Any], make: Any) -> dict[str, Any]:
+    def _answer(self, signature: Signature, inputs: Mapping[str, Any], make: Any) -> dict[str, Any]:
         tf = compat.tensorflow()
-        outputs, _ = self._side.outputs(self._model_input(signature, given))
-        features = writing.features_of(self._export, signature, given)
-        found = {}
+        outputs, _ = self._side.outputs(self._model_input(signature, inputs))
+        features = writing.features_of(self._export, signature, inputs)
+        answers = {}
         for name, tensor in signature.outputs.items():
-            one = self.mappings[signature.key][name]
-            if one.function == "feature":
-                if one.of not in features:
-                    self._problems.append(f"outputs.{name}: {signature.key} has no input {one.of}")
+            mapping = self.mappings[signature.key][name]
+            if mapping.function == "feature":
+                if mapping.of not in features:
+                    self._problems.append(f"outputs.{name}: {signature.key} has no input {mapping.of}")
                     continue
-                value = features[one.of]
+                value = features[mapping.of]
             else:
-                base = outputs[one.of] if one.of is not None else next(iter(outputs.values()))
+                base = outputs[mapping.of] if mapping.of is not None else next(iter(outputs.values()))
                 try:
-                    value = base if one.function == "identity" else make(one.function, base)
+                    value = base if mapping.function == "identity" else make(mapping.function, base)
                 except ConfigError as error:
                     self._problems.append(f"output {signature.key}/{name}: {error.message}")
                     continue
-            value = _as_class(value, one, tensor)
-            made = Tensor("", value.dtype.name, None if value.shape.rank is None else tuple(value.shape.as_list()))
-            if made.dtype != tensor.dtype or not value.shape.is_compatible_with(tf.TensorShape(tensor.shape)):
-                self._problems.append(f"output {signature.key}/{name} is {tensor}, and the model's {one} is {made}")
+            value = _as_class(value, mapping, tensor)
+            actual = Tensor("", value.dtype.name, None if value.shape.rank is None else tuple(value.shape.as_list()))
+            if actual.dtype != tensor.dtype or not value.shape.is_compatible_with(tf.TensorShape(tensor.shape)):
+                self._problems.append(
+                    f"output {signature.key}/{name} is {tensor}, but the model's {mapping} is {actual}"
+                )
                 continue
-            found[name] = tf.identity(tf.ensure_shape(value, tensor.shape), name=None)
-        return found
+            answers[name] = tf.identity(tf.ensure_shape(value, tensor.shape), name=None)
+        return answers
 
 
 def _as_class(value: Any, mapping: OutputMapping, tensor: Tensor) -> Any:
-    """A class as the old export gives it: of one dimension or two, as an integer of another size, or a float."""
+    """Convert a class output to the rank and dtype of the old export."""
     tf = compat.tensorflow()
     if mapping.function not in ("argmax", "class_ids", "classes"):
         return value
@@ -370,18 +384,18 @@ def _same_type(feature: ExportFeature | Tensor, wanted: Input) -> bool:
         return True
     if isinstance(feature, Tensor):
         return False
-    # An example holds float32, int64 and strings; another type of the same kind can only be a cast.
-    one = compat.tensorflow().as_dtype(wanted.dtype)
-    return (feature.dtype == "float32" and one.is_floating) or (
-        feature.dtype == "int64" and (one.is_integer or one.is_bool)
+    # A tf.Example has only float32, int64 and strings, so a different dtype of the same kind requires a cast.
+    dtype = compat.tensorflow().as_dtype(wanted.dtype)
+    return (feature.dtype == "float32" and dtype.is_floating) or (
+        feature.dtype == "int64" and (dtype.is_integer or dtype.is_bool)
     )
 
 
 def _verify(export: EstimatorExport, written: Mapping[str, Signature]) -> None:
-    """Hold what was written against what it was to be.
+    """Compare the written signatures with those of the old export.
 
     Raises:
-        ConfigError: the names are others.
+        ConfigError: Names, methods or dtypes differ.
     """
     wrong = []
     for key, old in export.signatures.items():
@@ -389,14 +403,14 @@ def _verify(export: EstimatorExport, written: Mapping[str, Signature]) -> None:
         if new is None or new.method != old.method:
             wrong.append(f"signature {key}")
             continue
-        for kind, one, other in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
-            wrong += [f"{kind} {key}/{name}" for name in {*one, *other} if name not in one or name not in other]
-            both = [name for name in one if name in other]
-            wrong += [f"{kind} {key}/{name}: {other[name]}" for name in both if one[name].dtype != other[name].dtype]
+        for kind, olds, news in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
+            wrong += [f"{kind} {key}/{name}" for name in {*olds, *news} if name not in olds or name not in news]
+            both = [name for name in olds if name in news]
+            wrong += [f"{kind} {key}/{name}: {news[name]}" for name in both if olds[name].dtype != news[name].dtype]
     wrong += [f"signature {key}" for key in written if key not in export.signatures]
     if wrong:
         raise ConfigError(
-            "TensorFlow wrote other signatures than those of the old export",
+            "TensorFlow wrote signatures that differ from those of the old export",
             code="migrate/failed",
             found="; ".join(wrong),
         )
@@ -416,26 +430,26 @@ def _rows(
     rows = []
     for key, signature in export.signatures.items():
         for name in signature.outputs:
-            found = differences.get(f"{key}/{name}")
+            difference = differences.get(f"{key}/{name}")
             rows.append(
                 ExportRow(
                     signature=key,
                     output=name,
                     meaning=str(mappings[key][name]),
-                    absolute=found.largest_absolute if found else 0.0,
-                    relative=found.largest_relative if found else 0.0,
+                    absolute=difference.largest_absolute if difference else 0.0,
+                    relative=difference.largest_relative if difference else 0.0,
                     tolerance=tolerance if old[f"{key}/{name}"].dtype.kind == "f" else "bit_equal",
-                    equal=found is None or found.within,
-                    message=found.message if found else "",
+                    equal=difference is None or difference.within,
+                    message=difference.message if difference else "",
                 )
             )
     return tuple(rows)
 
 
 def _empty(old: Mapping[str, Any]) -> list[str]:
-    """Answers by which nothing is proven."""
+    """Report outputs without finite numbers, which the comparison cannot check."""
     return [
-        f"{name} of the old export has no number in it: the comparison says nothing there"
+        f"{name} of the old export has no finite number, so its comparison proves nothing"
         for name, value in old.items()
         if value.size == 0 or (value.dtype.kind == "f" and not np.isfinite(value).any())
     ]

@@ -1,6 +1,6 @@
-"""What an export of an Estimator takes and gives: its signatures, the features that it parses, its answers.
+"""Reading of an Estimator's export: its signatures, the features that it parses, and its outputs.
 
-The SavedModel is read as a server reads it: its graph in a session, fed and fetched by the names of its signatures.
+The SavedModel is loaded as by a server: its graph runs in a session, fed and fetched by the names of its signatures.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Tensor:
     """An input or output of a signature.
 
     Attributes:
-        name: of the tensor in the graph.
-        dtype: by name.
-        shape: None for sizes that are not known; None for an unknown rank.
+        name: Name of the tensor in the graph.
+        dtype: Name of its dtype.
+        shape: Its shape, with None for unknown dimensions; None for an unknown rank.
     """
 
     name: str
@@ -52,16 +52,16 @@ class Tensor:
 
     @property
     def rank(self) -> int | None:
-        """How many dimensions it has; None: not known."""
+        """The number of dimensions; None: unknown."""
         return None if self.shape is None else len(self.shape)
 
     def __str__(self) -> str:
-        return f"{self.dtype} {_told(self.shape)}"
+        return f"{self.dtype} {_shape_text(self.shape)}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """A signature: its method name, and its inputs and outputs by name."""
+    """A signature with its method name, and its inputs and outputs by name."""
 
     key: str
     method: str
@@ -71,15 +71,15 @@ class Signature:
 
 @dataclasses.dataclass(frozen=True)
 class ExportFeature:
-    """A feature as the graph parses it from a serialized `tf.Example`.
+    """A feature that the graph parses from a serialized `tf.Example`.
 
     Attributes:
-        name: of the feature in the record.
+        name: Name of the feature in the example.
         kind: "dense", "sequence" (padded), "sparse" or "ragged".
-        dtype: by name.
-        shape: of one record; of a sequence without its length.
-        default: what a record without it has; None: there must be one.
-        splits: the type of a ragged feature's row splits.
+        dtype: Name of its dtype.
+        shape: Its shape in one example; for a sequence, without its length.
+        default: The default for an example without it; None: the feature is required.
+        splits: The dtype of a ragged feature's row splits.
     """
 
     name: str
@@ -90,10 +90,12 @@ class ExportFeature:
     splits: str = "int32"
 
     def __str__(self) -> str:
-        return f"{self.dtype} {_told((None, *self.shape))}" if self.kind == "dense" else f"{self.kind} {self.dtype}"
+        return (
+            f"{self.dtype} {_shape_text((None, *self.shape))}" if self.kind == "dense" else f"{self.kind} {self.dtype}"
+        )
 
     def spec(self) -> Any:
-        """As `tf.io.parse_example` takes it."""
+        """Return the feature's spec for `tf.io.parse_example`."""
         tf = compat.tensorflow()
         dtype = tf.as_dtype(self.dtype)
         if self.kind == "sparse":
@@ -110,11 +112,11 @@ class EstimatorExport:
     """A SavedModel with the tag `serve`.
 
     Attributes:
-        path: of its folder.
-        signatures: by key.
-        parsed: name of a graph's tensor of serialized examples -> the features that are parsed from it.
-        words: strings that the graph holds, such as vocabularies.
-        notes: what a person should know of it.
+        path: Path of its folder.
+        signatures: Its signatures by key.
+        parsed: Name of a tensor of serialized examples in the graph -> the features parsed from it.
+        words: Strings in the graph and its assets, such as vocabularies.
+        notes: Remarks for the user.
     """
 
     path: str
@@ -125,17 +127,17 @@ class EstimatorExport:
 
 
 def read_export(path: str) -> EstimatorExport:
-    """Read the SavedModel of a folder on a local disk.
+    """Read the SavedModel in a folder on a local disk.
 
     Raises:
-        ConfigError: there is none, it has nothing to serve, or something in it that is not known here.
+        ConfigError: There is no SavedModel, it has no signatures to serve, or it is not supported.
     """
     try:
         graphs = saved_models.meta_graphs(path)
     except OSError as error:
         inside = sorted(name for name in os.listdir(path) if name.isdigit()) if os.path.isdir(path) else []
         raise ConfigError(
-            f"{path} is no SavedModel: it has no {saved_models.FILE}",
+            f"{path} is not a SavedModel: it has no {saved_models.FILE}",
             code="migrate/bad-export",
             found=f"exports in it: {', '.join(inside[-6:])}" if inside else f"working directory {os.getcwd()}",
             hint=f"name one of them: {os.path.join(path, inside[-1])}" if inside else "name the folder of an export",
@@ -145,87 +147,87 @@ def read_export(path: str) -> EstimatorExport:
             f"{path} cannot be read: its {saved_models.FILE} is damaged", code="migrate/bad-export", found=str(error)
         ) from error
     tags = [sorted(graph.meta_info_def.tags) for graph in graphs]
-    found = [graph for graph, tag in zip(graphs, tags, strict=True) if tag == ["serve"]]
-    if not found:
+    serving = [graph for graph, tag in zip(graphs, tags, strict=True) if tag == ["serve"]]
+    if not serving:
         raise ConfigError(
             f"{path} has no graph with the tag serve",
             code="migrate/bad-export",
             found=f"tags: {', '.join('+'.join(tag) for tag in tags)}",
         )
-    # Training and evaluation of `experimental_export_all_saved_models`.
-    notes = [f"the graph {'+'.join(tag)} is left out: the Keras program has it" for tag in tags if tag != ["serve"]]
+    # The graphs for training and evaluation of `experimental_export_all_saved_models`.
+    notes = [f"the graph {'+'.join(tag)} is skipped: the Keras program has it" for tag in tags if tag != ["serve"]]
     signatures = {
         key: _signature(path, key, each)
-        for key, each in sorted(found[0].signature_def.items())
+        for key, each in sorted(serving[0].signature_def.items())
         if not key.startswith("__saved_model_")
     }
     if not signatures:
         raise ConfigError(f"{path} has no signatures", code="migrate/bad-export", hint="name an export of an Estimator")
-    if any(node.op in _PARSERS for function in found[0].graph_def.library.function for node in function.node_def):
+    if any(node.op in _PARSERS for function in serving[0].graph_def.library.function for node in function.node_def):
         raise ConfigError(
-            f"{path} parses its examples in a function of its graph, as exports of TensorFlow 2 do",
+            f"{path} parses its examples in a function of its graph, like exports of TensorFlow 2",
             code="migrate/bad-export",
-            hint="name the export of the Estimator: what it parses is read back from its graph",
+            hint="name the export of an Estimator, which has its parsing spec in the graph",
         )
     with _loaded(path) as session:
         parsed = _parsed(session, signatures)
-        words = _words(found[0].graph_def, path)
+        words = _words(serving[0].graph_def, path)
     return EstimatorExport(path=path, signatures=signatures, parsed=parsed, words=words, notes=tuple(notes))
 
 
 def answers_of(
-    path: str, signatures: Mapping[str, Signature], given: Mapping[str, Mapping[str, Any]], *, old: bool
+    path: str, signatures: Mapping[str, Signature], records: Mapping[str, Mapping[str, Any]], *, old: bool
 ) -> dict[str, np.ndarray]:
-    """Return what a SavedModel answers.
+    """Run the signatures of a SavedModel.
 
     Args:
-        path: of its folder.
-        signatures: which of its signatures are called.
-        given: signature key -> input -> array.
-        old: whether it is the old export.
+        path: Path of its folder.
+        signatures: The signatures to call.
+        records: Signature key -> input -> array.
+        old: Whether it is the old export.
 
     Returns:
-        "KEY/OUTPUT" -> the answer.
+        "KEY/OUTPUT" -> the output.
 
     Raises:
-        InputError: the old export refuses the records.
-        TaskFailedError: the new one does, and the old one did not.
+        InputError: The old export fails with these inputs.
+        TaskFailedError: Only the new export fails with these inputs.
     """
     tf = compat.tensorflow()
-    found = {}
+    outputs = {}
     with _loaded(path) as session:
         for key, signature in signatures.items():
-            feed = {signature.inputs[name].name: value for name, value in given[key].items()}
+            feed = {signature.inputs[name].name: value for name, value in records[key].items()}
             fetch = {name: tensor.name for name, tensor in signature.outputs.items()}
             try:
                 answers = session.run(fetch, feed)
             except tf.errors.OpError as error:
-                told = _reason(error.message)
+                reason = _reason(error.message)
                 if old:
                     raise InputError(
                         f"the signature {key} of the old export fails with these records",
                         code="migrate/mismatch",
-                        found=told,
-                        hint="give records that it takes: --examples FILE.tfrecord, --inputs FILE.npz",
+                        found=reason,
+                        hint="provide valid records: --examples FILE.tfrecord, --inputs FILE.npz",
                     ) from error
                 raise TaskFailedError(
-                    f"the signature {key} of the new export fails with records that the old one takes",
+                    f"the signature {key} of the new export fails with records that the old export accepts",
                     code="migrate/mismatch",
-                    found=told,
+                    found=reason,
                 ) from error
-            found.update({f"{key}/{name}": np.asarray(value) for name, value in answers.items()})
-    return found
+            outputs.update({f"{key}/{name}": np.asarray(value) for name, value in answers.items()})
+    return outputs
 
 
 def signatures_of(path: str) -> dict[str, Signature]:
-    """Return the signatures of a SavedModel that was written here."""
+    """Return the signatures of a SavedModel written by this package."""
     (graph,) = saved_models.meta_graphs(path)
     named = graph.signature_def.items()
     return {key: _signature(path, key, each) for key, each in named if not key.startswith("__saved_model_")}
 
 
 class _loaded:
-    """A session with the graph of a SavedModel, its variables and tables."""
+    """A session with the graph, the variables and the tables of a SavedModel."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -238,9 +240,9 @@ class _loaded:
                 tf.compat.v1.saved_model.load(session, ["serve"], self._path)
         except (tf.errors.OpError, ValueError, KeyError, OSError) as error:
             session.close()
-            told = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines()
             raise ConfigError(
-                f"{self._path} cannot be loaded", code="migrate/bad-export", found=told[0][:300] if told else None
+                f"{self._path} cannot be loaded", code="migrate/bad-export", found=lines[0][:300] if lines else None
             ) from error
         self._session = session
         return session
@@ -249,27 +251,27 @@ class _loaded:
         self._session.close()
 
 
-def _signature(path: str, key: str, given: Any) -> Signature:
-    def tensors(which: Any) -> dict[str, Tensor]:
-        found = {}
-        for name, info in sorted(which.items()):
+def _signature(path: str, key: str, signature: Any) -> Signature:
+    def tensors(infos: Any) -> dict[str, Tensor]:
+        by_name = {}
+        for name, info in sorted(infos.items()):
             if info.WhichOneof("encoding") != "name":
                 raise ConfigError(
-                    f"{path}: {name} of the signature {key} is a sparse or composite tensor, which is not known here",
+                    f"{path}: {name} of the signature {key} is a sparse or composite tensor, which is not supported",
                     code="migrate/bad-export",
-                    hint="export it with an input receiver of plain tensors, or of serialized examples",
+                    hint="export with a serving input receiver of dense tensors or serialized examples",
                 )
             shape = compat.tensorflow().TensorShape(info.tensor_shape)
             known = None if shape.rank is None else tuple(shape.as_list())
-            found[name] = Tensor(info.name, compat.tensorflow().as_dtype(info.dtype).name, known)
-        return found
+            by_name[name] = Tensor(info.name, compat.tensorflow().as_dtype(info.dtype).name, known)
+        return by_name
 
-    return Signature(key, given.method_name, tensors(given.inputs), tensors(given.outputs))
+    return Signature(key, signature.method_name, tensors(signature.inputs), tensors(signature.outputs))
 
 
 def _parsed(session: Any, signatures: Mapping[str, Signature]) -> dict[str, tuple[ExportFeature, ...]]:
     taken = {tensor.name for each in signatures.values() for tensor in each.inputs.values() if tensor.dtype == "string"}
-    found: dict[str, dict[str, ExportFeature]] = {}
+    parsed: dict[str, dict[str, ExportFeature]] = {}
     for operation in session.graph.get_operations():
         if operation.type not in _PARSERS:
             continue
@@ -278,16 +280,16 @@ def _parsed(session: Any, signatures: Mapping[str, Signature]) -> dict[str, tupl
             records = records.op.inputs[0]
         if records.name not in taken:
             continue
-        known = found.setdefault(records.name, {})
+        known = parsed.setdefault(records.name, {})
         for feature in _features(session, operation):
             if feature.name in known and str(known[feature.name]) != str(feature):
                 raise ConfigError(
                     f"the feature {feature.name} is parsed twice, as {known[feature.name]} and as {feature}",
                     code="migrate/bad-export",
-                    hint="export with one form of it",
+                    hint="export with only one spec of it",
                 )
             known[feature.name] = feature
-    return {name: tuple(features.values()) for name, features in found.items()}
+    return {name: tuple(features.values()) for name, features in parsed.items()}
 
 
 def _features(session: Any, operation: Any) -> Iterator[ExportFeature]:
@@ -309,7 +311,7 @@ def _features(session: Any, operation: Any) -> Iterator[ExportFeature]:
     for key, dtype, shape, default in zip(dense, dense_types, shapes, defaults, strict=True):
         value = np.asarray(default)
         if -1 in shape[:1]:
-            # A sequence's default is what it is padded with; an empty one is the type's own.
+            # The default of a sequence is its padding value; if empty, the default of the dtype.
             yield ExportFeature(_text(key), "sequence", dtype.name, shape[1:], value.ravel()[0] if value.size else None)
         else:
             needed = value.size == 0 and 0 not in shape
@@ -330,28 +332,28 @@ def _text(key: Any) -> str:
 
 
 def _words(graph: Any, path: str) -> tuple[bytes, ...]:
-    """List of strings in the graph and its assets: records that are drawn have words that the model knows."""
+    """Return the strings in the graph and its assets, for random examples."""
     tf = compat.tensorflow()
-    found: dict[bytes, None] = {}
+    words: dict[bytes, None] = {}
     keys = {name.partition(":")[0] for node in graph.node if node.op in _PARSERS for name in node.input}
     for node in graph.node:
         if node.op == "Const" and node.name not in keys and node.attr["dtype"].type == tf.string.as_datatype_enum:
             value = tf.make_ndarray(node.attr["value"].tensor)
             if value.ndim == 1 and value.size > 1 and not node.name.startswith("save"):
-                found.update(dict.fromkeys(bytes(word) for word in value.tolist()))
+                words.update(dict.fromkeys(bytes(word) for word in value.tolist()))
     assets = os.path.join(path, "assets")
     for name in sorted(os.listdir(assets)) if os.path.isdir(assets) else ():
         with open(os.path.join(assets, name), "rb") as file:
-            found.update(dict.fromkeys(file.read(1 << 20).splitlines()))
-    return tuple(found)[:_MOST_WORDS]
+            words.update(dict.fromkeys(file.read(1 << 20).splitlines()))
+    return tuple(words)[:_MOST_WORDS]
 
 
 def _reason(message: str) -> str:
-    """Return the line of an error of TensorFlow's that says what is wrong; others say where in the graph."""
+    """Return the line of a TensorFlow error that has its cause."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    found = [line for line in lines if not _PLACES.match(line)]
-    return re.sub(r"^\(\d+\) ", "", (found or lines or ["no reason is told"])[0])[:300]
+    causes = [line for line in lines if not _PLACES.match(line)]
+    return re.sub(r"^\(\d+\) ", "", (causes or lines or ["unknown reason"])[0])[:300]
 
 
-def _told(shape: tuple[int | None, ...] | None) -> str:
+def _shape_text(shape: tuple[int | None, ...] | None) -> str:
     return "of any shape" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]"

@@ -1,4 +1,4 @@
-"""What the migration of an export came to."""
+"""The result of migrating an export."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["ExportRow", "MigratedExport", "summary"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportRow:
-    """One output of one signature, on both sides.
+    """The comparison of one output of one signature.
 
     Attributes:
-        signature: its key.
-        output: its name.
-        meaning: what of the model it is.
-        absolute: the largest absolute difference.
-        relative: the largest relative difference.
-        tolerance: its name.
-        equal: whether it is within the tolerance.
-        message: what is told of a difference.
+        signature: Key of the signature.
+        output: Name of the output.
+        meaning: The function of the model's output.
+        absolute: The largest absolute difference.
+        relative: The largest relative difference.
+        tolerance: Name of the tolerance.
+        equal: Whether the difference is within the tolerance.
+        message: The description of a difference.
     """
 
     signature: str
@@ -36,15 +36,15 @@ class ExportRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MigratedExport:
-    """What `migrate_export` has done.
+    """The result of `migrate_export`.
 
     Attributes:
-        source: the old export.
-        output: the new one; "" where it was not kept.
-        rows: every output of every signature.
-        methods: signature key -> method name.
-        records: how many were compared.
-        notes: what a person should know of it.
+        source: The old export.
+        output: The new export; "" if it was not written.
+        rows: The comparison of every output of every signature.
+        methods: Signature key -> method name.
+        records: The number of examples compared.
+        notes: Remarks for the user.
     """
 
     source: str
@@ -56,11 +56,11 @@ class MigratedExport:
 
     @property
     def equal(self) -> bool:
-        """Whether all answers agree within their tolerances."""
+        """Whether all outputs are within their tolerances."""
         return all(row.equal for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the result as plain values."""
         return {"equal": self.equal, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class MigratedExport:
 
 
 def summary(done: MigratedExport) -> str:
-    """Return a table of all outputs, and what was done."""
+    """Format a table of all outputs, followed by the notes."""
     table = [("signature", "output", "is", "difference", "tolerance")]
     for row in done.rows:
         far = "none" if row.equal and not row.absolute else f"{row.absolute:.2g}"
@@ -77,6 +77,6 @@ def summary(done: MigratedExport) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     lines += ["", *(f"note: {note}" for note in done.notes)]
     lines += [row.message for row in done.rows if not row.equal]
-    verdict = "the same answers" if done.equal else "other answers"
-    lines.append(f"{verdict} to {done.records} records: {done.source} and {done.output or 'the model (not written)'}")
+    verdict = "the same outputs" if done.equal else "different outputs"
+    lines.append(f"{verdict} for {done.records} records: {done.source} and {done.output or 'the model (not written)'}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The records on which two exports are compared: a person's, or drawn to fit the signatures."""
+"""The inputs for the comparison of two exports: the user's, or random ones that fit the signatures."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from estimator_pipeline.migrate.exports.read import EstimatorExport, ExportFeatu
 
 __all__ = ["records_for"]
 
-_UNKNOWN = 3  # sizes that the signature leaves open
+_UNKNOWN = 3  # the size for unknown dimensions of a signature
 
 
 def records_for(
     export: EstimatorExport, *, examples: str | None, inputs: str | None, count: int, seed: int
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Signature key -> input -> array, and notes on where they are from.
+    """Load or draw the inputs of each signature.
 
     Args:
-        export: the old one.
-        examples: a TFRecord file of serialized `tf.Example`; the first `count` of it.
-        inputs: an `.npz` file of arrays by the names of the inputs; the first `count` records of it.
-        count: records.
-        seed: of those that are drawn.
+        export: The old export.
+        examples: A TFRecord file of serialized `tf.Example`; its first `count` records are used.
+        inputs: An `.npz` file of arrays by input name; their first `count` examples are used.
+        count: The number of examples.
+        seed: The seed for random examples.
+
+    Returns:
+        Signature key -> input -> array, and notes on their origin.
 
     Raises:
-        InputError: a file that cannot be read.
-        ConfigError: a file that no signature needs, arrays that are missing or do not fit.
+        InputError: A file cannot be read.
+        ConfigError: No signature uses a file, or arrays are missing or do not fit.
     """
-    found: dict[str, dict[str, Any]] = {}
+    records: dict[str, dict[str, Any]] = {}
     drawn: dict[str, Any] = {}
     notes = []
     takes = {"--examples": False, "--inputs": False}
@@ -41,7 +44,7 @@ def records_for(
     arrays = None if inputs is None else _arrays(inputs, count)
     names = set()
     for key, signature in export.signatures.items():
-        found[key] = {}
+        records[key] = {}
         size = _batch(signature.inputs, count)
         for name, tensor in signature.inputs.items():
             features = export.parsed.get(tensor.name)
@@ -52,27 +55,27 @@ def records_for(
                     drawn[tensor.name] = (
                         _read(examples, count) if examples is not None else _drawn(features, export, size, rng)
                     )
-                found[key][name] = np.array(drawn[tensor.name], object)
+                records[key][name] = np.array(drawn[tensor.name], object)
             elif arrays is not None:
                 names.add(name)
-                found[key][name] = _fitting(name, tensor, arrays, problems)
+                records[key][name] = _fitting(name, tensor, arrays, problems)
             else:
-                found[key][name] = _values(tensor.dtype, _shape(tensor, size), export.words, rng)
+                records[key][name] = _values(tensor.dtype, _shape(tensor, size), export.words, rng)
     for option, path in (("--examples", examples), ("--inputs", inputs)):
         if path is not None and not takes[option]:
-            problems.append(f"{option} {path} is for nothing: no signature takes such records")
+            problems.append(f"{option} {path} is unused: no signature has such inputs")
         if path is None and takes[option]:
-            what = "serialized examples" if option == "--examples" else "tensors"
-            notes.append(f"{what} were drawn with the seed {seed}, not given ({option})")
-    problems += [f"{inputs} has {name}, and no signature takes it" for name in arrays or () if name not in names]
+            kind = "serialized examples" if option == "--examples" else "tensors"
+            notes.append(f"{kind} are random with the seed {seed}; use {option} for real ones")
+    problems += [f"{inputs} has {name}, but no signature has this input" for name in arrays or () if name not in names]
     if problems:
         raise ConfigError(
             problems[0],
             code="data/missing-feature",
             found="; ".join(problems[1:]) or None,
-            hint="give what the signatures take",
+            hint="provide the inputs of the signatures",
         )
-    return found, notes
+    return records, notes
 
 
 def _batch(inputs: Mapping[str, Tensor], count: int) -> int:
@@ -95,7 +98,7 @@ def _values(dtype: str, shape: Sequence[int], words: Sequence[bytes], rng: np.ra
         return rng.integers(2, size=shape).astype(bool)
     numpy_type = compat.tensorflow().as_dtype(dtype).as_numpy_dtype
     if np.issubdtype(numpy_type, np.integer):
-        # Larger ones might lie outside of a table.
+        # Larger numbers may be out of range for a table.
         return rng.integers(2, size=shape).astype(numpy_type)
     return rng.normal(size=shape).astype(numpy_type)
 
@@ -149,16 +152,16 @@ def _arrays(path: str, count: int) -> dict[str, np.ndarray]:
 
 def _fitting(name: str, tensor: Tensor, arrays: Mapping[str, np.ndarray], problems: list[str]) -> Any:
     if name not in arrays:
-        problems.append(f"the input {name}, {tensor}, is not given")
+        problems.append(f"the input {name}, {tensor}, is missing")
         return None
     value = arrays[name]
-    told = "string" if value.dtype.kind in "SU" else value.dtype.name
+    dtype = "string" if value.dtype.kind in "SU" else value.dtype.name
     shape = tensor.shape
     fits = shape is None or (
         len(shape) == value.ndim and all(a in (None, b) for a, b in zip(shape, value.shape, strict=True))
     )
-    if told != tensor.dtype or not fits:
-        problems.append(f"the input {name} is {tensor}, and what is given is {told} {list(value.shape)}")
+    if dtype != tensor.dtype or not fits:
+        problems.append(f"the input {name} is {tensor}, but the array is {dtype} {list(value.shape)}")
     if value.dtype.kind == "U":
         return np.array([text.encode() for text in value.ravel()], object).reshape(value.shape)
     return value.astype(object) if value.dtype.kind == "S" else value

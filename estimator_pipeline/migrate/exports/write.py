@@ -1,4 +1,4 @@
-"""A Keras model as a SavedModel with the signatures of an old export, put in its place when it is whole."""
+"""Atomic writing of a Keras model as a SavedModel with the signatures of an old export."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from estimator_pipeline.migrate.exports.keras_model import KerasSide
 from estimator_pipeline.migrate.exports.read import EstimatorExport, Signature
 from estimator_pipeline.utils import durable_files as durable
 
-__all__ = ["carry_assets", "concrete", "features_of", "own_folder", "place", "save"]
+__all__ = ["carry_assets", "concrete", "features_of", "temporary_folder", "place", "save"]
 
 Answer = Callable[[Signature, Mapping[str, Any]], dict[str, Any]]
 
 
-def features_of(export: EstimatorExport, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the features of what a signature takes: its tensors, and what is parsed of its serialized examples.
+def features_of(export: EstimatorExport, signature: Signature, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the features of a signature, with serialized examples parsed.
 
     Args:
-        export: the old one.
-        signature: one of its signatures.
-        given: input -> tensor.
+        export: The old export.
+        signature: One of its signatures.
+        inputs: Name of the input -> tensor.
     """
     tf = compat.tensorflow()
-    found: dict[str, Any] = {}
-    for name, value in given.items():
+    features: dict[str, Any] = {}
+    for name, value in inputs.items():
         parsed = export.parsed.get(signature.inputs[name].name)
         if parsed is None:
-            found[name] = value
+            features[name] = value
         else:
-            found.update(tf.io.parse_example(value, {feature.name: feature.spec() for feature in parsed}))
-    return found
+            features.update(tf.io.parse_example(value, {feature.name: feature.spec() for feature in parsed}))
+    return features
 
 
 def concrete(signature: Signature, answer: Answer) -> Any:
-    """Return the function of a signature, traced.
+    """Return the traced function of a signature.
 
     Args:
-        signature: the old one.
-        answer: gives the outputs of (signature, inputs by name).
+        signature: The signature of the old export.
+        answer: Returns the outputs for a signature and its inputs by name.
     """
     tf = compat.tensorflow()
     names = _arguments(signature)
@@ -57,8 +57,8 @@ def concrete(signature: Signature, answer: Answer) -> Any:
         for name, tensor in signature.inputs.items()
     }
 
-    def call(**given: Any) -> dict[str, Any]:
-        return answer(signature, {name: given[names[name]] for name in signature.inputs})
+    def call(**arguments: Any) -> dict[str, Any]:
+        return answer(signature, {name: arguments[names[name]] for name in signature.inputs})
 
     return tf.function(call).get_concrete_function(**specs)
 
@@ -67,26 +67,26 @@ def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: Est
     """Write the SavedModel.
 
     Args:
-        folder: where to.
-        side: the model.
-        functions: signature key -> its function, from `concrete`.
-        export: the old one; its method names and names of inputs are taken.
+        folder: The output folder.
+        side: The model.
+        functions: Signature key -> its function, from `concrete`.
+        export: The old export with the method names and input names.
 
     Raises:
-        ConfigError: the model holds something that it does not tell of.
+        ConfigError: A signature uses a variable or table that is not tracked by the model.
     """
     tf = compat.tensorflow()
     module = tf.Module()
-    # The variables and tables alone: with the model its optimizer would be saved, and Keras be needed to load it.
+    # Only variables and tables. Saving the model would include its optimizer and require Keras for loading.
     module.model_variables = side.variables()
     module.model_tables = list(_tables(tf, side.model))
     try:
         tf.saved_model.save(module, folder, signatures=dict(functions))
     except (AssertionError, ValueError) as error:
         raise ConfigError(
-            f"{side.what} cannot be saved: {str(error).strip().splitlines()[0][:300]}",
+            f"{side.description} cannot be saved: {str(error).strip().splitlines()[0][:300]}",
             code="model/bad-keras-file",
-            hint="keep variables and tables as attributes of its layers",
+            hint="store variables and tables as attributes of its layers",
         ) from error
     methods = {key: signature.method for key, signature in export.signatures.items()}
     inputs = {
@@ -97,10 +97,10 @@ def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: Est
 
 
 def carry_assets(old: str, new: str) -> list[str]:
-    """Copy what is beside the old export's graph and not in the new one: vocabularies, `assets.extra`.
+    """Copy assets of the old export that the new one lacks.
 
     Returns:
-        Notes on it.
+        Notes about the files.
     """
     notes = []
     for folder in ("assets", "assets.extra"):
@@ -114,13 +114,13 @@ def carry_assets(old: str, new: str) -> list[str]:
                     shutil.copyfile(source, target)
                     notes.append(f"{inside} was copied")
                 elif not filecmp.cmp(source, target, shallow=False):
-                    notes.append(f"{inside} is another file than in the old export: the model has its own")
+                    notes.append(f"{inside} differs from the old export: the file of the model was written")
     return notes
 
 
 @contextlib.contextmanager
-def own_folder(output: str) -> Iterator[str]:
-    """Yield a new folder beside the output, which is removed at the block's end unless it was renamed."""
+def temporary_folder(output: str) -> Iterator[str]:
+    """Yield a temporary folder beside the output."""
     temporary = f"{output}.unfinished-{uuid.uuid4().hex[:8]}"
     try:
         os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
@@ -133,33 +133,33 @@ def own_folder(output: str) -> Iterator[str]:
 
 
 def place(temporary: str, output: str) -> None:
-    """Rename a whole SavedModel to its place; what was there before is removed after it."""
-    before = f"{output}.replaced-{uuid.uuid4().hex[:8]}"
-    there = os.path.lexists(output)
-    if there:
-        os.rename(output, before)
+    """Move a complete SavedModel to the output, replacing an existing one."""
+    replaced = f"{output}.replaced-{uuid.uuid4().hex[:8]}"
+    exists = os.path.lexists(output)
+    if exists:
+        os.rename(output, replaced)
     durable.rename(temporary, output, by=os.rename)
-    if there:
-        shutil.rmtree(before, ignore_errors=True)
+    if exists:
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _arguments(signature: Signature) -> dict[str, str]:
-    """Input -> a name that Python and TensorFlow take for an argument; the same where it is one."""
-    found: dict[str, str] = {}
+    """Map each input to a valid Python argument name."""
+    arguments: dict[str, str] = {}
     for name in signature.inputs:
         clean = re.sub(r"\W", "_", name, flags=re.ASCII)
         if clean[:1].isdigit() or keyword.iskeyword(clean) or clean in ("self", ""):
             clean = f"input_{clean}"
-        while clean in found.values() or (clean != name and clean in signature.inputs):
+        while clean in arguments.values() or (clean != name and clean in signature.inputs):
             clean += "_"
-        found[name] = clean
-    return found
+        arguments[name] = clean
+    return arguments
 
 
 def renamed_inputs(export: EstimatorExport) -> list[str]:
-    """Return inputs whose names are no arguments of a Python function."""
+    """Report inputs with names that are not valid Python argument names."""
     return [
-        f"{key}/{name}: `tf.saved_model.load` calls it {clean}; servers call it {name}"
+        f"{key}/{name}: its argument in `tf.saved_model.load` is {clean}; TensorFlow Serving uses {name}"
         for key, signature in export.signatures.items()
         for name, clean in _arguments(signature).items()
         if name != clean
@@ -167,7 +167,7 @@ def renamed_inputs(export: EstimatorExport) -> list[str]:
 
 
 def _tables(tf: Any, model: Any) -> Iterator[Any]:
-    """Yield the look-up tables and files that layers hold; a model tells of its variables alone."""
+    """Yield the lookup tables and assets of layers, which a model does not list."""
     lookup = tf.lookup
     kinds = (
         lookup.StaticHashTable, lookup.StaticVocabularyTable, lookup.experimental.MutableHashTable,
@@ -181,9 +181,9 @@ def _tables(tf: Any, model: Any) -> Iterator[Any]:
             continue
         seen.add(id(layer))
         for value in vars(layer).values():
-            for one in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(one, kinds):
-                    yield one
-                elif isinstance(one, tf.keras.layers.Layer):
-                    waiting.append(one)
+            for attribute in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(attribute, kinds):
+                    yield attribute
+                elif isinstance(attribute, tf.keras.layers.Layer):
+                    waiting.append(attribute)
         waiting += list(getattr(layer, "layers", None) or ())

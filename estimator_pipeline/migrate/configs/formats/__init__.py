@@ -1,1 +1,1 @@
-"""The formats that are read, one a file. What becomes of their fields is decided in `migrate/configs/convert.py`."""
+"""The supported formats, one per file. Each converts its fields; `migrate/configs/convert.py` builds the job file."""

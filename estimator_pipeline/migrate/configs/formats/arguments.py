@@ -1,4 +1,4 @@
-"""A program's arguments and flag files: `--name=value`, `--name value`, `--name`, `--noname`, `--flagfile`."""
+"""Command-line arguments and flag files: `--name=value`, `--name value`, `--name`, `--noname`, `--flagfile`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MOST_NESTED = 20
 
 
 def looks_like_flags(text: str) -> bool:
-    """Whether the first line that is no comment begins with a flag."""
+    """Return whether the first line that is not a comment starts with a flag."""
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and not line.startswith(("#", "//"))), "")
     return re.match(r"--?[A-Za-z]", first) is not None
 
 
 def read_flags(text: str, *, source: str) -> Document:
-    """Read a flag file of gflags or absl: an argument a line, comments after # and //.
+    """Read a flag file of gflags or absl, with one argument per line.
 
-    A file that is named with --flagfile is read in its place: beside the file that names it, or in the working
-    directory, where the flags libraries look.
+    Comments start with # or //. The content of a file named with --flagfile replaces that flag. The file is looked up
+    beside the file that names it, then in the working directory, as the flags libraries do.
 
     Raises:
-        ConfigError: A line that is no argument; a file that is not there, or contains itself.
+        ConfigError: A line is not an argument, or a flag file does not exist or contains itself.
     """
     document = Document(source, [])
     _read(document, text, source, ())
@@ -51,15 +51,15 @@ def _read(document: Document, text: str, source: str, above: tuple[str, ...]) ->
             _nested(document, nested[1].strip().strip("'\""), source, place, above)
             before = None
             continue
-        # `--name value` on one line is what people write who paste the file into a command.
+        # `--name value` on one line also works when the file is pasted into a command.
         spaced = re.fullmatch(r"(--?[A-Za-z][\w.-]*)\s+([^=\s].*)", line)
         for token in spaced.groups() if spaced else (line,):
             if not token.startswith("-") and (before is None or "=" in before):
                 raise ConfigError(
-                    f"{place}: this is no flag, and no value of one.",
+                    f"{place}: this is neither a flag nor the value of a flag.",
                     code="file/bad-format",
                     found=f"{line!r:.70}",
-                    hint="write --name=value, one a line; comments begin with # or //.",
+                    hint="write --name=value, one flag per line; comments start with # or //.",
                 )
             path = (len(document.data),)
             document.data.append({"file": source, "text": token})
@@ -72,10 +72,10 @@ def _nested(document: Document, name: str, source: str, place: str, above: tuple
     path = next((p for p in (beside, File(name).expanduser()) if p.is_file()), None)
     if path is None:
         raise ConfigError(
-            f"{place}: the flag file {name!r} is not there.",
+            f"{place}: the flag file {name!r} does not exist.",
             code="file/not-found",
             found=f"neither {beside} nor {name} in the working directory",
-            hint="put it there, or leave the line out.",
+            hint="create it, or remove the line.",
         )
     if str(path.resolve()) in above:
         chain = " -> ".join(File(part).name for part in (*above[above.index(str(path.resolve())) :], str(path)))
@@ -83,19 +83,19 @@ def _nested(document: Document, name: str, source: str, place: str, above: tuple
             f"{place}: the flag file {name!r} contains itself.",
             code="file/bad-format",
             found=chain,
-            hint="leave one of the lines out.",
+            hint="remove one of the lines.",
         )
     if len(above) > MOST_NESTED:
         raise ConfigError(
             f"{place}: flag files are nested more than {MOST_NESTED} deep.",
             code="file/bad-format",
-            hint="put them into one.",
+            hint="merge them into one file.",
         )
     _read(document, read_text(path), str(path), above)
 
 
 def convert_flags(draft: JobDraft) -> None:
-    """Says of each flag of a flag file what becomes of it."""
+    """Convert each flag of a flag file."""
     document = draft.document
     document_items = []
     for item in document.items():
@@ -105,11 +105,11 @@ def convert_flags(draft: JobDraft) -> None:
 
 
 def apply_arguments(draft: JobDraft, tokens: Iterable[Item]) -> None:
-    """Says of each argument of a program what becomes of it.
+    """Convert each argument of a program.
 
     Args:
-        draft: The job so far; its cluster is known already.
-        tokens: The arguments, in their order; `field` of each is what a report puts behind its name.
+        draft: The job under construction, with its cluster.
+        tokens: The arguments, in order. The `field` of each is the text that a report adds to its name.
     """
     pairs = _pairs(draft, list(tokens))
     last = {normal(name): i for i, (name, _) in enumerate(pairs)}
@@ -118,15 +118,15 @@ def apply_arguments(draft: JobDraft, tokens: Iterable[Item]) -> None:
         again = pairs[last[normal(name)]][1]
         if i != last[normal(name)] and normal(name) in KNOWN:
             line = f" in line {again.line}" if again.line else ""
-            draft.drop(item, f"given again{line}, which counts")
+            draft.drop(item, f"overridden by the same flag{line}")
         else:
             single.append((name, item))
     apply(draft, single)
 
 
 def _pairs(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
-    """Name and value of each flag. What is no flag becomes a decision."""
-    names = {normal(found[1]) for token in tokens if (found := _FLAG.fullmatch(str(token.value)))}
+    """Return the name and value of each flag; other arguments become decisions."""
+    names = {normal(match[1]) for token in tokens if (match := _FLAG.fullmatch(str(token.value)))}
     pairs: list[tuple[str, Item]] = []
     at = 0
     while at < len(tokens):
@@ -136,27 +136,27 @@ def _pairs(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
         if text == "--":
             draft.drop(token, "the end of the flags")
             continue
-        found = _FLAG.fullmatch(text)
-        if found is None:
+        match = _FLAG.fullmatch(text)
+        if match is None:
             draft.decide(Item(token.path, token.value, token.line), "an argument that belongs to no flag")
             continue
-        name, value = found[1], found[2]
+        name, text_value = match[1], match[2]
         written = f"--{name}{token.field or ''}"
-        own: object = value
-        if value is None:
+        value: object = text_value
+        if text_value is None:
             following = str(tokens[at].value) if at < len(tokens) else "-"
             if not re.match(r"-(?![\d.])", following):
-                own = following
+                value = following
                 draft.joined.add(tokens[at].path)
                 at += 1
             else:
-                own = True
+                value = True
                 positive = re.fullmatch(r"no[-_]?(\w[\w.-]*)", name)
                 if positive and not known(name):
                     if not known(positive[1]) and normal(positive[1]) not in names:
                         item = Item(token.path, True, token.line, written)
-                        draft.decide(item, f"either --{positive[1]}=false, or a flag of this very name")
+                        draft.decide(item, f"either --{positive[1]}=false, or a flag with exactly this name")
                         continue
-                    name, own = positive[1], False
-        pairs.append((name, Item(token.path, own, token.line, written)))
+                    name, value = positive[1], False
+        pairs.append((name, Item(token.path, value, token.line, written)))
     return pairs

@@ -18,7 +18,7 @@ _PAIR = re.compile(
 
 
 def is_text(text: str) -> bool:
-    """Whether a text is `name=value` pairs with commas between them."""
+    """Return whether a text consists of `name=value` pairs, separated by commas."""
     try:
         _pairs(text, "")
     except ConfigError:
@@ -30,7 +30,7 @@ def read(text: str, *, source: str) -> Document:
     """Read `name=value,name=[v1,v2],name[0]=v`.
 
     Raises:
-        ConfigError: It is not of this form, or a name has two values.
+        ConfigError: The text does not have this form, or a name has two values.
     """
     result: dict[str, Any] = {}
     lines: dict[tuple[str | int, ...], int] = {}
@@ -55,7 +55,7 @@ def _put(result: dict[str, Any], name: str, index: int, value: Any, place: str) 
     known = result.setdefault(name, [])
     if not isinstance(known, list) or index != len(known):
         raise ConfigError(
-            f"{place}: {name}[{index}] does not follow on what {name} holds.",
+            f"{place}: {name}[{index}] is not the next index of {name}.",
             code="file/bad-format",
             found=f"{name}: {known!r}",
             hint=f"write the whole list: {name}=[...].",
@@ -64,7 +64,7 @@ def _put(result: dict[str, Any], name: str, index: int, value: Any, place: str) 
 
 
 def _pairs(text: str, source: str) -> list[tuple[str, int | None, Any, int]]:
-    found = []
+    pairs = []
     at = 0
     while at < len(text):
         pair = _PAIR.match(text, at)
@@ -72,30 +72,30 @@ def _pairs(text: str, source: str) -> list[tuple[str, int | None, Any, int]]:
         if pair is None or (end < len(text) and text[end] != ","):
             line = text.count("\n", 0, end) + 1
             raise ConfigError(
-                f"{source}, line {line}: these are no hyperparameters as text.",
+                f"{source}, line {line}: these are not hyperparameters as text.",
                 code="file/bad-format",
                 found=f"{text[end : end + 50]!r}",
-                hint="write name=value, with commas between; lists in brackets: hidden=[10,20].",
+                hint="write name=value, separated by commas; lists in brackets: hidden=[10,20].",
             )
         values = pair["list"]
         parts = [typed(part.strip()) for part in values.split(",") if part.strip()] if values is not None else None
         index = int(pair["index"]) if pair["index"] else None
-        found.append(
+        pairs.append(
             (pair["name"], index, typed(pair["value"].strip()) if parts is None else parts, pair.start("name"))
         )
         at = end + 1
-    if not found:
+    if not pairs:
         raise ConfigError(
-            f"{source} holds no hyperparameters.", code="file/bad-format", hint="write name=value, with commas between."
+            f"{source} has no hyperparameters.", code="file/bad-format", hint="write name=value, separated by commas."
         )
-    return found
+    return pairs
 
 
 def convert(draft: JobDraft) -> None:
-    """Says of each hyperparameter what becomes of it: what no field of a job file means is the model's."""
+    """Convert each hyperparameter; unknown ones become parameters of the model."""
     items = draft.document.items()
-    apply(draft, [(str(item.path[-1]), _own(item)) for item in items], others_are_params=True)
+    apply(draft, [(str(item.path[-1]), _named(item)) for item in items], others_are_params=True)
 
 
-def _own(item: Item) -> Item:
+def _named(item: Item) -> Item:
     return Item(item.path, item.value, item.line, str(item.path[-1]))

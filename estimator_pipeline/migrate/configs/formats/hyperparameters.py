@@ -1,7 +1,7 @@
-"""Hyperparameters, flags and arguments by their usual names, whichever file they come from.
+"""Hyperparameters, flags and arguments by their usual names, for all formats.
 
-A name of this table means one thing in the programs that people have (the samples of Cloud ML Engine, SageMaker and
-Kubeflow, TensorFlow's official models, tf.contrib.learn's runner); what means several things is a decision.
+A name in this table has one meaning in common programs: the samples of Cloud ML Engine, SageMaker and Kubeflow,
+TensorFlow's official models, and the runner of tf.contrib.learn. A name with several meanings becomes a decision.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from estimator_pipeline.migrate.configs.findings import JobDraft
 
 __all__ = ["KNOWN", "NO_TPU", "OWN_FLAGS", "apply", "known", "need_strategy_of_tpu", "normal", "put_strategy", "typed"]
 
-# What a value is turned into; flags and SageMaker's hyperparameters are text.
+# The conversion of a value; flags and SageMaker's hyperparameters are text.
 Kind = str
 
 KNOWN: dict[str, tuple[str, Kind]] = {
@@ -97,46 +97,54 @@ STRATEGIES = {
     "parameter_server": "parameter_server",
 }
 NO_TPU = (
-    "TPUs are not supported: name machines with CPUs or GPUs; `migrate convert` makes an Estimator of a TPUEstimator"
+    "TPUs are not supported: name machines with CPUs or GPUs; `migrate convert` turns a TPUEstimator into an Estimator"
 )
 _FOLDER = (
-    "where the program writes checkpoints and events, unless it has another model_dir; in absl log_dir is of log files"
+    "the directory of checkpoints and event files, unless the program sets a model_dir; in absl, log_dir is for logs"
 )
-# Part of a name, why a person has to look, and where the answer is written.
+# Pattern of a name, why the user must decide, and the field for the decision.
 _ASK: tuple[tuple[str, str, str], ...] = (
     (
         r"(^|_)(lr|learning_rate)_?(decay|schedule|warmup|boundaries)|(^|_)(decay_(steps|rate|factor)|warmup)|"
         r"(steps|epochs)_(per|before)_decay|end_learning_rate",
-        "the learning rate is a schedule: its kind and its fields are written out",
+        "the learning rate is a schedule: write its kind and fields",
         "model.optimizer.learning_rate",
     ),
-    (r"^seed$", "run.seed is of variables and dropout, input.seed of the order of records", "run.seed"),
+    (r"^seed$", "run.seed is for variables and dropout, input.seed for the order of examples", "run.seed"),
     (
         r"^(num_)?gpus$|^num_(replicas|towers|clones)$",
         "devices of each task",
         "run.num_devices",
     ),
-    (r"^(use_)?fp16$|^(dtype|precision|mixed_precision|use_amp)$", "16 bits are model.mixed_precision (bfloat16)", ""),
-    (r"^sync_replicas$|replicas_to_aggregate", "synchronous training is multi_worker_mirrored", "run.train_distribute"),
-    # Before the names of data: slim's train_dir is where checkpoints go.
+    (
+        r"^(use_)?fp16$|^(dtype|precision|mixed_precision|use_amp)$",
+        "for 16 bits, use model.mixed_precision (bfloat16)",
+        "",
+    ),
+    (
+        r"^sync_replicas$|replicas_to_aggregate",
+        "for synchronous training, use multi_worker_mirrored",
+        "run.train_distribute",
+    ),
+    # Before the names of data: in slim, train_dir is the directory of checkpoints.
     (r"^(train_?dir|log_?dir|summar(y|ies)_dir|checkpoints?_?(dir|path)|ckpt_?dir)$", _FOLDER, "run.model_dir"),
     (
         r"^(train_)?(data|dataset|input|records?)_?(dir|path|files?|pattern)?$|^train(ing)?(_(files?|data|path|dir|csv))?$",
-        "where the records are: input.source and the fields of that source",
+        "the data: set input.source and its fields",
         "input.train",
     ),
     (
         r"^(eval|validation|valid|test|dev)(uation)?(_(files?|data|path|dir|csv))?$",
-        "where the records are: input.source and the fields of that source",
+        "the data: set input.source and its fields",
         "input.eval",
     ),
-    (r"^(export|serving|saved_model)", "exports are eval.exporters", "eval.exporters"),
+    (r"^(export|serving|saved_model)", "for exports, use eval.exporters", "eval.exporters"),
     (r"^use_tpu$|^tpu|^iterations_per_loop$|^num_shards$|^num_tpu_cores$", NO_TPU, ""),
 )
-# Flags by which programs of TensorFlow 1 were told their part.
+# Flags that give a TensorFlow 1 program its role.
 _TASK = {"job_name", "task_index", "task_id", "task_type", "is_chief", "worker_index", "ps_index", "master"}
-# Flags that absl, gflags and TensorFlow's flags define themselves. Not so absl's log_dir: most programs that are given
-# one call their model directory so.
+# Flags that absl, gflags and TensorFlow define. Without absl's log_dir, because most programs use that name for their
+# model directory.
 OWN_FLAGS = frozenset({
     "alsologtostderr", "logtostderr", "logger_levels", "stderrthreshold", "showprefixforinfo", "verbosity",
     "v", "vmodule", "help", "helpfull", "helpshort", "helpxml", "only_check_args", "pdb", "pdb_post_mortem",
@@ -148,19 +156,19 @@ OWN_FLAGS = frozenset({
 
 
 def normal(name: str) -> str:
-    """`--Learning-Rate` -> "learning_rate"."""
+    """Normalize a name: `--Learning-Rate` -> "learning_rate"."""
     return name.lstrip("-").replace("-", "_").lower()
 
 
 def known(name: str) -> bool:
-    """Whether a name means something here."""
+    """Return whether a name has a meaning in this module."""
     name = normal(name)
     asked = any(re.search(pattern, name) for pattern, _, _ in _ASK)
     return name in KNOWN or name in OWN_FLAGS or name in _TASK or name in ("ps_hosts", "worker_hosts") or asked
 
 
 def typed(value: Any) -> Any:
-    """Return a value that was written as text: 3, 0.1, true, [1, 2] or the text itself."""
+    """Parse a scalar such as 3, 0.1, true or none; return other text unchanged."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -173,23 +181,25 @@ def typed(value: Any) -> Any:
 
 
 def apply(draft: JobDraft, items: Iterable[tuple[str, Item]], *, others_are_params: bool = False) -> None:
-    """Says of each hyperparameter what becomes of it.
+    """Convert each hyperparameter.
 
     Args:
-        draft: The job so far; its cluster is known already.
+        draft: The job under construction, with its cluster.
         items: Name and field of each.
-        others_are_params: Whether what is not known belongs to the model (HParams do, flags need not).
+        others_are_params: Whether unknown names are parameters of the model (true for HParams, not for flags).
     """
-    given = list(items)
-    names = [normal(name) for name, _ in given]
+    fields = list(items)
+    names = [normal(name) for name, _ in fields]
     scheduled = any(re.search(_ASK[0][0], name) and item.value not in (None, 0, False, "") for name, (_, item) in
-                    zip(names, given, strict=True))  # fmt: skip
-    # What a batch or an option depends on comes first; epochs last, for a number of steps goes before them.
-    order = sorted(range(len(given)), key=lambda i: (_rank(names[i]), i))
+                    zip(names, fields, strict=True))  # fmt: skip
+    # Fields that a batch size or an option depends on come first. Epochs come last: a number of steps overrides them.
+    order = sorted(range(len(fields)), key=lambda i: (_rank(names[i]), i))
     for i in order:
-        _apply_one(draft, names[i], given[i][1], scheduled=scheduled, others_are_params=others_are_params)
+        _apply_item(draft, names[i], fields[i][1], scheduled=scheduled, others_are_params=others_are_params)
     if scheduled and not draft.current("model", "optimizer", "learning_rate"):
-        draft.need(("model", "optimizer", "learning_rate"), "a schedule: kind and fields, from the hyperparameters")
+        draft.need(
+            ("model", "optimizer", "learning_rate"), "a schedule: write its kind and fields, from the hyperparameters"
+        )
     if (draft.current("model", "optimizer") or scheduled) and not draft.current("model", "optimizer", "name"):
         draft.need(("model", "optimizer", "name"), "sgd, momentum, nesterov, adam, adagrad, rmsprop or ftrl")
 
@@ -199,12 +209,12 @@ def _rank(name: str) -> int:
     if name in ("ps_hosts", "worker_hosts", "use_tpu"):
         return -1
     if kind == "model_dir":
-        # model_dir before its other names; these before what only may be one.
+        # model_dir before its other names, and these before names that may mean it.
         return 1 if name == "model_dir" else 2
     return 0 if kind in ("optimizer", "strategy") else 4 if kind == "epochs" else 3
 
 
-def _apply_one(draft: JobDraft, name: str, item: Item, *, scheduled: bool, others_are_params: bool) -> None:
+def _apply_item(draft: JobDraft, name: str, item: Item, *, scheduled: bool, others_are_params: bool) -> None:
     if name in {normal(param) for param in draft.params}:
         draft.take(item, ("model", "params", name), typed(item.value), why="--param")
     elif typed(item.value) is None and name in KNOWN:
@@ -212,13 +222,13 @@ def _apply_one(draft: JobDraft, name: str, item: Item, *, scheduled: bool, other
     elif name in KNOWN:
         to, kind = KNOWN[name]
         if to == "model.optimizer.learning_rate" and scheduled:
-            draft.decide(item, "other hyperparameters make a schedule of it", tuple(to.split(".")))
+            draft.decide(item, "a schedule, by other hyperparameters", tuple(to.split(".")))
             return
         _KINDS[kind](draft, item, tuple(to.split(".")))
     elif name in OWN_FLAGS and not others_are_params:
-        draft.drop(item, "a flag of the flags library itself, or of its logging")
+        draft.drop(item, "a flag of the flags library, or of its logging")
     elif name in _TASK and not others_are_params:
-        draft.drop(item, "each task finds its part by TF_CONFIG or its scheduler")
+        draft.drop(item, "each task gets its role from TF_CONFIG or its scheduler")
     elif name in ("ps_hosts", "worker_hosts") and not others_are_params:
         _hosts(draft, name, item)
     else:
@@ -236,11 +246,11 @@ def _unknown(draft: JobDraft, name: str, item: Item, others_are_params: bool) ->
                 return
             draft.decide(item, why, tuple(to.split(".")) if to else None)
             if why is _FOLDER:
-                draft.need(("run", "model_dir"), f"{item.value}, if --{name} is the folder of checkpoints")
+                draft.need(("run", "model_dir"), f"{item.value}, if --{name} is the directory of checkpoints")
             elif name == "use_tpu":
                 need_strategy_of_tpu(draft)
             return
-    why = f"the program's own; if it is a parameter of the model: --param {name}"
+    why = f"defined by the program; if it is a parameter of the model: --param {name}"
     draft.decide(item, why, ("model", "params", name))
 
 
@@ -250,7 +260,7 @@ def _unknown(draft: JobDraft, name: str, item: Item, others_are_params: bool) ->
 def _number(draft: JobDraft, item: Item, to: Path) -> None:
     value = typed(item.value)
     if isinstance(value, float) and not isinstance(value, bool) and value.is_integer():
-        # 1e4 is what people write for ten thousand steps.
+        # A number of steps is often written as 1e4.
         value = int(value)
     draft.take(item, to, value)
 
@@ -258,7 +268,7 @@ def _number(draft: JobDraft, item: Item, to: Path) -> None:
 def _fraction(draft: JobDraft, item: Item, to: Path) -> None:
     value = typed(item.value)
     if to[-1] == "momentum" and draft.current("model", "optimizer", "name") is None:
-        draft.decide(item, "an option of the optimizers momentum, nesterov and rmsprop, and none is named", to)
+        draft.decide(item, "an option of the optimizers momentum, nesterov and rmsprop, but no optimizer is named", to)
         return
     if to[-2:] == ("model", "clip_norm") and value in (0, -1):
         draft.drop(item, "no clipping")
@@ -268,9 +278,9 @@ def _fraction(draft: JobDraft, item: Item, to: Path) -> None:
 
 def _epochs(draft: JobDraft, item: Item, to: Path) -> None:
     if draft.current("train", "max_steps") is not None:
-        draft.decide(item, "train.max_steps is given already, and a job file has one of the two", to)
+        draft.decide(item, "train.max_steps is already set, and a job file has either max_steps or epochs", to)
     elif draft.training_tasks > 1:
-        why = "passes over the data: of each worker over its own input, if the program repeated that"
+        why = "passes over the data: per worker over its input, if the program repeated the input of each worker"
         draft.decide(item, why, to)
         draft.need(to, f"or train.max_steps; the program had {item.value}")
     else:
@@ -282,23 +292,23 @@ def _batch(draft: JobDraft, item: Item, to: Path) -> None:
     value = typed(item.value)
     strategy = ("run", "train_distribute")
     if draft.current(*strategy) == "mirrored" or (tasks == 1 and strategy in draft.placeholders):
-        why = f"{value} if the program meant all GPUs; an input_fn's batch is that of each GPU under mirrored"
+        why = f"{value} if it is the batch of all GPUs; under mirrored, an input_fn returns the batch of each GPU"
         draft.decide(item, why, to)
-        draft.need(to, f"records of one step over all GPUs; {why}")
+        draft.need(to, f"examples in one step over all GPUs; {why}")
     elif tasks == 1:
-        draft.take(item, to, value, why="records of one step; one task trains")
+        draft.take(item, to, value, why="examples in one step; one task trains")
     elif ps:
-        draft.take(item, to, value, why="records of one step of each task: training with parameter servers")
+        draft.take(item, to, value, why="examples in one step of each task: training with parameter servers")
     else:
-        total = f", {value * tasks} if of each worker ({tasks} train)" if isinstance(value, int) else ""
-        draft.decide(item, f"{value} if the program meant the batch of all workers{total}", to)
-        draft.need(to, f"records of one step over all workers: {value}{total}")
+        total = f", {value * tasks} if it is the batch of each worker ({tasks} train)" if isinstance(value, int) else ""
+        draft.decide(item, f"{value} if it is the batch of all workers{total}", to)
+        draft.need(to, f"examples in one step over all workers: {value}{total}")
 
 
 def _all_or_number(draft: JobDraft, item: Item, to: Path) -> None:
     value = typed(item.value)
     if value in (0, -1):
-        draft.drop(item, "all of the evaluation data, which is the default")
+        draft.drop(item, "all of the evaluation data, the default")
         return
     _number(draft, item, to)
 
@@ -306,7 +316,9 @@ def _all_or_number(draft: JobDraft, item: Item, to: Path) -> None:
 def _optimizer(draft: JobDraft, item: Item, to: Path) -> None:
     name = OPTIMIZERS.get(re.sub(r"[\W_]", "", str(item.value)).lower())
     if name is None:
-        draft.decide(item, f"no optimizer of a job file; there are {', '.join(dict.fromkeys(OPTIMIZERS.values()))}", to)
+        draft.decide(
+            item, f"not an optimizer of a job file; allowed: {', '.join(dict.fromkeys(OPTIMIZERS.values()))}", to
+        )
         draft.need(to, f"the program had {item.value!r}")
         return
     draft.take(item, to, name)
@@ -315,7 +327,9 @@ def _optimizer(draft: JobDraft, item: Item, to: Path) -> None:
 def _strategy(draft: JobDraft, item: Item, to: Path) -> None:
     name = STRATEGIES.get(normal(str(item.value)))
     if name is None:
-        draft.decide(item, f"no strategy of a job file; there are {', '.join(dict.fromkeys(STRATEGIES.values()))}", to)
+        draft.decide(
+            item, f"not a strategy of a job file; allowed: {', '.join(dict.fromkeys(STRATEGIES.values()))}", to
+        )
         draft.need(to, f"the program had {item.value!r}")
         return
     draft.take(item, to, name)
@@ -324,7 +338,7 @@ def _strategy(draft: JobDraft, item: Item, to: Path) -> None:
 def _model_dir(draft: JobDraft, item: Item, to: Path) -> None:
     value = str(item.value)
     if value.startswith(("s3://", "s3n://", "s3a://")):
-        draft.decide(item, "TensorFlow has no S3 of its own any more: a folder that all tasks mount, or a plug-in", to)
+        draft.decide(item, "TensorFlow no longer supports S3: use a directory that all tasks mount, or a plug-in", to)
         draft.need(to, f"checkpoints were in {value}")
         return
     if not value:
@@ -350,22 +364,22 @@ def _hosts(draft: JobDraft, name: str, item: Item) -> None:
     if not hosts:
         draft.drop(item, "none")
     elif name == "ps_hosts":
-        if draft.take(item, ("cluster", "ps"), len(hosts), why="their number; addresses come from the scheduler"):
+        if draft.take(item, ("cluster", "ps"), len(hosts), why="the number of addresses; the scheduler assigns them"):
             put_strategy(draft)
     else:
-        draft.take(item, ("cluster", "workers"), len(hosts), why="their number; addresses come from the scheduler")
+        draft.take(item, ("cluster", "workers"), len(hosts), why="the number of addresses; the scheduler assigns them")
         put_strategy(draft)
 
 
 def need_strategy_of_tpu(draft: JobDraft) -> None:
-    """A job that ran on a TPU does not run before a person has said what takes the TPU's place."""
+    """Require a strategy to replace the TPU."""
     draft.need(
         ("run", "train_distribute"), "the program trained on a TPU; mirrored on several GPUs, none on one device"
     )
 
 
 def put_strategy(draft: JobDraft) -> None:
-    """What follows from the cluster for the strategy: parameter servers say it, several workers alone do not."""
+    """Derive the strategy from the cluster, or require the user to set it."""
     if draft.current("run", "train_distribute") is not None:
         return
     if draft.current("cluster", "ps"):
@@ -373,5 +387,5 @@ def put_strategy(draft: JobDraft) -> None:
     elif draft.training_tasks > 1:
         draft.need(
             ("run", "train_distribute"),
-            "several tasks train and none is a parameter server: multi_worker_mirrored, if the program had it",
+            "several tasks train, without parameter servers: multi_worker_mirrored, if the program used it",
         )

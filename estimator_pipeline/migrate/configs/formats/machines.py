@@ -1,7 +1,7 @@
-"""Machine types of training services, as Google and Amazon document them, and what a job asks for in their place.
+"""Machine types of training services, as Google and Amazon document them, and the resources of a job for them.
 
-GPUs are asked for by number. CPUs and memory are not: a pod that asks for the whole of a machine fits on none of that
-size, for the node keeps a part to itself; and a service's CPU is a thread of a core, which is not what Slurm counts.
+The number of GPUs is converted. CPUs and memory are left to the user. A pod that requests all of a machine fits on no
+node of that size, because the node reserves a part. A vCPU of a service is a thread, but Slurm counts cores.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["Machine", "machine_of", "take_deadline", "take_gpus", "take_machine"
 
 
 class Machine(NamedTuple):
-    """A machine.
+    """A machine type.
 
     Attributes:
-        cpus: Virtual CPUs.
-        memory: In GB.
-        gpus: How many.
-        gpu: Their kind.
+        cpus: Number of vCPUs.
+        memory: Memory in GB.
+        gpus: Number of GPUs.
+        gpu: GPU model.
     """
 
     cpus: int
@@ -52,7 +52,7 @@ _GOOGLE = {
     "complex_model_m_v100": Machine(16, 60, 4, "V100"),
     "complex_model_l_v100": Machine(32, 120, 8, "V100"),
 }
-_GOOGLE_FAMILIES = {"standard": 3.75, "highmem": 6.5, "highcpu": 0.9}  # GB a CPU, of n1
+_GOOGLE_FAMILIES = {"standard": 3.75, "highmem": 6.5, "highcpu": 0.9}  # GB per vCPU, for n1
 # https://aws.amazon.com/sagemaker/pricing/ and https://aws.amazon.com/ec2/instance-types/
 _AMAZON = {
     "p2.xlarge": Machine(4, 61, 1, "K80"),
@@ -97,7 +97,7 @@ _AMAZON = {
 
 
 def machine_of(name: str) -> Machine | None:
-    """Return what a machine type is; None: not known here."""
+    """Return a machine type, or None if it is unknown."""
     if name in _GOOGLE:
         return _GOOGLE[name]
     family = re.fullmatch(r"n1-(standard|highmem|highcpu)-(\d{1,3})", name)
@@ -108,19 +108,19 @@ def machine_of(name: str) -> Machine | None:
 
 
 def take_machine(draft: JobDraft, item: Item, role: str) -> int:
-    """Says what becomes of a machine type.
+    """Convert a machine type.
 
     Returns:
-        Its GPUs.
+        Its number of GPUs.
     """
     section = draft.scheduler
     machine = machine_of(str(item.value))
     cpu, memory = ("cpu", "memory") if section == "kubernetes" else ("cpus_per_task", "mem")
     to = (section, "roles", role, cpu)
     if machine is None:
-        draft.decide(item, f"a machine that is not known here: {cpu}, {memory} and GPUs of the {role}", to)
+        draft.decide(item, f"unknown machine type: set {cpu}, {memory} and GPUs of the {role}", to)
         return 0
-    why = f"{machine}: what of it the {role} asks for as {cpu} and {memory}"
+    why = f"{machine}: set how much of it the {role} requests as {cpu} and {memory}"
     if machine.gpus:
         take_gpus(draft, item, role, machine.gpus, why=f"GPUs of a {item.value}")
     draft.decide(item, why, to)
@@ -128,13 +128,13 @@ def take_machine(draft: JobDraft, item: Item, role: str) -> int:
 
 
 def take_gpus(draft: JobDraft, item: Item, role: str, count: int, *, why: str) -> None:
-    """Asks for GPUs."""
+    """Set the number of GPUs of a role."""
     name = "gpus" if draft.scheduler == "kubernetes" else "gpus_per_task"
     draft.take(item, (draft.scheduler, "roles", role, name), count, why=why)
 
 
 def take_deadline(draft: JobDraft, item: Item, seconds: int) -> None:
-    """A limit of the running time."""
+    """Convert a limit on the running time."""
     if seconds == 0:
         draft.drop(item, "no limit")
     elif draft.scheduler == "kubernetes":
@@ -142,14 +142,14 @@ def take_deadline(draft: JobDraft, item: Item, seconds: int) -> None:
     else:
         minutes = -(-seconds // 60)
         draft.take(
-            item, ("slurm", "time"), minutes, why=f"{seconds} seconds, as minutes of one run; requeues begin anew"
+            item, ("slurm", "time"), minutes, why=f"{seconds} seconds in minutes, for one run; a requeue restarts it"
         )
 
 
 def need_devices(draft: JobDraft, gpus: int) -> None:
-    """Several GPUs in one training task: which strategy uses them is the program's own."""
+    """Require a strategy for several GPUs in one training task."""
     if gpus > 1 and draft.training_tasks == 1 and not draft.current("cluster", "ps"):
         draft.need(
             ("run", "train_distribute"),
-            f"mirrored trains on all {gpus} GPUs, none on one of them; the program decided it",
+            f"mirrored trains on all {gpus} GPUs, none on one of them; set in the program",
         )

@@ -1,4 +1,4 @@
-"""`tf.estimator.RunConfig` and `tf.contrib.learn.RunConfig`: JSON, a dict, or the line that Estimator logs.
+"""`tf.estimator.RunConfig` and `tf.contrib.learn.RunConfig`: JSON, a dict, or the line in an Estimator's log.
 
 Fields: https://www.tensorflow.org/versions/r1.15/api_docs/python/tf/estimator/RunConfig, and of tf.contrib.learn
 https://github.com/tensorflow/docs/blob/r1.4/site/en/api_docs/api_docs/python/tf/contrib/learn/RunConfig.md
@@ -19,7 +19,7 @@ __all__ = ["NAMES", "convert"]
 
 TAKEN: dict[str, tuple[str, str]] = {
     "model_dir": ("run.model_dir", ""),
-    "tf_random_seed": ("run.seed", "of variables and dropout; the order of records is input.seed"),
+    "tf_random_seed": ("run.seed", "for variables and dropout; input.seed is for the order of examples"),
     "save_summary_steps": ("run.save_summary_steps", "steps"),
     "save_checkpoints_steps": ("run.save_checkpoints_steps", "steps"),
     "save_checkpoints_secs": ("run.save_checkpoints_secs", "seconds"),
@@ -32,16 +32,16 @@ TAKEN: dict[str, tuple[str, str]] = {
     "protocol": ("run.protocol", ""),
 }
 DROPPED = {
-    "service": "a service for every task was never public",
-    "task_type": "each task finds its part by TF_CONFIG or its scheduler",
-    "task_id": "each task finds its part by TF_CONFIG or its scheduler",
-    "task": "each task finds its part by TF_CONFIG or its scheduler",
-    "job_name": "each task finds its part by TF_CONFIG or its scheduler",
+    "service": "never a public option",
+    "task_type": "each task gets its role from TF_CONFIG or its scheduler",
+    "task_id": "each task gets its role from TF_CONFIG or its scheduler",
+    "task": "each task gets its role from TF_CONFIG or its scheduler",
+    "job_name": "each task gets its role from TF_CONFIG or its scheduler",
     "global_id_in_cluster": "follows from the task",
     "is_chief": "follows from the task",
     "master": "the address of this task's server, from TF_CONFIG",
-    "evaluation_master": "the evaluator is a task of its own: cluster.evaluator",
-    "environment": "local, cloud or google: what TF_CONFIG was for; a job file runs on all of them",
+    "evaluation_master": "the evaluator is a separate task: cluster.evaluator",
+    "environment": "local, cloud or google: a job file runs in each of them",
     "distribute_coordinator_mode": "the engine chooses it",
 }
 CLUSTER = ("cluster_spec", "num_worker_replicas", "num_ps_replicas")
@@ -59,7 +59,7 @@ _CLASSES = {
 
 
 def convert(draft: JobDraft) -> None:
-    """Says of each field of a RunConfig what becomes of it."""
+    """Convert each field of a RunConfig."""
     document = draft.document
     fields = {_bare(str(item.path[-1])): item for item in document.items()}
     _cluster(draft, fields)
@@ -75,7 +75,7 @@ def convert(draft: JobDraft) -> None:
         elif name in SESSION:
             _session(draft, name, item)
         elif name == "device_fn" and item.value is not None:
-            draft.decide(item, "devices by function are not in a job file; a model_fn says tf.device itself")
+            draft.decide(item, "a job file has no device function; call tf.device in the model_fn")
         elif name in ("tpu_config", "cluster") and item.value is not None:
             draft.decide(item, "TPUs are not supported")
         elif name not in CLUSTER and name not in STRATEGY and item.value is None:
@@ -91,17 +91,19 @@ def _take(draft: JobDraft, name: str, item: Item) -> None:
     path: Path = tuple(to.split("."))
     if name == "model_dir":
         if item.value and re.search(r"(^|[/\\])tmp\w{6,10}$", str(item.value)):
-            draft.decide(item, "a temporary folder, made because the program named none", path)
-            draft.need(path, "the program named none")
+            draft.decide(item, "a temporary directory, because the program set none", path)
+            draft.need(path, "the program set none")
         elif item.value:
             draft.take(item, path, str(item.value))
         else:
             draft.drop(item, "not set")
     elif item.value is None and name in ("keep_checkpoint_max", "log_step_count_steps"):
-        words = "all are kept" if name == "keep_checkpoint_max" else "steps are not logged"
+        words = "keep all checkpoints" if name == "keep_checkpoint_max" else "steps are not logged"
         draft.take(item, path, why=words)
     elif item.value is None and name == "save_summary_steps":
-        draft.decide(item, "no summaries were written; a job file has no way to say it: a large number of steps", path)
+        draft.decide(
+            item, "no summaries were written; a job file cannot disable them: set a large number of steps", path
+        )
     elif item.value is None:
         draft.drop(item, "not set")
     else:
@@ -142,16 +144,16 @@ def _cluster(draft: JobDraft, fields: dict[str, Item]) -> None:
 def _workers(draft: JobDraft, item: Item, fields: dict[str, Item]) -> None:
     count, kind, chief = item.value, _value_of(fields, "task_type"), _value_of(fields, "is_chief")
     if not isinstance(count, int) or isinstance(count, bool):
-        draft.decide(item, "this is no number", ("cluster", "workers"))
+        draft.decide(item, "not a number", ("cluster", "workers"))
     elif count <= 1 and not draft.current("cluster", "ps"):
         draft.drop(item, "one process")
     elif kind in ("chief", "master"):
-        if draft.take(item, ("cluster", "workers"), count - 1, why=f"{count} with the {kind}"):
-            draft.derive(("cluster", "chief"), True, f"the RunConfig is that of the {kind}")
+        if draft.take(item, ("cluster", "workers"), count - 1, why=f"{count} including the {kind}"):
+            draft.derive(("cluster", "chief"), True, f"the RunConfig is from the {kind}")
     elif kind == "worker" and chief is True:
         draft.take(item, ("cluster", "workers"), count, why="worker 0 is the chief")
     else:
-        why = f"{count} tasks train; with a chief among them it is {count - 1} and chief: true, else {count}"
+        why = f"{count} tasks train; if one is the chief, set {count - 1} and chief: true, otherwise {count}"
         draft.decide(item, why, ("cluster", "workers"))
         draft.need(("cluster", "workers"), why)
 
@@ -161,7 +163,7 @@ def _value_of(fields: dict[str, Item], name: str) -> Any:
 
 
 def _spec(value: Any) -> dict[str, Any] | None:
-    """Job -> addresses, where a cluster_spec says them."""
+    """Parse a cluster_spec: job -> addresses; None: it has none."""
     if isinstance(value, Opaque):
         inner = re.fullmatch(r"ClusterSpec\((.*)\)", value, re.DOTALL)
         try:
@@ -178,15 +180,15 @@ def _strategy(draft: JobDraft, name: str, item: Item) -> None:
     if item.value is None:
         draft.drop(item, "none" if name != "experimental_distribute" else "not set")
         return
-    found = re.search(r"(\w+Strategy)(V\d|Extended)?\b", str(item.value))
-    to = _CLASSES.get(found[1]) if found else None
+    match = re.search(r"(\w+Strategy)(V\d|Extended)?\b", str(item.value))
+    to = _CLASSES.get(match[1]) if match else None
     if name == "experimental_distribute" or to is None:
-        draft.decide(item, "no strategy that a job file names", path)
+        draft.decide(item, "a job file has no such strategy", path)
         draft.need(path, f"the program had {item.value!s:.60}")
     elif name == "eval_distribute" and to in ("multi_worker_mirrored", "parameter_server"):
-        draft.decide(item, "one process evaluates: mirrored for all its devices, or none", path)
+        draft.decide(item, "evaluation runs in one process: mirrored for all its devices, or none", path)
     elif to == "parameter_server" and not draft.current("cluster", "ps"):
-        draft.decide(item, "parameter_server, and nothing here says how many parameter servers there are", path)
+        draft.decide(item, "parameter_server, but the number of parameter servers is not set", path)
         draft.need(path, "parameter_server, with cluster.ps; or multi_worker_mirrored")
     else:
         draft.take(item, path, to)
@@ -200,12 +202,12 @@ def _session(draft: JobDraft, name: str, item: Item) -> None:
         draft.drop(item, "not set")
     elif name == "gpu_memory_fraction":
         if item.value in (1, 1.0):
-            draft.drop(item, "all of the memory, which is the default")
+            draft.drop(item, "all of the memory, the default")
         else:
             draft.decide(
                 item,
-                "memory of GPUs is taken by whatever part of TensorFlow starts first, which under a strategy is not "
-                "the session; without one: gpu_options: {per_process_gpu_memory_fraction: ...}",
+                "the first user of a GPU in TensorFlow sets its memory, and under a strategy that is not the session; "
+                "without a strategy: gpu_options: {per_process_gpu_memory_fraction: ...}",
                 ("run", "session_config", "gpu_options"),
             )
     elif name == "log_device_placement":
@@ -226,30 +228,30 @@ def _session(draft: JobDraft, name: str, item: Item) -> None:
 def _config_proto(draft: JobDraft, item: Item) -> None:
     value = parse_proto(str(item.value)) if isinstance(item.value, str) else item.value
     if not isinstance(value, dict):
-        draft.decide(item, "this is not readable as a ConfigProto: write its fields", ("run", "session_config"))
+        draft.decide(item, "not a valid ConfigProto: write its fields", ("run", "session_config"))
         return
     draft.joined.add(item.path)
     for key, inner in value.items():
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", key).lower()
-        own = Item((*item.path, key), inner, draft.document.line((*item.path, key)) or item.line)
+        option = Item((*item.path, key), inner, draft.document.line((*item.path, key)) or item.line)
         if name in ("inter_op_parallelism_threads", "intra_op_parallelism_threads"):
-            draft.take(own, ("run", "threads", name.removesuffix("_parallelism_threads")), why="threads")
+            draft.take(option, ("run", "threads", name.removesuffix("_parallelism_threads")), why="threads")
         elif name == "device_filters":
-            draft.drop(own, "RunConfig works them out for each task")
+            draft.drop(option, "RunConfig computes them for each task")
         elif name == "cluster_def":
-            draft.drop(own, "the cluster comes from TF_CONFIG alone")
+            draft.drop(option, "only TF_CONFIG defines the cluster")
         elif name == "graph_options" and _snake(inner) == {"rewrite_options": {"meta_optimizer_iterations": "ONE"}}:
-            draft.drop(own, "RunConfig's own default")
+            draft.drop(option, "the default of RunConfig")
         elif name == "gpu_options" and _snake(inner) == {"per_process_gpu_memory_fraction": 1.0}:
-            draft.drop(own, "tf.contrib.learn's own default: all of the memory")
+            draft.drop(option, "the default of tf.contrib.learn: all of the memory")
         else:
-            draft.take(own, ("run", "session_config", name), _snake(inner))
+            draft.take(option, ("run", "session_config", name), _snake(inner))
     if not value:
         draft.drop(item, "empty")
 
 
 def _snake(value: Any) -> Any:
-    """Names as the protocol buffer has them; JSON writes them in camel case."""
+    """Convert the camel-case names of JSON to the names of the protocol buffer."""
     if isinstance(value, dict):
         return {_snake_name(key): _snake(inner) for key, inner in value.items()}
     return [_snake(inner) for inner in value] if isinstance(value, list) else value
@@ -260,9 +262,9 @@ def _snake_name(name: str) -> str:
 
 
 def is_run_config(document: Document) -> bool:
-    """Whether a mapping looks like a RunConfig: at least two of its names, and mostly these."""
+    """Return whether a mapping has mostly names of a RunConfig, at least two."""
     if not isinstance(document.data, dict):
         return False
     names = [_bare(name) for name in document.data]
-    own = [name for name in names if name in NAMES]
-    return len(own) >= 2 and 2 * len(own) > len(names)
+    known = [name for name in names if name in NAMES]
+    return len(known) >= 2 and 2 * len(known) > len(names)

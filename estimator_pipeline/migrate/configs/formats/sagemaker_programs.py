@@ -1,7 +1,7 @@
-"""Programs of SageMaker's Python SDK: the arguments of `sagemaker.tensorflow.TensorFlow(...)` where they are literal.
+"""Programs of SageMaker's Python SDK: the literal arguments of `sagemaker.tensorflow.TensorFlow(...)`.
 
-The program is read and not run. Names that are assigned once, at its top, to a literal are followed; every other
-argument is a decision that names its line.
+The program is parsed, not run. Names assigned once, at its top level, to a literal are resolved. Every other argument
+becomes a decision with its line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNKNOWN = object()
 
 
 def looks_like_python(text: str) -> bool:
-    """Whether a text is a Python program, or a notebook with one."""
+    """Return whether a text is a Python program or a notebook."""
     return _imports(_parsed(text)) or '"nbformat"' in text[-2000:]
 
 
@@ -38,21 +38,21 @@ def _imports(tree: ast.Module | None) -> bool:
 
 
 def read_program(text: str, *, source: str) -> Document:
-    """Return the arguments of the one `TensorFlow(...)` of a program, and those of its `fit`.
+    """Read the arguments of a program's `TensorFlow(...)` and `fit` calls.
 
     Returns:
-        The document: `arguments` that are literal, `computed`: name -> text of those that are not, `fit`: where the
-        data is.
+        A document with the literal `arguments`, `computed` (name -> source text of the other arguments), and `fit`,
+        the data.
 
     Raises:
-        ConfigError: it has no such call, or several.
+        ConfigError: The program has no such call, or several.
     """
     tree = _parsed(text)
     if tree is None or not _imports(tree):
         raise ConfigError(
-            f"{source} is a notebook." if '"nbformat"' in text else f"{source} is no program that Python 3 reads.",
+            f"{source} is a notebook." if '"nbformat"' in text else f"{source} is not a valid Python 3 program.",
             code="file/bad-format",
-            hint="save the cell that makes the estimator as a .py file; migrate scan reads programs.",
+            hint="save the cell that creates the estimator as a .py file; migrate scan reads programs.",
         )
     names, modules = _names(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_estimator(node, names, modules)]
@@ -62,23 +62,23 @@ def read_program(text: str, *, source: str) -> Document:
             "sagemaker.tensorflow.TensorFlow.",
             code="migrate/unknown-format",
             found=", ".join(f"line {call.lineno}" for call in calls) or "no configuration",
-            hint="leave the one that is wanted in the file."
+            hint="keep only one call in the file."
             if calls
-            else "estimator-pipeline migrate scan and convert read programs.",
+            else "use estimator-pipeline migrate scan and convert for programs.",
         )
     constants = _constants(tree)
     document = Document(source, {}, {}, "python")
     arguments: dict[str, Any] = {}
     computed: dict[str, str] = {}
     document.data = {"arguments": arguments}
-    given = [(keyword.arg or "**", keyword.value) for keyword in calls[0].keywords]
-    # The SDK takes by place what version 1 did: entry_point first.
-    given += list(zip(("entry_point", "source_dir", "hyperparameters"), calls[0].args, strict=False))
-    for name, node in given:
+    values = [(keyword.arg or "**", keyword.value) for keyword in calls[0].keywords]
+    # Positional arguments of the SDK, in the order of version 1.
+    values += list(zip(("entry_point", "source_dir", "hyperparameters"), calls[0].args, strict=False))
+    for name, node in values:
         document.lines[("arguments", name)] = document.lines[("computed", name)] = node.lineno
-        found = _keep(node, ("arguments", name), constants, computed, document)
-        if found is not _UNKNOWN:
-            arguments[name] = found
+        literal = _literal_part(node, ("arguments", name), constants, computed, document)
+        if literal is not _UNKNOWN:
+            arguments[name] = literal
     if computed:
         document.data["computed"] = computed
     fits = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_fit(node)]
@@ -91,18 +91,18 @@ def read_program(text: str, *, source: str) -> Document:
 
 
 def _names(tree: ast.Module) -> tuple[set[str], dict[str, str]]:
-    """Return what the class is called in the program, and what its modules are: alias -> module."""
+    """Return the names of the class, and the imported modules by alias."""
     names: set[str] = set()
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in _MODULES:
-            names.update(one.asname or one.name for one in node.names if one.name == "TensorFlow")
+            names.update(alias.asname or alias.name for alias in node.names if alias.name == "TensorFlow")
         elif isinstance(node, ast.ImportFrom) and node.module == "sagemaker":
-            modules.update({one.asname or one.name: f"sagemaker.{one.name}" for one in node.names})
+            modules.update({alias.asname or alias.name: f"sagemaker.{alias.name}" for alias in node.names})
         elif isinstance(node, ast.Import):
-            for one in node.names:
-                head = one.asname or one.name.partition(".")[0]
-                modules[head] = one.name if one.asname else head
+            for alias in node.names:
+                head = alias.asname or alias.name.partition(".")[0]
+                modules[head] = alias.name if alias.asname else head
     return names, modules
 
 
@@ -120,15 +120,15 @@ def _is_fit(call: ast.Call) -> bool:
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names that are bound once in the program, by an assignment at its top."""
+    """Return the names bound once in the program, by an assignment at its top level."""
     bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    found = {}
+    constants = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if bound.count(name) == 1:
-                found[name] = node.value
-    return found
+                constants[name] = node.value
+    return constants
 
 
 def _literal(node: ast.expr, constants: dict[str, ast.expr], depth: int = 0) -> Any:
@@ -142,10 +142,10 @@ def _literal(node: ast.expr, constants: dict[str, ast.expr], depth: int = 0) -> 
     return value
 
 
-def _keep(
+def _literal_part(
     node: ast.expr, path: Path, constants: dict[str, ast.expr], computed: dict[str, str], document: Document
 ) -> Any:
-    """Return the value of an argument; of a dictionary what is literal of it. The rest goes to `computed`."""
+    """Return the literal part of an argument; add the rest to `computed`."""
     value = _literal(node, constants)
     if value is not _UNKNOWN:
         if isinstance(node, ast.Dict):
@@ -155,13 +155,13 @@ def _keep(
     inside = constants.get(node.id, node) if isinstance(node, ast.Name) else node
     keys = [_literal(key, constants) if key is not None else _UNKNOWN for key in getattr(inside, "keys", [])]
     if isinstance(inside, ast.Dict) and keys and all(isinstance(key, str) for key in keys):
-        kept = {}
+        literal = {}
         for key, inner in zip(keys, inside.values, strict=True):
             document.lines[(*path, key)] = inner.lineno
-            found = _keep(inner, (*path, key), constants, computed, document)
-            if found is not _UNKNOWN:
-                kept[key] = found
-        return kept
+            part = _literal_part(inner, (*path, key), constants, computed, document)
+            if part is not _UNKNOWN:
+                literal[key] = part
+        return literal
     name = ".".join(map(str, path[1:]))
     computed[name] = ast.unparse(node)
     document.lines[("computed", name)] = node.lineno
@@ -169,7 +169,7 @@ def _keep(
 
 
 def convert(draft: JobDraft) -> None:
-    """Says of each argument what becomes of it: as the SDK's arguments are read, and what is computed is a decision."""
+    """Convert each literal argument; a computed one becomes a decision."""
     document = draft.document
     lines = {path[1:]: line for path, line in document.lines.items() if path[:1] == ("arguments",)}
     inner = JobDraft(
@@ -177,7 +177,8 @@ def convert(draft: JobDraft) -> None:
     )
     sagemaker.convert_estimator(inner)
     draft.findings += [
-        one.at(one.item._replace(path=("arguments", *one.item.path), field=one.item.name)) for one in inner.findings
+        finding.at(finding.item._replace(path=("arguments", *finding.item.path), field=finding.item.name))
+        for finding in inner.findings
     ]
     draft.job, draft.derived, draft.placeholders = inner.job, inner.derived, inner.placeholders
     for item in document.items("computed"):
@@ -193,5 +194,5 @@ def convert(draft: JobDraft) -> None:
         if name in ("instance_count", "train_instance_count"):
             draft.need(("cluster", "workers"), f"the program computed it: {item.value}")
     for item in document.items("fit"):
-        why = f"where the records were: {item.value}: input.source, and files that all tasks can read"
+        why = f"the data in {item.value}: set input.source, to files that all tasks can read"
         draft.decide(Item(item.path, item.value, item.line, "fit"), why, ("input", "train"))

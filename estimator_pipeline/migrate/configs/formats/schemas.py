@@ -1,6 +1,6 @@
-"""The documents of training services, as far as their types matter: pydantic, lenient about what it does not know.
+"""Pydantic schemas of the documents of training services. They accept unknown fields.
 
-A field that is not named here is no mistake of the source; it comes out as a decision, with the nearest name.
+An unknown field is not an error in the source. It becomes a decision that names the most similar known field.
 
 Sources: https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs,
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html,
@@ -23,18 +23,18 @@ __all__ = ["AIPlatformJob", "SageMakerEstimator", "TFJob", "TrainingJob", "check
 
 
 class SchemaPart(BaseModel):
-    """A mapping of a foreign document. Fields that are not known are kept."""
+    """A mapping in a document. Unknown fields are kept."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
 
 def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")
+        raise ValueError("true and false are not numbers")
     return value
 
 
-# int64 is text in JSON that Google's services write; a digit in quotes is no mistake there.
+# Google's services write int64 as text in JSON, so a number in quotes is valid.
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=2**31 - 1)]
 Scalar = str | int | float | bool
 
@@ -50,7 +50,7 @@ class AcceleratorConfig(SchemaPart):
 
 
 class ReplicaConfig(SchemaPart):
-    """What the machines of one role have besides their type."""
+    """Properties of the machines of one role other than their type."""
 
     acceleratorConfig: AcceleratorConfig | None = None
     imageUri: str | None = None
@@ -61,19 +61,19 @@ class ReplicaConfig(SchemaPart):
 
 
 class ParameterSpec(SchemaPart):
-    """One hyperparameter of a search; only its name is of use."""
+    """One hyperparameter of a search; only its name is used."""
 
     parameterName: str
 
 
 class HyperparameterSpec(SchemaPart):
-    """A search for hyperparameters."""
+    """A hyperparameter search."""
 
     params: list[ParameterSpec] = []
 
 
 class Scheduling(SchemaPart):
-    """Limits of time."""
+    """Time limits."""
 
     maxRunningTime: str | None = None
     maxWaitTime: str | None = None
@@ -81,7 +81,7 @@ class Scheduling(SchemaPart):
 
 
 class TrainingInput(SchemaPart):
-    """What a job asks for."""
+    """The inputs of a training job."""
 
     scaleTier: Literal["BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "BASIC_TPU", "CUSTOM"] | None = None
     masterType: str | None = None
@@ -112,7 +112,7 @@ class TrainingInput(SchemaPart):
 
 
 class AIPlatformJob(SchemaPart):
-    """A job, or the part of one that `gcloud --config` takes."""
+    """A job, or the part of a job in a file for `gcloud --config`."""
 
     jobId: str | None = None
     labels: dict[str, str] | None = None
@@ -131,7 +131,7 @@ class InstanceGroup(SchemaPart):
 
 
 class Resources(SchemaPart):
-    """The machines."""
+    """The machines of a job."""
 
     InstanceType: str | None = None
     InstanceCount: Count | None = None
@@ -154,7 +154,7 @@ class Channel(SchemaPart):
 
 
 class Stopping(SchemaPart):
-    """Limits of time, in seconds."""
+    """Time limits in seconds."""
 
     MaxRuntimeInSeconds: Count | None = None
     MaxWaitTimeInSeconds: Count | None = None
@@ -162,21 +162,21 @@ class Stopping(SchemaPart):
 
 
 class Checkpoints(SchemaPart):
-    """Where checkpoints are copied to."""
+    """The destination for copies of checkpoints."""
 
     S3Uri: str
     LocalPath: str | None = None
 
 
 class Tag(SchemaPart):
-    """A tag."""
+    """A key and a value."""
 
     Key: str
     Value: str = ""
 
 
 class TrainingJob(SchemaPart):
-    """The request CreateTrainingJob, and what DescribeTrainingJob answers."""
+    """The request of CreateTrainingJob, or the response of DescribeTrainingJob."""
 
     TrainingJobName: str | None = None
     HyperParameters: dict[str, str] | None = None
@@ -206,7 +206,7 @@ class TrainingJob(SchemaPart):
 
 
 class SageMakerEstimator(SchemaPart):
-    """Arguments of `sagemaker.tensorflow.TensorFlow`; those that version 2 of the SDK renamed under both names."""
+    """Arguments of `sagemaker.tensorflow.TensorFlow`, by old and new names."""
 
     hyperparameters: dict[str, Any] | None = None
     instance_count: Count | None = None
@@ -241,7 +241,7 @@ class Container(SchemaPart):
 
 
 class PodSpec(SchemaPart):
-    """What a pod is made of."""
+    """The spec of a pod."""
 
     containers: Annotated[list[Container], Field(min_length=1)]
     volumes: list[dict[str, Any]] | None = None
@@ -286,7 +286,7 @@ class ReplicaSpec(SchemaPart):
 
 
 class RunPolicy(SchemaPart):
-    """How a job ends; in v1alpha2 to v1beta2 these stand in the spec itself."""
+    """Limits and cleanup of a job; v1alpha2 to v1beta2 have these fields in the spec."""
 
     cleanPodPolicy: Literal["", "None", "Running", "All", "Undefined"] | None = None
     ttlSecondsAfterFinished: Count | None = None
@@ -298,7 +298,7 @@ class RunPolicy(SchemaPart):
 
 
 class TFJobSpec(RunPolicy):
-    """What a TFJob asks for."""
+    """The spec of a TFJob."""
 
     runPolicy: RunPolicy | None = None
     successPolicy: str | None = None
@@ -320,11 +320,11 @@ class TFJob(SchemaPart):
 Model = typing.TypeVar("Model", bound=BaseModel)
 
 
-def checked(schema: type[Model], document: Document, *, what: str) -> Model:
-    """Return the document in its schema.
+def checked(schema: type[Model], document: Document, *, kind: str) -> Model:
+    """Validate a document and return it as its schema.
 
     Raises:
-        ConfigError: Values of a wrong type, all in one message, each with its line.
+        ConfigError: Values have a wrong type. The message lists all of them, with their lines.
     """
     try:
         return schema.model_validate(document.data)
@@ -334,9 +334,9 @@ def checked(schema: type[Model], document: Document, *, what: str) -> Model:
             path = _within(document.data, item["loc"])
             line = document.line(path)
             message = item["msg"].removeprefix("Value error, ")
-            given = "" if item["type"] == "missing" else f" (found: {item['input']!r:.60})"
+            value = "" if item["type"] == "missing" else f" (found: {item['input']!r:.60})"
             name = dotted(tuple(item["loc"]) if item["type"] == "missing" else path)
-            lines.append((line or 0, f"line {line}: " if line else "", f"{name}: {message}{given}"))
+            lines.append((line or 0, f"line {line}: " if line else "", f"{name}: {message}{value}"))
         lines = sorted(dict.fromkeys(lines))
         if len(lines) == 1:
             place, text = (
@@ -344,16 +344,16 @@ def checked(schema: type[Model], document: Document, *, what: str) -> Model:
                 lines[0][2],
             )
             raise ConfigError(
-                f"{place}: this is no {what}: {text}.", code="file/bad-format", hint="correct it there."
+                f"{place}: this is not {kind}: {text}.", code="file/bad-format", hint="correct it there."
             ) from None
-        told = "\n".join(f"  {place}{text}" for _, place, text in lines)
+        details = "\n".join(f"  {place}{text}" for _, place, text in lines)
         raise ConfigError(
-            f"{document.source} is no {what}:\n{told}", code="file/bad-format", hint="correct them there."
+            f"{document.source} is not {kind}:\n{details}", code="file/bad-format", hint="correct them there."
         ) from None
 
 
 def _within(data: Any, loc: tuple[int | str, ...]) -> Path:
-    """Return the part of a pydantic location that is in the data: it names the branches of unions as well."""
+    """Return a pydantic location without the steps that name branches of unions."""
     path: list[str | int] = []
     for step in loc:
         try:
@@ -365,7 +365,7 @@ def _within(data: Any, loc: tuple[int | str, ...]) -> Path:
 
 
 def likely(schema: type[BaseModel], path: Path) -> str | None:
-    """Return the known name that an unknown field most likely meant."""
+    """Return the known name most similar to an unknown field, or None."""
     at: type[BaseModel] | None = schema
     for step in path[:-1]:
         if at is None or not isinstance(step, str):
@@ -375,7 +375,7 @@ def likely(schema: type[BaseModel], path: Path) -> str | None:
 
 
 def knows(schema: type[BaseModel], path: Path) -> bool:
-    """Whether a path leads to a field that the schema names, or to an item of one."""
+    """Return whether a path leads to a field of the schema, or to an item of one."""
     at: type[BaseModel] | None = schema
     for step in path:
         if isinstance(step, str) and at is not None and step in at.model_fields:
@@ -388,4 +388,4 @@ def knows(schema: type[BaseModel], path: Path) -> bool:
 def _inner(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in typing.get_args(annotation) if (found := _inner(part))), None)
+    return next((model for part in typing.get_args(annotation) if (model := _inner(part))), None)

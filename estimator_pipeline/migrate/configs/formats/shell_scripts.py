@@ -1,7 +1,7 @@
-"""Command lines of a shell that start a training: `gcloud`, `python`, `srun`; alone, or in a script.
+"""Shell commands that start a training (`gcloud`, `python`, `srun`), on their own or in a script.
 
-A script is read and not run: lines that go on, quotes, comments and variables that are assigned as they stand. What
-only a run would know (`$(date)`, `$1`, a loop) stays in the value, and the field is a decision.
+A script is parsed, not run: continued lines, quotes, comments, and variables with literal values. Values that only the
+shell can compute (`$(date)`, `$1`, a loop) are unchanged, and the field becomes a decision.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["convert", "looks_like_shell", "read_shell"]
 
 _ASSIGNED = re.compile(r"(?:export\s+|declare\s+-\w+\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_OF_A_RUN = re.compile(r"[$`]")
+_SHELL_SYNTAX = re.compile(r"[$`]")
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
-# Programs that start another one, with the options of theirs that have a value in the next word.
+# Programs that start a different program -> their options with a value in the next word.
 _STARTERS = {"srun": {"-n", "-N", "-p", "-c", "-t", "-w", "-J", "-o", "-e", "-A"}, "nohup": set(), "time": set(),
              "exec": set(), "env": set()}  # fmt: skip
 _OTHER_STARTERS = ("mpirun", "mpiexec", "horovodrun", "torchrun", "docker", "sagemaker")
 _APART = re.compile(r"(if|then|else|elif|fi|for|while|until|do|done|case|esac|function|\{|\})\b|\w+\s*\(\)")
-_STARTED = "how tasks are started: estimator-pipeline launch, submit slurm or submit kubernetes"
+_STARTED = "starts the tasks: use estimator-pipeline launch, submit slurm or submit kubernetes"
 _DROPPED = ("cd", "echo", "set", "mkdir", "pip", "pip3", "source", ".", "module", "conda", "rm", "ls", "wait", "exit",
             "tensorboard", "sleep", "pushd", "popd", "apt-get", "git", "unset", "ulimit", "trap", "printf")  # fmt: skip
 # A flag of `gcloud ... jobs submit training` -> the field of the job.
@@ -47,7 +47,7 @@ _OF_THE_SERVICE = ("stream-logs", "async", "project", "staging-bucket", "verbosi
 
 
 class _Command(NamedTuple):
-    """One command of a script, as words, each with its line."""
+    """One command of a script, as words with their lines."""
 
     line: int
     words: list[tuple[str, int]]
@@ -58,7 +58,7 @@ class _Command(NamedTuple):
 
 
 def looks_like_shell(text: str) -> bool:
-    """Whether a text begins as a script of a shell, or a line of it starts a known program."""
+    """Return whether a text is a shell script or starts a known program."""
     if re.match(r"\s*#!.*sh\b|(.*\n)?#SBATCH\b", text):
         return True
     if text.lstrip()[:1] in "{[":
@@ -70,25 +70,26 @@ def looks_like_shell(text: str) -> bool:
 
 
 def read_shell(text: str, *, source: str) -> Document:
-    """Read a script: the one command that trains, and what stands beside it.
+    """Read a script with one command that starts a training.
 
     Returns:
-        The document: `command` ("gcloud" or "python"), `words` of it, `others`: the other commands.
+        A document with `command`, the words of that command, and `others`, the other commands.
 
     Raises:
-        ConfigError: quotes that do not end; no command that trains, or several.
+        ConfigError: A quote is not closed, or the script has no training command, or several.
     """
     commands = list(_commands(text.replace("%%bash", "#%%bash"), source))
     training = [command for command in commands if _starts_training(command)]
     if len(training) != 1:
-        files = [found for command in commands if (found := _of_kubectl(command))]
+        files = [file for command in commands if (file := _kubectl_file(command))]
         raise ConfigError(
             f"{source} has {len(training) or 'no'} commands that start a training.",
             code="migrate/unknown-format",
-            found="; ".join(f"line {one.line}: {one.text:.70}" for one in training or commands[:8]) or "no command",
-            hint=f"read the file that it applies: estimator-pipeline migrate config {files[0]}."
+            found="; ".join(f"line {command.line}: {command.text:.70}" for command in training or commands[:8])
+            or "no command",
+            hint=f"convert the manifest that it applies: estimator-pipeline migrate config {files[0]}."
             if files and not training
-            else "leave the one that is wanted: gcloud ai-platform jobs submit training, or python.",
+            else "keep only one training command: gcloud ai-platform jobs submit training, or python.",
         )
     chosen = training[0]
     others = [command for command in commands if command is not chosen]
@@ -102,7 +103,7 @@ def read_shell(text: str, *, source: str) -> Document:
 
 
 def _commands(text: str, source: str) -> Iterator[_Command]:
-    """Yield the commands, in their order. Variables that are assigned as they stand are put in their places."""
+    """Yield the commands in order, with variables of known values replaced."""
     known: dict[str, str] = {}
     lines = text.split("\n")
     at = 0
@@ -122,15 +123,15 @@ def _commands(text: str, source: str) -> Iterator[_Command]:
                 break
             if at >= len(lines):
                 raise ConfigError(
-                    f"{source}, line {first}: a quote, or a line that goes on, has no end.",
+                    f"{source}, line {first}: a quote is not closed, or the last line is continued.",
                     code="file/bad-format",
                     found=f"{lines[first - 1].strip()!r:.70}",
-                    hint="close it.",
+                    hint="close the quote, or complete the line.",
                 )
         if whole.lstrip().startswith("#SBATCH"):
             words = whole.split()
         words = words[1:] if words[:1] in (["$"], ["%"]) else words
-        # Where a word stands is the line, of those that were joined, that has it first.
+        # The line of a word is the first of the joined lines that contains it.
         joined, place = lines[first - 1 : at], 0
         for word in words:
             hits = (i for i in range(place, len(joined)) if word[:12] in joined[i].replace('"', "").replace("'", ""))
@@ -140,7 +141,7 @@ def _commands(text: str, source: str) -> Iterator[_Command]:
 
 
 def _split(text: str) -> list[str]:
-    # Of where output goes only the files are words.
+    # In redirections, only file names are words.
     text = re.sub(r"\s\d?>&\d?-?(?=\s)", " ", text)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
@@ -148,7 +149,7 @@ def _split(text: str) -> list[str]:
 
 
 def _separate(line: int, words: list[tuple[str, int]], known: dict[str, str]) -> Iterator[_Command]:
-    """Commands between `;`, `&&` and `|`; assignments are kept in `known`."""
+    """Yield the commands between `;`, `&&` and `|`; record assignments."""
     command: list[tuple[str, int]] = []
     for word, at in [*words, (";", line)]:
         if re.fullmatch(r"[;&|]+", word):
@@ -156,10 +157,10 @@ def _separate(line: int, words: list[tuple[str, int]], known: dict[str, str]) ->
                 yield _Command(command[0][1], command)
             command = []
             continue
-        found = _ASSIGNED.fullmatch(word)
-        value = _VARIABLE.sub(lambda one: known.get(one[1] or one[2], one[0]), word)
-        if found and all(one in ("export", "readonly", "local") for one, _ in command):
-            known[found[1]] = value.partition("=")[2]
+        assignment = _ASSIGNED.fullmatch(word)
+        value = _VARIABLE.sub(lambda match: known.get(match[1] or match[2], match[0]), word)
+        if assignment and all(text in ("export", "readonly", "local") for text, _ in command):
+            known[assignment[1]] = value.partition("=")[2]
             yield _Command(at, [(value, at)])
             command = []
             continue
@@ -170,7 +171,7 @@ def _separate(line: int, words: list[tuple[str, int]], known: dict[str, str]) ->
 
 
 def _program(command: _Command) -> int:
-    """Where the program's own name is: behind `srun` and its options."""
+    """Return the index of the program's name, after `srun` and its options."""
     words = [word for word, _ in command.words]
     at = 0
     while at < len(words) and words[at] in _STARTERS:
@@ -200,7 +201,7 @@ def _follow(words: list[str], *wanted: str) -> bool:
     return any(tuple(words[i : i + len(wanted)]) == wanted for i in range(len(words)))
 
 
-def _of_kubectl(command: _Command) -> str | None:
+def _kubectl_file(command: _Command) -> str | None:
     words = [word for word, _ in command.words]
     if words[0] != "kubectl" or not {"apply", "create"} & set(words):
         return None
@@ -213,7 +214,7 @@ def _of_kubectl(command: _Command) -> str | None:
 
 
 def convert(draft: JobDraft) -> None:
-    """Says of each word of the command, and of each other command, what becomes of it."""
+    """Convert each word of the training command, and each other command."""
     items = draft.document.items("command")
     if items[0].value == "gcloud":
         _gcloud(draft, items)
@@ -228,37 +229,39 @@ def _python(draft: JobDraft, items: list[Item]) -> None:
     words = [(str(item.value), item.line or 0) for item in items]
     at = _program(_Command(0, words))
     if at:
-        own = Item(items[0].path, " ".join(str(item.value) for item in items[:at]), items[0].line, str(items[0].value))
-        draft.decide(own, _STARTED)
+        starter = Item(
+            items[0].path, " ".join(str(item.value) for item in items[:at]), items[0].line, str(items[0].value)
+        )
+        draft.decide(starter, _STARTED)
         draft.joined.update(item.path for item in items[:at])
     end = next(i for i in range(at + 1, len(words)) if words[i][0].endswith(".py") or words[i - 1][0] == "-m")
-    _decided_program(draft, items[at : end + 1])
+    _decide_program(draft, items[at : end + 1])
     _arguments(draft, items[end + 1 :])
 
 
-def _decided_program(draft: JobDraft, items: list[Item]) -> None:
-    own = Item(items[0].path, " ".join(str(item.value) for item in items), items[0].line, "the program")
-    draft.decide(own, "the program that was run: its model becomes model.function", ("model", "function"))
+def _decide_program(draft: JobDraft, items: list[Item]) -> None:
+    program = Item(items[0].path, " ".join(str(item.value) for item in items), items[0].line, "the program")
+    draft.decide(program, "the training program: set model.function to its model", ("model", "function"))
     draft.joined.update(item.path for item in items)
 
 
 def _arguments(draft: JobDraft, items: list[Item]) -> None:
-    """A program's arguments. One whose value only a run of the script knows is a decision."""
+    """Convert a program's arguments; shell expressions become decisions."""
     plain: list[Item] = []
     for i, item in enumerate(items):
         if item.path in draft.joined:
             continue
         if re.match(r"\d?[<>]", str(item.value)):
-            draft.drop(item, "where its output goes")
-            draft.joined.update(one.path for one in items[i : i + 2])
+            draft.drop(item, "a redirection of the output")
+            draft.joined.update(word.path for word in items[i : i + 2])
             continue
         following = items[i + 1] if i + 1 < len(items) and not str(items[i + 1].value).startswith("-") else None
         split = following is not None and str(item.value).startswith("-") and "=" not in str(item.value)
         value = following if split and following is not None else item
-        if _OF_A_RUN.search(str(value.value)):
+        if _SHELL_SYNTAX.search(str(value.value)):
             name = str(item.value).partition("=")[0]
-            own = Item(item.path, value.value if split else item.value, item.line, name)
-            draft.decide(own, "a value that only the shell knows: write it out")
+            argument = Item(item.path, value.value if split else item.value, item.line, name)
+            draft.decide(argument, "only the shell can compute this value: write it out")
             draft.joined.update((item.path, value.path))
             continue
         plain.append(item)
@@ -266,7 +269,7 @@ def _arguments(draft: JobDraft, items: list[Item]) -> None:
 
 
 def _gcloud(draft: JobDraft, items: list[Item]) -> None:
-    """`gcloud`'s flags as the job that they describe, which is then read like its `config.yaml`."""
+    """Convert the flags of `gcloud` by way of the equivalent `config.yaml`."""
     words = [str(item.value) for item in items]
     end = words.index("--") if "--" in words else len(words)
     local = _follow(words[:end], "local", "train")
@@ -278,48 +281,52 @@ def _gcloud(draft: JobDraft, items: list[Item]) -> None:
     positional: list[Item] = []
     at = 0
     while at < end:
-        item, found = items[at], re.fullmatch(r"--([a-z][\w-]*)(?:=(.*))?", words[at], re.DOTALL)
+        item, match = items[at], re.fullmatch(r"--([a-z][\w-]*)(?:=(.*))?", words[at], re.DOTALL)
         at += 1
-        if found is None:
+        if match is None:
             positional.append(item)
             continue
-        name, value = found[1], found[2]
+        name, value = match[1], match[2]
         if value is None and name not in _SWITCHES and at < end:
             value = words[at]
             at += 1
-        own = Item(item.path, True if value is None else value, item.line, f"--{name}")
+        flag = Item(item.path, True if value is None else value, item.line, f"--{name}")
         field = _GCLOUD.get(name)
-        if field is not None and not _OF_A_RUN.search(str(own.value)):
-            training[field] = [own.value] if field in _LISTS else own.value
+        if field is not None and not _SHELL_SYNTAX.search(str(flag.value)):
+            training[field] = [flag.value] if field in _LISTS else flag.value
             lines[("trainingInput", field)] = item.line or 0
-            flags[field] = own
+            flags[field] = flag
         elif name == "config":
-            draft.decide(own, f"the rest of the job: estimator-pipeline migrate config {own.value}, and --template")
+            draft.decide(flag, f"the rest of the job: estimator-pipeline migrate config {flag.value}, and --template")
         elif name in _OF_THE_SERVICE:
-            draft.drop(own, "gcloud's own")
+            draft.drop(flag, "only for gcloud")
         elif name in ("master-accelerator", "worker-accelerator", "parameter-server-accelerator"):
-            flags[_accelerator(training, lines, name, own)] = own
+            flags[_accelerator(training, lines, name, flag)] = flag
         else:
             to = ("run", "model_dir") if field == "jobDir" else None
-            draft.decide(own, "a value that only the shell knows: write it out" if field else "no field fits it", to)
+            draft.decide(
+                flag,
+                "only the shell can compute this value: write it out" if field else "no field corresponds to it",
+                to,
+            )
             if to:
-                draft.need(to, f"the job had {own.value}")
+                draft.need(to, f"the job had {flag.value}")
     known = ("gcloud", "beta", "alpha", "ai-platform", "ml-engine", "jobs", "submit", "training", "local", "train")
     draft.drop(Item(("command", 0), "gcloud", items[0].line, "gcloud"), "submit kubernetes, submit slurm or launch")
     for item in positional:
         if str(item.value) not in known:
-            own = Item(item.path, item.value, item.line, "the job's name")
-            draft.drop(own, "a job's name is its file's, or name")
+            job_name = Item(item.path, item.value, item.line, "the job's name")
+            draft.drop(job_name, "a job file's name, or its field name, names the job")
         draft.joined.add(item.path)
     draft.joined.update(item.path for item in items[: end + 1])
     if local and (training.get("workerCount") or training.get("parameterServerCount")):
         training["scaleTier"] = "CUSTOM"
     cloud_ml_engine.convert(inner)
-    for one in inner.findings:
-        if flag := flags.get(str(one.item.path[1])):
-            below = ".".join(map(str, one.item.path[2:]))
-            name = one.item.field or f"{flag.field}{f': {below}' if below else ''}"
-            draft.findings.append(one.at(Item(flag.path, one.item.value, one.item.line, name)))
+    for finding in inner.findings:
+        if source := flags.get(str(finding.item.path[1])):
+            below = ".".join(map(str, finding.item.path[2:]))
+            name = finding.item.field or f"{source.field}{f': {below}' if below else ''}"
+            draft.findings.append(finding.at(Item(source.path, finding.item.value, finding.item.line, name)))
     draft.job, draft.derived = inner.job, inner.derived
     draft.placeholders = {**inner.placeholders, **draft.placeholders}
     _arguments(draft, items[end + 1 :])
@@ -338,16 +345,18 @@ def _other(draft: JobDraft, item: Item) -> None:
     text = str(item.value)
     name = text.partition(" ")[0]
     if text.startswith("#SBATCH"):
-        draft.decide(item, "Slurm's: the section slurm of a job file, which submit slurm writes out", ("slurm",))
-    elif _of_kubectl(_Command(0, [(word, 0) for word in text.split()])):
-        draft.decide(item, "a manifest: estimator-pipeline migrate config reads the file itself")
+        draft.decide(
+            item, "an option of Slurm: set it in the section slurm, from which submit slurm writes it", ("slurm",)
+        )
+    elif _kubectl_file(_Command(0, [(word, 0) for word in text.split()])):
+        draft.decide(item, "a manifest: convert its file with estimator-pipeline migrate config")
     elif _ASSIGNED.fullmatch(text):
-        draft.drop(item, "a variable: its value is put where the command names it")
+        draft.drop(item, "a variable: the command contains its value")
     elif _APART.match(text):
-        draft.decide(item, "a loop, a condition or a function of the shell, which is not run here")
+        draft.decide(item, "a loop, a condition or a function of the shell, which is not evaluated")
     elif name in _DROPPED:
-        draft.drop(item, "not a part of the training")
+        draft.drop(item, "not part of the training")
     elif name in _OTHER_STARTERS:
         draft.decide(item, _STARTED)
     else:
-        draft.decide(item, "another command of the script")
+        draft.decide(item, "an unknown command of the script")

@@ -16,7 +16,7 @@ from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
 from estimator_pipeline.migrate.configs.formats.hyperparameters import put_strategy
 from estimator_pipeline.migrate.configs.formats.machines import need_devices
-from estimator_pipeline.migrate.configs.formats.pods import convert_pod, same_in_all
+from estimator_pipeline.migrate.configs.formats.pods import convert_pod, move_common_fields
 from estimator_pipeline.migrate.configs.formats.schemas import TFJob, checked
 
 __all__ = ["VERSIONS", "convert"]
@@ -30,28 +30,28 @@ _ROLES = {
     "evaluator": "evaluator",
     "eval": "evaluator",
 }
-_STATUS = "what the cluster said of the job"
+_STATUS = "a status field of the cluster"
 
 
 def convert(draft: JobDraft) -> None:
-    """Says of each field of a TFJob what becomes of it."""
+    """Convert each field of a TFJob."""
     document = draft.document
     version = str(document.data.get("apiVersion", "")).rpartition("/")[2]
     if version not in VERSIONS:
         line = document.line(("apiVersion",))
         raise ConfigError(
-            f"{document.source}{f', line {line}' if line else ''}: a TFJob of another version of the API.",
+            f"{document.source}{f', line {line}' if line else ''}: unsupported API version of a TFJob.",
             code="file/bad-format",
             found=f"{document.data.get('apiVersion')!r}; known: {', '.join(f'kubeflow.org/{v}' for v in VERSIONS)}",
-            hint="of v1alpha1, write spec.replicaSpecs as spec.tfReplicaSpecs, as v1 has it.",
+            hint="from v1alpha1, rename spec.replicaSpecs to spec.tfReplicaSpecs, as in v1.",
         )
-    job = checked(TFJob, document, what="TFJob")
+    job = checked(TFJob, document, kind="a TFJob")
     for name in ("apiVersion", "kind"):
         item = document.item(name)
         if item is not None and name == "apiVersion":
             draft.drop(item, "submit kubernetes writes kubeflow.org/v1")
         elif item is not None:
-            draft.take(item, ("kubernetes", "kind"), "tfjob", why="or job, jobset: neither needs an operator")
+            draft.take(item, ("kubernetes", "kind"), "tfjob", why="or job or jobset, which need no operator")
     roles = _replicas(draft, list(job.spec.tfReplicaSpecs))
     _metadata(draft)
     _spec(draft, roles)
@@ -74,12 +74,12 @@ def _metadata(draft: JobDraft) -> None:
             for label in draft.document.items("metadata", "labels"):
                 draft.take(label, ("kubernetes", "labels", str(label.path[-1])))
         elif name == "annotations":
-            for own in draft.document.items("metadata", "annotations"):
-                if "last-applied-configuration" in str(own.path[-1]):
-                    draft.drop(own, "kubectl's own")
+            for annotation in draft.document.items("metadata", "annotations"):
+                if "last-applied-configuration" in str(annotation.path[-1]):
+                    draft.drop(annotation, "added by kubectl")
                 else:
-                    why = "of the TFJob itself; kubernetes.annotations are those of the pods"
-                    draft.decide(own, why, ("kubernetes", "annotations"))
+                    why = "an annotation of the TFJob; kubernetes.annotations sets those of the pods"
+                    draft.decide(annotation, why, ("kubernetes", "annotations"))
         elif name in ("creationTimestamp", "uid", "resourceVersion", "generation", "selfLink", "managedFields",
                       "ownerReferences", "finalizers"):  # fmt: skip
             draft.drop(item, _STATUS)
@@ -89,7 +89,7 @@ def _metadata(draft: JobDraft) -> None:
 
 
 def _replicas(draft: JobDraft, names: list[str]) -> dict[str, Path]:
-    """Role -> the path of its spec. The cluster follows from them."""
+    """Set the cluster from the replica specs; return role -> path of its spec."""
     document = draft.document
     roles: dict[str, Path] = {}
     counts: dict[str, int] = {}
@@ -100,7 +100,7 @@ def _replicas(draft: JobDraft, names: list[str]) -> dict[str, Path]:
             line = document.line(path)
             raise ConfigError(
                 f"{document.source}{f', line {line}' if line else ''}: spec.tfReplicaSpecs.{name}: "
-                + ("no role of a TFJob." if role is None else f"a second {role}."),
+                + ("not a role of a TFJob." if role is None else f"a second {role}."),
                 code="file/bad-format",
                 found=f"{', '.join(names)}; allowed: Chief or Master, Worker, PS, Evaluator",
                 hint="correct the name." if role is None else "keep one of the two.",
@@ -113,34 +113,34 @@ def _replicas(draft: JobDraft, names: list[str]) -> dict[str, Path]:
     chief = counts.get("chief", 0)
     for role, count in counts.items():
         item = document.item(*roles[role], "replicas") or Item(roles[role], 1, document.line(roles[role]))
-        # What is only derived from a default has a path that would cover all below it.
-        own = item if item.path[-1] == "replicas" else Item((*roles[role], "replicas"), 1, item.line)
+        # For a default, the path of the role would cover every field below it.
+        replicas = item if item.path[-1] == "replicas" else Item((*roles[role], "replicas"), 1, item.line)
         if count == 0:
             continue
         if role in ("chief", "evaluator"):
             if count > 1:
-                draft.decide(own, f"there is one {role}", ("cluster", role))
+                draft.decide(replicas, f"a job has at most one {role}", ("cluster", role))
             else:
-                draft.take(own, ("cluster", role), True)
+                draft.take(replicas, ("cluster", role), True)
         else:
-            draft.take(own, ("cluster", "workers" if role == "worker" else "ps"), count)
+            draft.take(replicas, ("cluster", "workers" if role == "worker" else "ps"), count)
     if chief and not counts.get("worker"):
-        draft.derive(("cluster", "workers"), 0, "the chief trains alone")
+        draft.derive(("cluster", "workers"), 0, "only the chief trains")
     master = any(name.lower() == "master" for name in names)
     if chief and master and not counts.get("evaluator"):
-        draft.derive(("cluster", "dialect"), "master", "the role Master evaluates by itself")
+        draft.derive(("cluster", "dialect"), "master", "the role Master also evaluates")
     put_strategy(draft)
     return {role: path for role, path in roles.items() if counts[role]} or roles
 
 
 def convert_pods(draft: JobDraft, roles: dict[str, Path]) -> None:
-    """The templates of all roles: what they share once, what a role has otherwise for it alone."""
+    """Convert the pod templates; common fields go to `kubernetes.pods`."""
     for role, path in roles.items():
         item = draft.document.item(*path, "restartPolicy")
         if item is not None:
             _restart_policy(draft, item)
         convert_pod(draft, role, (*path, "template"), alone=len(roles) == 1)
-    same_in_all(draft, list(roles))
+    move_common_fields(draft, list(roles))
     section = draft.job.get("kubernetes", {})
     training = [section.get("pods", {}), *(section.get("roles", {}).get(role, {}) for role in ("chief", "worker"))]
     need_devices(draft, max(part.get("gpus") or 0 for part in training))
@@ -152,7 +152,10 @@ def _restart_policy(draft: JobDraft, item: Item) -> None:
         why = "no restarts: max_restarts: 0 (the default is 3)"
         draft.decide(item, why, ("kubernetes", "max_restarts"), once=True)
     elif item.value == "ExitCode":
-        draft.drop(item, "submit kubernetes writes OnFailure: below 128 ExitCode is final, preemption (75) among it")
+        draft.drop(
+            item,
+            "submit kubernetes writes OnFailure: ExitCode does not restart codes below 128, such as 75 (preempted)",
+        )
     else:
         draft.drop(item, "submit kubernetes writes OnFailure, with max_restarts")
 
@@ -161,7 +164,7 @@ def _restart_policy(draft: JobDraft, item: Item) -> None:
 
 
 def _programs(draft: JobDraft, roles: dict[str, Path]) -> None:
-    """Command and arguments: of one training role they are read, of the others only compared."""
+    """Convert the command of one training role; compare the other roles."""
     first = next((role for role in ("chief", "worker", "ps", "evaluator") if role in roles), None)
     lead: list[str] | None = None
     for role in sorted(roles, key=lambda name: name != first):
@@ -179,18 +182,18 @@ def _programs(draft: JobDraft, roles: dict[str, Path]) -> None:
             for name in ("command", "args"):
                 whole = draft.document.item(*path, name)
                 if whole is not None:
-                    draft.drop(whole, f"the same as of the {first}")
+                    draft.drop(whole, f"same as for the {first}")
         else:
             for token in tokens:
                 same = str(token.value) in lead
                 if same:
-                    draft.drop(token, f"the same as of the {first}")
+                    draft.drop(token, f"same as for the {first}")
                 else:
-                    draft.decide(token, f"other than of the {first}; all tasks of a job file run the same")
+                    draft.decide(token, f"differs from the {first}; all tasks of a job file run the same program")
 
 
 def _tokens(draft: JobDraft, path: Path) -> list[Item] | None:
-    """Command and arguments of a container, one item a word; None: a shell script that is not taken apart."""
+    """Return the words of a container's command; None for a shell script."""
     tokens = [*draft.document.items(*path, "command"), *draft.document.items(*path, "args")]
     texts = [str(token.value) for token in tokens]
     shell = [i for i, text in enumerate(texts) if text in ("-c", "-lc", "-ec")]
@@ -201,9 +204,9 @@ def _tokens(draft: JobDraft, path: Path) -> list[Item] | None:
         except ValueError:
             words = None
         for token in tokens[:-1]:
-            draft.drop(token, "a shell around the program")
+            draft.drop(token, "a shell that starts the program")
         if words is None:
-            draft.decide(script, "a shell script: its program, and its arguments, are read by a person")
+            draft.decide(script, "a shell script: read its program and arguments manually")
             return None
         return [Item(script.path, word, script.line) for word in words]
     return tokens
@@ -216,14 +219,14 @@ def _program(draft: JobDraft, tokens: list[Item]) -> None:
     words = tokens[:end]
     if words:
         text = " ".join(str(token.value) for token in words)
-        own = Item(words[0].path, text, words[0].line)
-        draft.decide(own, "the program that was run: its model becomes model.function", ("model", "function"))
+        program = Item(words[0].path, text, words[0].line)
+        draft.decide(program, "the training program: set model.function to its model", ("model", "function"))
         draft.joined.update(token.path for token in words)
     apply_arguments(draft, tokens[end:])
 
 
 def _is_program(text: str) -> bool:
-    """Return a script, or a module behind -m; not the interpreter and its options."""
+    """Return whether a word is a script or a module."""
     return text.endswith((".py", ".pex", ".sh")) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text) is not None
 
 
@@ -250,15 +253,17 @@ def _spec(draft: JobDraft, roles: dict[str, Path]) -> None:
                 + bool(draft.current("cluster", "evaluator"))
             )
             each = -(-int(item.value) // tasks)
-            draft.take(item, ("kubernetes", "max_restarts"), each, why=f"of each of {tasks} tasks; {item.value} in all")
+            draft.take(
+                item, ("kubernetes", "max_restarts"), each, why=f"for each of {tasks} tasks; {item.value} in total"
+            )
         elif name == "cleanPodPolicy":
-            draft.drop(item, "finished pods stay until ttl_seconds_after_finished, so that logs can be read")
+            draft.drop(item, "finished pods are kept for ttl_seconds_after_finished, so that logs can be read")
         elif name == "schedulingPolicy":
             _scheduling(draft, item)
         elif name in ("suspend", "managedBy"):
-            draft.decide(item, "a queue's affair: Kueue is asked for by a label", ("kubernetes", "labels"))
+            draft.decide(item, "up to the queue: a label selects Kueue", ("kubernetes", "labels"))
         elif name == "successPolicy":
-            draft.drop(item, "a job is done when all its tasks are")
+            draft.drop(item, "a job is complete when all its tasks are")
         elif name == "enableDynamicWorker":
             if item.value:
                 draft.decide(item, "the number of workers changes between runs, not within one", ("cluster", "workers"))
@@ -282,9 +287,9 @@ def _scheduling(draft: JobDraft, item: Item) -> None:
         elif name in _SCHEDULING:
             draft.take(inner, ("kubernetes", "scheduling_policy", _SCHEDULING[name]))
         else:
-            draft.decide(inner, "a gang scheduler's affair: it is asked for by labels", ("kubernetes", "labels"))
+            draft.decide(inner, "up to a gang scheduler, which labels select", ("kubernetes", "labels"))
 
 
-def pods_named(value: Any) -> bool:
-    """Whether a mapping is a TFJob."""
+def is_tfjob(value: Any) -> bool:
+    """Return whether a mapping is a TFJob."""
     return isinstance(value, dict) and value.get("kind") == "TFJob"
