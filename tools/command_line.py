@@ -1,4 +1,4 @@
-"""Write docs/reference/command-line.md: every command of `estimator-pipeline` and its options, from their help texts.
+"""Generator of docs/reference/command-line.md, the commands of `estimator-pipeline`, from their help texts.
 
 python tools/command_line.py
 """
@@ -44,7 +44,7 @@ NAMES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 
 def value(parameter: typer.core.TyperOption | typer.core.TyperArgument, function: Callable[..., object]) -> str:
-    """Return the placeholder for a value: its metavar, its choices, or a word for its type; nothing for a flag."""
+    """Return the placeholder for a value: its metavar, its choices, or a word for its type."""
     kind = typing.get_type_hints(function)[parameter.name]
     kinds = [kind, *typing.get_args(kind)]
     enum = next((k for k in kinds if isinstance(k, type) and issubclass(k, Enum)), None)
@@ -64,13 +64,13 @@ def row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> s
 
 
 def paragraphs(text: str) -> str:
-    """Return a help text, each paragraph filled."""
+    """Return a help text with filled paragraphs."""
     parts = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(textwrap.fill(part, 120, break_long_words=False, break_on_hyphens=False) for part in parts)
 
 
 def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup) -> Iterator[str]:
-    """Yield a command, and below it the commands of a group."""
+    """Yield the section of a command, and of the commands of a group."""
     yield f"\n## {name}\n\n{inspect.cleandoc(command.help or '')}\n"
     if isinstance(command, typer.core.TyperGroup):
         for inner in command.list_commands(None):
@@ -86,15 +86,15 @@ def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup)
         yield f"| option | default | meaning |\n| --- | --- | --- |\n{rows}\n"
 
 
-def written() -> str:
-    """Return the page as the command line is now."""
+def render() -> str:
+    """Return the page."""
     group = typer.main.get_command(cli.app)
     parts = [part for name in group.list_commands(None) for part in section(name, group.get_command(None, name))]
     return HEAD + "\n".join(parts)
 
 
 def main() -> int:
-    DOCUMENT.write_text(written(), encoding="utf-8")
+    DOCUMENT.write_text(render(), encoding="utf-8")
     return 0
 
 

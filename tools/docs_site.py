@@ -1,8 +1,8 @@
-"""A hook of mkdocs.yml: files outside docs/ that pages link to become part of the site.
+"""Hook of mkdocs.yml that adds the files outside docs/ that pages link to.
 
-A page of docs/ links to CONTRIBUTING.md, to job files and to tests by their paths in the repository, so that a link
-works in the repository and in an editor. The site has these files below their repository paths: Markdown as pages,
-everything else as it is.
+A page of docs/ links to CONTRIBUTING.md, to job files and to tests by their paths in the repository, so that the links
+work in the repository and in an editor. The site has these files under their repository paths: Markdown as pages, other
+files unchanged.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def uri(path: Path) -> str:
-    """Where the site has a file of the repository; a file without a format that browsers show is shown as text."""
+    """Return the path of a repository file in the site; `.txt` makes browsers show Python and other files as text."""
     if DOCS in path.parents:
         return path.relative_to(DOCS).as_posix()
     if path == ROOT / "README.md":
-        return "overview.md"  # two pages would be index.html
+        return "overview.md"  # docs/index.md is index.html
     name = path.relative_to(ROOT).as_posix().lstrip(".")
     return f"{name}.txt" if path.suffix in ("", ".py") else name
 
 
 def linked(page: Path, link: str) -> Path | None:
-    """Return the file of the repository that a link on a page leads to; None for other links."""
+    """Return the repository file that a link on a page points to; None for other links."""
     if re.match(r"[a-z]+:", link):
         return None
     path = Path(os.path.normpath(page.parent / link))
@@ -57,7 +57,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead the links of a page to where the site has their files."""
+    """Change the links of a page to the paths of their files in the site."""
     source, folder = Path(page.file.abs_src_path), Path(page.file.src_uri).parent
 
     def moved(match: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
-"""Write docs/reference/errors.md, the reference of error codes and names of findings, from the source code.
+"""Generator of docs/reference/errors.md, the error codes and names of findings, from the source code.
 
-python tools/error_codes.py             writes the page
+python tools/error_codes.py
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def table(rows: Iterator[tuple[str, str]]) -> str:
 
 
 def examples() -> dict[str, str]:
-    """Return a short example message for each code that tests/messages has one for."""
+    """Return the example message with the shortest lines for each code in tests/messages."""
     messages: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests" / "messages" / "texts").glob("*.txt")):
         for message in re.split(r"^=== .+\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
@@ -143,12 +143,12 @@ def findings() -> Iterator[str]:
     )
 
 
-def written() -> str:
+def render() -> str:
     return HEAD + "\n" + "\n\n".join([*codes(), *findings()]) + "\n"
 
 
 def main() -> int:
-    DOCUMENT.write_text(written(), encoding="utf-8")
+    DOCUMENT.write_text(render(), encoding="utf-8")
     return 0
 
 

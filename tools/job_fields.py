@@ -1,9 +1,9 @@
-"""Writes the tables of fields in docs/reference/job-files.md from the sections of the job file's schema.
+"""Generator of the field tables in docs/reference/job-files.md from the sections of the job file's schema.
 
-python tools/job_fields.py             writes them
+python tools/job_fields.py
 
-Each table is between `<!-- fields of KEY: ... -->` and `<!-- end of fields -->`. Types and defaults come from the
-pydantic models, meanings from the lines below `Fields:` in their docstrings. A line may name a type that the annotation
+A table is between `<!-- fields of KEY: ... -->` and `<!-- end of fields -->`. Types and defaults are those of the
+pydantic models, meanings are the lines below `Fields:` in their docstrings. A line may name a type that the annotation
 does not show: `every (epoch, or int >= 1): ...`.
 """
 
@@ -33,7 +33,7 @@ DOCUMENT = ROOT / "docs" / "reference" / "job-files.md"
 MARKERS = re.compile(
     r"(<!-- fields of (\w+): tools/job_fields\.py writes them -->\n).*?(<!-- end of fields -->)", re.DOTALL
 )
-# Key of a table -> prefix of its fields, the section.
+# Key of a table -> (prefix of its fields, section).
 TABLES: dict[str, tuple[str, type[base.Section]]] = {
     "job": ("", job.Job),
     "model": ("model.", job.ModelSection),
@@ -55,7 +55,7 @@ TABLES: dict[str, tuple[str, type[base.Section]]] = {
 SCHEDULES = get_args(job.Schedule)
 # Placeholder for the key of a mapping or the index of a list, in the name of a field.
 PLACEHOLDERS = {"exporters": "N", "volumes": "N", "tolerations": "N", "roles": "ROLE", "tolerances": "KEY"}
-# Mappings whose fields another table or row of the page has already.
+# Mappings whose fields are in another table or row of the page.
 REPEATED = {"slurm.roles", "kubernetes.roles.ROLE.tolerations"}
 NAMED_TYPES: tuple[tuple[Any, str], ...] = (
     (base.FunctionRef, "function reference"),
@@ -75,7 +75,7 @@ class Field(NamedTuple):
 
 
 def meanings(section: type[base.Section]) -> dict[str, tuple[str | None, str]]:
-    """Field -> the type that its docstring names or None, and its meaning. Those of base classes come first."""
+    """Return field -> (type in the docstring or None, meaning), with the fields of base classes first."""
     lines: dict[str, tuple[str | None, str]] = {}
     for cls in reversed(section.__mro__):
         if not (issubclass(cls, base.Section) and cls.__doc__):
@@ -89,7 +89,7 @@ def meanings(section: type[base.Section]) -> dict[str, tuple[str | None, str]]:
 
 
 def sections_of(annotation: Any) -> Iterator[tuple[type[base.Section], bool]]:
-    """The sections in an annotation, and whether each is an element of a list or mapping."""
+    """Yield the sections in an annotation, and whether each is an element of a list or mapping."""
     if isinstance(annotation, type) and issubclass(annotation, base.Section):
         yield annotation, False
     origin = get_origin(annotation)
@@ -100,7 +100,7 @@ def sections_of(annotation: Any) -> Iterator[tuple[type[base.Section], bool]]:
 
 
 def type_of(annotation: Any) -> str:
-    """The type of a value as a reader of YAML sees it; null is left out."""
+    """Return the type of a value in terms of YAML, without null."""
     for named, words in NAMED_TYPES:
         if annotation == named:
             return words
@@ -126,7 +126,7 @@ def type_of(annotation: Any) -> str:
 
 
 def default_of(info: FieldInfo) -> str:
-    """The default as YAML, in one line."""
+    """Return the default as one line of YAML."""
     if info.is_required():
         return "required"
     value = info.get_default(call_default_factory=True)
@@ -145,7 +145,7 @@ def default_of(info: FieldInfo) -> str:
 
 
 def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) -> Iterator[Field]:
-    """The fields of a section and of the sections below it, by their dotted names.
+    """Yield the fields of a section and of its subsections, with dotted names.
 
     Args:
         prefix: Dotted name of the section, with a dot at its end.
@@ -182,7 +182,7 @@ def cells(*row: str) -> str:
 
 
 def schedules() -> str:
-    """The kinds of `learning_rate`: the docstring of each, and its fields."""
+    """Return the table of the kinds of `learning_rate`."""
     text = cells("`kind`", "learning rate", "fields") + cells("---", "---", "---")
     for schedule in SCHEDULES:
         names = []
@@ -195,7 +195,7 @@ def schedules() -> str:
 
 
 def table(key: str) -> str:
-    """The text between the markers of a key."""
+    """Return the text between the markers of a key."""
     if key == "schedules":
         return schedules()
     prefix, section = TABLES[key]
@@ -207,8 +207,8 @@ def table(key: str) -> str:
     return text
 
 
-def written() -> str:
-    """The page with its tables."""
+def render() -> str:
+    """Return the page with its tables."""
     text = DOCUMENT.read_text(encoding="utf-8")
     keys = {match[2] for match in MARKERS.finditer(text)}
     assert keys == {*TABLES, "schedules"}, f"tables of {keys.symmetric_difference({*TABLES, 'schedules'})}"
@@ -216,4 +216,4 @@ def written() -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(written(), encoding="utf-8")
+    DOCUMENT.write_text(render(), encoding="utf-8")

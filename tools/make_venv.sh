@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes a virtual environment with one TensorFlow minor version and this package in it, for development and tests.
+# Creates a virtual environment with one TensorFlow minor version and this package, for development and tests.
 #   sh tools/make_venv.sh DIR TF_MINOR
-# Takes the newest Python that both this machine and that TensorFlow have; PYTHON=... chooses another one.
+# Uses the first suitable Python on this machine; PYTHON=... selects a different one.
 set -eu
 
 venv=$1
@@ -43,10 +43,10 @@ fi
 say "Setting up $venv: TensorFlow $tf, $("$python" --version)"
 rm -rf "$venv"
 if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
-    # Debian and Ubuntu keep a part of the standard library (ensurepip) in a package of its own.
+    # Debian and Ubuntu have a part of the standard library (ensurepip) in a separate package.
     rm -rf "$venv"
     package=python$(version_of "$python")-venv
-    say "This Python cannot make virtual environments; installing $package"
+    say "This Python cannot create virtual environments; installing $package"
     sudo=
     [ "$(id -u)" = 0 ] || sudo="sudo -n"
     if ! { $sudo apt-get update -q && $sudo apt-get install -qy --no-install-recommends "$package"; } >&2; then
@@ -60,7 +60,7 @@ fi
 log=$venv/install.log
 extra=tf$(echo "$tf" | tr . -)
 say "Installing (some 2 GB with TensorFlow; log in $log)"
-# The second are packages of others that the tests run unchanged, without what they require; the file says why.
+# packages.txt has third-party packages that the tests run unchanged, without their dependencies; see the file.
 if ! "$venv/bin/python" tools/install_packages.py -e ".[$extra,test,lint,docs,release]" >"$log" 2>&1 ||
     ! "$venv/bin/python" tools/install_packages.py --no-deps -r tests/programs/packages.txt >>"$log" 2>&1; then
     tail -n 20 "$log" >&2

@@ -1,9 +1,8 @@
-"""Make the pictures of README.md: docs/images/launch.svg and docs/images/parity.png, from real runs.
+"""Generator of the pictures of README.md, docs/images/launch.svg and docs/images/parity.png, from real runs.
 
-python tools/pictures.py              both; some two minutes on two cores
+python tools/pictures.py              both, in about two minutes on two cores
 python tools/pictures.py launch       a launch in which a worker is killed and the job resumes
 python tools/pictures.py parity       the report of `parity`; needs Chromium on the PATH
-
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ TIMEOUT = 300
 
 
 def launch(folder: Path) -> list[str]:
-    """Return the lines of a launch whose worker 1 is killed with SIGKILL once it has passed step KILL_AT."""
+    """Return the lines of a launch whose worker 1 is killed with SIGKILL after step KILL_AT."""
     options = ["--max-restarts", "1", "--set", "run.model_dir=runs/digits", "--set", "train.max_steps=1600"]
     process = subprocess.Popen(
         [*PROGRAM, "launch", str(JOB), *options],
@@ -65,7 +64,7 @@ def launch(folder: Path) -> list[str]:
 
 
 def draw_launch() -> None:
-    """docs/images/launch.svg: what a terminal shows."""
+    """Write docs/images/launch.svg, the output on a terminal."""
     with tempfile.TemporaryDirectory() as name:
         lines = launch(Path(name))
     console = Console(record=True, width=118, file=io.StringIO())
@@ -81,7 +80,7 @@ def draw_launch() -> None:
 
 
 def draw_parity() -> None:
-    """docs/images/parity.png: the top of a report."""
+    """Write docs/images/parity.png, the top of a report."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         raise SystemExit("error: no Chromium on the PATH\n  hint: apt-get install chromium")

@@ -1,10 +1,10 @@
-"""Build the wheel and the source distribution into dist/, check both, and try the wheel in a fresh environment.
+"""Build of the wheel and the source distribution in dist/, with checks, and a test of the wheel in a new environment.
 
     python tools/release.py
 
 Checks: `twine check --strict`; each tracked file of the packages is in both distributions; CHANGELOG.md has a dated
-section for the version; each extra can be resolved for this Python; the installed wheel trains a job. A person
-publishes with `twine upload dist/*`.
+section for the version; each extra can be resolved for this Python; the installed wheel trains a job. Publish manually
+with `twine upload dist/*`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TENSORFLOWS = {(3, 10): (15, 21), (3, 11): (15, 21), (3, 12): (16, 21), (3, 13):
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """Return the standard output of a command; its failure ends the check."""
+    """Return the standard output of a command; exit if it fails."""
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
@@ -78,7 +78,7 @@ def check_extras(wheel: Path, python: Path, extras: Sequence[str]) -> None:
 
 
 def extras() -> list[str]:
-    """Return the extras that this Python can have."""
+    """Return the extras that this Python can install."""
     source = (ROOT / "setup.py").read_text(encoding="utf-8")
     plain = re.findall(r'^        "(\w+)": \[', source, re.MULTILINE)
     oldest, newest = TENSORFLOWS[sys.version_info[:2]]
