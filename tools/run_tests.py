@@ -6,8 +6,8 @@ A test that fails again is a failure. A test that passes is flaky: its result de
 of the machine. It is printed as `FLAKY: NAME`, and is a defect of the test or of the product. Nothing is retried during
 the run itself. More than `MOST` failures are not retried.
 
-Instead of pytest's dots, one line shows the progress and the estimated remaining time. Failures are printed at once, the
-first one with its traceback. `-v` prints pytest's lines.
+Instead of pytest's dots, one line shows the progress and the estimated remaining time. Failures are printed at once,
+the first one with its traceback. `-v` prints pytest's lines.
 
 --unit-first: first run the tests of the tier `unit` (tests/support/tiers.py) separately, without the possibility to
     import TensorFlow: their result is available within the first minute.

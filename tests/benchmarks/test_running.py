@@ -130,7 +130,7 @@ def test_a_run_that_was_broken_off_goes_on(fake, tmp_path):
     assert kept.name == "train-softmax-1.keras.0", "the folder of what failed is kept, and no other"
     fake.breaks_after = None
     left = []
-    _, found = measure_all(folder, tell=lambda step, one, number: left.append(number))
+    _, found = measure_all(folder, on_measurement=lambda step, one, number: left.append(number))
     assert left == [6, 5, 4, 3, 2, 1, 0]
     assert len(fake()) == 10
     contenders = case("train-softmax-1").contenders
@@ -159,10 +159,10 @@ def test_a_run_of_another_size_or_machine_is_refused(fake, tmp_path, monkeypatch
     folder = tmp_path / "run"
     measure_all(folder)
     steps = running.plan([case("train-softmax-1")], runs=1)
-    with pytest.raises(ConfigError, match="holds a run of another profile: name is quick now"):
+    with pytest.raises(ConfigError, match="has a run of a different profile: name is quick now"):
         running.measure_all(steps, profile=PROFILES["quick"], folder=folder)
     monkeypatch.setattr(machine, "about", lambda: {"cores": 64})
-    with pytest.raises(ConfigError, match=r"another machine: cores is 64 now(.|\n)*found: cores 2"):
+    with pytest.raises(ConfigError, match=r"different machine: cores is 64 now(.|\n)*found: cores 2"):
         running.measure_all(steps, profile=TINY, folder=folder)
 
 
