@@ -7,21 +7,20 @@ set -eu
 venv=$1
 tf=$2
 
-# TensorFlow's wheels: 2.15 for Python 3.9 to 3.11, 2.16 to 2.19 up to 3.12, 2.20 and later up to 3.13.
-case $tf in
-    2.15) fits="3.11 3.10" ;;
-    2.16 | 2.17 | 2.18 | 2.19) fits="3.11 3.12 3.10" ;;
-    *) fits="3.11 3.12 3.13 3.10" ;;
-esac
-
 say() { printf '%s\n' "$*" >&2; }
+
+pythons=$(sed -n "s/^$tf //p" "$(dirname "$0")/pythons.txt")
+if [ -z "$pythons" ]; then
+    say "error: TensorFlow $tf is not in tools/pythons.txt"
+    exit 2
+fi
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
 
 python=
-for candidate in ${PYTHON:-} python3 $(for v in $fits; do echo "python$v"; done); do
+for candidate in ${PYTHON:-} python3 $(for v in $pythons; do echo "python$v"; done); do
     found=$(version_of "$candidate")
-    for v in $fits; do
+    for v in $pythons; do
         if [ "$found" = "$v" ]; then
             python=$candidate
             break 2
@@ -29,14 +28,14 @@ for candidate in ${PYTHON:-} python3 $(for v in $fits; do echo "python$v"; done)
     done
     if [ -n "${PYTHON:-}" ] && [ "$candidate" = "$PYTHON" ]; then
         say "error: PYTHON=$PYTHON is Python ${found:-that cannot be run}"
-        say "  found: TensorFlow $tf has wheels for Python $fits"
+        say "  found: TensorFlow $tf has wheels for Python $pythons"
         exit 2
     fi
 done
 if [ -z "$python" ]; then
     say "error: no Python that TensorFlow $tf has wheels for"
     say "  found: python3 is Python $(version_of python3)"
-    say "  hint: install one of Python $fits, or choose another TensorFlow with TF=..."
+    say "  hint: install one of Python $pythons, or choose another TensorFlow with TF=..."
     exit 2
 fi
 

@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 TIMEOUT = 900
-# Python -> the oldest and the newest TensorFlow minor version that has wheels for it.
-TENSORFLOWS = {(3, 10): (15, 21), (3, 11): (15, 21), (3, 12): (16, 21), (3, 13): (20, 21)}
+PYTHONS = ROOT / "tools" / "pythons.txt"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
@@ -77,12 +77,20 @@ def check_extras(wheel: Path, python: Path, extras: Sequence[str]) -> None:
         install(python, "--dry-run", f"{wheel}[{extra}]")
 
 
+def wheels() -> dict[str, list[str]]:
+    """Return TensorFlow minor version -> the Python versions that it has wheels for."""
+    lines = PYTHONS.read_text(encoding="utf-8").splitlines()
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    return {tensorflow: pythons for tensorflow, *pythons in rows}
+
+
 def extras() -> list[str]:
     """Return the extras that this Python can install."""
     source = (ROOT / "setup.py").read_text(encoding="utf-8")
-    plain = re.findall(r'^        "(\w+)": \[', source, re.MULTILINE)
-    oldest, newest = TENSORFLOWS[sys.version_info[:2]]
-    return [*(f"tf2-{minor}" for minor in range(oldest, newest + 1)), *plain]
+    section = source.partition("extras_require")[2].partition("entry_points")[0]
+    plain = re.findall(r'^        "(\w+)": \[', section, re.MULTILINE)
+    tensorflows = [tensorflow for tensorflow, pythons in wheels().items() if PYTHON in pythons]
+    return [*(f"tf{tensorflow.replace('.', '-')}" for tensorflow in tensorflows), *plain]
 
 
 def try_wheel(wheel: Path, folder: Path, number: str) -> None:
