@@ -13,6 +13,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from markdown_table import cell, row
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "internals" / "modules.md"
 HEAD = """# Modules
@@ -42,7 +44,7 @@ def table(folder: Path) -> str:
     for path in paths:
         if path.name != "__init__.py":
             text = first_paragraph(doc(path)) if path.suffix == ".py" else comment(path)
-            lines.append(f"| `{path.name}` | {text.replace('|', chr(92) + '|')} |")
+            lines.append(row(f"`{path.name}`", cell(text)))
     return "\n".join(["| module | |\n| --- | --- |", *lines, ""]) if lines else ""
 
 

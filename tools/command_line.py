@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 import typer
+from markdown_table import cell, row
 
 from estimator_pipeline.cli import main as cli
 
@@ -36,10 +37,6 @@ The option `--help` of each command prints the same. Exit codes:
 """
 
 
-def cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
 NAMES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 
@@ -52,7 +49,8 @@ def value(parameter: typer.core.TyperOption | typer.core.TyperArgument, function
     return parameter.metavar or choices or next((NAMES[k] for k in kinds if k in NAMES), "TEXT")
 
 
-def row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> str:
+def option_row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> str:
+    """Return the row of an option."""
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     shown = "" if parameter.is_flag else f" `{value(parameter, function)}`"
     default = getattr(parameter.default, "value", parameter.default)
@@ -60,7 +58,7 @@ def row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> s
     shown_default = (
         "" if default is None or default is False or callable(default) or default in ("", [], ()) else f"`{default}`"
     )
-    return f"| {cell(names + shown)} | {shown_default} | {cell(parameter.help or '')} |"
+    return row(cell(names + shown), shown_default, cell(parameter.help or ""))
 
 
 def paragraphs(text: str) -> str:
@@ -82,7 +80,7 @@ def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup)
     yield f"```text\nestimator-pipeline {' '.join([name, '[OPTIONS]', *words])}\n```\n"
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     if options:
-        rows = "\n".join(row(p, function) for p in options)
+        rows = "\n".join(option_row(p, function) for p in options)
         yield f"| option | default | meaning |\n| --- | --- | --- |\n{rows}\n"
 
 

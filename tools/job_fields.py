@@ -18,6 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from markdown_table import cell, row
 from pydantic import Discriminator
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
@@ -168,30 +169,26 @@ def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) 
 
 
 def linked(text: str) -> str:
-    """A meaning with its documents as links, and safe for a cell."""
+    """Return a meaning as a cell, with its documents as links."""
     text = re.sub(
         r"docs/(guides/|reference/)([\w-]+\.md)(#[\w-]+)?",
         lambda m: f"[{m[2]}]({'../guides/' if m[1] == 'guides/' else ''}{m[2]}{m[3] or ''})",
         text,
     )
-    return text.replace("|", "\\|")
-
-
-def cells(*row: str) -> str:
-    return f"| {' | '.join(row)} |\n"
+    return cell(text)
 
 
 def schedules() -> str:
     """Return the table of the kinds of `learning_rate`."""
-    text = cells("`kind`", "learning rate", "fields") + cells("---", "---", "---")
+    rows = [row("`kind`", "learning rate", "fields"), row("---", "---", "---")]
     for schedule in SCHEDULES:
         names = []
         for name, info in schedule.model_fields.items():
             if name != "kind":
                 names.append(f"`{name}`" if info.is_required() else f"`{name}` ({default_of(info)})")
         (kind,) = get_args(get_type_hints(schedule)["kind"])
-        text += cells(f"`{kind}`", linked(" ".join(inspect.cleandoc(schedule.__doc__ or "").split())), ", ".join(names))
-    return text
+        rows.append(row(f"`{kind}`", linked(schedule.__doc__ or ""), ", ".join(names)))
+    return "".join(f"{line}\n" for line in rows)
 
 
 def table(key: str) -> str:
@@ -199,12 +196,12 @@ def table(key: str) -> str:
     if key == "schedules":
         return schedules()
     prefix, section = TABLES[key]
-    text = cells("field", "type", "default", "meaning") + cells("---", "---", "---", "---")
+    rows = [row("field", "type", "default", "meaning"), row("---", "---", "---", "---")]
     for field in fields(prefix, section, inherited=not issubclass(section, job.InputCommon)):
         default = field.default if field.default == "required" else f"`{field.default}`"
         name = f"[`{field.name}`](#{field.name})" if key == "job" and field.name != "name" else f"`{field.name}`"
-        text += cells(name, field.type, default, linked(field.meaning))
-    return text
+        rows.append(row(name, field.type, default, linked(field.meaning)))
+    return "".join(f"{line}\n" for line in rows)
 
 
 def render() -> str:
