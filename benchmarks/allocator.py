@@ -44,22 +44,22 @@ def main() -> None:
     elif asked.changing:
         rows = []
         for way, allocator in WAYS.items():
-            figures = measured(allocator, workers=1, dense=64, steps=asked.steps or 20_000, changing=True)
+            figures = measure(allocator, workers=1, dense=64, steps=asked.steps or 20_000, changing=True)
             rows.append({"way": way, **{f"MiB after {step}": size for step, size in figures["resident"].items()},
                          "peak MiB": figures["peak"], "steps/s": figures["rate"]})  # fmt: skip
         common.report("allocator, batches of changing size", rows, asked.json)
     else:
-        common.report("allocator", [row for dense in asked.dense for row in compared(asked, dense)], asked.json)
+        common.report("allocator", [row for dense in asked.dense for row in compare(asked, dense)], asked.json)
 
 
-def compared(asked: Any, dense: int) -> list[dict[str, Any]]:
+def compare(asked: Any, dense: int) -> list[dict[str, Any]]:
     """Return the rows of one size of gradients. Scaling is the rate of N workers divided by that of one worker."""
     steps = asked.steps or {64: 600, 640: 200}.get(dense, 40)
     rounds_by_variant: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for number in range(asked.rounds):
         for workers in asked.workers:
             for way in list(WAYS)[:: 1 if number % 2 else -1]:
-                figures = measured(WAYS[way], workers=workers, dense=dense, steps=steps, changing=False)
+                figures = measure(WAYS[way], workers=workers, dense=dense, steps=steps, changing=False)
                 rounds_by_variant.setdefault((workers, way), []).append(figures)
     rows = []
     for (workers, way), rounds in sorted(rounds_by_variant.items()):
@@ -77,7 +77,7 @@ def compared(asked: Any, dense: int) -> list[dict[str, Any]]:
     return rows
 
 
-def measured(allocator: str, *, workers: int, **case: Any) -> dict[str, Any]:
+def measure(allocator: str, *, workers: int, **case: Any) -> dict[str, Any]:
     """Return the figures of the slowest worker, and the peak memory of all workers."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "ESTIMATOR_PIPELINE_MALLOC": allocator, "ESTIMATOR_PIPELINE_PATCHES": "none"}

@@ -44,12 +44,12 @@ def seconds(arguments: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def installing() -> float:
+def measure_installation() -> float:
     """Return the milliseconds for reading and installing the table in a process that has imported TensorFlow."""
     return common.in_child(__file__, "installing")["milliseconds"]
 
 
-def measured() -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     import time
 
     from estimator_pipeline import compat
@@ -66,7 +66,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=9)
     asked = options.parse_args()
     if asked.measure:
-        print(json.dumps(measured()))
+        print(json.dumps(measure()))
         return
     seconds_by_way: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +84,7 @@ def main() -> None:
             {"started by": way, "CPU s": statistics.median(values[1:]), "added, ms of CPU": statistics.median(added)}
         )
     common.report("exec_startup", rows, asked.json)
-    installs = [installing() for _ in range(asked.rounds)]
+    installs = [measure_installation() for _ in range(asked.rounds)]
     print(f"only the table of moved names: {statistics.median(installs):.1f} ms")
 
 

@@ -38,8 +38,8 @@ def main() -> None:
         rates: dict[str, list[float]] = {}
         for number in range(asked.rounds):
             for way, patches in list(WAYS.items())[:: 1 if number % 2 else -1]:
-                rates.setdefault(way, []).append(measured(patches, *case, False))
-            rates.setdefault("all patches, ids that change", []).append(measured("all", *case, True))
+                rates.setdefault(way, []).append(measure(patches, *case, False))
+            rates.setdefault("all patches, ids that change", []).append(measure("all", *case, True))
         plain = rates["tf.estimator"]
         for way in [*WAYS, "all patches, ids that change"]:
             ratios = [a / b for a, b in zip(rates[way], plain, strict=True)]
@@ -49,7 +49,7 @@ def main() -> None:
     common.report("sparse_gradients", rows, asked.json)
 
 
-def measured(patches: str, *case: Any) -> float:
+def measure(patches: str, *case: Any) -> float:
     """Return the steps per second of the slower of two workers."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "ESTIMATOR_PIPELINE_PATCHES": patches, "TF_CPP_MIN_LOG_LEVEL": "3"}

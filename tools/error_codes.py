@@ -55,7 +55,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def filled(text: str) -> str:
+def fill(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
@@ -82,7 +82,7 @@ def codes() -> Iterator[str]:
         yield f"## {area}\n\n{about}."
         for code, entry in CODES.items():
             if code.partition("/")[0] == area:
-                yield f"### {code}\n\n{filled(entry.meaning)}\n\n{filled(f'**What to do.** {entry.action}')}"
+                yield f"### {code}\n\n{fill(entry.meaning)}\n\n{fill(f'**What to do.** {entry.action}')}"
                 if code in known:
                     yield f"```\nerror: {known[code]}\n```"
 
@@ -133,11 +133,11 @@ def findings() -> Iterator[str]:
     )
     yield "## inspect: the ledger\n\n`kind` of a finding.\n\n" + table(iter(KINDS.items()))
     yield "## parity\n\n`name` of a cause.\n\n" + table(parity_names())
-    yield "## migrate scan\n\n" + filled(
+    yield "## migrate scan\n\n" + fill(
         "`name` of a finding is the TensorFlow name, such as `tf.estimator.RunConfig`. `ruleId` in a SARIF report is "
         "the same name, with hyphens for spaces."
     )
-    yield "## migrate config\n\n" + filled(
+    yield "## migrate config\n\n" + fill(
         "`field` of a finding is the field of the configuration. `state` is `taken`, `needs a decision` or "
         "`no longer needed`."
     )

@@ -168,7 +168,7 @@ def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) 
             yield from fields(f"{dotted}.{PLACEHOLDERS.get(name, 'NAME')}." if repeated else f"{dotted}.", below)
 
 
-def linked(text: str) -> str:
+def link_documents(text: str) -> str:
     """Return a meaning as a cell, with its documents as links."""
     text = re.sub(
         r"docs/(guides/|reference/)([\w-]+\.md)(#[\w-]+)?",
@@ -187,7 +187,7 @@ def schedules() -> str:
             if name != "kind":
                 names.append(f"`{name}`" if info.is_required() else f"`{name}` ({default_of(info)})")
         (kind,) = get_args(get_type_hints(schedule)["kind"])
-        rows.append(row(f"`{kind}`", linked(schedule.__doc__ or ""), ", ".join(names)))
+        rows.append(row(f"`{kind}`", link_documents(schedule.__doc__ or ""), ", ".join(names)))
     return "".join(f"{line}\n" for line in rows)
 
 
@@ -200,7 +200,7 @@ def table(key: str) -> str:
     for field in fields(prefix, section, inherited=not issubclass(section, job.InputCommon)):
         default = field.default if field.default == "required" else f"`{field.default}`"
         name = f"[`{field.name}`](#{field.name})" if key == "job" and field.name != "name" else f"`{field.name}`"
-        rows.append(row(name, field.type, default, linked(field.meaning)))
+        rows.append(row(name, field.type, default, link_documents(field.meaning)))
     return "".join(f"{line}\n" for line in rows)
 
 

@@ -72,15 +72,15 @@ def differences(ours: Any, theirs: Any, path: str) -> Iterator[str]:
             yield from differences(ours[key], theirs[key], f"{path}[]")
 
 
-def resolved(schema: Any, whole: Any) -> Any:
+def resolve(schema: Any, whole: Any) -> Any:
     """Return the same schema without references."""
     if isinstance(schema, list):
-        return [resolved(item, whole) for item in schema]
+        return [resolve(item, whole) for item in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
-        return resolved(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
-    return {key: resolved(value, whole) for key, value in schema.items()}
+        return resolve(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
+    return {key: resolve(value, whole) for key, value in schema.items()}
 
 
 def faults(crd: dict[str, Any]) -> Iterator[str]:
@@ -99,7 +99,7 @@ def faults(crd: dict[str, Any]) -> Iterator[str]:
             for error in validator.iter_errors(document["spec"]):
                 yield f"{job.name} {' '.join(changes)}: spec.{'.'.join(map(str, error.path))}: {error.message[:200]}"
     schema_of_tests = json.loads((HERE / "schemas" / f"{ours}.json").read_text())
-    schema_of_tests = resolved(schema_of_tests, schema_of_tests)["properties"]["spec"]
+    schema_of_tests = resolve(schema_of_tests, schema_of_tests)["properties"]["spec"]
     yield from (
         f"the schema of the tests: {fault}"
         for fault in differences(schema_of_tests, schema["properties"]["spec"], "spec")

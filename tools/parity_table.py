@@ -228,10 +228,10 @@ def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: fl
         if outcome.exit_code != 0:
             reason = outcome.failure.text() if outcome.failure is not None else outcome.reason
             raise RuntimeError(f"{engine}, {topology}: {reason}; logs in {plan.log_dir}")
-    return {cell.key: compared(cell, base, steps) for cell in todo}
+    return {cell.key: compare(cell, base, steps) for cell in todo}
 
 
-def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
+def compare(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
     """Return the comparison of the two records of a cell, and remove them."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.job.tolerances import Tolerances, kind_of
@@ -336,7 +336,7 @@ def read() -> dict[str, Any]:
     return results
 
 
-def chosen(arguments: Any) -> Iterable[list[Cell]]:
+def select_cells(arguments: Any) -> Iterable[list[Cell]]:
     """Yield the selected cells of each topology."""
     for topology in TOPOLOGIES:
         selected = [
@@ -370,7 +370,7 @@ def main() -> None:
     elif arguments.command == "write":
         TABLE.write_text(write(read()), encoding="utf-8")
     else:
-        for todo in chosen(arguments):
+        for todo in select_cells(arguments):
             with tempfile.TemporaryDirectory() as folder:
                 measured = measure(todo, base=Path(folder))
             results = read()

@@ -552,7 +552,7 @@ def last_error(code: int, output: str) -> str:
     return (errors or lines or [""])[-1].strip() or f"exit code {code}"
 
 
-def trained(work: Path, output: str) -> bool:
+def has_trained(work: Path, output: str) -> bool:
     """Return whether a run wrote a checkpoint or printed a loss."""
     return any(work.rglob("*.index")) or any(work.rglob("checkpoint")) or _LOSS.search(output) is not None
 
@@ -573,7 +573,7 @@ def try_estimator(program: Program, folder: Path, main: str, work: Path, stubs: 
     )
     if code:
         return last_error(code, output), output
-    if program.trains and not trained(work, output):
+    if program.trains and not has_trained(work, output):
         return "it exits without training", output
     return "ok", output
 

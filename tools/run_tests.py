@@ -233,7 +233,7 @@ def _within_budget(options: argparse.Namespace, arguments: list[str]) -> int:
         code = subprocess.run(command, check=False, env={**os.environ, "TEST_TIMES": str(times)}).returncode
         measured = test_budget.read_times(times.read_text()) if times.exists() else []
     machine = max(before, test_budget.machine_seconds())
-    report, is_kept = test_budget.compared(test_budget.read(Path(options.budget)), measured, machine=machine)
+    report, is_kept = test_budget.compare(test_budget.read(Path(options.budget)), measured, machine=machine)
     print(report, flush=True)
     return code or (0 if is_kept else 1)
 

@@ -91,7 +91,7 @@ def text_of(machine: float, budget: Budget) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compared(written: tuple[float, Budget], times: Times, *, machine: float) -> tuple[str, bool]:
+def compare(written: tuple[float, Budget], times: Times, *, machine: float) -> tuple[str, bool]:
     """Return (the report, whether the budget is kept on a machine whose `machine_seconds` is `machine`)."""
     reference, budget = written
     speed = machine / reference

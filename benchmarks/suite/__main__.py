@@ -41,7 +41,7 @@ def command(
     (results.md), JSON (results.json) and plots. With the DIR of an interrupted run, that run resumes. The exit code is
     0 if everything was measured, whether or not targets are met; 1 if a measured process failed, 2 for bad input.
     """
-    from benchmarks.suite.cases import chosen
+    from benchmarks.suite.cases import select_cases
     from benchmarks.suite.work import PROFILES
 
     if quick and size not in (None, "quick"):
@@ -50,7 +50,7 @@ def command(
     if name not in PROFILES:
         raise ConfigError(f"unknown --size {name}", found=f"allowed: {', '.join(PROFILES)}")
     profile = PROFILES[name]
-    wanted = chosen(cases or [], quick=name == "quick")
+    wanted = select_cases(cases or [], quick=name == "quick")
     count = profile.runs if runs is None else runs
     if not 1 <= count <= _RUNS:
         raise ConfigError(f"--runs {count} is out of range", hint=f"give a number from 1 to {_RUNS}")
@@ -73,7 +73,7 @@ def _run(wanted: Any, profile: Any, runs: int, *, output: Path | None, as_json: 
         value = measurement.figures[step.case.metric]
         typer.echo(
             f"{time.monotonic() - begun:7.1f}s  {step.case.name}, {CONTENDERS[step.contender]}, run {step.run + 1}: "
-            f"{report.number(value)} {step.case.unit} ({remaining} to go)",
+            f"{report.format_number(value)} {step.case.unit} ({remaining} to go)",
             err=True,
         )
 

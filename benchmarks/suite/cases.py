@@ -11,7 +11,7 @@ from benchmarks.suite.figures import Target
 from benchmarks.suite.work import MODELS
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["CASES", "CONTENDERS", "Case", "chosen"]
+__all__ = ["CASES", "CONTENDERS", "Case", "select_cases"]
 
 CONTENDERS = {
     "plain_estimator": "plain tf.estimator",
@@ -201,7 +201,7 @@ CASES: tuple[Case, ...] = (
 """All cases, in the order of the table."""
 
 
-def chosen(names: Sequence[str], *, quick: bool = False) -> tuple[Case, ...]:
+def select_cases(names: Sequence[str], *, quick: bool = False) -> tuple[Case, ...]:
     """Return the cases by name, in the order of the list; "train" selects all cases "train-...".
 
     Args:

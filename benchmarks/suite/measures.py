@@ -234,7 +234,7 @@ def first_step(contender: str, profile: Profile, folder: Path, run: Path, settin
 
 
 def _wait_for_step(process: Started, folder: Path, progress: Path | None, begun: float, begun_wall: float) -> float:
-    from benchmarks.suite.measuring import POLL_SECS, failed
+    from benchmarks.suite.measuring import POLL_SECS, process_error
 
     deadline = begun + TIMEOUT
     events = None if progress is None else ProgressReader(progress)
@@ -248,9 +248,9 @@ def _wait_for_step(process: Started, folder: Path, progress: Path | None, begun:
                     wall: float = event["time"]
                     return wall - begun_wall
             if running[process.name].look():
-                raise failed(process.name, "ended before its first step", folder)
+                raise process_error(process.name, "ended before its first step", folder)
             time.sleep(POLL_SECS)
-    raise failed(process.name, f"made no step within {TIMEOUT:g} s", folder)
+    raise process_error(process.name, f"made no step within {TIMEOUT:g} s", folder)
 
 
 def restart(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:

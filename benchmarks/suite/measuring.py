@@ -127,9 +127,9 @@ def run_processes(
         while missing := [name for name, out in wanted.items() if not out.exists()]:
             for name, task in running.items():
                 if task.look() and (task.exit_code or name in missing) and not _is_written(wanted.get(name)):
-                    raise failed(name, f"ended with {end_name(task.exit_code or 0)}", folder)
+                    raise process_error(name, f"ended with {end_name(task.exit_code or 0)}", folder)
             if time.monotonic() > deadline:
-                raise failed(missing[0], f"gave no figures within {timeout:g} s", folder)
+                raise process_error(missing[0], f"gave no figures within {timeout:g} s", folder)
             meanwhile()
             time.sleep(POLL_SECS)
         grace = time.monotonic() + END_SECS
@@ -142,7 +142,7 @@ def _is_written(out: Path | None) -> bool:
     return out is not None and out.exists()
 
 
-def failed(name: str, reason: str, folder: Path) -> TaskFailedError:
+def process_error(name: str, reason: str, folder: Path) -> TaskFailedError:
     """Return the error of a measured process, with the last lines of its log."""
     log = folder / f"{name}.log"
     lines = log.read_text(errors="replace").splitlines()[-12:] if log.exists() else []

@@ -19,7 +19,7 @@ _HEADS = ("case", "contender", "median", "unit", "spread", "of the limit", "peak
 _TARGET_HEADS = ("case", "ratio", "median", "least to most", "target", "verdict")
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number with three significant digits, or as a whole number from 1,000 on."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
@@ -40,11 +40,11 @@ def _case_rows(result: CaseResult) -> list[tuple[str, ...]]:
             (
                 result.case.name,
                 CONTENDERS[contender],
-                number(figure.median),
+                format_number(figure.median),
                 result.case.unit,
                 f"{figure.spread:.0%}" if figure.runs > 1 else "one run",
                 f"{result.of_limit[contender]:.2f}" if contender in result.of_limit else "",
-                number(peak.median) if peak else "",
+                format_number(peak.median) if peak else "",
             )
         )
     return lines
@@ -79,7 +79,7 @@ def _range(ratio: Figure | None) -> str:
     return "" if ratio is None or ratio.runs == 1 else f"{ratio.least:.2f} to {ratio.most:.2f}"
 
 
-def tally(results: Results) -> str:
+def summary(results: Results) -> str:
     """Return a summary such as "12 of 20 targets met, 6 not met, 2 not measured"."""
     states = [verdict.state for verdict in results.verdicts]
     if not states:
@@ -123,13 +123,13 @@ def show(results: Results) -> None:
         verdicts.add_row(*row[:-1], f"[{colours.get(row[-1], 'yellow')}]{row[-1]}[/]")
     console.print()
     console.print(verdicts)
-    console.print(f"\n{tally(results)}", highlight=False)
+    console.print(f"\n{summary(results)}", highlight=False)
 
 
 def markdown(results: Results, *, plots: list[str] | None = None) -> str:
     """Return the results as a page; docs/internals/benchmarks.md describes the measurement."""
     lines = ["# Results of the benchmark", "", f"Measured on {machine_words(results)}.", ""]
-    lines += [f"{tally(results)}. Ratios are medians of the ratios within each run; spread is from the least to the "]
+    lines += [f"{summary(results)}. Ratios are medians of the ratios within each run; spread is from the least to the "]
     lines[-1] += "most, as a part of the median."
     lines += ["", "## Targets", "", *_table(_TARGET_HEADS, target_rows(results))]
     lines += ["", "## Figures", "", *_table(_HEADS, rows(results))]

@@ -40,7 +40,7 @@ BELOW += ("tensorflow_core/python/", "tensorflow_core/contrib/")  # of 1.15
 PLATFORMS = ("manylinux2010_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64")
 
 
-def fetched(package: str, version: str, python: str, work: Path) -> Path:
+def fetch(package: str, version: str, python: str, work: Path) -> Path:
     """Return the folder with the package's Python files, after downloading it with pip if it is missing."""
     folder = work / f"{package}-{version}"
     if folder.is_dir():
@@ -62,18 +62,18 @@ def fetched(package: str, version: str, python: str, work: Path) -> Path:
 def read(key: str, work: Path) -> trees.Tree:
     """Return the tree of a version, or of `keras`, `estimator` or `contrib`."""
     if key == "keras":
-        return trees.read(fetched("tf_keras", "2.21", "3.11", work), key, "tf_keras.src")
+        return trees.read(fetch("tf_keras", "2.21", "3.11", work), key, "tf_keras.src")
     if key == "estimator":
-        return trees.read(fetched("tensorflow_estimator", "2.15", "3.11", work), key, "tensorflow_estimator")
+        return trees.read(fetch("tensorflow_estimator", "2.15", "3.11", work), key, "tensorflow_estimator")
     version = OLDEST if key == "contrib" else key
-    folder = fetched("tensorflow_cpu", version, VERSIONS[version], work)
+    folder = fetch("tensorflow_cpu", version, VERSIONS[version], work)
     core = "tensorflow_core" if (folder / "tensorflow_core/python").is_dir() else "tensorflow"
     if key != "contrib":
         return trees.read(folder, version, f"{core}.python", shown_as="tensorflow.python")
     packages = ("tensorflow.python", "tensorflow.contrib", "tensorflow_estimator")
     tree = trees.read(folder, key, f"{core}.python", shown_as="tensorflow.python", beside=packages)
     tree = tree.with_(trees.read(folder, key, f"{core}.contrib", shown_as="tensorflow.contrib", beside=packages))
-    estimator = fetched("tensorflow_estimator", version, VERSIONS[version], work)
+    estimator = fetch("tensorflow_estimator", version, VERSIONS[version], work)
     return tree.with_(trees.read(estimator, key, "tensorflow_estimator", beside=packages))
 
 

@@ -116,9 +116,9 @@ def names(
     result.modules_gone = {m: result.versions[number + 1] for m, number in gone_after.items() if number < newest}
     for place, number in last.items():
         if number < newest:
-            trace = _manual(place, versions[number + 1 :]) or _followed(tracer, place, number)
+            trace = _look_up_manual(place, versions[number + 1 :]) or _follow(tracer, place, number)
             if trace is not None:
-                result.traces[place] = trace if trace.homes else _compiled(place, trace, compiled)
+                result.traces[place] = trace if trace.homes else _find_compiled(place, trace, compiled)
     result.traces = {p: t for p, t in result.traces.items() if t.homes or not p[1].startswith("_")}
     if with_contrib is not None and estimator is not None:
         result.contrib = contrib.homes(with_contrib, tracer, estimator)
@@ -132,14 +132,14 @@ def names(
     return result
 
 
-def _followed(tracer: Tracer, place: Place, number: int) -> Trace | None:
+def _follow(tracer: Tracer, place: Place, number: int) -> Trace | None:
     # The last version that defined it in this tree; later ones may bind it to a compiled object.
     while number >= 0 and tracer.indexes[number].at(place) is None:
         number -= 1
     return tracer.follow(place, number) if number >= 0 else None
 
 
-def _manual(place: Place, without: list[Tree]) -> Trace | None:
+def _look_up_manual(place: Place, without: list[Tree]) -> Trace | None:
     since = [tree.version for tree in without]
     home = manual.NAMES.get(".".join(place))
     if home is not None:
@@ -151,7 +151,7 @@ def _manual(place: Place, without: list[Tree]) -> Trace | None:
     return None
 
 
-def _compiled(place: Place, trace: Trace, compiled: list[dict[str, list[str]]]) -> Trace:
+def _find_compiled(place: Place, trace: Trace, compiled: list[dict[str, list[str]]]) -> Trace:
     """Look up a name of SWIG's single module in the compiled modules that replaced it."""
     if "pywrap_tensorflow" not in place[0] and place[0] != "tensorflow.python":
         return trace

@@ -136,7 +136,7 @@ def read(root: Path, version: str, package: str, *, shown_as: str | None = None,
             except SyntaxError:
                 continue
         reader = _Reader(tree, module, is_package, {package: shown_as or package}, beside)
-        reader.documented(ast.get_docstring(parsed) or "")
+        reader.read_docstring(ast.get_docstring(parsed) or "")
         reader.block(parsed.body)
     return tree
 
@@ -149,7 +149,7 @@ class _Reader:
         self.renames, self.known = renames, (*renames.values(), *beside)
         self.names = tree.modules[module]
 
-    def documented(self, text: str) -> None:
+    def read_docstring(self, text: str) -> None:
         """Read `@@NAME` of a TensorFlow 1 docstring, which removes all other names from the module."""
         names = frozenset(re.findall(r"^@@(\w+)", text, re.M))
         if names:
@@ -161,10 +161,10 @@ class _Reader:
 
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            self.bind(node.name, self.defined(node, node.name, "function", _arguments(node)))
+            self.bind(node.name, self.define(node, node.name, "function", _arguments(node)))
         elif isinstance(node, ast.ClassDef):
             init = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-            self.bind(node.name, self.defined(node, node.name, "class", _arguments(init) if init else ()))
+            self.bind(node.name, self.define(node, node.name, "class", _arguments(init) if init else ()))
         elif isinstance(node, ast.ImportFrom):
             self.import_from(node)
         elif isinstance(node, ast.Import):
@@ -200,7 +200,7 @@ class _Reader:
                 public[self.module] = public.get(self.module, frozenset()) | frozenset(ast.literal_eval(value))
             return
         target = self.alias(value) if whole else None
-        self.bind(name, target or self.defined(value, name, "value"))
+        self.bind(name, target or self.define(value, name, "value"))
 
     def alias(self, value: ast.expr) -> object:
         """Return the target of `name = other` and `name = module.other`."""
@@ -240,7 +240,7 @@ class _Reader:
                 return shown_as + module[len(package) :]
         return module
 
-    def defined(self, node: ast.AST, name: str, kind: str, arguments: tuple[str, ...] = ()) -> Definition:
+    def define(self, node: ast.AST, name: str, kind: str, arguments: tuple[str, ...] = ()) -> Definition:
         exports = frozenset(_exports(node))
         return Definition(self.module, name, kind, arguments, _words(node, name), exports)
 

@@ -99,7 +99,7 @@ def _estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int
 
 def _plain_keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], Mapping[str, Any]]:
     plain_layers.import_tensorflow()
-    network = plain_keras.compiled(spec["model"])
+    network = plain_keras.compile_model(spec["model"])
     data = plain_data.dataset(spec["data"], model.data, work.BATCH)
     network.fit(data, epochs=1, steps_per_epoch=STEPS, verbose=0)
     path = os.path.join(spec["model_dir"], f"weights-{STEPS}")

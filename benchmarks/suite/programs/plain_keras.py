@@ -12,7 +12,7 @@ from benchmarks.suite.clock import Clock, first_step_callback
 from benchmarks.suite.programs import plain_data, plain_layers
 
 
-def compiled(name: str) -> Any:
+def compile_model(name: str) -> Any:
     """Return the compiled model."""
     import tensorflow as tf
 
@@ -36,7 +36,7 @@ def run(spec: Mapping[str, Any]) -> None:
     # The global batch, which TensorFlow shards across the workers.
     data = plain_data.dataset(spec["data"], model.data, work.BATCH * workers)
     with strategy.scope() if strategy else contextlib.nullcontext():
-        network = compiled(spec["model"])
+        network = compile_model(spec["model"])
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})
     first = os.environ.get("ESTIMATOR_PIPELINE_BENCH_FIRST_STEP")
     marks = first_step_callback() if first else clock.callback(steps_per_epoch=spec["steps"])
