@@ -247,7 +247,7 @@ def _wait_for_step(process: Started, folder: Path, progress: Path | None, begun:
                 if event["event"] == "step":
                     wall: float = event["time"]
                     return wall - begun_wall
-            if running[process.name].look():
+            if running[process.name].poll():
                 raise process_error(process.name, "ended before its first step", folder)
             time.sleep(POLL_SECS)
     raise process_error(process.name, f"made no step within {TIMEOUT:g} s", folder)

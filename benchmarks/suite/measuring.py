@@ -94,7 +94,7 @@ def started(processes: Sequence[Started], *, folder: Path) -> Iterator[dict[str,
         for child_process in running.values():
             child_process.kill()
         deadline = time.monotonic() + 10
-        while not all(child_process.look() for child_process in running.values()) and time.monotonic() < deadline:
+        while not all(child_process.poll() for child_process in running.values()) and time.monotonic() < deadline:
             time.sleep(POLL_SECS)
         for child_process in running.values():
             child_process.reap()
@@ -126,14 +126,14 @@ def run_processes(
     with started(processes, folder=folder) as running:
         while missing := [name for name, out in wanted.items() if not out.exists()]:
             for name, task in running.items():
-                if task.look() and (task.exit_code or name in missing) and not _is_written(wanted.get(name)):
+                if task.poll() and (task.exit_code or name in missing) and not _is_written(wanted.get(name)):
                     raise process_error(name, f"ended with {end_name(task.exit_code or 0)}", folder)
             if time.monotonic() > deadline:
                 raise process_error(missing[0], f"gave no figures within {timeout:g} s", folder)
             meanwhile()
             time.sleep(POLL_SECS)
         grace = time.monotonic() + END_SECS
-        while time.monotonic() < grace and not all(running[name].look() for name in wanted):
+        while time.monotonic() < grace and not all(running[name].poll() for name in wanted):
             time.sleep(POLL_SECS)
     return {name: json.loads(out.read_text()) for name, out in wanted.items()}
 

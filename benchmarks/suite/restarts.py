@@ -78,10 +78,10 @@ def restart(
     finally:
         launch.terminate()
         deadline = time.monotonic() + _END_SECS
-        while not launch.look() and time.monotonic() < deadline:
+        while not launch.poll() and time.monotonic() < deadline:
             time.sleep(_POLL_SECS)
         launch.kill()
-        while not launch.look():
+        while not launch.poll():
             time.sleep(_POLL_SECS)
         launch.reap()
     first, began = _event(logs, "first_step", attempt=1), _event(logs, "attempt_started", attempt=1)
@@ -106,7 +106,7 @@ def _pid_of(task: str, log: Path) -> int | None:
 def _until(look: Callable[[], Any], launch: Process, seconds: float, folder: Path) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := look()):
-        if launch.look() or time.monotonic() > deadline:
+        if launch.poll() or time.monotonic() > deadline:
             tail = (folder / "launch.log").read_text(errors="replace").splitlines()[-12:]
             raise TaskFailedError(
                 "a supervised launch did not reach its next step", found="\n    ".join([str(folder), *tail])
