@@ -1,4 +1,4 @@
-"""Cost of syncing a checkpoint to the disk before it is renamed: checkpoints per second with and without.
+"""Cost of syncing a checkpoint to the disk before the state file names it: checkpoints per second with and without.
 
     python benchmarks/checkpoint_sync.py [--megabytes 1 30 300] [--rounds N] [--folder DIR] [--json FILE]
 
