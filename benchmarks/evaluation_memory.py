@@ -1,10 +1,10 @@
-"""Memory and time of many evaluations in one process: `Estimator.evaluate` beside the kept evaluation.
+"""Memory and time of many evaluations in one process: `Estimator.evaluate` and the cached evaluation.
 
     python benchmarks/evaluation_memory.py [--evaluations 50] [--models cnn resnet] [--json FILE]
 
-Each way runs in a process of its own, on the same data with the same model. Memory is the resident set after the
-first evaluation (what TensorFlow loads and allocates once is in it) and after the last; time is the
-median of those after the first.
+Each way runs in a separate process, with the same data and model. Memory is the resident set after the first
+evaluation, which includes one-time allocations of TensorFlow, and after the last. Time is the median of all evaluations
+but the first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import common
 
-WAYS = {"plain": "Estimator.evaluate", "kept": "kept evaluation"}
+WAYS = {"plain": "Estimator.evaluate", "cached": "cached evaluation"}
 
 
 def measure(way: str, model: str, evaluations: int) -> dict[str, Any]:
@@ -45,17 +45,19 @@ def measure(way: str, model: str, evaluations: int) -> dict[str, Any]:
         estimator = tf.estimator.Estimator(model_fns.model_fn(model, optimizer={"name": "sgd"}), config=config)
         estimator.train(input_fn, steps=2)
         checkpoint = estimator.latest_checkpoint()
-        kept = RepeatedEvaluation(estimator, input_fn)
+        cached = RepeatedEvaluation(estimator, input_fn)
         process, memory, seconds, losses = psutil.Process(), [], [], set()
         for _ in range(evaluations):
             started = time.monotonic()
             metrics = (
-                kept.evaluate(checkpoint) if way == "kept" else estimator.evaluate(input_fn, checkpoint_path=checkpoint)
+                cached.evaluate(checkpoint)
+                if way == "cached"
+                else estimator.evaluate(input_fn, checkpoint_path=checkpoint)
             )
             seconds.append(time.monotonic() - started)
             losses.add(float(metrics["loss"]))
             memory.append(process.memory_info().rss / 2**20)
-        kept.close()
+        cached.close()
     if len(losses) != 1:
         raise SystemExit(f"one checkpoint, several losses: {losses}")
     return {"first": memory[0], "last": memory[-1], "seconds": statistics.median(seconds[1:])}
@@ -76,16 +78,16 @@ def main() -> None:
         base = None
         for way, called in WAYS.items():
             arguments = ["--models", model, "--evaluations", str(chosen.evaluations)]
-            found = common.in_child(sys.argv[0], way, arguments=arguments)
-            seconds = found["seconds"]
+            figures = common.in_child(sys.argv[0], way, arguments=arguments)
+            seconds = figures["seconds"]
             base = base or seconds
             rows.append(
                 {
                     "model": model,
                     "way": called,
-                    "MiB after 1": round(found["first"]),
-                    f"MiB after {chosen.evaluations}": round(found["last"]),
-                    "KiB grown each": round((found["last"] - found["first"]) * 1024 / (chosen.evaluations - 1)),
+                    "MiB after 1": round(figures["first"]),
+                    f"MiB after {chosen.evaluations}": round(figures["last"]),
+                    "KiB grown each": round((figures["last"] - figures["first"]) * 1024 / (chosen.evaluations - 1)),
                     "median seconds": seconds,
                     "times faster": base / seconds,
                 }

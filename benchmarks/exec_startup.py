@@ -1,11 +1,11 @@
-"""What `estimator-pipeline exec` adds to the start of a program.
+"""Startup time that `estimator-pipeline exec` adds to a program.
 
     python benchmarks/exec_startup.py [--rounds N] [--json FILE]
 
-A program that imports TensorFlow, its Keras and tf.estimator's modules, and ends, is started in three ways in turns:
-by `python`, where TensorFlow 2.16 and later have no tf.estimator to be imported; by `exec` without the table of moved
-names; and by `exec` as it is. CPU time of the process is told, which another load on the machine disturbs least, as the
-median of the rounds; the differences are medians of those of neighbours.
+A program imports TensorFlow, its Keras and tf.estimator's modules, and exits. It is started in three ways in turns:
+with `python`, where TensorFlow 2.16 and later have no tf.estimator to import; with `exec` without the table of moved
+names; and with `exec`. The figure is the median CPU time of the process, which other load on the machine affects least.
+Differences are medians of the differences of neighbouring runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAYS = {
 
 
 def seconds(arguments: list[str]) -> float:
-    """CPU seconds of one start, in all its threads."""
+    """Return the CPU seconds of one start, in all its threads."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "TF_USE_LEGACY_KERAS": "1"}
     environ["PYTHONPATH"] = str(common.ROOT)
@@ -44,12 +44,12 @@ def seconds(arguments: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def installing() -> float:
-    """Milliseconds that the table itself takes in a process that has TensorFlow: reading it, and teaching modules."""
+def measure_installation() -> float:
+    """Return the milliseconds for reading and installing the table in a process that has imported TensorFlow."""
     return common.in_child(__file__, "installing")["milliseconds"]
 
 
-def measured() -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     import time
 
     from estimator_pipeline import compat
@@ -66,26 +66,26 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=9)
     asked = options.parse_args()
     if asked.measure:
-        print(json.dumps(measured()))
+        print(json.dumps(measure()))
         return
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    seconds_by_way: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(PROGRAM)
         for _ in range(asked.rounds + 1):
             for way, arguments in WAYS.items():
-                found[way].append(seconds([*arguments, str(program)]))
-    plain, *_ = found.values()
+                seconds_by_way[way].append(seconds([*arguments, str(program)]))
+    plain, *_ = seconds_by_way.values()
     rows = []
-    for way, values in found.items():
-        # The first round reads files that no one had read before.
+    for way, values in seconds_by_way.items():
+        # The first round reads files that are not in the page cache.
         added = [1000 * (value - base) for value, base in zip(values[1:], plain[1:], strict=True)]
         rows.append(
             {"started by": way, "CPU s": statistics.median(values[1:]), "added, ms of CPU": statistics.median(added)}
         )
     common.report("exec_startup", rows, asked.json)
-    installs = [installing() for _ in range(asked.rounds)]
-    print(f"the table of moved names by itself: {statistics.median(installs):.1f} ms")
+    installs = [measure_installation() for _ in range(asked.rounds)]
+    print(f"only the table of moved names: {statistics.median(installs):.1f} ms")
 
 
 if __name__ == "__main__":

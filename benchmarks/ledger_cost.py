@@ -1,10 +1,10 @@
-"""What a ledger costs: steps per second of an Estimator with and without one.
+"""Cost of a ledger: steps per second of an Estimator with and without one.
 
     python benchmarks/ledger_cost.py [--models linear dnn] [--steps N] [--rounds N] [--json FILE]
 
-`linear` is a softmax regression, whose step is next to no work: the dearest case there is. Data are the digits, by
-this package's inputs and by an input function of one's own (which stands in the ledger by fingerprints). Both ways
-train in turns in one process (`common.in_turns`), each from the same values.
+`linear` is a softmax regression with a very short step: the worst case. The data are the digits, from this package's
+inputs and from a custom input function, which the ledger records by fingerprints. The trainings with and without ledger
+run in turns in one process (`common.in_turns`), with the same initial values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import common
 
-DATA = {"ours": "inputs.from_tfds", "own": "an own input_fn"}
+DATA = {"ours": "inputs.from_tfds", "custom": "a custom input_fn"}
 BATCH = 64
 
 
@@ -38,7 +38,7 @@ def measure(kind: str, model: str, steps: int, rounds: int) -> dict[str, Any]:
     features, labels = next(iter(data.eval_input_fn().unbatch().batch(10**6)))
     features, labels = tf.nest.map_structure(lambda tensor: tensor.numpy(), (features, labels))
 
-    def own_input_fn() -> Any:
+    def custom_input_fn() -> Any:
         records = tf.data.Dataset.from_tensor_slices((features, labels))
         return records.shuffle(len(labels), seed=1).repeat().batch(BATCH, drop_remainder=True).prefetch(4)
 
@@ -47,14 +47,14 @@ def measure(kind: str, model: str, steps: int, rounds: int) -> dict[str, Any]:
     def rate(ledger: bool) -> float:
         nonlocal size
         with tempfile.TemporaryDirectory() as folder:
-            input_fn = data.train_input_fn if kind == "ours" else own_input_fn
+            input_fn = data.train_input_fn if kind == "ours" else custom_input_fn
             clock = common.step_clock(tf, behind=200)
             hooks: list[Any] = [clock]
             if kind == "ours":
                 input_fn.ledger = None
             if ledger:
-                kept = TaskLedger(Path(folder) / "ledger", tf_config=from_environ({}))
-                input_fn, hooks = kept.input_fn(input_fn), [kept.hook(), clock]
+                task_ledger = TaskLedger(Path(folder) / "ledger", tf_config=from_environ({}))
+                input_fn, hooks = task_ledger.input_fn(input_fn), [task_ledger.hook(), clock]
             config = ep.build_run_config(
                 f"{folder}/model", environ={}, seed=1, log_step_count_steps=None, save_summary_steps=None
             )
@@ -82,9 +82,9 @@ def main() -> None:
     for model in chosen.models:
         for kind, called in DATA.items():
             arguments = ["--models", model, "--steps", str(chosen.steps), "--rounds", str(chosen.rounds)]
-            found = common.in_child(sys.argv[0], kind, arguments=arguments)
-            told = {"model": model, "data": called, **common.told_in_turns(found)}
-            rows.append({**told, "bytes a record": found["bytes"]})
+            figures = common.in_child(sys.argv[0], kind, arguments=arguments)
+            columns = {"model": model, "data": called, **common.rate_columns(figures)}
+            rows.append({**columns, "bytes a record": figures["bytes"]})
     common.report("ledger_cost", rows, chosen.json)
 
 

@@ -1,9 +1,10 @@
-"""What `estimator-pipeline migrate scan` takes of a repository: one process, one for each core, and the cache.
+"""Time of `estimator-pipeline migrate scan` for a repository: one process, one per core, and with the cache.
 
     python benchmarks/migrate_scan.py [REPOSITORY] [--rounds N] [--json FILE]
 
-REPOSITORY is a folder of Python programs; without it twenty are made, of 4,000 lines each. CPU time of all processes is
-told, and the time that passed; the ratio is that of CPU time to that of one process, the median of the rounds.
+REPOSITORY is a folder of Python programs. The default is twenty generated programs of 4,000 lines each. The figures are
+the CPU time of all processes and the elapsed time. The ratio compares the CPU time with that of one process; it is the
+median of the rounds.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _LAYER = "    x = tf.layers.dense(x, units={}, activation=tf.nn.relu)\n"
 
 
 def write_programs(folder: Path) -> None:
-    """Twenty programs that do not meet."""
+    """Write twenty independent programs."""
     for number in range(20):
         layers = "".join(_LAYER.format(units) for units in range(4_000))
         (folder / f"program_{number}.py").write_text(_PROGRAM + layers + "    return x\n")
 
 
 def seconds(arguments: list[str], cache: Path) -> tuple[float, float]:
-    """CPU seconds of a scan and all its processes, and seconds that passed."""
+    """Return the CPU seconds of a scan with all its processes, and the elapsed seconds."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     environ = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(common.ROOT)}
     command = [sys.executable, "-m", "estimator_pipeline", "migrate", "scan", *arguments]
@@ -50,7 +51,7 @@ def main() -> None:
     options.add_argument("repository", nargs="?", type=Path)
     options.add_argument("--rounds", type=int, default=3)
     asked = options.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    seconds_by_way: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         repository, cache = asked.repository or Path(folder) / "programs", Path(folder) / "cache"
         if asked.repository is None:
@@ -59,16 +60,16 @@ def main() -> None:
         seconds([str(repository)], cache)
         for _ in range(asked.rounds):
             for way, arguments in WAYS.items():
-                found[way].append(seconds([str(repository), *arguments], cache))
-    one = found["one process"]
+                seconds_by_way[way].append(seconds([str(repository), *arguments], cache))
+    single = seconds_by_way["one process"]
     rows = [
         {
             "scanned by": way,
             "CPU s": statistics.median(cpu for cpu, _ in values),
             "s": statistics.median(passed for _, passed in values),
-            "ratio": statistics.median(cpu / base for (cpu, _), (base, _) in zip(values, one, strict=True)),
+            "ratio": statistics.median(cpu / base for (cpu, _), (base, _) in zip(values, single, strict=True)),
         }
-        for way, values in found.items()
+        for way, values in seconds_by_way.items()
     ]
     common.report("migrate_scan", rows, asked.json)
 

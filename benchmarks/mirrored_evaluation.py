@@ -1,12 +1,12 @@
-"""What the patch `even-batches` costs: `Estimator.evaluate` on two replicas with it, and without.
+"""Cost of the patch `even-batches`: `Estimator.evaluate` on two replicas with and without it.
 
     python benchmarks/mirrored_evaluation.py [--models linear cnn] [--batches N] [--rounds N] [--json FILE]
 
-The replicas are two CPU devices of one process. The batches can be dealt out as they are, so that TensorFlow alone
-counts every record as well: the patch has nothing to cut, and what is measured is its look for it. Of some data
-TensorFlow tells how many batches there are (`cardinality`), of others (files, generators, filters) it does not: those
-are looked at in rounds. Both ways evaluate in turns in one process (`common.in_turns`). `linear` is a softmax
-regression, whose step is next to no work: the dearest case there is.
+The replicas are two CPU devices of one process. The number of batches is even, so unpatched TensorFlow counts every
+record, too: the patch changes nothing, and the benchmark measures only its check. For some data TensorFlow knows the
+number of batches (`cardinality`); for files, generators and filters it does not, and the patch checks each round of
+batches. Both ways evaluate in turns in one process (`common.in_turns`). `linear` is a softmax regression with a very
+short step: the worst case.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import common
 
-DATA = {"known": "as many batches as TensorFlow knows", "unknown": "a filter: nobody knows how many"}
+DATA = {"known": "of known cardinality", "unknown": "a filter, of unknown cardinality"}
 BATCH = 64
 
 
@@ -45,12 +45,12 @@ def measure(kind: str, model: str, batches: int, rounds: int) -> dict[str, Any]:
         if kind == "unknown":
             records = records.filter(lambda features, _: tf.size(features) > 0)
         records = records.prefetch(4)
-        # What is marked so the patch leaves alone.
+        # The patch ignores marked datasets.
         return even_batches.mark_even(records) if marked else records
 
     with tempfile.TemporaryDirectory() as folder:
-        over = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        config = ep.build_run_config(folder, environ={}, eval_distribute=over)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        config = ep.build_run_config(folder, environ={}, eval_distribute=strategy)
         estimator = tf.estimator.Estimator(model_fns.model_fn(model, optimizer={"name": "sgd"}), config=config)
         estimator.train(lambda: input_fn(True), steps=1)
 
@@ -79,8 +79,8 @@ def main() -> None:
     for model in chosen.models:
         for kind, called in DATA.items():
             arguments = ["--models", model, "--batches", str(chosen.batches), "--rounds", str(chosen.rounds)]
-            found = common.in_child(sys.argv[0], kind, arguments=arguments)
-            rows.append({"model": model, "data": called, **common.told_in_turns(found)})
+            figures = common.in_child(sys.argv[0], kind, arguments=arguments)
+            rows.append({"model": model, "data": called, **common.rate_columns(figures)})
     common.report("mirrored_evaluation", rows, chosen.json)
 
 

@@ -1,9 +1,9 @@
-"""What the checksums of TFRecord files cost: records a second of this package's reader, with and without them.
+"""Cost of the checksums of TFRecord files: records per second of this package's reader with and without them.
 
     python benchmarks/record_checksums.py [--rounds N] [--json FILE]
 
-Records of three sizes, read in batches of 64 in an order that jumps, from a file that the system holds in memory, where
-a checksum costs most. Both ways read in turns in one process (`common.in_turns`).
+Records of three sizes are read in batches of 64 in random order, from a file in the page cache, where a checksum costs
+most. Both ways read in turns in one process (`common.in_turns`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BYTES = 64 * 2**20
 BATCH, SECONDS = 64, 0.5
 
 
-def written(path: Path, size: int) -> int:
-    """Return a file of records of one size, and how many they are."""
+def write_records(path: Path, size: int) -> int:
+    """Write a file of records of one size, and return their number."""
     from estimator_pipeline.inputs.sources import tfrecord_index as records
 
     def checked(content: bytes) -> bytes:
@@ -40,10 +40,10 @@ def measure(size: int, rounds: int) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records"
-        order = np.random.default_rng(2).permutation(written(path, size))
+        order = np.random.default_rng(2).permutation(write_records(path, size))
         reader = records.IndexedTFRecords([str(path)], compression="", cache=None, memory_limit=0)
         value, masked = google_crc32c.value, records._masked
-        # Without: every checksum is the one that the file has, as nothing is worked out.
+        # Without checksums: the functions return the checksum in the file and compute nothing.
         known = masked(value(reader.read(str(path), order[:1])[0]))
 
         def rate(with_checksums: bool) -> float:
@@ -69,9 +69,9 @@ def main() -> None:
         options.error("--rounds must be at least 1")
     rows = []
     for size in SIZES:
-        told = common.told_in_turns(measure(size, chosen.rounds))
+        columns = common.rate_columns(measure(size, chosen.rounds))
         rows.append(
-            {"bytes a record": size, **{name.replace("steps", "records"): value for name, value in told.items()}}
+            {"bytes a record": size, **{name.replace("steps", "records"): value for name, value in columns.items()}}
         )
     common.report("record_checksums", rows, chosen.json)
 

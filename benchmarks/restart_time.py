@@ -1,16 +1,15 @@
-"""How long a restart takes beside a first start, and what heartbeats cost.
+"""Time of a restart compared with a first start, and the cost of heartbeats.
 
     python benchmarks/restart_time.py [--runs 3] [--engines estimator keras] [--json FILE]
 
-A supervised launch of two workers trains the digits; worker 1 is killed with SIGKILL once it has trained past a
-checkpoint. Measured, in the same run: from the launch's first process to the first step (a cold start), and from the
-moment that the death is noticed to the first step of the next attempt: the others ended, the pause, the new start, the
-checkpoint read. Their ratio is what a restart costs, in starts. The pause is 0 here; its default is one second. Then
-the same with SIGSTOP: a worker that hangs, which is noticed when its heartbeat has missed for ten seconds (60 by
-default).
+A supervised launch of two workers trains the digits; worker 1 is killed with SIGKILL after a checkpoint. A run measures
+the time from the launch's first process to the first step (a cold start), and from the detection of the failure to the
+first step of the next attempt: stopping the other worker, the pause, the new start, reading the checkpoint. Their ratio
+is the cost of a restart in cold starts. The pause is 0 here; its default is one second. Other runs use SIGSTOP: the
+worker hangs, which is detected when its heartbeat is missing for ten seconds (60 by default).
 
-The cost of heartbeats: one process trains in turns with a heartbeat thread a hundred times as busy as the launcher
-asks for, and without one.
+For the cost of heartbeats one process trains in turns with and without a heartbeat thread that is a hundred times as
+frequent as the launcher requires.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ import common
 from benchmarks.suite.restarts import restart
 
 JOB = common.ROOT / "legacy_configs" / "multi_worker_estimator.yaml"
-# The launcher asks for one each two seconds.
+# The launcher requires a heartbeat every two seconds.
 _BEAT_SECS = 0.02
-# After so many without one a task hangs; 60 by default.
+# A task hangs after so many seconds without a heartbeat; 60 by default.
 _HEARTBEAT_SECS = 10.0
 
 
 def environ() -> dict[str, str]:
-    """Return the environment of a launch, with this checkout first."""
-    found = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(common.ROOT), os.environ.get("PYTHONPATH")]))
-    return found
+    """Return the environment of a launch, with this repository first on the path."""
+    variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(common.ROOT), os.environ.get("PYTHONPATH")]))
+    return variables
 
 
 def heartbeats() -> dict[str, Any]:
-    """Step per second of a small model with and without heartbeats, in turns; their ratio, the median of pairs."""
+    """Return the steps per second of a small model with and without heartbeats, and the median ratio of pairs."""
     import threading
 
     import estimator_pipeline as ep
@@ -70,7 +69,7 @@ def heartbeats() -> dict[str, Any]:
                 over.wait(_BEAT_SECS)
 
         class Turns(tf.estimator.SessionRunHook):
-            """200 steps without, 200 with, and so on; the first 200 are not counted."""
+            """Switch heartbeats every 200 steps; the first 200 steps do not count."""
 
             def __init__(self) -> None:
                 self.steps, self.since, self.rates = 0, time.monotonic(), []
@@ -92,24 +91,24 @@ def heartbeats() -> dict[str, Any]:
         finally:
             over.set()
             thread.join()
-        # Off from the 200th step on, on from the 400th, and so on.
+        # Off for steps 200 to 400, on for 400 to 600, and so on.
         counted = turns.rates[1:]
         pairs = list(zip(counted[::2], counted[1::2], strict=True))
-    without, with_beats = [one for one, _ in pairs], [one for _, one in pairs]
-    ratio = statistics.median(b / a for a, b in pairs)
+    without, with_beats = zip(*pairs, strict=True)
+    ratio = statistics.median(on / off for off, on in pairs)
     return {"without": statistics.median(without), "with": statistics.median(with_beats), "ratio": ratio}
 
 
-def row(engine: str, fault: signal.Signals, found: list[Mapping[str, float]]) -> dict[str, Any]:
-    """Return a line of the table: medians over runs."""
+def row(engine: str, fault: signal.Signals, runs: list[Mapping[str, float]]) -> dict[str, Any]:
+    """Return a row of the table, with medians over the runs."""
     return {
         "engine": engine,
         "fault": fault.name,
-        "runs": len(found),
-        "first start s": statistics.median(one["cold"] for one in found),
-        "noticed after s": statistics.median(one["noticed"] for one in found),
-        "then to step s": statistics.median(one["restart"] for one in found),
-        "ratio": statistics.median(one["restart"] / one["cold"] for one in found),
+        "runs": len(runs),
+        "first start s": statistics.median(run["cold"] for run in runs),
+        "noticed after s": statistics.median(run["noticed"] for run in runs),
+        "then to step s": statistics.median(run["restart"] for run in runs),
+        "ratio": statistics.median(run["restart"] / run["cold"] for run in runs),
     }
 
 
@@ -126,17 +125,17 @@ def main() -> None:
     rows = []
     for engine in chosen.engines:
         for fault in (signal.SIGKILL, signal.SIGSTOP):
-            found = []
+            runs = []
             for _ in range(chosen.runs):
                 with tempfile.TemporaryDirectory() as folder:
-                    found.append(
+                    runs.append(
                         restart(JOB, engine, Path(folder), environ=environ(), fault=fault, heartbeat=_HEARTBEAT_SECS)
                     )
-            rows.append(row(engine, fault, found))
+            rows.append(row(engine, fault, runs))
     common.report("restart_time", rows, chosen.json)
     beats = common.in_child(sys.argv[0], "heartbeats")
     print(
-        f"\nheartbeats, {round(2 / _BEAT_SECS)} times as many as the launcher asks for: "
+        f"\nheartbeats, {round(2 / _BEAT_SECS)} times as many as the launcher requires: "
         f"{beats['with']:.1f} steps/s with, {beats['without']:.1f} without, ratio {beats['ratio']:.3f}"
     )
 

@@ -1,10 +1,10 @@
-"""What sharing TFRecord files by record costs: one worker's pass over its share, by record and by file.
+"""Cost of sharding TFRecord files by record: one worker's pass over its share, by record and by file.
 
     python benchmarks/shared_by_record.py [--rounds N] [--folder DIR] [--json FILE]
 
-Eight files of records of three sizes; worker 0 of two and of eight, whose indexes are known. The bytes are the pages of
-the files that the kernel holds after a pass over files that nobody has read before; the times are of such a pass, and
-of one over files that the system holds in memory. Both ways read in turns in one process (`common.in_turns`).
+Eight files with records of three sizes are read by worker 0 of two and of eight, with existing indexes. The bytes are
+the pages of the files in the page cache after a pass over uncached files. The times are those of such a pass, and of a
+pass over cached files. Both ways read in turns in one process (`common.in_turns`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FILES, BYTES, WORKERS = 8, 256 * 2**20, (2, 8)
 BATCH, WINDOW = 64, 65536
 
 
-def written(folder: Path, size: int) -> list[str]:
-    """Files of records of one size."""
+def write_files(folder: Path, size: int) -> list[str]:
+    """Write files of records of one size, and return their paths."""
     from estimator_pipeline.inputs.sources import tfrecord_index as records
 
     def checked(content: bytes) -> bytes:
@@ -44,25 +44,25 @@ def measure(size: int, workers: int, rounds: int, folder: Path) -> dict[str, flo
     from estimator_pipeline.inputs.sharding import ShardOptions, train_shards
     from estimator_pipeline.inputs.sources import tfrecord_index as records
 
-    paths = written(folder, size)
+    paths = write_files(folder, size)
     reader = records.IndexedTFRecords(paths, compression="", cache=folder / "index", memory_limit=0)
     counts = [reader.count(path) for path in paths]
     ends = np.cumsum(counts)
     sampler = IndexSampler(int(ends[-1]), seed=1, block_records=tuple(counts), window=WINDOW)
 
     def read(policy: str) -> float:
-        """Seconds of a pass."""
-        who = ShardOptions(workers, 0, workers)
-        plan = train_shards(counts, who, global_batch=BATCH * workers, sampler=sampler, policy=policy)
-        # Files that are mapped stay in the cache: each pass has a reader of its own.
-        own = records.IndexedTFRecords(paths, compression="", cache=folder / "index", memory_limit=0)
+        """Return the seconds of a pass."""
+        options = ShardOptions(workers, 0, workers)
+        plan = train_shards(counts, options, global_batch=BATCH * workers, sampler=sampler, policy=policy)
+        # Mapped files remain in the page cache, so each pass has a new reader.
+        pass_reader = records.IndexedTFRecords(paths, compression="", cache=folder / "index", memory_limit=0)
         begun = time.perf_counter()
         steps = int(ends[-1]) // (BATCH * workers)
         for step in range(0, steps, 64):
             ids = global_ids(plan.ids(step, min(64, steps - step)).ravel(), plan.parts, counts)
             part = np.searchsorted(ends, ids, side="right")
             for index in np.unique(part):
-                own.read(paths[index], ids[part == index] - (ends[index] - counts[index]))
+                pass_reader.read(paths[index], ids[part == index] - (ends[index] - counts[index]))
         return time.perf_counter() - begun
 
     share = sum(Path(path).stat().st_size for path in paths) / workers
@@ -82,7 +82,9 @@ def measure(size: int, workers: int, rounds: int, folder: Path) -> dict[str, flo
 def main() -> None:
     options = common.parser(__doc__.splitlines()[0])
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--folder", type=Path, help="on the file system that is asked about; a temporary one else")
+    options.add_argument(
+        "--folder", type=Path, help="a folder on the measured file system; the folder for temporary files by default"
+    )
     chosen = options.parse_args()
     if chosen.rounds < 1:
         options.error("--rounds must be at least 1")
@@ -90,8 +92,8 @@ def main() -> None:
     for size in SIZES:
         for workers in WORKERS:
             with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-                found = measure(size, workers, chosen.rounds, Path(folder))
-            rows.append({"bytes a record": size, "workers": workers, **found})
+                figures = measure(size, workers, chosen.rounds, Path(folder))
+            rows.append({"bytes a record": size, "workers": workers, **figures})
     common.report("shared_by_record", rows, chosen.json)
 
 

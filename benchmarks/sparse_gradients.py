@@ -1,10 +1,11 @@
-"""Steps of two workers with embeddings, and what the patches of their sparse gradients cost or save.
+"""Steps per second of two workers with embeddings, with and without the patches for sparse gradients.
 
     python benchmarks/sparse_gradients.py [--rounds N] [--json FILE]
 
-An Estimator with embeddings under MultiWorkerMirroredStrategy, two worker processes. Each batch has the same number of
-different ids, for with another number tf.estimator itself ends at that step. Three ways in turns: tf.estimator as it
-is, with the patch `gather-sizes` alone, and with all patches. Then all patches with a number of ids that changes.
+An Estimator with embeddings trains in two worker processes under MultiWorkerMirroredStrategy. Each batch has the same
+number of different ids, because unpatched tf.estimator fails at a step with a different number. Three variants run in
+turns: unpatched tf.estimator, with only the patch `gather-sizes`, and with all patches. A fourth has all patches and
+a changing number of ids.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def main() -> None:
         rates: dict[str, list[float]] = {}
         for number in range(asked.rounds):
             for way, patches in list(WAYS.items())[:: 1 if number % 2 else -1]:
-                rates.setdefault(way, []).append(measured(patches, *case, False))
-            rates.setdefault("all patches, ids that change", []).append(measured("all", *case, True))
+                rates.setdefault(way, []).append(measure(patches, *case, False))
+            rates.setdefault("all patches, ids that change", []).append(measure("all", *case, True))
         plain = rates["tf.estimator"]
         for way in [*WAYS, "all patches, ids that change"]:
             ratios = [a / b for a, b in zip(rates[way], plain, strict=True)]
@@ -48,8 +49,8 @@ def main() -> None:
     common.report("sparse_gradients", rows, asked.json)
 
 
-def measured(patches: str, *case: Any) -> float:
-    """Step per second of the slower of two workers."""
+def measure(patches: str, *case: Any) -> float:
+    """Return the steps per second of the slower of two workers."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "ESTIMATOR_PIPELINE_PATCHES": patches, "TF_CPP_MIN_LOG_LEVEL": "3"}
         environ["PYTHONPATH"] = os.pathsep.join([str(common.ROOT), str(Path(__file__).parent)])
@@ -60,10 +61,10 @@ def measured(patches: str, *case: Any) -> float:
             env=environ, cwd=folder, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         logs = [path.read_text() for path in Path(folder).glob("worker-*.log")]
-        told = [line.split()[1] for log in logs for line in log.splitlines() if line.startswith("RATE ")]
-        if len(told) != 2:
+        rates = [line.split()[1] for log in logs for line in log.splitlines() if line.startswith("RATE ")]
+        if len(rates) != 2:
             raise SystemExit(f"{done.stdout[-2000:]}{done.stderr[-2000:]}\n{''.join(log[-3000:] for log in logs)}")
-        return min(map(float, told))
+        return min(map(float, rates))
 
 
 def train(embeddings: int, ids: int, columns: int, changes: bool) -> float:
@@ -98,7 +99,7 @@ def train(embeddings: int, ids: int, columns: int, changes: bool) -> float:
     config = tf.estimator.RunConfig(tempfile.mkdtemp(dir="."), train_distribute=strategy, save_checkpoints_secs=9999)
     estimator = tf.estimator.Estimator(model_fn, config=config)
     train_spec = tf.estimator.TrainSpec(input_fn, max_steps=WARM + STEPS, hooks=[clock])
-    # Nothing is evaluated: what is asked for is the rate of the steps.
+    # The evaluation is minimal: only the rate of the training steps matters.
     tf.estimator.train_and_evaluate(estimator, train_spec, tf.estimator.EvalSpec(lambda: input_fn().take(1), steps=1))
     return float(clock.rate())
 

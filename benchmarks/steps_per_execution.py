@@ -1,12 +1,12 @@
-"""What several train steps for each session call win: steps per second, side by side with plain tf.estimator.
+"""Gain of several train steps per session call: steps per second compared with plain tf.estimator.
 
     python benchmarks/steps_per_execution.py [--models linear wide_deep cnn] [--workers 1 2] [--steps N] [--rounds N]
                                              [--json FILE]
 
-`plain` is tf.estimator's own `Estimator.train` (one worker) or `train_and_evaluate` (two, MultiWorkerMirroredStrategy)
-with the same model and data; the others are this package's `train_and_evaluate` with `steps_per_execution` 1 and
-"auto". All keep checkpoints, summaries and log lines as RunConfig has them. Each training is a process (or two) of its
-own, in turns; a ratio is the median of the ratios of neighbours. The first fifth of the steps does not count.
+`plain` is `Estimator.train` (one worker) or `tf.estimator.train_and_evaluate` (two, MultiWorkerMirroredStrategy) with
+the same model and data; the others are this package's `train_and_evaluate` with `steps_per_execution` 1 and "auto". All
+have the checkpoints, summaries and log lines of RunConfig. Each training runs in one or two new processes, in turns;
+a ratio is the median of the ratios of neighbouring runs. The first fifth of the steps does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH = 64
 
 
 def _job(model: str) -> tuple[Any, dict[str, Any]]:
-    """Return the data, in memory, and the model's parameters."""
+    """Return the in-memory data and the model's parameters."""
     import numpy as np
 
     import estimator_pipeline as ep
@@ -44,7 +44,7 @@ def _job(model: str) -> tuple[Any, dict[str, Any]]:
 
 
 def measure(way: str, model: str, steps: int, folder: str) -> dict[str, Any]:
-    """Trains in this process, as the task that TF_CONFIG says; the steps per second."""
+    """Train in this process as the task of TF_CONFIG, and return the steps per second."""
     import estimator_pipeline as ep
     import model_fns
     from estimator_pipeline import compat
@@ -73,7 +73,7 @@ def measure(way: str, model: str, steps: int, folder: str) -> dict[str, Any]:
         seed=1,
         train_distribute="multi_worker_mirrored" if workers > 1 else "none",
         save_checkpoints_steps=max(1000, steps // 2),
-        # One core a worker, so that two of them are a fair pair on one machine.
+        # One core per worker, so that one worker and two are comparable on one machine.
         intra_op_threads=1,
         inter_op_threads=1,
     )
@@ -109,13 +109,13 @@ def _rate(way: str, model: str, workers: int, steps: int) -> float:
             command = [sys.executable, sys.argv[0], "--measure", way, *arguments]
             running.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
         try:
-            said = [process.communicate(timeout=600)[0] for process in running]
+            outputs = [process.communicate(timeout=600)[0] for process in running]
         finally:
             for process in running:
                 process.kill()
         if any(process.returncode for process in running):
             raise SystemExit(f"{way}, {model}, {workers} workers failed")
-        return min(float(json.loads(text.splitlines()[-1])["rate"]) for text in said)
+        return min(float(json.loads(text.splitlines()[-1])["rate"]) for text in outputs)
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Which symbols of tf.estimator work on which TensorFlow: recorded from the tests, written as a table.
+"""Table of the symbols of tf.estimator that work on each TensorFlow version, from recorded test results.
 
-    python tools/api_table.py record --tf 2.21 [pytest's arguments]    run the tests, merge what they say
+    python tools/api_table.py record --tf 2.21 [pytest's arguments]    run the tests and merge their results
     python tools/api_table.py write                                    docs/reference/estimator-api.md from the records
     python tools/api_table.py collect                                  symbol -> tests as JSON, without running them
 
-A test of tests/compat/surface/ says by `@pytest.mark.symbols("tf.estimator.X", …)` what it proves. Where a symbol is
-gone for good and the test proves that it says so, it notes that by `record_property("raises", "CompatError")`.
+A test of tests/compat/surface/ names the symbols that it covers with `@pytest.mark.symbols("tf.estimator.X", …)`. If a
+symbol no longer exists, its test checks the error and records it with `record_property("raises", "CompatError")`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ RESULTS = ROOT / "tests" / "records" / "api_results.json"
 TABLE = ROOT / "docs" / "reference" / "estimator-api.md"
 EXPORTED = ROOT / "tests" / "records" / "export_names.json"
 VERSIONS = tuple(f"2.{minor}" for minor in range(15, 22))
-# Not below tf.estimator, and of no use without it.
+# Outside tf.estimator, but useless without it.
 BESIDES = ("tf.keras.estimator.model_to_estimator", "tf.compat.v1.keras.estimator.model_to_estimator")
 SHOWN = 2  # tests named in a row
 
-# What the outcomes of a test's cases come to: the first that is among them.
+# The outcome of a test is the first of these that any of its cases has.
 ORDER = ("failed", "passed", "skipped")
 
 HEAD = """\
@@ -48,33 +48,33 @@ Every public name of `tf.estimator` and `tf.compat.v1.estimator` in TensorFlow 2
 
 
 def symbols() -> list[str]:
-    """All public names, as recorded on TensorFlow 2.15, and the two functions of Keras that make Estimators."""
+    """Return all public names, as recorded on TensorFlow 2.15, and the two Keras functions that build Estimators."""
     recorded = json.loads(EXPORTED.read_text(encoding="utf-8"))
     below = [name for name in recorded if name.startswith(("tf.estimator.", "tf.compat.v1.estimator."))]
     return sorted([*below, *BESIDES], key=lambda name: (name.startswith("tf.compat"), name))
 
 
 def functions(path: Path) -> set[str]:
-    """Names of the test functions of a file, without importing it."""
+    """Return the names of the test functions of a file, without importing it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
 
 
 def exists(test: str) -> bool:
-    """Whether `path::function` is there."""
+    """Return whether `path::function` exists."""
     path, _, function = test.partition("::")
     return (ROOT / path).is_file() and function in functions(ROOT / path)
 
 
 class Collector:
-    """A pytest plugin: for each test function the symbols that it proves, and how it came out."""
+    """A pytest plugin that collects the symbols and the outcome of each test function."""
 
     def __init__(self) -> None:
         self.symbols: dict[str, set[str]] = {}
         self.outcomes: dict[str, set[str]] = {}
         self.raises: dict[str, str] = {}
 
-    @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m deselect tests
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             named = {name for mark in item.iter_markers("symbols") for name in mark.args}
@@ -85,7 +85,7 @@ class Collector:
         test = self.function(report.nodeid)
         if test not in self.symbols or (report.when != "call" and report.passed):
             return
-        # An expected failure is one to whoever reads the table.
+        # For a reader of the table an expected failure is a failure.
         outcome = "failed" if hasattr(report, "wasxfail") else report.outcome
         self.outcomes.setdefault(test, set()).add(outcome)
         noted = dict(report.user_properties)
@@ -96,40 +96,40 @@ class Collector:
     def function(nodeid: str) -> str:
         return nodeid.partition("[")[0]
 
-    def found(self) -> dict[str, dict[str, Any]]:
-        """Test -> its symbols, its outcome, and what the symbols raise there, if they do."""
-        found: dict[str, dict[str, Any]] = {}
+    def results(self) -> dict[str, dict[str, Any]]:
+        """Return test -> its outcome, its symbols, and the error that they raise, if any."""
+        results: dict[str, dict[str, Any]] = {}
         for test, outcomes in sorted(self.outcomes.items()):
-            outcome = next(one for one in ORDER if one in outcomes)
-            found[test] = {"outcome": outcome, "symbols": sorted(self.symbols[test])}
+            outcome = next(outcome for outcome in ORDER if outcome in outcomes)
+            results[test] = {"outcome": outcome, "symbols": sorted(self.symbols[test])}
             if test in self.raises:
-                found[test]["raises"] = self.raises[test]
-        return found
+                results[test]["raises"] = self.raises[test]
+        return results
 
 
 def collect() -> dict[str, list[str]]:
-    """Symbol -> tests that carry its marker. Imports the tests, and so TensorFlow."""
+    """Return symbol -> tests that carry its marker. Imports the tests, and so TensorFlow."""
     collector = Collector()
     with contextlib.redirect_stdout(sys.stderr):
         code = pytest.main(["--collect-only", "-qq", str(ROOT / TESTS)], plugins=[collector])
     if code:
         raise SystemExit(f"the tests of {TESTS} cannot be collected (pytest's exit code {int(code)})")
-    found: dict[str, list[str]] = {}
-    for test, named in sorted(collector.symbols.items()):
-        for name in named:
-            found.setdefault(name, []).append(test)
-    return found
+    tests: dict[str, list[str]] = {}
+    for test, names in sorted(collector.symbols.items()):
+        for name in names:
+            tests.setdefault(name, []).append(test)
+    return tests
 
 
 def read() -> dict[str, Any]:
-    """Return what was recorded: version -> {"tensorflow", "python", "tests"}."""
+    """Return the records: version -> {"tensorflow", "python", "tests"}."""
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
 
 
 def record(version: str, arguments: Iterable[str]) -> int:
-    """Run the tests on the installed TensorFlow, which has to be `version`, and merges what they say.
+    """Run the tests on the installed TensorFlow, which must be `version`, and merge their results.
 
-    A test that was recorded before, and is not run now, keeps its outcome; one that is gone, or its marker, is dropped.
+    A recorded test that is not run now keeps its outcome. A test without a marker or that no longer exists is dropped.
     """
     installed = metadata.version("tensorflow")
     if not installed.startswith(f"{version}."):
@@ -142,7 +142,7 @@ def record(version: str, arguments: Iterable[str]) -> int:
     before = results.get(version, {}).get("tests", {})
     tests = {
         test: {**entry, "symbols": sorted(collector.symbols[test])}
-        for test, entry in {**before, **collector.found()}.items()
+        for test, entry in {**before, **collector.results()}.items()
         if test in collector.symbols
     }
     python = ".".join(platform.python_version_tuple()[:2])
@@ -153,7 +153,7 @@ def record(version: str, arguments: Iterable[str]) -> int:
 
 
 def state(symbol: str, tests: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a cell: what the tests of one version say of a symbol."""
+    """Return the result of a symbol on one version, as the text of a table cell."""
     entries = [entry for entry in tests.values() if symbol in entry["symbols"] and entry["outcome"] != "skipped"]
     if not entries:
         return "—"
@@ -164,7 +164,7 @@ def state(symbol: str, tests: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def named_tests(symbol: str, results: Mapping[str, Any]) -> list[str]:
-    """Return the tests of a symbol on any version, those that prove the fewest other symbols first."""
+    """Return the tests of a symbol on any version, the most specific ones first."""
     sizes: dict[str, int] = {}
     for recorded in results.values():
         for test, entry in recorded["tests"].items():
@@ -194,8 +194,8 @@ def table(results: Mapping[str, Any]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record", help="run the tests and merge what they say")
-    recording.add_argument("--tf", required=True, choices=VERSIONS, help="the minor version that is installed")
+    recording = commands.add_parser("record", help="run the tests and merge their results")
+    recording.add_argument("--tf", required=True, choices=VERSIONS, help="the installed minor version")
     commands.add_parser("write", help="write docs/reference/estimator-api.md")
     commands.add_parser("collect", help="print symbol -> tests as JSON")
     options, rest = parser.parse_known_args(arguments)

@@ -1,4 +1,4 @@
-"""Write docs/internals/modules.md: each package and module of the repository, with the first lines of its docstring.
+"""Generator of docs/internals/modules.md, the list of packages and modules, from their docstrings.
 
 python tools/architecture.py
 """
@@ -12,6 +12,8 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+
+from markdown_table import cell, row
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "internals" / "modules.md"
@@ -30,19 +32,19 @@ def doc(path: Path) -> str:
 
 
 def first_paragraph(text: str) -> str:
-    """In Markdown, without the roles of reStructuredText."""
+    """Return the first paragraph as Markdown, without the roles of reStructuredText."""
     plain = re.sub(r":(?:\w+):`~?([\w.]+)`", lambda match: f"`{match[1].removeprefix('estimator_pipeline.')}`", text)
     return " ".join(plain.split("\n\n")[0].split())
 
 
 def table(folder: Path) -> str:
-    """Return the modules of a folder."""
+    """Return the table of the modules of a folder."""
     paths = [*sorted(folder.glob("*.py")), *sorted(folder.glob("*.sh"))]
     lines = []
     for path in paths:
         if path.name != "__init__.py":
             text = first_paragraph(doc(path)) if path.suffix == ".py" else comment(path)
-            lines.append(f"| `{path.name}` | {text.replace('|', chr(92) + '|')} |")
+            lines.append(row(f"`{path.name}`", cell(text)))
     return "\n".join(["| module | |\n| --- | --- |", *lines, ""]) if lines else ""
 
 
@@ -54,7 +56,7 @@ def comment(path: Path) -> str:
 
 
 def sections() -> Iterator[str]:
-    """Yield a section for each folder: its purpose, and its modules."""
+    """Yield a section for each folder, with its purpose and its modules."""
     faces = sorted((ROOT / "estimator_pipeline").rglob("__init__.py"), key=lambda path: path.parent.parts)
     for face in [*faces, ROOT / "model_fns" / "__init__.py", *(ROOT / name for name in ("benchmarks", "tools"))]:
         folder = face.parent if face.suffix else face
@@ -67,13 +69,13 @@ def sections() -> Iterator[str]:
         yield table(folder)
 
 
-def written() -> str:
-    """Return the page as the docstrings are now."""
+def render() -> str:
+    """Return the page."""
     return HEAD + "\n".join(section for section in sections() if section)
 
 
 def main() -> int:
-    DOCUMENT.write_text(written(), encoding="utf-8")
+    DOCUMENT.write_text(render(), encoding="utf-8")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Write docs/reference/command-line.md: every command of `estimator-pipeline` and its options, from their help texts.
+"""Generator of docs/reference/command-line.md, the commands of `estimator-pipeline`, from their help texts.
 
 python tools/command_line.py
 """
@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 import typer
+from markdown_table import cell, row
 
 from estimator_pipeline.cli import main as cli
 
@@ -36,15 +37,11 @@ The option `--help` of each command prints the same. Exit codes:
 """
 
 
-def cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
 NAMES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 
 def value(parameter: typer.core.TyperOption | typer.core.TyperArgument, function: Callable[..., object]) -> str:
-    """Return the placeholder for a value: its metavar, its choices, or a word for its type; nothing for a flag."""
+    """Return the placeholder for a value: its metavar, its choices, or a word for its type."""
     kind = typing.get_type_hints(function)[parameter.name]
     kinds = [kind, *typing.get_args(kind)]
     enum = next((k for k in kinds if isinstance(k, type) and issubclass(k, Enum)), None)
@@ -52,7 +49,8 @@ def value(parameter: typer.core.TyperOption | typer.core.TyperArgument, function
     return parameter.metavar or choices or next((NAMES[k] for k in kinds if k in NAMES), "TEXT")
 
 
-def row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> str:
+def option_row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> str:
+    """Return the row of an option."""
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     shown = "" if parameter.is_flag else f" `{value(parameter, function)}`"
     default = getattr(parameter.default, "value", parameter.default)
@@ -60,17 +58,17 @@ def row(parameter: typer.core.TyperOption, function: Callable[..., object]) -> s
     shown_default = (
         "" if default is None or default is False or callable(default) or default in ("", [], ()) else f"`{default}`"
     )
-    return f"| {cell(names + shown)} | {shown_default} | {cell(parameter.help or '')} |"
+    return row(cell(names + shown), shown_default, cell(parameter.help or ""))
 
 
 def paragraphs(text: str) -> str:
-    """Return a help text, each paragraph filled."""
+    """Return a help text with filled paragraphs."""
     parts = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(textwrap.fill(part, 120, break_long_words=False, break_on_hyphens=False) for part in parts)
 
 
 def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup) -> Iterator[str]:
-    """Yield a command, and below it the commands of a group."""
+    """Yield the section of a command, and of the commands of a group."""
     yield f"\n## {name}\n\n{inspect.cleandoc(command.help or '')}\n"
     if isinstance(command, typer.core.TyperGroup):
         for inner in command.list_commands(None):
@@ -82,19 +80,19 @@ def section(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup)
     yield f"```text\nestimator-pipeline {' '.join([name, '[OPTIONS]', *words])}\n```\n"
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     if options:
-        rows = "\n".join(row(p, function) for p in options)
+        rows = "\n".join(option_row(p, function) for p in options)
         yield f"| option | default | meaning |\n| --- | --- | --- |\n{rows}\n"
 
 
-def written() -> str:
-    """Return the page as the command line is now."""
+def render() -> str:
+    """Return the page."""
     group = typer.main.get_command(cli.app)
     parts = [part for name in group.list_commands(None) for part in section(name, group.get_command(None, name))]
     return HEAD + "\n".join(parts)
 
 
 def main() -> int:
-    DOCUMENT.write_text(written(), encoding="utf-8")
+    DOCUMENT.write_text(render(), encoding="utf-8")
     return 0
 
 

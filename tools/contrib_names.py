@@ -1,13 +1,13 @@
-"""Writes what follows from the table of tf.contrib's names, estimator_pipeline/compat/tf1/contrib/names.txt.
+"""Generator of the files that follow from the table of tf.contrib's names, compat/tf1/contrib/names.txt.
 
-    python tools/contrib_names.py                      docs/reference/contrib.md: where each package leads under --tf1
-    python tools/contrib_names.py --successors [FILE]  catalogue/contrib_names.txt: what `migrate convert` writes for a
-                                                       name; needs TensorFlow, tf-slim and `contrib install`. FILE has
-                                                       further names, one in a line: what public programs use
+    python tools/contrib_names.py                      docs/reference/contrib.md: where --tf1 looks up each package
+    python tools/contrib_names.py --successors [FILE]  catalogue/contrib_names.txt: the names that `migrate convert`
+                                                       writes; needs TensorFlow, tf-slim and `contrib install`. FILE
+                                                       has further names, one per line, such as those of public programs
 
-A line of the second is `PACKAGE HOME NAMES`: `tf.contrib.PACKAGE.NAME` is the very object `HOME.NAME`, or has
-`OLD=NEW`. HOME is below `tf`, `tf_slim`, `tensorflow_gan`, or `contrib` for what estimator_pipeline.compat.contrib
-alone has. For the name `*` all of a package is there, and for `.` the package itself.
+A line of the second file is `PACKAGE HOME NAMES`: `tf.contrib.PACKAGE.NAME` is the same object as `HOME.NAME`, or of
+`HOME.NEW` for `OLD=NEW`. HOME is below `tf`, `tf_slim` or `tensorflow_gan`, or it is `contrib` for names that only
+estimator_pipeline.compat.contrib has. The name `*` means all names of a package, `.` the package itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONTRIB = ROOT / "estimator_pipeline" / "compat" / "tf1" / "contrib"
 PROGRAMS = ROOT / "tests" / "programs" / "tf1"
 UNITS = ROOT / "tests" / "compat" / "tf1" / "test_contrib.py"
 SUCCESSORS = ROOT / "estimator_pipeline" / "migrate" / "code" / "catalogue" / "contrib_names.txt"
-# What tf.contrib has anew with the same arguments, but not by the same object; and one name of two.
+# Successors with the same arguments that are a different object, and the choice between two names of one object.
 CHOSEN = {
     "data.AUTOTUNE": "tf.data.experimental.AUTOTUNE",
     "data.map_and_batch": "tf.data.experimental.map_and_batch",
@@ -57,7 +57,7 @@ variable names. All other names and packages come from TensorFlow 1.15's files, 
 
 
 def place(home: str) -> str:
-    """Return a HOME of the table, for people."""
+    """Return a HOME of the table as the document shows it."""
     if home.startswith("@"):
         return "new"
     if home.startswith("."):
@@ -66,7 +66,7 @@ def place(home: str) -> str:
 
 
 def new_names(home: str) -> list[str]:
-    """Return what a module written anew offers."""
+    """Return the public names of a reimplemented module."""
     path = CONTRIB.joinpath(*home[1:].split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -76,19 +76,19 @@ def new_names(home: str) -> list[str]:
 
 
 def uses() -> dict[str, list[str]]:
-    """Package -> the programs and tests that use it."""
-    found: dict[str, list[str]] = {}
+    """Return package -> the programs and tests that use it."""
+    users: dict[str, list[str]] = {}
     for path in sorted(PROGRAMS.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         packages = set(re.findall(r"\bcontrib\.(\w+)", text))
         for names in re.findall(r"from tensorflow\.contrib import (.+)", text):
             packages.update(name.strip().split(" ")[0] for name in names.split(","))
         for package in packages:
-            found.setdefault(package, []).append(f"`{path.stem}`")
+            users.setdefault(package, []).append(f"`{path.stem}`")
     for package in set(re.findall(r"contrib import (\w+)|contrib\.(\w+) import", UNITS.read_text(encoding="utf-8"))):
         name = next(filter(None, package))
-        found.setdefault(name, []).append("numbers")
-    return found
+        users.setdefault(name, []).append("numbers")
+    return users
 
 
 def rows() -> Iterator[str]:
@@ -103,10 +103,12 @@ def rows() -> Iterator[str]:
             for name in below
             for old in table.rows.get(name, {})
         ]
-        anew = [name for home in homes if home.startswith("@") and home != "@files" for name in new_names(home)]
+        reimplemented = [
+            name for home in homes if home.startswith("@") and home != "@files" for name in new_names(home)
+        ]
         where = ", ".join(dict.fromkeys(place(home) for home in homes if home != "@files")) or "name by name"
         by_name = ", ".join(f"`{name}`" for name in named)
-        new = ", ".join(f"`{name}`" for name in dict.fromkeys(anew))
+        new = ", ".join(f"`{name}`" for name in dict.fromkeys(reimplemented))
         yield f"| `{package}` | {where} | {new} | {by_name} | {', '.join(tested.get(package, []))} |"
 
 
@@ -120,13 +122,13 @@ def page() -> str:
 
 
 class Successors:
-    """Where the objects of tf.contrib are by public names: of tf where it is there and in tf.compat.v1 alike."""
+    """Public names for the objects of tf.contrib, preferably names that tf and tf.compat.v1 share."""
 
     def __init__(self) -> None:
         from estimator_pipeline import compat
         from estimator_pipeline.compat.tf1.contrib import files
 
-        # They say which names there were, and are no home.
+        # TensorFlow 1.15's files list the old names. They are not a possible home, so they are hidden below.
         self.files = files.folder()
         os.environ[files.VARIABLE] = os.devnull
 
@@ -140,20 +142,20 @@ class Successors:
         self.slim = tf_slim
 
     def names(self) -> set[str]:
-        """All that the table names, and what is written anew."""
+        """Return all names of the table and of the reimplemented modules."""
         table = self.contrib.names()
-        found = set(table.modules)
+        known = set(table.modules)
         for package in table.modules:
             homes = [
                 home for home in table.homes.get(package, ())
                 if home.startswith(("@", "tf_slim.", "v1.", "v2.")) and home not in ("v1.nn", "v1.keras")
             ]  # fmt: skip
             new = [name for home in homes for name in self._all(home) if home[0] != "v" or self._had(package, name)]
-            found.update(f"{package}.{name}" for name in (*table.rows.get(package, ()), *new))
-        return {name for name in found if not name.startswith("examples")}
+            known.update(f"{package}.{name}" for name in (*table.rows.get(package, ()), *new))
+        return {name for name in known if not name.startswith("examples")}
 
     def _had(self, package: str, name: str) -> bool:
-        """Whether TensorFlow 1.15's own file of a package names it: TensorFlow has got further names since."""
+        """Return whether TensorFlow 1.15's file of a package has the name: TensorFlow has added names since."""
         file = self.files.joinpath(*package.split("."), "__init__.py")
         return file.is_file() and re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")) is not None
 
@@ -164,7 +166,7 @@ class Successors:
         return [name for name in names if not isinstance(getattr(module, name, None), ModuleType)]
 
     def of(self, dotted: str) -> tuple[str, str]:
-        """(name without what is below a class or function, where it is); "" where it is nowhere."""
+        """Return (name cut below a class or function, its home); "" and "" if it does not exist."""
         if dotted in CHOSEN:
             return dotted, CHOSEN[dotted]
         value: Any = self.contrib.module(self.contrib.ROOT)
@@ -179,12 +181,12 @@ class Successors:
         return dotted, self._in_slim(value.__name__, value) or "contrib"
 
     def _in_slim(self, path: str, value: Any) -> str:
-        """Return a path from `import tf_slim` on; its `layers` is not the package tf_slim.layers."""
+        """Return a path that starts at `import tf_slim`, whose `layers` is not the package tf_slim.layers."""
         last = path.rpartition(".")[2]
-        for one in (path, f"tf_slim.{last}", f"tf_slim.layers.{last}"):
-            top, _, below = one.partition(".")
+        for candidate in (path, f"tf_slim.{last}", f"tf_slim.layers.{last}"):
+            top, _, below = candidate.partition(".")
             if top == "tf_slim" and below and _reach(self.slim, below) is value:
-                return one
+                return candidate
         return ""
 
     def _home(self, package: str, name: str, value: Any) -> str:
@@ -207,14 +209,14 @@ class Successors:
 
 
 def _by_object(root: ModuleType) -> dict[int, list[str]]:
-    """Object -> its public names."""
+    """Return id of an object -> its public names."""
     from v1_names import public
 
-    found: dict[int, list[str]] = {}
+    names_by_id: dict[int, list[str]] = {}
     for name, value in public(root).items():
         if callable(value):
-            found.setdefault(id(value), []).append(name)
-    return found
+            names_by_id.setdefault(id(value), []).append(name)
+    return names_by_id
 
 
 def _best(paths: list[str], name: str) -> str:
@@ -230,19 +232,19 @@ def _reach(value: Any, path: str) -> Any:
 
 def successors(further: list[str]) -> str:
     """Return the text of catalogue/contrib_names.txt."""
-    found = Successors()
+    finder = Successors()
     rows: dict[tuple[str, str], set[str]] = {}
-    for dotted in sorted(found.names() | {*CHOSEN, *further}):
-        name, home = found.of(dotted)
+    for dotted in sorted(finder.names() | {*CHOSEN, *further}):
+        name, home = finder.of(dotted)
         package, _, last = name.rpartition(".")
         if not name or last.startswith("_") or name == "slim":
             continue
-        value = _reach(found.contrib.module(found.contrib.ROOT), name)
+        value = _reach(finder.contrib.module(finder.contrib.ROOT), name)
         if type(value).__module__.endswith("tpu_stubs"):
             continue
         if isinstance(value, ModuleType):
-            if home == "contrib" and name not in found.contrib.names().modules:
-                continue  # what only the files of TensorFlow 1.15 have
+            if home == "contrib" and name not in finder.contrib.names().modules:
+                continue  # only the files of TensorFlow 1.15 have it
             rows.setdefault((name, home), set()).add("." if home == "contrib" else "*")
             continue
         where, _, new = home.rpartition(".") if home != "contrib" else ("contrib", "", last)
@@ -253,9 +255,13 @@ def successors(further: list[str]) -> str:
         del rows[row]
     whole = {package: home for (package, home), names in rows.items() if names == {"*"}}
     for (package, home), _ in list(rows.items()):
-        # What a `*` of a package above says already.
-        above = [one for one in whole if f"{package}.".startswith(f"{one}.") and (one, whole[one]) != (package, home)]
-        if any(home == whole[one] + package[len(one) :] for one in above):
+        # A `*` of a parent package covers it.
+        parents = [
+            parent
+            for parent in whole
+            if f"{package}.".startswith(f"{parent}.") and (parent, whole[parent]) != (package, home)
+        ]
+        if any(home == whole[parent] + package[len(parent) :] for parent in parents):
             del rows[package, home]
     return "".join(f"{package} {home} {' '.join(sorted(names))}\n" for (package, home), names in sorted(rows.items()))
 

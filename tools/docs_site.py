@@ -1,8 +1,8 @@
-"""A hook of mkdocs.yml: files outside docs/ that pages link to become part of the site.
+"""Hook of mkdocs.yml that adds the files outside docs/ that pages link to.
 
-A page of docs/ links to CONTRIBUTING.md, to job files and to tests by their paths in the repository, so that a link
-works in the repository and in an editor. The site has these files below their repository paths: Markdown as pages,
-everything else as it is.
+A page of docs/ links to CONTRIBUTING.md, to job files and to tests by their paths in the repository, so that the links
+work in the repository and in an editor. The site has these files under their repository paths: Markdown as pages, other
+files unchanged.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
+# Page -> link -> its file, of the current build. `on_files` fills it.
+_targets: dict[Path, dict[str, Path]] = {}
 
 
 def uri(path: Path) -> str:
-    """Where the site has a file of the repository; a file without a format that browsers show is shown as text."""
+    """Return the path of a repository file in the site; `.txt` makes browsers show Python and other files as text."""
     if DOCS in path.parents:
         return path.relative_to(DOCS).as_posix()
     if path == ROOT / "README.md":
-        return "overview.md"  # two pages would be index.html
+        return "overview.md"  # docs/index.md is index.html
     name = path.relative_to(ROOT).as_posix().lstrip(".")
     return f"{name}.txt" if path.suffix in ("", ".py") else name
 
 
-def linked(page: Path, link: str) -> Path | None:
-    """Return the file of the repository that a link on a page leads to; None for other links."""
+def resolve(page: Path, link: str) -> Path | None:
+    """Return the repository file that a link on a page points to; None for other links."""
     if re.match(r"[a-z]+:", link):
         return None
     path = Path(os.path.normpath(page.parent / link))
@@ -39,15 +41,22 @@ def linked(page: Path, link: str) -> Path | None:
     return path if ROOT in path.parents and path.is_file() else None
 
 
+def targets_of(page: Path) -> dict[str, Path]:
+    """Return link -> its repository file, for the links of a page to such files."""
+    links = {match[2] for match in LINK.finditer(page.read_text(encoding="utf-8"))}
+    return {link: path for link in sorted(links) if (path := resolve(page, link)) is not None}
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the linked files, and those that they link to."""
     waiting = [Path(file.abs_src_path) for file in files.documentation_pages()]
     added: set[Path] = set()
+    _targets.clear()
     while waiting:
         page = waiting.pop()
-        for match in LINK.finditer(page.read_text(encoding="utf-8")):
-            path = linked(page, match[2])
-            if path is None or path in added or DOCS in path.parents:
+        _targets[page] = targets_of(page)
+        for path in _targets[page].values():
+            if path in added or DOCS in path.parents:
                 continue
             added.add(path)
             files.append(File.generated(config, uri(path), abs_src_path=str(path)))
@@ -57,11 +66,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead the links of a page to where the site has their files."""
-    source, folder = Path(page.file.abs_src_path), Path(page.file.src_uri).parent
+    """Change the links of a page to the paths of their files in the site."""
+    targets, folder = _targets.get(Path(page.file.abs_src_path), {}), Path(page.file.src_uri).parent
 
     def moved(match: re.Match[str]) -> str:
-        path = linked(source, match[2])
+        path = targets.get(match[2])
         return match[0] if path is None else f"{match[1]}{os.path.relpath(uri(path), folder)}{match[3] or ''})"
 
     return LINK.sub(moved, markdown)

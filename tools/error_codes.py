@@ -1,6 +1,6 @@
-"""Write docs/reference/errors.md, the reference of error codes and names of findings, from the source code.
+"""Generator of docs/reference/errors.md, the error codes and names of findings, from the source code.
 
-python tools/error_codes.py             writes the page
+python tools/error_codes.py
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def filled(text: str) -> str:
+def fill(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
@@ -64,7 +64,7 @@ def table(rows: Iterator[tuple[str, str]]) -> str:
 
 
 def examples() -> dict[str, str]:
-    """Return a short example message for each code that tests/messages has one for."""
+    """Return the example message with the shortest lines for each code in tests/messages."""
     messages: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests" / "messages" / "texts").glob("*.txt")):
         for message in re.split(r"^=== .+\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
@@ -82,7 +82,7 @@ def codes() -> Iterator[str]:
         yield f"## {area}\n\n{about}."
         for code, entry in CODES.items():
             if code.partition("/")[0] == area:
-                yield f"### {code}\n\n{filled(entry.meaning)}\n\n{filled(f'**What to do.** {entry.action}')}"
+                yield f"### {code}\n\n{fill(entry.meaning)}\n\n{fill(f'**What to do.** {entry.action}')}"
                 if code in known:
                     yield f"```\nerror: {known[code]}\n```"
 
@@ -133,22 +133,22 @@ def findings() -> Iterator[str]:
     )
     yield "## inspect: the ledger\n\n`kind` of a finding.\n\n" + table(iter(KINDS.items()))
     yield "## parity\n\n`name` of a cause.\n\n" + table(parity_names())
-    yield "## migrate scan\n\n" + filled(
+    yield "## migrate scan\n\n" + fill(
         "`name` of a finding is the TensorFlow name, such as `tf.estimator.RunConfig`. `ruleId` in a SARIF report is "
         "the same name, with hyphens for spaces."
     )
-    yield "## migrate config\n\n" + filled(
+    yield "## migrate config\n\n" + fill(
         "`field` of a finding is the field of the configuration. `state` is `taken`, `needs a decision` or "
         "`no longer needed`."
     )
 
 
-def written() -> str:
+def render() -> str:
     return HEAD + "\n" + "\n\n".join([*codes(), *findings()]) + "\n"
 
 
 def main() -> int:
-    DOCUMENT.write_text(written(), encoding="utf-8")
+    DOCUMENT.write_text(render(), encoding="utf-8")
     return 0
 
 

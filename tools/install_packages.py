@@ -1,10 +1,10 @@
-"""Installs packages into the environment of the Python that runs this: with uv, and where it cannot, with pip.
+"""Installer of packages into the environment of the Python that runs it: uv, with pip as the fallback.
 
     python tools/install_packages.py ARGUMENTS OF pip install
 
-uv installs the same packages in an eighth of the time. It is taken from the PATH, else installed into this environment
-with pip. It does not read pip's configuration, so what that says of where packages come from is given to it here: a
-company's index, certificates, constraints. Standard library only: nothing is installed yet when this runs.
+uv installs the same packages in an eighth of the time. It is taken from the PATH, or else installed into this
+environment with pip. uv does not read pip's configuration, so the tool passes on its package sources: a company's
+index, certificates, constraints. The tool uses only the standard library, because it runs before any installation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 UV = "uv>=0.5,<1"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
-# Of pip's options those that uv has as well, by their names there. Values of the first may be several.
+# Options of pip -> the same options of uv. Those of the first table take several values.
 _LISTS = {
     "extra-index-url": "--extra-index-url",
     "find-links": "--find-links",
@@ -40,19 +40,19 @@ _VARIABLES = {
 
 
 def configuration(listed: str) -> dict[str, str]:
-    """Option → value of what `pip config list` prints: the environment wins over `[install]`, that over `[global]`."""
+    """Parse the output of `pip config list`: the environment overrides `[install]`, which overrides `[global]`."""
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listed.splitlines():
-        name, found, value = line.partition("=")
+        name, separator, value = line.partition("=")
         section, _, option = name.rpartition(".")
-        if found and section in sections:
+        if separator and section in sections:
             sections[section][option.replace("_", "-")] = ast.literal_eval(value)
     return {**sections["global"], **sections["install"], **sections[":env:"]}
 
 
 def uv_options(configured: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """(options of `uv pip install`, environment variables) that say the same as pip's configuration."""
-    # pip takes the best version of all its indexes, uv by itself that of the first that has the package.
+    """Return (options of `uv pip install`, environment variables) equivalent to pip's configuration."""
+    # pip takes the best version of all indexes; uv's default is the first index that has the package.
     options = ["--index-strategy", "unsafe-best-match"]
     variables: dict[str, str] = {}
     for option, value in configured.items():
@@ -69,12 +69,12 @@ def uv_options(configured: Mapping[str, str]) -> tuple[list[str], dict[str, str]
 
 
 def find_uv() -> str | None:
-    """uv's path: from the PATH, or of this environment, where pip installs it if it can."""
-    own = Path(sys.executable).with_name("uv")
-    if found := shutil.which("uv") or shutil.which(own):
-        return found
+    """Return the path of uv on the PATH or in this environment, where pip installs it if it can."""
+    local = Path(sys.executable).with_name("uv")
+    if installed := shutil.which("uv") or shutil.which(local):
+        return installed
     subprocess.run([*PIP, "install", "--quiet", UV], check=False, stderr=subprocess.STDOUT)
-    return shutil.which(own)
+    return shutil.which(local)
 
 
 def main(arguments: list[str]) -> int:
@@ -85,8 +85,8 @@ def main(arguments: list[str]) -> int:
         command = [uv, "pip", "install", "--python", sys.executable, *options, *arguments]
         if subprocess.run(command, check=False, env={**os.environ, **variables}).returncode == 0:
             return 0
-    print("uv could not install the packages; pip does it.", flush=True)
-    # The pip of an older Python can take many times as long to find versions that fit together.
+    print("uv could not install the packages; falling back to pip.", flush=True)
+    # The pip of an older Python can take many times longer to resolve versions.
     subprocess.run([*PIP, "install", "--upgrade", "pip>=24,<28"], check=False)
     return subprocess.run([*PIP, "install", *arguments], check=False).returncode
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs Slurm's daemons and commands where they are missing, for `make test-slurm`. They are not started as services.
+# Installs missing daemons and commands of Slurm for `make test-slurm`. They are not started as services.
 set -eu
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -15,7 +15,7 @@ if ! command -v apt-get >/dev/null 2>&1; then
 fi
 sudo=
 [ "$(id -u)" = 0 ] || sudo="sudo -n"
-# A daemon that is installed must not start as a service: this machine has no configuration for it.
+# The installation must not start the daemons as services: this machine has no configuration for them.
 export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
 $sudo apt-get update -q >/dev/null
 $sudo apt-get install -qy --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null

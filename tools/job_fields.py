@@ -1,9 +1,9 @@
-"""Writes the tables of fields in docs/reference/job-files.md from the sections of the job file's schema.
+"""Generator of the field tables in docs/reference/job-files.md from the sections of the job file's schema.
 
-python tools/job_fields.py             writes them
+python tools/job_fields.py
 
-Each table is between `<!-- fields of KEY: ... -->` and `<!-- end of fields -->`. Types and defaults come from the
-pydantic models, meanings from the lines below `Fields:` in their docstrings. A line may name a type that the annotation
+A table is between `<!-- fields of KEY: ... -->` and `<!-- end of fields -->`. Types and defaults are those of the
+pydantic models, meanings are the lines below `Fields:` in their docstrings. A line may name a type that the annotation
 does not show: `every (epoch, or int >= 1): ...`.
 """
 
@@ -18,6 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from markdown_table import cell, row
 from pydantic import Discriminator
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
@@ -33,7 +34,7 @@ DOCUMENT = ROOT / "docs" / "reference" / "job-files.md"
 MARKERS = re.compile(
     r"(<!-- fields of (\w+): tools/job_fields\.py writes them -->\n).*?(<!-- end of fields -->)", re.DOTALL
 )
-# Key of a table -> prefix of its fields, the section.
+# Key of a table -> (prefix of its fields, section).
 TABLES: dict[str, tuple[str, type[base.Section]]] = {
     "job": ("", job.Job),
     "model": ("model.", job.ModelSection),
@@ -55,7 +56,7 @@ TABLES: dict[str, tuple[str, type[base.Section]]] = {
 SCHEDULES = get_args(job.Schedule)
 # Placeholder for the key of a mapping or the index of a list, in the name of a field.
 PLACEHOLDERS = {"exporters": "N", "volumes": "N", "tolerations": "N", "roles": "ROLE", "tolerances": "KEY"}
-# Mappings whose fields another table or row of the page has already.
+# Mappings whose fields are in another table or row of the page.
 REPEATED = {"slurm.roles", "kubernetes.roles.ROLE.tolerations"}
 NAMED_TYPES: tuple[tuple[Any, str], ...] = (
     (base.FunctionRef, "function reference"),
@@ -75,7 +76,7 @@ class Field(NamedTuple):
 
 
 def meanings(section: type[base.Section]) -> dict[str, tuple[str | None, str]]:
-    """Field -> the type that its docstring names or None, and its meaning. Those of base classes come first."""
+    """Return field -> (type in the docstring or None, meaning), with the fields of base classes first."""
     lines: dict[str, tuple[str | None, str]] = {}
     for cls in reversed(section.__mro__):
         if not (issubclass(cls, base.Section) and cls.__doc__):
@@ -89,7 +90,7 @@ def meanings(section: type[base.Section]) -> dict[str, tuple[str | None, str]]:
 
 
 def sections_of(annotation: Any) -> Iterator[tuple[type[base.Section], bool]]:
-    """The sections in an annotation, and whether each is an element of a list or mapping."""
+    """Yield the sections in an annotation, and whether each is an element of a list or mapping."""
     if isinstance(annotation, type) and issubclass(annotation, base.Section):
         yield annotation, False
     origin = get_origin(annotation)
@@ -100,7 +101,7 @@ def sections_of(annotation: Any) -> Iterator[tuple[type[base.Section], bool]]:
 
 
 def type_of(annotation: Any) -> str:
-    """The type of a value as a reader of YAML sees it; null is left out."""
+    """Return the type of a value in terms of YAML, without null."""
     for named, words in NAMED_TYPES:
         if annotation == named:
             return words
@@ -126,7 +127,7 @@ def type_of(annotation: Any) -> str:
 
 
 def default_of(info: FieldInfo) -> str:
-    """The default as YAML, in one line."""
+    """Return the default as one line of YAML."""
     if info.is_required():
         return "required"
     value = info.get_default(call_default_factory=True)
@@ -145,7 +146,7 @@ def default_of(info: FieldInfo) -> str:
 
 
 def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) -> Iterator[Field]:
-    """The fields of a section and of the sections below it, by their dotted names.
+    """Yield the fields of a section and of its subsections, with dotted names.
 
     Args:
         prefix: Dotted name of the section, with a dot at its end.
@@ -167,48 +168,44 @@ def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) 
             yield from fields(f"{dotted}.{PLACEHOLDERS.get(name, 'NAME')}." if repeated else f"{dotted}.", below)
 
 
-def linked(text: str) -> str:
-    """A meaning with its documents as links, and safe for a cell."""
+def link_documents(text: str) -> str:
+    """Return a meaning as a cell, with its documents as links."""
     text = re.sub(
         r"docs/(guides/|reference/)([\w-]+\.md)(#[\w-]+)?",
         lambda m: f"[{m[2]}]({'../guides/' if m[1] == 'guides/' else ''}{m[2]}{m[3] or ''})",
         text,
     )
-    return text.replace("|", "\\|")
-
-
-def cells(*row: str) -> str:
-    return f"| {' | '.join(row)} |\n"
+    return cell(text)
 
 
 def schedules() -> str:
-    """The kinds of `learning_rate`: the docstring of each, and its fields."""
-    text = cells("`kind`", "learning rate", "fields") + cells("---", "---", "---")
+    """Return the table of the kinds of `learning_rate`."""
+    rows = [row("`kind`", "learning rate", "fields"), row("---", "---", "---")]
     for schedule in SCHEDULES:
         names = []
         for name, info in schedule.model_fields.items():
             if name != "kind":
                 names.append(f"`{name}`" if info.is_required() else f"`{name}` ({default_of(info)})")
         (kind,) = get_args(get_type_hints(schedule)["kind"])
-        text += cells(f"`{kind}`", linked(" ".join(inspect.cleandoc(schedule.__doc__ or "").split())), ", ".join(names))
-    return text
+        rows.append(row(f"`{kind}`", link_documents(schedule.__doc__ or ""), ", ".join(names)))
+    return "".join(f"{line}\n" for line in rows)
 
 
 def table(key: str) -> str:
-    """The text between the markers of a key."""
+    """Return the text between the markers of a key."""
     if key == "schedules":
         return schedules()
     prefix, section = TABLES[key]
-    text = cells("field", "type", "default", "meaning") + cells("---", "---", "---", "---")
+    rows = [row("field", "type", "default", "meaning"), row("---", "---", "---", "---")]
     for field in fields(prefix, section, inherited=not issubclass(section, job.InputCommon)):
         default = field.default if field.default == "required" else f"`{field.default}`"
         name = f"[`{field.name}`](#{field.name})" if key == "job" and field.name != "name" else f"`{field.name}`"
-        text += cells(name, field.type, default, linked(field.meaning))
-    return text
+        rows.append(row(name, field.type, default, link_documents(field.meaning)))
+    return "".join(f"{line}\n" for line in rows)
 
 
-def written() -> str:
-    """The page with its tables."""
+def render() -> str:
+    """Return the page with its tables."""
     text = DOCUMENT.read_text(encoding="utf-8")
     keys = {match[2] for match in MARKERS.finditer(text)}
     assert keys == {*TABLES, "schedules"}, f"tables of {keys.symmetric_difference({*TABLES, 'schedules'})}"
@@ -216,4 +213,4 @@ def written() -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(written(), encoding="utf-8")
+    DOCUMENT.write_text(render(), encoding="utf-8")

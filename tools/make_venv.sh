@@ -1,27 +1,26 @@
 #!/bin/sh
-# Makes a virtual environment with one TensorFlow minor version and this package in it, for development and tests.
+# Creates a virtual environment with one TensorFlow minor version and this package, for development and tests.
 #   sh tools/make_venv.sh DIR TF_MINOR
-# Takes the newest Python that both this machine and that TensorFlow have; PYTHON=... chooses another one.
+# Uses the first suitable Python on this machine; PYTHON=... selects a different one.
 set -eu
 
 venv=$1
 tf=$2
 
-# TensorFlow's wheels: 2.15 for Python 3.9 to 3.11, 2.16 to 2.19 up to 3.12, 2.20 and later up to 3.13.
-case $tf in
-    2.15) fits="3.11 3.10" ;;
-    2.16 | 2.17 | 2.18 | 2.19) fits="3.11 3.12 3.10" ;;
-    *) fits="3.11 3.12 3.13 3.10" ;;
-esac
-
 say() { printf '%s\n' "$*" >&2; }
+
+pythons=$(sed -n "s/^$tf //p" "$(dirname "$0")/pythons.txt")
+if [ -z "$pythons" ]; then
+    say "error: TensorFlow $tf is not in tools/pythons.txt"
+    exit 2
+fi
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
 
 python=
-for candidate in ${PYTHON:-} python3 $(for v in $fits; do echo "python$v"; done); do
+for candidate in ${PYTHON:-} python3 $(for v in $pythons; do echo "python$v"; done); do
     found=$(version_of "$candidate")
-    for v in $fits; do
+    for v in $pythons; do
         if [ "$found" = "$v" ]; then
             python=$candidate
             break 2
@@ -29,24 +28,24 @@ for candidate in ${PYTHON:-} python3 $(for v in $fits; do echo "python$v"; done)
     done
     if [ -n "${PYTHON:-}" ] && [ "$candidate" = "$PYTHON" ]; then
         say "error: PYTHON=$PYTHON is Python ${found:-that cannot be run}"
-        say "  found: TensorFlow $tf has wheels for Python $fits"
+        say "  found: TensorFlow $tf has wheels for Python $pythons"
         exit 2
     fi
 done
 if [ -z "$python" ]; then
     say "error: no Python that TensorFlow $tf has wheels for"
     say "  found: python3 is Python $(version_of python3)"
-    say "  hint: install one of Python $fits, or choose another TensorFlow with TF=..."
+    say "  hint: install one of Python $pythons, or choose another TensorFlow with TF=..."
     exit 2
 fi
 
 say "Setting up $venv: TensorFlow $tf, $("$python" --version)"
 rm -rf "$venv"
 if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
-    # Debian and Ubuntu keep a part of the standard library (ensurepip) in a package of its own.
+    # Debian and Ubuntu have a part of the standard library (ensurepip) in a separate package.
     rm -rf "$venv"
     package=python$(version_of "$python")-venv
-    say "This Python cannot make virtual environments; installing $package"
+    say "This Python cannot create virtual environments; installing $package"
     sudo=
     [ "$(id -u)" = 0 ] || sudo="sudo -n"
     if ! { $sudo apt-get update -q && $sudo apt-get install -qy --no-install-recommends "$package"; } >&2; then
@@ -60,7 +59,7 @@ fi
 log=$venv/install.log
 extra=tf$(echo "$tf" | tr . -)
 say "Installing (some 2 GB with TensorFlow; log in $log)"
-# The second are packages of others that the tests run unchanged, without what they require; the file says why.
+# packages.txt has third-party packages that the tests run unchanged, without their dependencies; see the file.
 if ! "$venv/bin/python" tools/install_packages.py -e ".[$extra,test,lint,docs,release]" >"$log" 2>&1 ||
     ! "$venv/bin/python" tools/install_packages.py --no-deps -r tests/programs/packages.txt >>"$log" 2>&1; then
     tail -n 20 "$log" >&2

@@ -1,11 +1,11 @@
-"""Whether both engines come to the same: topologies, optimizers and models, measured and written as a table.
+"""Measured differences between the two engines by topology, optimizer and model, written as a table.
 
-    python tools/parity_table.py run [--topology single] [--model cnn] [--optimizer adam]    measure, merge the results
+    python tools/parity_table.py run [--topology single] [--model cnn] [--optimizer adam]    measure, merge results
     python tools/parity_table.py write                    write docs/reference/parity-table.md
 
-A cell is a job that both engines train for 50 steps from the same values on the same records. All cells of a topology
-are trained one after the other by the same processes: real TF_CONFIG workers where there are several. The tests train
-some of the cells again, and hold every recorded one to its tolerance.
+A cell is a job that both engines train for 50 steps with the same initial values and records. The same processes train
+all cells of a topology, one after the other: real TF_CONFIG workers if there are several. The tests train some of the
+cells again, and compare every recorded cell with its tolerance.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "tests" / "records" / "parity_results.json"
 TABLE = ROOT / "docs" / "reference" / "parity-table.md"
 STEPS = 50
-BATCH = 48  # divided by 1, 2 and 3 replicas alike
-ENGINES = ("keras", "estimator")  # the one whose values both start from first
+BATCH = 48  # divisible by 1, 2 and 3 replicas
+ENGINES = ("keras", "estimator")  # the first one's initial values are used by both
 
-# topology -> changes of the job, processes
+# Topology -> overrides of the job, number of processes
 TOPOLOGIES: dict[str, tuple[list[str], int]] = {
     "single": ([], 1),
     "mirrored x2": (["run.train_distribute=mirrored", "run.num_devices=2"], 1),
@@ -46,7 +46,7 @@ MODELS: dict[str, list[str]] = {
     "resnet": ["model.name=resnet"],
     "regularised": ["model.name=cnn", "model.params={l2: 0.001}"],
 }
-# What stock Keras needs to compute what tf.compat.v1.train computes; where nothing does, what is compared is left.
+# Options with which stock Keras computes the same as tf.compat.v1.train, and what is not compared if there are none.
 V1_AGAINST_KERAS: dict[str, dict[str, Any]] = {
     "sgd": {},
     "momentum": {"slots": False},
@@ -75,7 +75,7 @@ BatchNormalization's moving statistics: a fused kernel computes them in a tf.fun
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One job: where, by which optimizer, which model."""
+    """One job: its topology, optimizer and model."""
 
     topology: str
     optimizer: str
@@ -84,12 +84,12 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Its name in the results."""
+        """The key of the cell in the results."""
         return " / ".join((self.kind, self.topology, self.optimizer, self.model))
 
     @property
     def folder(self) -> str:
-        """Its name as a folder."""
+        """The name of the folder of the cell."""
         return self.key.replace(" / ", "-").replace(" ", "_")
 
     @property
@@ -103,7 +103,7 @@ class Cell:
         return bool(V1_AGAINST_KERAS[self.optimizer].get("slots", True)) if self.kind == V1_KERAS else True
 
     def changes(self, engine: str, base: Path) -> list[str]:
-        """Return what is changed in the job of `job_file`."""
+        """Return the overrides of the job of `job_file`."""
         api, options = "v1", "{}"
         if self.kind == V1_KERAS and engine == "keras":
             api, options = "keras", V1_AGAINST_KERAS[self.optimizer].get("options", "{}")
@@ -120,13 +120,13 @@ class Cell:
 
 
 def cells() -> list[Cell]:
-    """All of them."""
-    found = [Cell(t, o, m) for t in TOPOLOGIES for m in MODELS for o in RATES]
-    return found + [Cell("single", optimizer, "cnn", V1_KERAS) for optimizer in RATES]
+    """Return all cells."""
+    same = [Cell(t, o, m) for t in TOPOLOGIES for m in MODELS for o in RATES]
+    return same + [Cell("single", optimizer, "cnn", V1_KERAS) for optimizer in RATES]
 
 
 def job_file(base: Path, model: str, steps: int) -> Path:
-    """Write the job of a model: on the digits, as images or as a table of some pixels."""
+    """Write the job of a model for the digits, as images or as a table of some pixels."""
     path = base / f"{'table' if model == 'wide_deep' else 'images'}.yaml"
     if path.exists():
         return path
@@ -161,7 +161,7 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
-    """One task's part: the cells, one after the other, each recorded."""
+    """Train and record the cells one after the other, as one task."""
     from estimator_pipeline import compat
     from estimator_pipeline.cluster import from_environ
     from estimator_pipeline.engines.jobs.runner import run_job
@@ -177,15 +177,15 @@ def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     chief = from_environ(os.environ).is_chief
     for cell in todo:
-        # Layers are numbered through a process.
+        # Layer names are numbered per process.
         tf.keras.backend.clear_session()
         job = load_job(job_file(base, cell.model, steps), overrides=cell.changes(engine, base))
         record = base / cell.folder / engine / "record"
         start = None
         if engine == "estimator":
-            found = initial_of(base / cell.folder / "keras" / "record")
+            initial = initial_of(base / cell.folder / "keras" / "record")
             slots = cell.kind != V1_KERAS
-            start = {n: v for n, v in found.items() if n != GLOBAL_STEP and (slots or " @" not in n)}
+            start = {n: v for n, v in initial.items() if n != GLOBAL_STEP and (slots or " @" not in n)}
         recording = StepRecorder(
             writer=lambda record=record: StepWriter(record),
             canonical=canonical,
@@ -199,7 +199,7 @@ def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
 
 
 def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: float = 3600.0) -> dict[str, Any]:
-    """Trains cells of one topology by both engines and compares them: key -> what was found."""
+    """Train the cells of one topology with both engines and return key -> comparison."""
     from estimator_pipeline import launch
     from estimator_pipeline.inputs.sources.digits import prepare
 
@@ -226,13 +226,13 @@ def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: fl
             )
             outcome = launch.run_local(plan, view=None, timeout=timeout)
         if outcome.exit_code != 0:
-            told = outcome.failure.text() if outcome.failure is not None else outcome.reason
-            raise RuntimeError(f"{engine}, {topology}: {told}; logs in {plan.log_dir}")
-    return {cell.key: compared(cell, base, steps) for cell in todo}
+            reason = outcome.failure.text() if outcome.failure is not None else outcome.reason
+            raise RuntimeError(f"{engine}, {topology}: {reason}; logs in {plan.log_dir}")
+    return {cell.key: compare(cell, base, steps) for cell in todo}
 
 
-def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
-    """Return what both have recorded of a cell; the record is removed."""
+def compare(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
+    """Return the comparison of the two records of a cell, and remove them."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.job.tolerances import Tolerances, kind_of
     from estimator_pipeline.parity.comparison import compare_records
@@ -246,56 +246,61 @@ def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
     local = 2 if cell.topology == "mirrored x2" else 1
     variables = initial_of(folder / "keras" / "record")
     job = load_job(job_file(base, cell.model, steps), overrides=cell.changes("keras", base))
-    given = {"weights": cell.tolerance, "slots": cell.tolerance}
+    tolerances = {"weights": cell.tolerance, "slots": cell.tolerance}
     if cell.tolerance != "bit_equal":
-        given |= dict.fromkeys(("loss", "update_norm", "metrics"), cell.tolerance)
-    found = compare_records(
+        tolerances |= dict.fromkeys(("loss", "update_norm", "metrics"), cell.tolerance)
+    comparison = compare_records(
         folder,
         metrics=weighed_alike(metrics),
         finals=metrics,
-        tolerances=Tolerances.of(given, defaults=defaults.of_job(job, engines=ENGINES, variables=variables)),
+        tolerances=Tolerances.of(tolerances, defaults=defaults.of_job(job, engines=ENGINES, variables=variables)),
         facts=Facts(batches_per_step=local, replicas=local * TOPOLOGIES[cell.topology][1]),
         slots=cell.slots,
         steps=steps,
     )
-    differences = [(step.step, one) for step in found.steps for one in step.variables.differences]
-    moved = [one.rtol_of_max for _, one in differences if kind_of(one.name) == "statistics"]
+    differences = [(step.step, difference) for step in comparison.steps for difference in step.variables.differences]
+    statistics = [d.rtol_of_max for _, d in differences if kind_of(d.name) == "statistics"]
     trained = [pair for pair in differences if kind_of(pair[1].name) != "statistics"]
     worst = max(trained, key=lambda pair: pair[1].rtol_of_max, default=None)
-    losses = [(d.relative, s) for s, numbers in found.numbers.items() for d in numbers.differences if d.name == "loss"]
+    losses = [
+        (d.relative, s) for s, numbers in comparison.numbers.items() for d in numbers.differences if d.name == "loss"
+    ]
     shutil.rmtree(folder)
     return {
-        "equal": found.equal,
-        "fault": None if found.first_fault is None else f"step {found.first_fault[0]}: {found.first_fault[1].message}",
-        "findings": [str(finding) for finding in found.findings],
-        "steps": len(found.steps),
-        "records": len(found.records),
-        "variables": len(found.initial.names),
+        "equal": comparison.equal,
+        "fault": None
+        if comparison.first_fault is None
+        else f"step {comparison.first_fault[0]}: {comparison.first_fault[1].message}",
+        "findings": [str(finding) for finding in comparison.findings],
+        "steps": len(comparison.steps),
+        "records": len(comparison.records),
+        "variables": len(comparison.initial.names),
         "largest": 0.0 if worst is None else worst[1].rtol_of_max,
         "where": None if worst is None else f"{worst[1].name}, step {worst[0]}",
-        "statistics": max(moved, default=0.0) if any(kind_of(name) == "statistics" for name in variables) else None,
+        "statistics": max(statistics, default=0.0)
+        if any(kind_of(name) == "statistics" for name in variables)
+        else None,
         "loss": max(losses)[0] if losses else 0.0,
         "tolerance": cell.tolerance,
     }
 
 
 def write(results: dict[str, Any]) -> str:
-    """Return the table."""
+    """Return the page."""
     lines = [HEAD.format(steps=STEPS, batch=BATCH, versions=results["versions"])]
-    found = results["cells"]
 
-    def told(cell: Cell) -> str:
-        one = found.get(cell.key)
-        if one is None:
+    def text_of(cell: Cell) -> str:
+        result = results["cells"].get(cell.key)
+        if result is None:
             return "—"
-        numbers = [one["largest"]] if one["statistics"] is None else [one["largest"], one["statistics"]]
+        numbers = [result["largest"]] if result["statistics"] is None else [result["largest"], result["statistics"]]
         shown = ", ".join(f"{number:.1e}" if number else "=" for number in numbers)
-        return shown + ("" if one["equal"] else " **differs**")
+        return shown + ("" if result["equal"] else " **differs**")
 
     for topology in TOPOLOGIES:
         lines += [f"## {topology}", "", "| | " + " | ".join(RATES) + " |", "| --- |" + " --- |" * len(RATES)]
         lines += [
-            f"| {model} | " + " | ".join(told(Cell(topology, optimizer, model)) for optimizer in RATES) + " |"
+            f"| {model} | " + " | ".join(text_of(Cell(topology, optimizer, model)) for optimizer in RATES) + " |"
             for model in MODELS
         ]
         lines.append("")
@@ -313,12 +318,12 @@ def write(results: dict[str, Any]) -> str:
         if known.get("differs"):
             why = "slots are not compared; no option makes the two equal, see [keras.md](../guides/keras.md)"
         cell = Cell("single", optimizer, "cnn", V1_KERAS)
-        lines.append(f"| {optimizer} | `{known.get('options', '{}')}` | {told(cell)} | {why} |")
+        lines.append(f"| {optimizer} | `{known.get('options', '{}')}` | {text_of(cell)} | {why} |")
     return "\n".join(lines) + "\n"
 
 
 def versions() -> str:
-    """Return what this was measured with."""
+    """Return the versions of TensorFlow and Python."""
     python = ".".join(map(str, sys.version_info[:2]))
     return f"TensorFlow {metadata.version('tensorflow')}, Python {python}"
 
@@ -327,14 +332,14 @@ def read() -> dict[str, Any]:
     """Return the recorded results."""
     if not RESULTS.exists():
         return {"versions": versions(), "cells": {}}
-    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return found
+    results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return results
 
 
-def chosen(arguments: Any) -> Iterable[list[Cell]]:
-    """Yield the cells that were asked for, by topology; those of one kind together."""
+def select_cells(arguments: Any) -> Iterable[list[Cell]]:
+    """Yield the selected cells of each topology."""
     for topology in TOPOLOGIES:
-        found = [
+        selected = [
             cell
             for cell in cells()
             if cell.topology == topology
@@ -342,22 +347,22 @@ def chosen(arguments: Any) -> Iterable[list[Cell]]:
             and (not arguments.optimizer or cell.optimizer in arguments.optimizer)
             and (not arguments.model or cell.model in arguments.model)
         ]
-        if found:
-            yield found
+        if selected:
+            yield selected
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
     for name, choices in (("topology", TOPOLOGIES), ("optimizer", RATES), ("model", MODELS)):
         run.add_argument(f"--{name}", action="append", choices=list(choices))
     commands.add_parser("write")
-    one = commands.add_parser("train")
-    one.add_argument("base", type=Path)
-    one.add_argument("engine", choices=ENGINES)
-    one.add_argument("steps", type=int)
+    task = commands.add_parser("train")
+    task.add_argument("base", type=Path)
+    task.add_argument("engine", choices=ENGINES)
+    task.add_argument("steps", type=int)
     arguments = parser.parse_args()
     if arguments.command == "train":
         todo = [Cell(*fields) for fields in json.loads((arguments.base / "cells.json").read_text(encoding="utf-8"))]
@@ -365,15 +370,15 @@ def main() -> None:
     elif arguments.command == "write":
         TABLE.write_text(write(read()), encoding="utf-8")
     else:
-        for todo in chosen(arguments):
+        for todo in select_cells(arguments):
             with tempfile.TemporaryDirectory() as folder:
                 measured = measure(todo, base=Path(folder))
             results = read()
             results["versions"] = versions()
             results["cells"].update(measured)
             RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            for key, found in measured.items():
-                print(f"{key}: {found['largest']:.2g} {'' if found['equal'] else found['fault']}", flush=True)
+            for key, result in measured.items():
+                print(f"{key}: {result['largest']:.2g} {'' if result['equal'] else result['fault']}", flush=True)
 
 
 if __name__ == "__main__":

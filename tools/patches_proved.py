@@ -1,11 +1,11 @@
-"""Whether each patch of tf.estimator's own faults is needed: a test of it fails where the patch is left out.
+"""Check that each patch of a fault of tf.estimator is needed: its test fails without the patch.
 
     python tools/patches_proved.py [NAME ...]
 
-All of them take some twenty minutes, most of it in clusters that hang.
+All patches take about twenty minutes, mostly in clusters that hang.
 
-Each test is run with every patch, and must pass, and with ESTIMATOR_PIPELINE_PATCHES=-NAME, and must fail. The last
-line sums up; exit code 1 where one does not hold. docs/reference/known-faults.md names the same
+Each test runs with every patch, and must pass, and with ESTIMATOR_PIPELINE_PATCHES=-NAME, and must fail. The last line
+is the summary; the exit code is 1 if a patch is not shown to be needed. docs/reference/known-faults.md names the same
 tests, and a test compares the two.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _CLUSTERS = "tests/compat/test_legacy_programs.py::"
 
-# Patch -> a test that fails without it. Those of five more run both ways by themselves: BOTH_WAYS.
+# Patch -> a test that fails without it. The tests of BOTH_WAYS run with and without their patch.
 TESTS = {
     "train-and-evaluate": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm-no-evaluator]",
     "every-checkpoint": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
@@ -67,7 +67,7 @@ BOTH_WAYS = {
 
 
 def passes(test: str, patches: str) -> bool:
-    """Whether a test passes in a process of its own, with these patches in that process and all below it."""
+    """Return whether a test passes in a separate process with these patches, which its child processes inherit."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     environ = {**os.environ, "ESTIMATOR_PIPELINE_PATCHES": patches}
     done = subprocess.run(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

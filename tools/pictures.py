@@ -1,9 +1,8 @@
-"""Make the pictures of README.md: docs/images/launch.svg and docs/images/parity.png, from real runs.
+"""Generator of the pictures of README.md, docs/images/launch.svg and docs/images/parity.png, from real runs.
 
-python tools/pictures.py              both; some two minutes on two cores
+python tools/pictures.py              both, in about two minutes on two cores
 python tools/pictures.py launch       a launch in which a worker is killed and the job resumes
 python tools/pictures.py parity       the report of `parity`; needs Chromium on the PATH
-
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import tempfile
 import threading
 from pathlib import Path
 
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
@@ -32,7 +30,7 @@ TIMEOUT = 300
 
 
 def launch(folder: Path) -> list[str]:
-    """Return the lines of a launch whose worker 1 is killed with SIGKILL once it has passed step KILL_AT."""
+    """Return the lines of a launch whose worker 1 is killed with SIGKILL after step KILL_AT."""
     options = ["--max-restarts", "1", "--set", "run.model_dir=runs/digits", "--set", "train.max_steps=1600"]
     process = subprocess.Popen(
         [*PROGRAM, "launch", str(JOB), *options],
@@ -65,7 +63,7 @@ def launch(folder: Path) -> list[str]:
 
 
 def draw_launch() -> None:
-    """docs/images/launch.svg: what a terminal shows."""
+    """Write docs/images/launch.svg, the output on a terminal."""
     with tempfile.TemporaryDirectory() as name:
         lines = launch(Path(name))
     console = Console(record=True, width=118, file=io.StringIO())
@@ -74,14 +72,17 @@ def draw_launch() -> None:
         style = "bold green" if line.startswith("$") else "bold red" if "killed" in line or "fail" in line else ""
         style = "bold" if line.startswith(("result", "done")) else style
         console.print(Text(line, style=style, overflow="ellipsis", no_wrap=True))
-    # Without fonts from other hosts: the picture is to look the same in a closed network.
-    form = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    form = form.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
-    console.save_svg(str(IMAGES / "launch.svg"), title="estimator-pipeline", code_format=form, unique_id="launch")
+    svg = console.export_svg(title="estimator-pipeline", unique_id="launch")
+    # Without web fonts the picture looks the same in a network without internet access.
+    svg = re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
+    svg = svg.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
+    if "Fira Code" in svg:
+        raise SystemExit("error: this version of rich embeds fonts in a different way")
+    (IMAGES / "launch.svg").write_text(svg, encoding="utf-8")
 
 
 def draw_parity() -> None:
-    """docs/images/parity.png: the top of a report."""
+    """Write docs/images/parity.png, the top of a report."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         raise SystemExit("error: no Chromium on the PATH\n  hint: apt-get install chromium")

@@ -1,12 +1,12 @@
-"""Whether the tests of `make test` notice faults: each is planted, and the one file that must fail is run.
+"""Mutation test of `make test`: each fault is planted, and the test file that must fail is run.
 
     python tools/planted_faults.py [NAME ...]
 
-Without names all of tools/planted_faults.yaml, two at a time: some five minutes on two cores. Exit code 1 where more
-than `MAY_BE_MISSED` go unnoticed, or one no longer fits the code that it is to be planted in.
+Without names it plants all faults of tools/planted_faults.yaml, two at a time, in about five minutes on two cores. The
+exit code is 1 if more than `MAY_BE_MISSED` are missed, or if the text of a fault is no longer in the code.
 
-A fault is planted in a copy of the working tree, and in an environment whose package is that copy: a test that starts
-processes starts them with the fault as well. The working tree is never touched.
+A fault is planted in a copy of the working tree, with an environment whose package is that copy: processes that a test
+starts have the fault, too. The working tree does not change.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 FAULTS = Path(__file__).with_suffix(".yaml")
 MAY_BE_MISSED = 3
 TOGETHER = 2
-SECONDS = 240  # for one file; a test that hangs in it has less
+SECONDS = 240  # for one file; the timeout of a single test is shorter
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A text of a file that occurs once, what is put in its place, and the file of tests that must fail.
+    """A text that occurs once in a file, its replacement, and the test file that must fail.
 
-    `cases` chooses tests of that file, as pytest's -k does.
+    `cases` selects tests of that file, like pytest's -k.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Fault:
     cases: str = ""
 
     def misfit(self) -> str | None:
-        """Why it cannot be planted."""
+        """Return the reason why it cannot be planted, or None."""
         if not (ROOT / self.test).is_file():
             return f"there is no {self.test}"
         count = (ROOT / self.file).read_text().count(self.find) if (ROOT / self.file).is_file() else 0
@@ -60,7 +60,7 @@ class Fault:
 
 
 def read() -> list[Fault]:
-    """All faults of the list."""
+    """Return all faults of the list."""
     return [Fault(**entry) for entry in YAML(typ="safe").load(FAULTS.read_text())]
 
 
@@ -89,7 +89,7 @@ class Copy:
             (self.python.parent / "estimator-pipeline").chmod(0o755)
 
     def run(self, fault: Fault) -> tuple[int | None, str]:
-        """(pytest's exit code, None where the time was up; what it printed) of the file with the fault in it."""
+        """Run the test file with the fault; return (pytest's exit code or None after the time limit, its output)."""
         path = self.root / fault.file
         before = path.read_text()
         self._write(path, before.replace(fault.find, fault.put))
@@ -111,7 +111,7 @@ class Copy:
             self._write(path, before)
 
     def _write(self, path: Path, text: str) -> None:
-        """Seconds apart from the last change: bytecode is known to be old by them, and by the length."""
+        """Write a file with a new modification time: Python detects stale bytecode by time in seconds and size."""
         path.write_text(text)
         self.moment += 10
         os.utime(path, (self.moment, self.moment))
@@ -141,7 +141,7 @@ def main() -> int:
                 copies.put(copy)
 
         for fault, code, out, seconds in pool.map(plant, chosen):
-            # A failed test notices it; a file that cannot be collected, or none of it chosen, proves nothing.
+            # Only a failed test notices the fault; a file that cannot be collected or has no selected tests does not.
             verdict = "noticed" if code == 1 else "MISSED" if code == 0 else "UNFIT"
             print(f"{verdict:8}{seconds:5.0f} s  {fault.room}: {fault.name} ({fault.test})", flush=True)
             if code == 0:

@@ -1,9 +1,9 @@
-"""How tools/public_programs.py compares a program with its conversion: by the first training that each asks for.
+"""Comparison of a program with its conversion for tools/public_programs.py, by the first training of each.
 
-Both run as a user runs them. In the process of the one an Estimator that is told to train trains on batches that are
-written down, in a folder of the comparison's own, and records each step; in that of the other the Keras model trains on
-the same batches, from the same values. Then the process ends. Dropout of both keeps all, for they draw other numbers.
-Of a model by layers the optimizer's slots are not compared.
+Both run as a user runs them. In the original program the first `Estimator.train` writes its batches to a folder, trains
+on them and records each step. In the converted program the first `fit` trains the Keras model on the same batches, from
+the same initial values. Then the process exits. Dropout is disabled in both, since their random numbers differ. For
+a model built from layers the optimizer slots are not compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEPS = 5
 
 
 def watch_estimators(folder: str) -> None:
-    """In the process of a program with Estimators: its first training is recorded, and the process ends."""
+    """Record the first training of a program with Estimators, and exit its process."""
     from estimator_pipeline import compat
 
     tf: Any = compat.tensorflow()
@@ -34,27 +34,27 @@ def watch_estimators(folder: str) -> None:
     def train(estimator: Any, input_fn: Any, *_: Any, **__: Any) -> None:
         from estimator_pipeline.parity.models.model_fn import record_estimator
 
-        for kind, own in owns.items():
-            kind.train = own
+        for kind, method in methods.items():
+            kind.train = method
         _write(base / "batches", _read_batches(tf, estimator, input_fn))
 
         def recorded() -> Any:
             try:
                 return record_estimator(estimator, base, _data(base), STEPS)
-            except Exception:  # as of a program that never predicts, and that needs labels
+            except Exception:  # for example of a program that never predicts and requires labels
                 shutil.rmtree(base / "estimator")
                 return record_estimator(estimator, base, _data(base), STEPS, predict=False)
 
         _end(base / "estimator.recorded", recorded)
 
-    kinds = {one for kind in (tf.estimator.Estimator, tf.compat.v1.estimator.Estimator) for one in kind.__mro__}
-    owns = {kind: vars(kind)["train"] for kind in kinds if "train" in vars(kind)}
-    for kind in owns:
+    kinds = {base for kind in (tf.estimator.Estimator, tf.compat.v1.estimator.Estimator) for base in kind.__mro__}
+    methods = {kind: vars(kind)["train"] for kind in kinds if "train" in vars(kind)}
+    for kind in methods:
         kind.train = train
 
 
 def watch_models(folder: str) -> None:
-    """In the process of the converted program: its first training is recorded, and the process ends."""
+    """Record the first training of the converted program, and exit its process."""
     base = Path(folder)
     _drop_nothing()
 
@@ -62,8 +62,8 @@ def watch_models(folder: str) -> None:
         from estimator_pipeline.parity.models.layers import record_layers
         from estimator_pipeline.parity.models.model_fn import Recorded, calls_model_fn, record_model
 
-        for kind, own in owns.items():
-            kind.fit = own
+        for kind, method in methods.items():
+            kind.fit = method
         theirs = _read(base / "estimator.recorded")
 
         def recorded() -> Any:
@@ -73,13 +73,13 @@ def watch_models(folder: str) -> None:
 
         _end(base / "keras.recorded", recorded)
 
-    owns = {kind: kind.fit for kind in _models()}
-    for kind in owns:
+    methods = {kind: kind.fit for kind in _models()}
+    for kind in methods:
         kind.fit = fit
 
 
 def _models() -> list[Any]:
-    """Return the classes whose method `fit` trains, of Keras 2 and 3."""
+    """Return the classes of Keras 2 and 3 whose `fit` trains."""
     import keras
     import tensorflow as tf
 
@@ -89,22 +89,22 @@ def _models() -> list[Any]:
 
 
 def compare(folder: Path) -> tuple[bool, str]:
-    """Whether both recorded the same, and what is to be told of it."""
+    """Return whether both recorded the same training, and the summary of the comparison."""
     from estimator_pipeline.parity import text
     from estimator_pipeline.parity.comparison import compare_records
     from estimator_pipeline.parity.result import ENGINES
 
     theirs, ours = (_read(folder / f"{engine}.recorded") for engine in ENGINES)
     asked = [name for name in theirs.answers if name in ours.answers]
-    answers = [{name: one.answers[name] for name in asked} for one in (theirs, ours)]
+    answers = [{name: record.answers[name] for name in asked} for record in (theirs, ours)]
     for name in asked:  # keras.ops.argmax gives int32
         if theirs.answers[name].dtype.kind + ours.answers[name].dtype.kind == "ii":
             answers[1][name] = ours.answers[name].astype(theirs.answers[name].dtype)
-    found = compare_records(
+    comparison = compare_records(
         folder, metrics={engine: {} for engine in ENGINES}, steps=STEPS, slots=bool(ours.names),
         answers=(answers[0], answers[1]) if asked else None,
     )  # fmt: skip
-    return found.equal, text.summary(found)
+    return comparison.equal, text.summary(comparison)
 
 
 def _end(path: Path, recorded: Callable[[], Any]) -> None:
@@ -123,27 +123,27 @@ def _read(path: Path) -> Any:
 
 
 def _drop_nothing() -> None:
-    """Dropout keeps all."""
+    """Disable dropout."""
     from tensorflow.python.ops import array_ops, nn_ops
 
     nn_ops._dropout = lambda x, *_, **__: array_ops.identity(x)
 
 
 def _read_batches(tf: Any, estimator: Any, input_fn: Any) -> tuple[Any, list[list[Any]]]:
-    """Return the first batches of an input function: their structure, and the arrays of each."""
+    """Return the structure of the first batches of an input function, and their arrays."""
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(estimator.config.tf_random_seed)
-        found = estimator._call_input_fn(input_fn, tf.estimator.ModeKeys.TRAIN, None)
-        if isinstance(found, tf.data.Dataset | tf.compat.v1.data.Dataset):
-            spec, iterator = found.element_spec, tf.compat.v1.data.make_initializable_iterator(found)
+        batch = estimator._call_input_fn(input_fn, tf.estimator.ModeKeys.TRAIN, None)
+        if isinstance(batch, tf.data.Dataset | tf.compat.v1.data.Dataset):
+            spec, iterator = batch.element_spec, tf.compat.v1.data.make_initializable_iterator(batch)
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-            found = iterator.get_next()
+            batch = iterator.get_next()
         else:
-            if isinstance(found, list | tuple) and len(found) == 2 and found[1] is None:
-                found = found[0]
-            found = tuple(found) if isinstance(found, list) else found
-            spec = tf.nest.map_structure(tf.type_spec_from_value, found)
-        flat = tf.nest.flatten(found, expand_composites=True)
+            if isinstance(batch, list | tuple) and len(batch) == 2 and batch[1] is None:
+                batch = batch[0]
+            batch = tuple(batch) if isinstance(batch, list) else batch
+            spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
+        flat = tf.nest.flatten(batch, expand_composites=True)
         batches: list[list[Any]] = []
         with tf.compat.v1.train.SingularMonitoredSession() as session:
             while len(batches) < STEPS and not session.should_stop():
@@ -152,7 +152,7 @@ def _read_batches(tf: Any, estimator: Any, input_fn: Any) -> tuple[Any, list[lis
 
 
 def _data(base: Path) -> Any:
-    """Return the batches as the data of both, again and again."""
+    """Return the batches, repeated, as the data of both programs."""
     from estimator_pipeline import compat
     from estimator_pipeline.parity.models.arguments import InputFns
 
@@ -162,12 +162,12 @@ def _data(base: Path) -> Any:
     if not batches:
         raise ValueError("the input function gives no batch")
 
-    def told() -> Iterator[tuple[Any, ...]]:
+    def arrays() -> Iterator[tuple[Any, ...]]:
         return map(tuple, itertools.cycle(batches))
 
     def input_fn() -> Any:
-        read = tf.data.Dataset.from_generator(told, output_signature=tuple(parts))
-        return read.map(lambda *one: tf.nest.pack_sequence_as(spec, list(one), expand_composites=True))
+        read = tf.data.Dataset.from_generator(arrays, output_signature=tuple(parts))
+        return read.map(lambda *values: tf.nest.pack_sequence_as(spec, list(values), expand_composites=True))
 
     config = types.SimpleNamespace(train_distribute=None, tf_random_seed=1)
     return InputFns.of(types.SimpleNamespace(params={}, config=config), input_fn, None, None, None)

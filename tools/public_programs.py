@@ -1,20 +1,20 @@
-"""What becomes of public Estimator programs: each is scanned, converted and run, on data that are generated.
+"""Runner that scans, converts and runs public Estimator programs on generated data.
 
     python tools/public_programs.py CHECKOUTS [--list FILE] [--only NAME ...] [--parity]
                                     [--to both|estimator|keras|keras-layers|keras3] [--json FILE] [--keep DIR]
 
-tools/public_programs.yaml names them: a repository, its commit, what of it is the program, arguments, and how data are
-made, for no data set is downloaded. CHECKOUTS holds a checkout of each repository, as OWNER+NAME or OWNER/NAME. One
-that is not there, or a package that a program needs and that is not installed, leaves the program out, and says so.
+tools/public_programs.yaml lists the programs: repository, commit, files, arguments, and how to generate the data, since
+no data set is downloaded. CHECKOUTS has a checkout of each repository, as OWNER+NAME or OWNER/NAME. A program whose
+checkout or package is missing is skipped with a message.
 
-A line a program: whether `migrate scan` reads it; `estimator`, whether it runs under `exec` after `migrate convert --to
-estimator`; `keras`, how many of its files with Estimators `migrate convert` takes to Keras, and `runs`, whether plain
-python runs the program then; with `--parity`, whether the first training of the two comes to the same, see
-tools/public_parity.py. At the end what they come to, and why files stayed Estimators. Exit code 1 where the list
-is at fault: what becomes of programs is for a reader to judge.
+The output has one line per program: whether `migrate scan` reads it; `estimator`, whether it runs under `exec` after
+`migrate convert --to estimator`; `keras`, how many of its files with Estimators are converted to Keras, and `runs`,
+whether plain python runs the result; with `--parity`, whether the first training of the two is the same, see
+tools/public_parity.py. The totals and the reasons for unconverted files follow. The exit code is 1 if the list has an
+error; it does not depend on the results of the programs.
 
-Nothing of a program is kept here. A program is copied to a temporary folder before anything is written; notebooks
-become scripts, and what is written in Python 2 goes through 2to3.
+The repository has no code of the programs. Each program is copied to a temporary folder before anything is written;
+notebooks become scripts, and Python 2 code goes through 2to3.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ import public_parity
 import yaml
 
 LIST = Path(__file__).with_suffix(".yaml")
-KERAS, STAYS = "keras", "keras; its model_fn stays"
-# What a program may become, and the Keras that it runs on then.
+KERAS, KEEPS_MODEL_FN = "keras", "keras; model_fn unchanged"
+# Targets of the conversion, and the Keras version that each runs on.
 TARGETS = ("estimator", "keras", "keras-layers", "keras3")
 KERAS_2, KERAS_OF = {"TF_USE_LEGACY_KERAS": "1"}, {"keras3": {"TF_USE_LEGACY_KERAS": "0"}}
 SECONDS = 120  # for one run of a program
 WRAPPER = "_with_stub.py"
-# What IPython gives to a notebook.
+# Names that IPython defines in a notebook.
 NOTEBOOK = """\
 import builtins, types
 builtins.display = print
 builtins.get_ipython = lambda: types.SimpleNamespace(system=lambda *args: None, system_raw=lambda *args: None)
 """
 
-# A number, or a product or a power of some; or a text in quotes.
+# A number, a product or power of numbers, or a quoted string.
 _NUMBER = r"-?\d[\d_.]*(?:e-?\d+)?(?:\s*\*{1,2}\s*\d[\d_.]*)*"
 _LITERAL = rf"(?:{_NUMBER}|'[^'\n]*'|\"[^\"\n]*\"|None\b|True\b|False\b)"
 _ERROR = re.compile(r"^\s*[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Warning|Exit|NotFound|OutOfRange)\b.*")
-# In its first words, or below a path of a step: what a training logs, and what programs print of it.
+# A loss in the log of a training or in the output of a program.
 _LOSS = re.compile(r"\bloss\b\W{0,6}\d", re.IGNORECASE)
 _AT_LINE = re.compile(r"^line \d+: ")
 _PLACE = re.compile(r"\S+\.py(?:, line \d+)?: ")
@@ -77,24 +77,24 @@ class Program:
     """A program of the list.
 
     Attributes:
-        name: of the line in the table.
-        repository, commit: where it is from.
-        folder: what is converted, relative to the checkout: a folder, or a single file.
+        name: the name in the output.
+        repository, commit: its source.
+        folder: the converted folder or single file, relative to the checkout.
         main: the script or notebook, relative to `folder`; or `-m MODULE`.
-        argv: its arguments, as a shell reads them; `{work}` is the folder in which it runs, in every text.
-        files: patterns of the files of `folder` that belong to it; all of them where there are none.
-        cwd: where it runs, relative to `folder`.
+        argv: its arguments in shell syntax; `{work}` is replaced by the working folder, as in every text.
+        files: patterns of the files of `folder` that belong to it; all files by default.
+        cwd: the directory in which it runs, relative to `folder`.
         env: environment variables.
-        packages: what it imports and may be missing.
-        python2: it goes through 2to3 first.
-        tf1: it runs under `exec --tf1`, which the docs name for what is in tf.contrib.
-        trains: whether a run must leave a checkpoint or print a loss.
-        constants: NAME -> value, put for the literal wherever the program says `NAME = LITERAL`; `put: VALUE` for
-            whatever it is in a line of its own.
-        paths: text in quotes -> another, for paths that a program has as a literal.
-        data: what is generated before it runs; see `KINDS`.
-        stub: names of pieces of code of the list, or code, run before the program in its process.
-        note: what a reader has to know.
+        packages: imported packages that may be missing.
+        python2: whether it goes through 2to3 first.
+        tf1: whether it runs under `exec --tf1`, as the docs advise for tf.contrib.
+        trains: whether a run must write a checkpoint or print a loss.
+        constants: NAME -> value that replaces the literal in `NAME = LITERAL`; `put: VALUE` replaces any expression
+            of an assignment on one line.
+        paths: quoted text -> replacement, for paths that are literals in the program.
+        data: the data that are generated before it runs; see `KINDS`.
+        stub: code, or names of code in the list, that runs before the program in its process.
+        note: a note for readers.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Program:
 
 @dataclasses.dataclass
 class Result:
-    """What became of a program; a text that is not "ok" says why not, "" that it was not tried."""
+    """The result of a program; a text is "ok", the reason for a failure, or "" if it was not tried."""
 
     name: str
     repository: str
@@ -134,16 +134,16 @@ class Result:
     output: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
-    def became(self) -> int:
-        """How many of its files became Keras."""
-        return sum(told in (KERAS, STAYS) for told in self.keras.values())
+    def converted(self) -> int:
+        """The number of its files that were converted to Keras."""
+        return sum(state in (KERAS, KEEPS_MODEL_FN) for state in self.keras.values())
 
 
 def read(path: Path) -> tuple[list[Program], dict[str, str]]:
-    """Return the programs of a list, and the pieces of code that their stubs name."""
+    """Return the programs of a list, and the code that their stubs name."""
     listed = yaml.safe_load(path.read_text(encoding="utf-8"))
     programs = [Program(**entry) for entry in listed["programs"]]
-    twice = [name for name, count in collections.Counter(one.name for one in programs).items() if count > 1]
+    twice = [name for name, count in collections.Counter(program.name for program in programs).items() if count > 1]
     if twice:
         raise SystemExit(f"{path}: {', '.join(twice)}: more than once")
     return programs, listed.get("stubs", {})
@@ -153,22 +153,23 @@ def read(path: Path) -> tuple[list[Program], dict[str, str]]:
 
 
 def _draw(kind: Any, draw: random.Random) -> Any:
-    """Return a value: of two numbers one between them, of texts one of them, and anything else is the value itself."""
+    """Draw a value: between two numbers, one of several texts, or the value itself for anything else."""
     if isinstance(kind, list):
-        if len(kind) == 2 and all(isinstance(one, (int, float)) for one in kind):
-            return draw.randint(*kind) if all(isinstance(one, int) for one in kind) else round(draw.uniform(*kind), 4)
+        if len(kind) == 2 and all(isinstance(bound, (int, float)) for bound in kind):
+            integers = all(isinstance(bound, int) for bound in kind)
+            return draw.randint(*kind) if integers else round(draw.uniform(*kind), 4)
         return draw.choice(kind)
     return kind
 
 
 def _columns(columns: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names with their kinds; `C{1..26}` are 26 of one kind."""
+    """Yield names with their kinds; `C{1..26}` are 26 names of one kind."""
     for name, kind in columns.items():
-        found = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", str(name))
-        if found is None:
+        match = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", str(name))
+        if match is None:
             yield str(name), kind
             continue
-        before, first, last, behind = found.groups()
+        before, first, last, behind = match.groups()
         for number in range(int(first), int(last) + 1):
             yield f"{before}{number}{behind}", kind
 
@@ -188,7 +189,7 @@ def _libsvm(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
     for _ in range(entry.get("rows", 64)):
         ids = sorted(draw.sample(range(1, features), fields))
         label = _draw(entry.get("label", [0, 1]), draw)
-        lines.append(" ".join([str(label), *(f"{one}:{draw.random():.4f}" for one in ids)]))
+        lines.append(" ".join([str(label), *(f"{index}:{draw.random():.4f}" for index in ids)]))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -224,7 +225,7 @@ def _json(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
 
 
 def _mnist(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
-    """The four files of MNIST in a folder."""
+    """Write the four files of MNIST to a folder."""
     path.mkdir(parents=True, exist_ok=True)
     for prefix, rows in (("train", entry.get("rows", 256)), ("t10k", entry.get("test", 64))):
         images = _array({"of": [0, 255], "shape": [rows, 28, 28], "type": "uint8"}, draw)
@@ -238,23 +239,23 @@ def _mnist(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
 
 
 def _cifar10(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
-    """The files of CIFAR-10 in a folder: its binary ones, or pickled ones, with `pickled` keys: text or bytes."""
+    """Write the files of CIFAR-10 to a folder, binary or pickled; `pickled` is the type of the keys, text or bytes."""
     path.mkdir(parents=True, exist_ok=True)
     rows = entry.get("rows", 64)
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
         labels = _array({"of": [0, 9], "shape": [rows, 1], "type": "uint8"}, draw)
         images = _array({"of": [0, 255], "shape": [rows, 3072], "type": "uint8"}, draw)
         if entry.get("pickled"):
-            told: dict[Any, Any] = {"data": images, "labels": labels[:, 0].tolist()}
+            content: dict[Any, Any] = {"data": images, "labels": labels[:, 0].tolist()}
             if entry["pickled"] == "bytes":
-                told = {name.encode(): value for name, value in told.items()}
-            (path / name).write_bytes(pickle.dumps(told, protocol=2))
+                content = {name.encode(): value for name, value in content.items()}
+            (path / name).write_bytes(pickle.dumps(content, protocol=2))
         else:
             (path / f"{name}.bin").write_bytes(np.concatenate([labels, images], axis=1).tobytes())
 
 
 def _images(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
-    """Images, of which `path` holds `{label}` and `{number}`."""
+    """Write images; `path` has the placeholders `{label}` and `{number}`."""
     for label in entry.get("labels", [""]):
         for number in range(entry.get("rows", 4)):
             file = Path(str(path).replace("{label}", str(label)).replace("{number}", str(number)))
@@ -270,9 +271,9 @@ def _encoded(suffix: str, size: Sequence[int], draw: random.Random, most: int = 
 
 
 def _tfrecord(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
-    """Examples: a feature is `int`, `float` or `words` with its values, or `png` or `jpeg` with its size.
+    """Write Examples: a feature is `int`, `float` or `words` with its values, or `png` or `jpeg` with its size.
 
-    `size` is how many values it has: a number, or two between which it is drawn.
+    `size` is the number of values, or the two bounds between which it is drawn.
     """
     import tensorflow as tf
 
@@ -301,7 +302,7 @@ def _tfrecord(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None
 
 
 def _python(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
-    """Code of the list that writes what nothing else here writes; it sees `work`, `draw`, `np`, `os` and `json`."""
+    """Run code of the list that writes other data; it can use `work`, `draw`, `np`, `os` and `json`."""
     exec(entry["code"], {"work": str(path), "draw": draw, "np": np, "os": os, "json": json})
 
 
@@ -321,7 +322,7 @@ KINDS: dict[str, Callable[[Path, Mapping[str, Any], random.Random], None]] = {
 
 
 def make_data(program: Program, work: Path) -> None:
-    """Generate what a program reads; the same each time."""
+    """Generate the data of a program, deterministically."""
     for number, entry in enumerate(program.data):
         paths = entry.get("path", ".")
         for path in paths if isinstance(paths, list) else [paths]:
@@ -344,15 +345,15 @@ def checkout(checkouts: Path, program: Program) -> Path | None:
 
 
 def commit(path: Path) -> str:
-    """Return the commit of a checkout, or of one whose history is gone and that says it in a file."""
+    """Return the commit of a checkout, from its history or from its file `.commit`."""
     if (path / ".commit").is_file():
         return (path / ".commit").read_text().split()[0]
-    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=path, stdout=subprocess.PIPE, text=True, check=False)
-    return told.stdout.strip()
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=path, stdout=subprocess.PIPE, text=True, check=False)
+    return done.stdout.strip()
 
 
 def copy(source: Path, program: Program, target: Path) -> None:
-    """Copy what belongs to a program."""
+    """Copy the files of a program."""
     origin = source / program.folder
     if origin.is_file():
         target.mkdir(parents=True)
@@ -369,7 +370,7 @@ def copy(source: Path, program: Program, target: Path) -> None:
 
 
 def script(notebook: Path) -> Path:
-    """Write the code cells of a notebook as a script, and the files that `%%writefile` writes; the notebook goes."""
+    """Replace a notebook by a script with its code cells, and write its `%%writefile` files."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))
     cells = cells["cells"] if "cells" in cells else [cell for sheet in cells["worksheets"] for cell in sheet["cells"]]
     parts = []
@@ -396,12 +397,12 @@ def script(notebook: Path) -> Path:
 def _without_magics(text: str) -> str:
     line = r"(?:[^\n\\]|\\\n|\\.)*"
     text = re.sub(rf"(?m)^(?:[%!]{line}|\?.*|[\w.]+\?{{1,2}}[ \t]*|\w+ ?= ?[!%]{line})$", "", text)
-    # A block may consist of them.
+    # A block may have no other statement.
     return re.sub(rf"(?m)^([ \t]+)(?:[%!]{line}|\w+ ?= ?[!%]{line})$", r"\1pass", text)
 
 
 def to_python_3(path: Path) -> None:
-    """Run 2to3 on a file. Tabs mixed with blanks, which Python 2 takes, become blanks."""
+    """Run 2to3 on a file. Indentation that mixes tabs and blanks, which Python 2 allows, becomes blanks."""
     import warnings
 
     with warnings.catch_warnings():
@@ -415,7 +416,7 @@ def to_python_3(path: Path) -> None:
 
 
 def adjust(program: Program, folder: Path, work: Path) -> None:
-    """Put the list's values for constants and paths of a program."""
+    """Replace constants and paths of a program by the values of the list."""
     for path in folder.rglob("*.py"):
         raw = path.read_bytes()
         try:
@@ -424,11 +425,11 @@ def adjust(program: Program, folder: Path, work: Path) -> None:
             continue
         before = text
         for name, value in program.constants.items():
-            said, old = rf"(?<![\w.'\"]){re.escape(name)}\s*=\s*", _LITERAL
+            target, old = rf"(?<![\w.'\"]){re.escape(name)}\s*=\s*", _LITERAL
             if isinstance(value, dict):
-                value, said, old = value["put"], rf"(?m:^)[ \t]*{re.escape(name)}[ \t]*=[ \t]*", ".+"
+                value, target, old = value["put"], rf"(?m:^)[ \t]*{re.escape(name)}[ \t]*=[ \t]*", ".+"
             put = repr(value.replace("{work}", str(work)) if isinstance(value, str) else value)
-            text = re.sub(f"({said}){old}", lambda match: match[1] + put, text)  # noqa: B023
+            text = re.sub(f"({target}){old}", lambda match: match[1] + put, text)  # noqa: B023
         for old, new in program.paths.items():
             for quote in "'\"":
                 text = text.replace(f"{quote}{old}{quote}", f"{quote}{new.replace('{work}', str(work))}{quote}")
@@ -437,11 +438,10 @@ def adjust(program: Program, folder: Path, work: Path) -> None:
 
 
 def stage(source: Path, program: Program, folder: Path, work: Path) -> str:
-    """Make the program's copy ready for conversion; its main."""
+    """Prepare the copy of a program for conversion, and return its main script."""
     main = program.main
     if not main.startswith("-m ") and main.endswith(".ipynb"):
-        made = script(folder / main)
-        main = made.relative_to(folder).as_posix()
+        main = script(folder / main).relative_to(folder).as_posix()
         for other in folder.rglob("*.ipynb"):
             other.unlink()
     if program.python2:
@@ -452,7 +452,7 @@ def stage(source: Path, program: Program, folder: Path, work: Path) -> str:
 
 
 def prepare(program: Program, folder: Path, work: Path, converted: Any) -> None:
-    """Write a converted program with the files that are no code of Python, and its data."""
+    """Write a converted program with its other files and its data."""
     from estimator_pipeline.migrate.code.write import write
 
     write(converted, work)
@@ -465,14 +465,14 @@ def prepare(program: Program, folder: Path, work: Path, converted: Any) -> None:
 
 
 def stub_code(program: Program, stubs: Mapping[str, str], work: Path) -> str:
-    """Return what is run before a program."""
+    """Return the code that runs before a program."""
     parts = [NOTEBOOK] if program.main.endswith(".ipynb") else []
-    parts += [stubs.get(one, one) for one in program.stub]
+    parts += [stubs.get(stub, stub) for stub in program.stub]
     return "\n".join(parts).replace("{work}", str(work))
 
 
 def wrap(code: str, work: Path, cwd: Path) -> None:
-    """Write the script that runs a stub, and then the program in its own place."""
+    """Write the script that runs a stub, and then the program as `__main__`."""
     (work / "_stub.py").write_text(code, encoding="utf-8")
     (cwd / WRAPPER).write_text(
         "import runpy, sys\n"
@@ -493,22 +493,22 @@ def wrap(code: str, work: Path, cwd: Path) -> None:
 def command(
     program: Program, main: str, work: Path, stubs: Mapping[str, str], first: str = ""
 ) -> tuple[list[str], Path]:  # fmt: skip
-    """Return the program's command behind the interpreter, and where it runs; `first` is code that runs before it."""
+    """Return the arguments of the interpreter, and the working directory; `first` is code that runs first."""
     cwd = work / program.cwd
     argv = [argument.replace("{work}", str(work)) for argument in shlex.split(program.argv)]
-    said = main.split() if main.startswith("-m ") else [os.path.relpath(work / main, cwd)]
+    script_words = main.split() if main.startswith("-m ") else [os.path.relpath(work / main, cwd)]
     code = "\n".join(filter(None, [first, stub_code(program, stubs, work)]))
     if not code:
-        return [*said, *argv], cwd
+        return [*script_words, *argv], cwd
     wrap(code, work, cwd)
-    return [WRAPPER, *said, *argv], cwd
+    return [WRAPPER, *script_words, *argv], cwd
 
 
-def run(told: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Run a command in a process group of its own, of which nothing is left; its exit code and output."""
+def run(words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Run a command in a new process group, which is killed at the end; return its exit code and output."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
-            told, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            words, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
         try:
@@ -524,12 +524,12 @@ def run(told: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> tuple[int
 
 
 def environment(program: Program, work: Path, **more: str) -> dict[str, str]:
-    """Return the variables of a run: the package in it is the one that converts here."""
+    """Return the environment of a run, which uses the same estimator_pipeline as this process."""
     import estimator_pipeline
 
     home = Path(estimator_pipeline.__file__).resolve().parents[1]
     (work / "_tmp").mkdir(exist_ok=True)
-    own = {
+    defaults = {
         "CUDA_VISIBLE_DEVICES": "-1",
         "MPLBACKEND": "Agg",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])),
@@ -537,28 +537,28 @@ def environment(program: Program, work: Path, **more: str) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TMPDIR": str(work / "_tmp"),
     }
-    given = {name: str(value).replace("{work}", str(work)) for name, value in program.env.items()}
-    if "PYTHONPATH" in given:
-        given["PYTHONPATH"] = os.pathsep.join([given["PYTHONPATH"], own["PYTHONPATH"]])
-    return {**os.environ, **own, **more, **given}
+    explicit = {name: str(value).replace("{work}", str(work)) for name, value in program.env.items()}
+    if "PYTHONPATH" in explicit:
+        explicit["PYTHONPATH"] = os.pathsep.join([explicit["PYTHONPATH"], defaults["PYTHONPATH"]])
+    return {**os.environ, **defaults, **more, **explicit}
 
 
 def last_error(code: int, output: str) -> str:
-    """Return the line of a program's output that says why it failed."""
+    """Return the line of a program's output with the error."""
     if code == -signal.SIGKILL:
         return f"more than {SECONDS} s"
     lines = [line for line in output.splitlines() if line.strip()]
-    told = [line for line in lines if _ERROR.match(line) and not line.lstrip().startswith("File ")]
-    return (told or lines or [""])[-1].strip() or f"exit code {code}"
+    errors = [line for line in lines if _ERROR.match(line) and not line.lstrip().startswith("File ")]
+    return (errors or lines or [""])[-1].strip() or f"exit code {code}"
 
 
-def trained(work: Path, output: str) -> bool:
-    """Whether a run left a checkpoint, or printed a loss."""
+def has_trained(work: Path, output: str) -> bool:
+    """Return whether a run wrote a checkpoint or printed a loss."""
     return any(work.rglob("*.index")) or any(work.rglob("checkpoint")) or _LOSS.search(output) is not None
 
 
 def try_estimator(program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str]) -> tuple[str, str]:
-    """Convert a program, keeping its Estimators, and runs it under `exec`: "ok", or why not; and its output."""
+    """Convert a program but keep its Estimators, run it under `exec`; return "ok" or the error, and the output."""
     from estimator_pipeline.migrate.code import convert
 
     try:
@@ -566,25 +566,26 @@ def try_estimator(program: Program, folder: Path, main: str, work: Path, stubs: 
     except Exception as error:
         return f"the converter fails: {type(error).__name__}: {error}", ""
     prepare(program, folder, work, converted)
-    told, cwd = command(program, main, work, stubs)
+    words, cwd = command(program, main, work, stubs)
     options = ["--tf1"] if program.tf1 else []
     code, output = run(
-        [sys.executable, "-m", "estimator_pipeline", "exec", *options, *told], cwd, environment(program, work)
+        [sys.executable, "-m", "estimator_pipeline", "exec", *options, *words], cwd, environment(program, work)
     )
     if code:
         return last_error(code, output), output
-    if program.trains and not trained(work, output):
-        return "it ends, and has trained nothing", output
+    if program.trains and not has_trained(work, output):
+        return "it exits without training", output
     return "ok", output
 
 
 def try_keras(
     program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str], to: str
 ) -> tuple[dict[str, str], str, str]:
-    """Convert a program to Keras and runs it, where something of it became Keras.
+    """Convert a program to Keras, and run it if any of its files was converted.
 
     Returns:
-        Of each file with Estimators KERAS or STAYS, or why it is no Keras; "ok" or why it does not run; its output.
+        For each file with Estimators KERAS, KEEPS_MODEL_FN or the reason why it was not converted; "ok" or the error of
+        the run; its output.
     """
     from estimator_pipeline.migrate.code import convert
 
@@ -593,22 +594,24 @@ def try_keras(
     except Exception as error:
         return {main: f"the converter fails: {type(error).__name__}: {error}"}, "", ""
     files = {
-        made.path: (STAYS if made.keeps_model_fn else KERAS) if made.keras else made.kept_as_estimator or made.kept
-        for made in converted.files
-        if made.keras or made.kept_as_estimator or made.kept
+        file.path: (KEEPS_MODEL_FN if file.keeps_model_fn else KERAS)
+        if file.keras
+        else file.kept_as_estimator or file.kept
+        for file in converted.files
+        if file.keras or file.kept_as_estimator or file.kept
     }
-    if not {KERAS, STAYS} & set(files.values()):
+    if not {KERAS, KEEPS_MODEL_FN} & set(files.values()):
         return files, "", ""
     prepare(program, folder, work, converted)
-    told, cwd = command(program, main, work, stubs)
-    code, output = run([sys.executable, *told], cwd, environment(program, work, **KERAS_OF.get(to, KERAS_2)))
+    words, cwd = command(program, main, work, stubs)
+    code, output = run([sys.executable, *words], cwd, environment(program, work, **KERAS_OF.get(to, KERAS_2)))
     return files, last_error(code, output) if code else "ok", output
 
 
 def try_parity(
     program: Program, folder: Path, main: str, scratch: Path, stubs: Mapping[str, str], to: str
 ) -> tuple[str, str]:  # fmt: skip
-    """Compare the first training of a program's Estimators with that of its conversion: "ok", or why not; and more."""
+    """Compare the first training of a program and its conversion; return "ok" or the reason, and the output."""
     from estimator_pipeline.migrate.code import convert
 
     records, output = scratch / "parity", ""
@@ -619,22 +622,22 @@ def try_parity(
             f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})\n"
             f"import public_parity; public_parity.{watch}({str(records)!r})"
         )
-        told, cwd = command(program, main, work, stubs, first)
+        words, cwd = command(program, main, work, stubs, first)
         if target == "estimator":
-            told = ["-m", "estimator_pipeline", "exec", *(["--tf1"] if program.tf1 else []), *told]
-        more = {} if target == "estimator" else KERAS_2  # of Keras 3, too: it is held against an Estimator
-        code, said = run([sys.executable, *told], cwd, environment(program, work, **more))
-        output += said
+            words = ["-m", "estimator_pipeline", "exec", *(["--tf1"] if program.tf1 else []), *words]
+        more = {} if target == "estimator" else KERAS_2  # for Keras 3, too, since it is compared with an Estimator
+        code, printed = run([sys.executable, *words], cwd, environment(program, work, **more))
+        output += printed
         if not (records / f"{target}.recorded").exists():
-            return f"{target}: {last_error(code, said) if code else 'it trains nothing'}", output
-    equal, told = public_parity.compare(records)
-    return "ok" if equal else told.splitlines()[0], output + told
+            return f"{target}: {last_error(code, printed) if code else 'it trains nothing'}", output
+    equal, summary = public_parity.compare(records)
+    return "ok" if equal else summary.splitlines()[0], output + summary
 
 
 def examine(
     program: Program, checkouts: Path, stubs: Mapping[str, str], to: str, scratch: Path, *, parity: bool = False
 ) -> Result:  # fmt: skip
-    """All of it for one program."""
+    """Scan, convert and run one program."""
     from estimator_pipeline.migrate.code import scan
 
     result = Result(program.name, program.repository, program.tf1)
@@ -674,15 +677,15 @@ def examine(
 
 
 def _short(text: str, width: int = 110) -> str:
-    text = " ".join("".join(one if one in string.printable else "?" for one in text).split())
+    text = " ".join("".join(character if character in string.printable else "?" for character in text).split())
     return text if len(text) <= width else text[: width - 1] + "~"
 
 
 def line(result: Result) -> str:
-    """Return the line of a program."""
+    """Return the output line of a program."""
     if result.left_out:
         return f"{result.name:34} left out: {result.left_out}"
-    keras = f"{result.became} of {len(result.keras)}" if result.keras else "-"
+    keras = f"{result.converted} of {len(result.keras)}" if result.keras else "-"
     cells = [f"{result.name:34}", f"scan {result.scan}"]
     cells += [f"estimator{' --tf1' if result.tf1 else ''} {_short(result.estimator)}"] if result.estimator else []
     cells += [f"keras {keras}"] if result.keras else []
@@ -692,46 +695,45 @@ def line(result: Result) -> str:
     return "  ".join(cells)
 
 
-def reason(told: str) -> str:
-    """Why a file stayed, without what is of this file alone."""
-    told = _PLACE.sub("", _ONE_PROGRAM.sub("", _AT_LINE.sub("", told)))
-    return re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "...", told)
+def reason(message: str) -> str:
+    """Return the reason why a file was not converted, without places and names of the file."""
+    message = _PLACE.sub("", _ONE_PROGRAM.sub("", _AT_LINE.sub("", message)))
+    return re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "...", message)
 
 
 def totals(results: Sequence[Result]) -> list[str]:
-    """Return what they come to."""
+    """Return the lines of the totals."""
 
     def share(part: int, whole: int) -> str:
         return f"{part} of {whole}" + (f" ({part / whole:.0%})" if whole else "")
 
-    tried = [one for one in results if not one.left_out]
-    lines = [f"{len(tried)} programs of {len({one.repository for one in tried})} repositories"]
-    lines.append(f"scanned: {share(sum(one.scan == 'ok' for one in tried), len(tried))}")
-    estimators = [one for one in tried if one.estimator]
+    tried = [result for result in results if not result.left_out]
+    lines = [f"{len(tried)} programs of {len({result.repository for result in tried})} repositories"]
+    lines.append(f"scanned: {share(sum(result.scan == 'ok' for result in tried), len(tried))}")
+    estimators = [result for result in tried if result.estimator]
     if estimators:
-        run = [one for one in estimators if one.estimator == "ok"]
-        under = sum(one.tf1 for one in run)
+        run = [result for result in estimators if result.estimator == "ok"]
+        under = sum(result.tf1 for result in run)
         lines.append(f"estimator, runs: {share(len(run), len(estimators))} programs, {under} of them under --tf1")
-    of_keras = [one for one in tried if one.keras]
+    of_keras = [result for result in tried if result.keras]
     if of_keras:
-        files = sum(len(one.keras) for one in of_keras)
-        lines.append(f"keras: {share(sum(one.became for one in of_keras), files)} files with Estimators became Keras,")
-        stays = sum(told == STAYS for one in of_keras for told in one.keras.values())
-        lines.append(f"       {stays} of them with a model_fn that stays, or beside one,")
-        became = [one for one in of_keras if one.became]
-        whole = [one for one in became if one.became == len(one.keras)]
+        files = sum(len(result.keras) for result in of_keras)
+        count = sum(result.converted for result in of_keras)
+        lines.append(f"keras: {share(count, files)} files with Estimators converted,")
+        states = [state for result in of_keras for state in result.keras.values()]
+        lines.append(f"       {states.count(KEEPS_MODEL_FN)} of them with an unchanged model_fn, or beside one,")
+        converted = [result for result in of_keras if result.converted]
+        whole = [result for result in converted if result.converted == len(result.keras)]
         lines.append(f"       {share(len(whole), len(of_keras))} programs with all their files")
-        lines.append(f"keras, runs: {share(sum(one.runs == 'ok' for one in became), len(became))} programs")
-        compared = [one for one in became if one.parity]
+        lines.append(f"keras, runs: {share(sum(result.runs == 'ok' for result in converted), len(converted))} programs")
+        compared = [result for result in converted if result.parity]
         if compared:
-            equal = sum(one.parity == "ok" for one in compared)
+            equal = sum(result.parity == "ok" for result in compared)
             lines.append(f"parity: {share(equal, len(compared))} of these, over {public_parity.STEPS} steps")
-        reasons = collections.Counter(
-            reason(told) for one in of_keras for told in one.keras.values() if told not in (KERAS, STAYS)
-        )
+        reasons = collections.Counter(reason(state) for state in states if state not in (KERAS, KEEPS_MODEL_FN))
         if reasons:
-            lines += ["", "files  stay Estimators because"]
-            lines += [f"{count:5}  {_short(told, 160)}" for told, count in reasons.most_common()]
+            lines += ["", "files  not converted because"]
+            lines += [f"{count:5}  {_short(text, 160)}" for text, count in reasons.most_common()]
     return lines
 
 
@@ -739,14 +741,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkouts", type=Path, metavar="CHECKOUTS")
     parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help="the programs")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these alone")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these programs")
     parser.add_argument("--to", choices=("both", *TARGETS), default="both")
-    parser.add_argument("--parity", action="store_true", help="compare the trainings of what runs as Keras")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all of it, with the end of each output")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="what was written and run stays there")
+    parser.add_argument("--parity", action="store_true", help="compare the training of programs that run as Keras")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results, with the end of each output")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the files and runs in DIR")
     options = parser.parse_args()
     programs, stubs = read(options.list)
-    unknown = set(options.only) - {one.name for one in programs}
+    unknown = set(options.only) - {program.name for program in programs}
     if unknown:
         print(f"{options.list}: no {', '.join(sorted(unknown))}", file=sys.stderr)
         return 1
@@ -769,10 +771,10 @@ def main() -> int:
 
 
 def _write_json(path: Path, results: Sequence[Result]) -> None:
-    told = [dataclasses.asdict(one) for one in results]
-    for one in told:
-        one["output"] = {name: text[-4000:] for name, text in one["output"].items()}
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    documents = [dataclasses.asdict(result) for result in results]
+    for document in documents:
+        document["output"] = {name: text[-4000:] for name, text in document["output"].items()}
+    path.write_text(json.dumps(documents, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Build the wheel and the source distribution into dist/, check both, and try the wheel in a fresh environment.
+"""Build of the wheel and the source distribution in dist/, with checks, and a test of the wheel in a new environment.
 
     python tools/release.py
 
 Checks: `twine check --strict`; each tracked file of the packages is in both distributions; CHANGELOG.md has a dated
-section for the version; each extra can be resolved for this Python; the installed wheel trains a job. A person
-publishes with `twine upload dist/*`.
+section for the version; each extra can be resolved for this Python; the installed wheel trains a job. Publish manually
+with `twine upload dist/*`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 TIMEOUT = 900
-# Python -> the oldest and the newest TensorFlow minor version that has wheels for it.
-TENSORFLOWS = {(3, 10): (15, 21), (3, 11): (15, 21), (3, 12): (16, 21), (3, 13): (20, 21)}
+PYTHONS = ROOT / "tools" / "pythons.txt"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """Return the standard output of a command; its failure ends the check."""
+    """Return the standard output of a command; exit if it fails."""
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
@@ -77,12 +77,20 @@ def check_extras(wheel: Path, python: Path, extras: Sequence[str]) -> None:
         install(python, "--dry-run", f"{wheel}[{extra}]")
 
 
+def wheels() -> dict[str, list[str]]:
+    """Return TensorFlow minor version -> the Python versions that it has wheels for."""
+    lines = PYTHONS.read_text(encoding="utf-8").splitlines()
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    return {tensorflow: pythons for tensorflow, *pythons in rows}
+
+
 def extras() -> list[str]:
-    """Return the extras that this Python can have."""
+    """Return the extras that this Python can install."""
     source = (ROOT / "setup.py").read_text(encoding="utf-8")
-    plain = re.findall(r'^        "(\w+)": \[', source, re.MULTILINE)
-    oldest, newest = TENSORFLOWS[sys.version_info[:2]]
-    return [*(f"tf2-{minor}" for minor in range(oldest, newest + 1)), *plain]
+    section = source.partition("extras_require")[2].partition("entry_points")[0]
+    plain = re.findall(r'^        "(\w+)": \[', section, re.MULTILINE)
+    tensorflows = [tensorflow for tensorflow, pythons in wheels().items() if PYTHON in pythons]
+    return [*(f"tf{tensorflow.replace('.', '-')}" for tensorflow in tensorflows), *plain]
 
 
 def try_wheel(wheel: Path, folder: Path, number: str) -> None:

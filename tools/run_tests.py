@@ -1,24 +1,23 @@
-"""Runs pytest, and what failed once more: each test alone, in a process of its own, after all others have ended.
+"""Runner of pytest that retries each failed test in a separate process, after all other tests have finished.
 
     python tools/run_tests.py [--unit-first] [--area ROOM] [--budget FILE] ARGUMENTS OF PYTEST
 
-What fails again is a failure. What passes then is flaky: it depended on what ran beside it, or on how fast the machine
-was. Each such test is printed as `FLAKY: NAME`, and is a defect all the same, of the test or of the product. Nothing is
-tried again during the run itself, and more failures than `MOST` are no accident: they are not tried again at all.
+A test that fails again is a failure. A test that passes is flaky: its result depends on parallel tests or on the speed
+of the machine. It is printed as `FLAKY: NAME`, and is a defect of the test or of the product. Nothing is retried during
+the run itself. More than `MOST` failures are not retried.
 
-In the place of a dot for each test one line tells what part is done and how long the rest may take; a failure is told
-at once, the first one whole. `-v` gives pytest's own lines.
+Instead of pytest's dots, one line shows the progress and the estimated remaining time. Failures are printed at once,
+the first one with its traceback. `-v` prints pytest's lines.
 
---unit-first: the tests of the tier `unit` (tests/support/tiers.py) in a run of their own, in which TensorFlow cannot be
-    imported: their answer is there within the first minute.
---area: of all tests those of a part of the package (`parity`, `inputs`, `run_config`) and of what imports it.
---budget: ends red where the tests take more than the file allows (tools/test_budget.py).
+--unit-first: first run the tests of the tier `unit` (tests/support/tiers.py) separately, without the possibility to
+    import TensorFlow: their result is available within the first minute.
+--area: run only the tests of a part of the package (`parity`, `inputs`, `run_config`) and of the parts that import it.
+--budget: fail if the tests take more time than the file allows (tools/test_budget.py).
 
-Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it. Where TEST_TIMES
-names one, a line for each test is: the seconds of processors and of the clock that it took, its tier, its name.
+If the environment variable FLAKY_TESTS names a file, the lines of flaky tests are appended to it. If TEST_TIMES names
+one, it gets a line per test: CPU seconds, elapsed seconds, tier, name.
 
-With --durations the files that took longest are printed as well: a hundred tests of a second are as long as one of a
-hundred.
+--durations also prints the files that took longest, because many short tests take as long as one long test.
 """
 
 from __future__ import annotations
@@ -41,26 +40,27 @@ import test_area
 import test_budget
 
 MOST = 10
-# Files in the list of the slowest.
+# Number of files in the list of the slowest.
 FILES = 40
 TESTS_FAILED, NO_TESTS = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED
 TIERS = ("unit", "tf", "process", "cluster")
 
 
 class Failures:
-    """A plugin that remembers the names of what failed, in this process or in one that it directs; and what took how
-    long."""
+    """A plugin that collects the failed tests and the durations, of this process or of its xdist workers."""
 
     def __init__(self) -> None:
-        self.names: dict[str, None] = {}  # in order, each once: a test can fail in its body and in its teardown
+        self.names: dict[
+            str, None
+        ] = {}  # in order, without duplicates: a test can fail in its body and in its teardown
         self.seconds: collections.Counter[str] = collections.Counter()  # of each test
-        self.cpu_seconds: collections.Counter[str] = collections.Counter()  # the same of the processors'
+        self.cpu_seconds: collections.Counter[str] = collections.Counter()  # CPU time of each test
         self.tiers: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] += report.duration
-        told = [value for name, value in report.user_properties if name == "cpu_seconds"]  # by tests/conftest.py
-        self.cpu_seconds[report.nodeid] += sum(told)
+        seconds = [value for name, value in report.user_properties if name == "cpu_seconds"]  # by tests/conftest.py
+        self.cpu_seconds[report.nodeid] += sum(seconds)
         self.tiers[report.nodeid] = next((tier for tier in TIERS if tier in report.keywords), "-")
         if report.failed:
             self.names[report.nodeid] = None
@@ -81,25 +81,25 @@ class Failures:
 
 
 class Progress:
-    """A plugin that tells how far a run is: on a terminal one line that changes, else a line each twentieth."""
+    """A plugin that prints the progress: one changing line on a terminal, otherwise a line for every 5 %."""
 
     def __init__(self, config: Any) -> None:
         self.reporter = config.pluginmanager.get_plugin("terminalreporter")
         self.reporter.showfspath = False
         self.total = 0
-        self.weights: dict[str, float] = {}  # of each test: the seconds that its room's budget has for one
+        self.weights: dict[str, float] = {}  # of each test: the average seconds in the budget of its room
         self.done: set[str] = set()
-        self.weight, self.whole = 0.0, 1.0  # of those, and of all
+        self.weight, self.whole = 0.0, 1.0  # of the finished tests, and of all
         self.failed = 0
         self.began = time.monotonic()
-        self.told = 0
+        self.printed = 0
 
     @staticmethod
     def is_of_use(config: Any) -> bool:
         return config.getoption("verbose") == 0 and not config.getoption("collectonly")
 
     def pytest_collection_finish(self, session: Any) -> None:
-        if session.items:  # there are none in a process that directs others
+        if session.items:  # xdist's controller has none
             self._begin([item.nodeid for item in session.items])
 
     @pytest.hookimpl(optionalhook=True)
@@ -115,7 +115,7 @@ class Progress:
             units = os.environ.get("TESTS_WITHOUT_TENSORFLOW") == "1"
             for (room, tier), each in test_budget.read(test_budget.BUDGET)[1].items():
                 seconds[room] += each if (tier == "unit") == units else 0
-        # Some for what is in no budget yet.
+        # A small weight for tests that are not in the budget yet.
         self.weights = {
             name: seconds[room] / rooms[room] + 0.01 for name in names for room in [test_budget.room_of(name)]
         }
@@ -124,7 +124,11 @@ class Progress:
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self, report: Any) -> Any:
         category, _, word = yield
-        return category, "", word if report.failed else ""  # counted, and no dot; the summary has the word
+        return (
+            category,
+            "",
+            word if report.failed else "",
+        )  # the test is counted, but no dot is printed; the summary has the word
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -141,8 +145,8 @@ class Progress:
         is_last = len(self.done) >= self.total
         share = 1.0 if is_last else min(max(self.weight / self.whole, 0.001), 0.99)
         step = int(share * (1000 if self.reporter.isatty else 20) + 1e-6)
-        if step != self.told:
-            self.told = step
+        if step != self.printed:
+            self.printed = step
             left = (time.monotonic() - self.began) * (1 / share - 1)
             rest = "" if is_last else f", about {left // 60:.0f} min {left % 60:2.0f} s left"
             failed = f", {self.failed} failed" if self.failed else ""
@@ -156,13 +160,13 @@ class Progress:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: Any) -> None:
-    # Of the process that directs the others; those have nobody to tell.
+    # Only in xdist's controller: its workers have no terminal.
     if not hasattr(config, "workerinput") and Progress.is_of_use(config):
         config.pluginmanager.register(Progress(config))
 
 
 def main(arguments: list[str]) -> int:
-    # As `python -m pytest` has it, in place of this file's folder.
+    # As in `python -m pytest`, instead of this file's folder.
     sys.path[:2] = [os.getcwd()]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--unit-first", action="store_true")
@@ -180,7 +184,7 @@ def main(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     failures = Failures()
-    # Percent are Progress's.
+    # Progress prints the percentage.
     arguments = ["-o", "console_output_style=classic", *arguments]
     code = pytest.main(arguments, plugins=[failures, sys.modules[__name__]])
     times = [
@@ -207,21 +211,21 @@ def _run(arguments: list[str]) -> int:
 
 
 def _unit_first(arguments: list[str]) -> int:
-    """Return the code of two runs of this file: of the tier `unit`, and of the rest."""
+    """Run this file twice, for the tier `unit` and for the other tests, and return the exit code."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-m", dest="marks", default="")
     options, arguments = parser.parse_known_args(arguments)
     codes = []
-    for tier, alone in (("unit", {"TESTS_WITHOUT_TENSORFLOW": "1"}), ("not unit", {})):
+    for tier, variables in (("unit", {"TESTS_WITHOUT_TENSORFLOW": "1"}), ("not unit", {})):
         marks = f"({options.marks}) and {tier}" if options.marks else tier
         print(f"\nTests: {marks}", flush=True)
         command = [sys.executable, __file__, "-m", marks, *arguments]
-        codes.append(subprocess.run(command, check=False, env={**os.environ, **alone}).returncode)
+        codes.append(subprocess.run(command, check=False, env={**os.environ, **variables}).returncode)
     return next((code for code in codes if code not in (0, NO_TESTS)), min(codes))
 
 
 def _within_budget(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Return the code of a run of this file, or 1 where it took more seconds than the budget has."""
+    """Run this file, and return its exit code, or 1 if it took more seconds than the budget allows."""
     before = test_budget.machine_seconds()
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times"
@@ -229,7 +233,7 @@ def _within_budget(options: argparse.Namespace, arguments: list[str]) -> int:
         code = subprocess.run(command, check=False, env={**os.environ, "TEST_TIMES": str(times)}).returncode
         measured = test_budget.read_times(times.read_text()) if times.exists() else []
     machine = max(before, test_budget.machine_seconds())
-    report, is_kept = test_budget.compared(test_budget.read(Path(options.budget)), measured, machine=machine)
+    report, is_kept = test_budget.compare(test_budget.read(Path(options.budget)), measured, machine=machine)
     print(report, flush=True)
     return code or (0 if is_kept else 1)
 
@@ -241,7 +245,7 @@ def _append(variable: str, lines: str) -> None:
 
 
 def _passes_alone(name: str) -> bool:
-    # No plugin that runs tests in parallel; the cache keeps what the whole run has written there.
+    # Without parallel tests, and without overwriting the cache of the whole run.
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", name]
     return subprocess.run(command, check=False).returncode == 0
 

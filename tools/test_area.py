@@ -1,9 +1,9 @@
-"""Which tests are about a part of the package: those that import it, or a part that imports it.
+"""Selection of the tests of a part of the package: those that import it, or a part that imports it.
 
     make test AREA=parity
 
-Parts are what lies in estimator_pipeline/: its folders and its modules (`parity`, `inputs`, `run_config`). The code is
-read, not run; an import inside a function counts.
+Parts are the folders and modules of estimator_pipeline/ (`parity`, `inputs`, `run_config`). The code is read, not run;
+imports inside functions count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGE = "estimator_pipeline"
 
 
 def files_of(area: str) -> list[str]:
-    """Return the files of tests that are about `area`, relative to the repository.
+    """Return the test files of `area`, relative to the repository.
 
     Raises:
         SystemExit: There is no such part.
@@ -36,20 +36,20 @@ def files_of(area: str) -> list[str]:
 
 
 def _files_of_parts() -> dict[str, list[Path]]:
-    found = {path.stem: [path] for path in (ROOT / PACKAGE).glob("*.py") if not path.stem.startswith("__")}
+    files = {path.stem: [path] for path in (ROOT / PACKAGE).glob("*.py") if not path.stem.startswith("__")}
     folders = (path for path in (ROOT / PACKAGE).iterdir() if (path / "__init__.py").exists())
-    return found | {path.name: sorted(path.rglob("*.py")) for path in folders}
+    return files | {path.name: sorted(path.rglob("*.py")) for path in folders}
 
 
 def _with_helpers(path: Path, helpers: dict[str, Path]) -> list[Path]:
-    """Return a file of tests and the helpers that it imports, however indirectly."""
-    found, open_ends = [path], [path]
-    while open_ends:
-        named = {name.partition(".")[0] for name in _imported(open_ends.pop())}
-        new = [helpers[name] for name in named & helpers.keys() if helpers[name] not in found]
-        found += new
-        open_ends += new
-    return found
+    """Return a test file and the helpers that it imports, directly or indirectly."""
+    files, pending = [path], [path]
+    while pending:
+        named = {name.partition(".")[0] for name in _imported(pending.pop())}
+        new = [helpers[name] for name in named & helpers.keys() if helpers[name] not in files]
+        files += new
+        pending += new
+    return files
 
 
 def _parts(files: list[Path]) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _parts(files: list[Path]) -> Iterator[str]:
 
 @functools.cache
 def _imported(path: Path) -> tuple[str, ...]:
-    """Dotted names; `from a import b` gives `a.b`."""
+    """Return the imported dotted names; `from a import b` gives `a.b`."""
     return tuple(_names(ast.parse(path.read_bytes())))
 
 

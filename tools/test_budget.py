@@ -1,11 +1,11 @@
-"""What the tests of `make test` may take: seconds of processors, by room and tier, in tests/budget.toml.
+"""Budget of CPU seconds for the tests of `make test`, by room and tier, in tests/budget.toml.
 
-    TEST_TIMES=FILE make test; python tools/test_budget.py FILE     writes the budget anew, from what was measured
+    TEST_TIMES=FILE make test; python tools/test_budget.py FILE     write the budget from measured times
 
-A room is a folder of tests/, or `tests` for the files beside them. .ci/run ends red where all together take more than
-`ALLOWED` times the sum, and prints what grew most: a test of more than a second needs a reason, or the mark
-`nightly`. Machines differ by more than that, and one that others share does from hour to hour: an import of TensorFlow
-is timed before the tests and after them, as it was when the budget was written, and the slower of the two counts.
+A room is a folder of tests/, or `tests` for files outside the folders. .ci/run fails if all tests together take more
+than `ALLOWED` times the budget, and prints what grew most: a test of more than a second needs a reason, or the mark
+`nightly`. Machines differ by more than that, and a shared machine varies from hour to hour. Therefore an import of
+TensorFlow is timed before and after the tests, as when the budget was written, and the slower time scales the budget.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Budget = Mapping[tuple[str, str], float]
 
 
 def read_times(text: str) -> list[tuple[float, str, str]]:
-    """Return what TEST_TIMES holds."""
+    """Parse the file of TEST_TIMES."""
     fields = (line.split(" ", 3) for line in text.splitlines())
-    return [(float(seconds), tier, test) for seconds, _, tier, test in fields if tier != "-"]  # else not even collected
+    return [(float(seconds), tier, test) for seconds, _, tier, test in fields if tier != "-"]  # "-": not collected
 
 
 def sums(times: Times) -> dict[tuple[str, str], float]:
-    """Seconds by room and tier."""
-    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    """Return the seconds by room and tier."""
+    seconds_by_key: collections.Counter[tuple[str, str]] = collections.Counter()
     for seconds, tier, test in times:
-        found[room_of(test), tier] += seconds
-    return dict(found)
+        seconds_by_key[room_of(test), tier] += seconds
+    return dict(seconds_by_key)
 
 
 def room_of(test: str) -> str:
@@ -50,7 +50,7 @@ def room_of(test: str) -> str:
 
 
 def machine_seconds() -> float:
-    """What an import of TensorFlow takes here, of several the one in the middle: what tests do is much like it."""
+    """Return the median CPU seconds of an import of TensorFlow, which is typical of the work of tests."""
 
     def once() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -63,27 +63,27 @@ def machine_seconds() -> float:
 
 
 def read(path: Path) -> tuple[float, dict[tuple[str, str], float]]:
-    """(seconds of `machine_seconds` where it was written, the budget)."""
-    # Python 3.10 has no TOML in its standard library; what `write` writes is lines of one form.
+    """Return (`machine_seconds` of the machine that wrote the budget, the budget)."""
+    # Python 3.10 has no TOML parser in its standard library; the file has only the lines of `text_of`.
     room, machine, budget = "", 0.0, {}
     for line in path.read_text().splitlines():
-        name, found, value = (part.strip() for part in line.partition("#")[0].partition("="))
+        name, separator, value = (part.strip() for part in line.partition("#")[0].partition("="))
         if name.startswith("["):
             room = name.strip("[]")
-        elif found and name == "machine":
+        elif separator and name == "machine":
             machine = float(value)
-        elif found:
+        elif separator:
             budget[room, name] = float(value)
     return machine, budget
 
 
 def text_of(machine: float, budget: Budget) -> str:
-    """Return the file."""
+    """Return the text of the budget file."""
     lines = [
-        "# Seconds of processors for the tests of `make test`, by room and tier; written by tools/test_budget.py.",
+        "# CPU seconds for the tests of `make test`, by room and tier; written by tools/test_budget.py.",
         "",
     ]
-    lines += [f"machine = {machine:.2f}  # seconds of an import of TensorFlow, where these were measured"]
+    lines += [f"machine = {machine:.2f}  # seconds of an import of TensorFlow on the machine of the measurement"]
     rooms = sorted({room for room, _ in budget})
     for room in rooms:
         lines += ["", f"[{room}]"]
@@ -91,23 +91,23 @@ def text_of(machine: float, budget: Budget) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compared(written: tuple[float, Budget], times: Times, *, machine: float) -> tuple[str, bool]:
-    """Return (what to print, whether the budget is kept where `machine_seconds` is `machine`)."""
+def compare(written: tuple[float, Budget], times: Times, *, machine: float) -> tuple[str, bool]:
+    """Return (the report, whether the budget is kept on a machine whose `machine_seconds` is `machine`)."""
     reference, budget = written
     speed = machine / reference
-    found = sums(times)
-    taken, written_sum = sum(found.values()), sum(budget.values())
+    measured = sums(times)
+    taken, written_sum = sum(measured.values()), sum(budget.values())
     allowed = ALLOWED * speed * written_sum
     lines = [
         f"Budget of the tests: {taken:.0f} s taken, {allowed:.0f} s allowed ({ALLOWED:.0%} of {written_sum:.0f} s "
         f"on a machine that takes {speed:.2f} times as long as the one of tests/budget.toml)."
     ]
     if taken > allowed:
-        grown = {key: seconds - speed * budget.get(key, 0.0) for key, seconds in found.items()}
+        grown = {key: seconds - speed * budget.get(key, 0.0) for key, seconds in measured.items()}
         lines.append(f"The {WORST} that grew most:")
         for room, tier in sorted(grown, key=lambda key: -grown[key])[:WORST]:
-            told, now = speed * budget.get((room, tier), 0.0), found[room, tier]
-            lines.append(f"  {room} ({tier}): {now:.1f} s, of {told:.1f} s")
+            budgeted, now = speed * budget.get((room, tier), 0.0), measured[room, tier]
+            lines.append(f"  {room} ({tier}): {now:.1f} s, of {budgeted:.1f} s")
         lines.append(f"The {WORST} longest tests; one of more than a second needs a reason, or the mark nightly:")
         lines += [f"  {seconds:6.1f} s  {test}" for seconds, _, test in sorted(times, reverse=True)[:WORST]]
     return "\n".join(lines), taken <= allowed

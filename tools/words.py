@@ -1,4 +1,4 @@
-"""Count words of the banned list (tests/repository/words.toml) in the code, the documents and the messages.
+"""Counter of the words of the banned list (tests/repository/words.toml) in code, documents and messages.
 
 python tools/words.py                    the number of uses for each room
 python tools/words.py PATH [PATH ...]    each use in these files and folders, with its line
@@ -27,7 +27,7 @@ LIST = ROOT / "tests" / "repository" / "words.toml"
 
 
 class Use(NamedTuple):
-    """One banned word: where it is used, and the line or name that has it."""
+    """One use of a banned word: file, line, and the word or name."""
 
     path: Path
     line: int
@@ -39,7 +39,7 @@ class Use(NamedTuple):
 
 @functools.cache
 def lists() -> dict:
-    """Return the list and the counts of words.toml."""
+    """Return the contents of words.toml."""
     return tomllib.loads(LIST.read_text(encoding="utf-8"))
 
 
@@ -51,13 +51,13 @@ def phrases() -> re.Pattern[str]:
 
 
 def in_prose(path: Path, text: str, first_line: int = 1) -> Iterator[Use]:
-    """Yield the uses in a text that people read."""
+    """Yield the uses in prose."""
     for match in phrases().finditer(text):
         yield Use(path, first_line + text.count("\n", 0, match.start()), match[0])
 
 
 def in_document(path: Path) -> Iterator[Use]:
-    """Return the uses in a Markdown document, without its fenced blocks and without what is set as code."""
+    """Return the uses in a Markdown document, without its fenced blocks and inline code."""
     text = path.read_text(encoding="utf-8")
 
     def blank(match: re.Match[str]) -> str:
@@ -68,7 +68,7 @@ def in_document(path: Path) -> Iterator[Use]:
 
 
 def in_code(path: Path) -> Iterator[Use]:
-    """Yield the uses in a Python file: comments, docstrings, texts, and names that the file gives."""
+    """Yield the uses in the comments, docstrings, strings and introduced names of a Python file."""
     source = path.read_text(encoding="utf-8")
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -98,7 +98,7 @@ def _introduced(node: ast.AST) -> Iterator[str]:
 
 
 def rooms() -> dict[str, list[Use]]:
-    """Return the uses of each room of the package, of `model_fns` and of `tools`."""
+    """Return the uses of each room of the package, of `model_fns`, `tools` and `benchmarks`."""
     folders = [path for path in sorted((ROOT / "estimator_pipeline").iterdir()) if (path / "__init__.py").exists()]
     counted = {f"{folder.parent.name}/{folder.name}": sorted(folder.rglob("*.py")) for folder in folders}
     counted["estimator_pipeline"] = sorted((ROOT / "estimator_pipeline").glob("*.py"))

@@ -1,4 +1,4 @@
-"""The list of cases: what is measured, of whom, and what it should come to."""
+"""List of the cases, with their contenders and targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.suite.figures import Target
 from benchmarks.suite.work import MODELS
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["CASES", "CONTENDERS", "Case", "chosen"]
+__all__ = ["CASES", "CONTENDERS", "Case", "select_cases"]
 
 CONTENDERS = {
     "plain_estimator": "plain tf.estimator",
@@ -31,26 +31,26 @@ CONTENDERS = {
     "inputs_by_record": "inputs.from_tfrecord, shared by record",
     "arithmetic": "shards and schedules",
 }
-"""Name -> what a table says."""
+"""Name -> title in the tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One thing that is measured.
+    """One case of the benchmark.
 
     Attributes:
-        name: what a person types.
+        name: the name on the command line.
         title: one line.
-        metric: the figure that is compared; a measurement has others beside.
-        unit: of the figure.
-        more: whether more of it is better.
+        metric: the compared figure; a measurement has further figures.
+        unit: the unit of the figure.
+        more: whether a larger value is better.
         contenders: names in `CONTENDERS`, in order.
         measure: the function in `measures.py`.
-        settings: for that function.
-        targets: what the ratios should come to.
-        runs: measurements of each contender, at most.
-        quick: whether `--quick` measures it where no case is named.
-        seconds: of one measurement on a machine of two cores, about, at full size; for the estimate.
+        settings: options of that function.
+        targets: the targets of the ratios.
+        runs: the maximum number of measurements of each contender.
+        quick: whether `--quick` measures it if no case is named.
+        seconds: the approximate time of one full-size measurement on two cores, for the estimate.
     """
 
     name: str
@@ -198,29 +198,29 @@ CASES: tuple[Case, ...] = (
         seconds=30,
     ),
 )
-"""In the order of the table."""
+"""All cases, in the order of the table."""
 
 
-def chosen(names: Sequence[str], *, quick: bool = False) -> tuple[Case, ...]:
-    """Return the cases by name, in the order of the list. "train" names all that begin so.
+def select_cases(names: Sequence[str], *, quick: bool = False) -> tuple[Case, ...]:
+    """Return the cases by name, in the order of the list; "train" selects all cases "train-...".
 
     Args:
-        names: of cases, or their beginnings; none for all.
-        quick: where none is named, those that a quick run leaves out are left out.
+        names: Names of cases, or their prefixes; empty for all.
+        quick: Leave out the cases that a quick run omits, if no case is named.
 
     Raises:
-        ConfigError: a name that there is not.
+        ConfigError: There is no such case.
     """
     known = [case.name for case in CASES]
     wanted: set[str] = set()
     for name in names:
-        found = [one for one in known if one == name or one.startswith(f"{name}-")]
-        if not found:
+        matches = [case for case in known if case == name or case.startswith(f"{name}-")]
+        if not matches:
             close = difflib.get_close_matches(name, known, n=1)
             raise ConfigError(
                 f"there is no case {name!r}",
                 found=f"cases: {', '.join(known)}",
                 hint=f"did you mean {close[0]!r}?" if close else "see python -m benchmarks.suite --list",
             )
-        wanted.update(found)
+        wanted.update(matches)
     return tuple(case for case in CASES if case.name in wanted or (not names and (case.quick or not quick)))

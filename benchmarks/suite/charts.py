@@ -1,6 +1,6 @@
-"""Plots of the results as PNG files: throughput, ratios beside their targets, simulated growth.
+"""Plots of the results as PNG files: throughput, ratios and their targets, simulated growth.
 
-Drawn by matplotlib without pyplot: no window, no state of the process is touched.
+They use matplotlib without pyplot, so there are no windows and no global state.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _STATES = {"met": "#1a7f37", "not met": "#cf222e"}
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Draws what there is to draw, and says which files."""
-    found = []
+    """Draw the plots for which there are results, and return their paths."""
+    paths = []
     for name, figure in (
         ("throughput", _throughput(results)),
         ("ratios", _ratios(results)),
@@ -39,12 +39,12 @@ def draw(results: Results, folder: Path) -> list[Path]:
         if figure is not None:
             path = folder / f"{name}.png"
             figure.savefig(path, dpi=130, metadata={"Software": None})
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _throughput(results: Results) -> Figure | None:
-    """Bars of records per second, a panel a model, groups by workers; whiskers from the least to the most."""
+    """Return bars of records per second, one panel per case, with whiskers from the minimum to the maximum."""
     cases = [case for case in results.cases if case.case.measure == "training"]
     if not cases:
         return None
@@ -55,11 +55,11 @@ def _throughput(results: Results) -> Figure | None:
         axes = figure.add_subplot(lines, columns, number)
         shown = [name for name in case.case.contenders if name in case.figures]
         medians = [case.figures[name][case.case.metric] for name in shown]
-        whiskers = [[one.median - one.least for one in medians], [one.most - one.median for one in medians]]
+        below, above = [f.median - f.least for f in medians], [f.most - f.median for f in medians]
         axes.bar(
             range(len(shown)),
-            [one.median for one in medians],
-            yerr=whiskers if any(one.runs > 1 for one in medians) else None,
+            [figure.median for figure in medians],
+            yerr=[below, above] if any(figure.runs > 1 for figure in medians) else None,
             color=[_COLOURS[name] for name in shown],
             capsize=3,
         )
@@ -72,7 +72,7 @@ def _throughput(results: Results) -> Figure | None:
 
 
 def _ratios(results: Results) -> Figure | None:
-    """Each target's ratio as a part of its bound, on a logarithmic axis: 1 is the bound, right of it is better."""
+    """Return the ratio of each target relative to its bound, on a logarithmic axis: larger than 1 is better."""
     measured = [verdict for verdict in results.verdicts if verdict.ratio is not None]
     if not measured:
         return None
@@ -107,8 +107,8 @@ def _simulated(results: Results) -> Figure | None:
     for number, (key, label, factor) in enumerate((("seconds", "ms", 1e3), ("bytes", "KiB", 1 / 1024)), start=1):
         axes = figure.add_subplot(1, 2, number)
         for axis in dict.fromkeys(row["axis"] for row in rows):
-            own = [row for row in rows if row["axis"] == axis]
-            axes.plot([row["size"] for row in own], [row[key] * factor for row in own], marker="o", markersize=3,
+            points = [row for row in rows if row["axis"] == axis]
+            axes.plot([row["size"] for row in points], [row[key] * factor for row in points], marker="o", markersize=3,
                       label=axis)  # fmt: skip
         axes.set_xscale("log")
         axes.set_yscale("log")

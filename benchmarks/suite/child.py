@@ -1,6 +1,6 @@
-"""A measured process: `python -m benchmarks.suite.child PROGRAM SPEC.json`.
+"""Entry point of a measured process: `python -m benchmarks.suite.child PROGRAM SPEC.json`.
 
-The program is a module of `programs/`; its `run(spec)` writes what it found to `spec["out"]`, or returns it.
+The program is a module of `programs/`; its `run(spec)` writes its figures to `spec["out"]`, or returns them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ def main(arguments: list[str]) -> None:
     """Run one program."""
     program, path = arguments
     spec = json.loads(Path(path).read_text())
-    found = importlib.import_module(f"benchmarks.suite.programs.{program}").run(spec)
-    if found is not None:
+    figures = importlib.import_module(f"benchmarks.suite.programs.{program}").run(spec)
+    if figures is not None:
         part = Path(spec["out"]).with_suffix(".part")
-        part.write_text(json.dumps(found))
+        part.write_text(json.dumps(figures))
         part.replace(spec["out"])
 
 

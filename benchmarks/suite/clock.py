@@ -1,8 +1,8 @@
-"""Time marks inside a measured process: (seconds, global step), some hundred a second.
+"""Time marks inside a measured process: (seconds, global step), about a hundred per second.
 
-A mark costs a fetch of the global step, so not every session run has one. A contender that makes several steps in one
-run is counted right, for steps are read and not counted. Seconds are those of the machine's monotonic clock, one for
-all processes.
+A mark costs a fetch of the global step, so not every session run has one. The global step is read, not counted, so
+contenders that make several steps per call are measured correctly. Seconds are those of the machine's monotonic clock,
+which all processes share.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 APART_SECS = 0.01
-# Of a task that steps on its own: the global step says nothing about how warm it is.
+# For a task of asynchronous training, whose warm-up does not depend on the global step.
 WARM_MARKS = 50
 FIRST_STEP_VARIABLE = "ESTIMATOR_PIPELINE_BENCH_FIRST_STEP"
 
@@ -24,41 +24,41 @@ class Clock:
     """The marks of one process.
 
     Args:
-        out: where they are written when training is over.
-        last: the global step at which training ends; None: when the file `stop` appears.
-        warm: steps that are not counted.
-        facts: what is written beside the marks.
+        out: File that they are written to when training ends.
+        last: Global step at which training ends; None: when the file `stop` appears.
+        warm: Warm-up steps, which are not counted.
+        facts: Further values that are written with the marks.
     """
 
     def __init__(self, out: str, *, last: int | None, warm: int, facts: dict[str, Any]) -> None:
         self.out, self.last, self.warm, self.facts = Path(out), last, warm, dict(facts)
         self.marks: list[tuple[float, int]] = []
         self.stop = self.out.with_name("stop")
-        self._told_warm = False
+        self._was_warm = False
 
     def mark(self, step: int) -> bool:
-        """Note the step; whether training should end, where no number of steps ends it."""
+        """Record the step; return whether training should stop, if no number of steps limits it."""
         self.marks.append((time.monotonic(), step))
         is_warm = step >= self.warm if self.last is not None else len(self.marks) > WARM_MARKS
-        if is_warm and not self._told_warm:
-            self._told_warm = True
+        if is_warm and not self._was_warm:
+            self._was_warm = True
             self.out.with_suffix(".warm").touch()
         return self.last is None and self.stop.exists()
 
     def save(self, **more: Any) -> None:
-        """Write all that is known; readers see a whole file."""
+        """Write all marks and facts atomically."""
         from estimator_pipeline import compat
 
-        # What plain contenders must have none of.
+        # Plain contenders must have no patches.
         patches = sum(patch.on for patch in compat.status().patches)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        told = {**self.facts, "marks": self.marks, "peak_mib": peak, "patches": patches, **more}
+        document = {**self.facts, "marks": self.marks, "peak_mib": peak, "patches": patches, **more}
         part = self.out.with_suffix(".part")
-        part.write_text(json.dumps(told))
+        part.write_text(json.dumps(document))
         part.replace(self.out)
 
     def hook(self) -> Any:
-        """For an Estimator: a `tf.estimator.SessionRunHook`."""
+        """Return a `tf.estimator.SessionRunHook` that makes the marks of an Estimator."""
         import tensorflow as tf
 
         clock = self
@@ -86,7 +86,7 @@ class Clock:
                     run_context.request_stop()
 
             def steps_passed(self, count):
-                """Told by an engine that makes several steps a call: a mark needs none of those between."""
+                """Ignore the steps of a multi-step call: a mark does not need those between."""
 
             def end(self, session):
                 clock.facts |= {"final_step": int(session.run(self._step)), "calls": self._calls}
@@ -95,17 +95,17 @@ class Clock:
         return Marks()
 
     def callback(self, *, steps_per_epoch: int) -> Any:
-        """For `Model.fit`: a callback."""
+        """Return a Keras callback that makes the marks of `Model.fit`."""
         import tensorflow as tf
 
         clock = self
 
         class Marks(tf.keras.callbacks.Callback):
-            # Without it Keras would wait for each step's loss, for the sake of this callback.
+            # Without it Keras would wait for the loss of each step because of this callback.
             _supports_tf_logs = True
 
             def wanted_steps(self, start):
-                """Return the engine need not end an execution for it: a mark has the number of its step."""
+                """Return no steps: a mark reads the step number, so no execution has to end for it."""
                 return []
 
             def on_epoch_begin(self, epoch, logs=None):
@@ -125,8 +125,8 @@ class Clock:
         return Marks()
 
 
-def tell_first_step() -> None:
-    """Write down that the first step has been made, and when."""
+def write_first_step() -> None:
+    """Write the time of the first step, once."""
     path = Path(os.environ[FIRST_STEP_VARIABLE])
     if not path.exists():
         part = path.with_suffix(".part")
@@ -135,24 +135,24 @@ def tell_first_step() -> None:
 
 
 def first_step_callback() -> Any:
-    """Return a callback for job files that tells of the first step."""
+    """Return a callback for job files that writes the time of the first step."""
     import tensorflow as tf
 
     class First(tf.keras.callbacks.Callback):
         _supports_tf_logs = True
 
         def on_train_batch_end(self, batch, logs=None):
-            tell_first_step()
+            write_first_step()
 
     return First()
 
 
 def first_step_hook() -> Any:
-    """Return the same for an Estimator."""
+    """Return a hook that writes the time of an Estimator's first step."""
     import tensorflow as tf
 
     class First(tf.compat.v1.train.SessionRunHook):
         def after_run(self, run_context, run_values):
-            tell_first_step()
+            write_first_step()
 
     return First()

@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmark: medians, spread, ratios of neighbours, targets and their verdicts."""
+"""Arithmetic of the benchmark: medians, spread, ratios of neighbouring runs, targets and verdicts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["Figure", "Target", "Verdict", "judge", "rate_of", "ratio_of", "windo
 
 @dataclass(frozen=True)
 class Figure:
-    """What several runs gave.
+    """A value over several runs.
 
     Attributes:
-        median: of all runs.
-        least: the smallest.
-        most: the largest.
-        runs: how many there were.
+        median: the median of all runs.
+        least: the smallest value.
+        most: the largest value.
+        runs: the number of runs.
     """
 
     median: float
@@ -30,10 +30,10 @@ class Figure:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Figure:
-        """Return the figure of one value a run, at least one.
+        """Return the figure for the values of the runs.
 
         Raises:
-            ValueError: there is none, or one is no finite number.
+            ValueError: There are no values, or a value is not finite.
         """
         if not values or not all(math.isfinite(value) for value in values):
             raise ValueError(f"a figure of {list(values)!r}")
@@ -41,11 +41,11 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """From the least to the most, as a part of the median; 0 for one run."""
+        """The range from the minimum to the maximum, relative to the median; 0 for one run."""
         return (self.most - self.least) / abs(self.median) if self.median else 0.0
 
     def document(self) -> dict[str, float]:
-        """As plain values."""
+        """Return the figure as plain values."""
         return {
             "median": self.median,
             "least": self.least,
@@ -57,17 +57,17 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a ratio should come to.
+    """The target of a ratio.
 
     Attributes:
-        contender: whose value is above the line.
-        against: whose value is below it.
-        least: the ratio should be at least this; or
-        most: at most this.
-        times: the value below the line is taken so many times ("0.8 of twice one worker's rate": 2).
-        case: of the value below the line, where it is another case's.
-        metric: the value that is compared; None: the case's own.
-        against_metric: the value below the line, where it is another one.
+        contender: the contender of the numerator.
+        against: the contender of the denominator.
+        least: the minimum of the ratio, or
+        most: its maximum.
+        times: factor of the denominator ("0.8 of twice one worker's rate": 2).
+        case: the case of the denominator, if it differs.
+        metric: the compared value; None: the metric of the case.
+        against_metric: the metric of the denominator, if it differs.
     """
 
     contender: str
@@ -91,18 +91,18 @@ class Target:
         return f">= {self.least:g}" if self.least is not None else f"<= {self.most:g}"
 
     def is_met_by(self, ratio: float) -> bool:
-        """Whether a ratio is as it should be."""
+        """Return whether a ratio meets the target."""
         return ratio >= self.least if self.least is not None else ratio <= (self.most or 0.0)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a target.
+    """The result of a target.
 
     Attributes:
-        case: of the contender.
-        target: what was aimed at.
-        ratio: what was measured; None where one of the two values was not.
+        case: the case of the contender.
+        target: the target.
+        ratio: the measured ratio; None if one of the two values was not measured.
     """
 
     case: str
@@ -111,7 +111,7 @@ class Verdict:
 
     @property
     def state(self) -> str:
-        """ "met", "not met" or "not measured". The median decides; the spread is told beside it."""
+        """ "met", "not met" or "not measured", by the median."""
         if self.ratio is None:
             return "not measured"
         return "met" if self.target.is_met_by(self.ratio.median) else "not met"
@@ -120,15 +120,15 @@ class Verdict:
 def ratio_of(above: Mapping[int, float], below: Mapping[int, float], *, times: float = 1.0) -> Figure | None:
     """Return the ratio of two contenders: the median over the runs of the ratios within each run.
 
-    Neighbours in time have the same machine; the ratio of two medians need not.
+    Neighbouring runs see the same speed of the machine; the medians of the two contenders may not.
 
     Args:
-        above: run -> value.
-        below: run -> value; runs that only one of the two has are left out.
-        times: what the values below are multiplied with.
+        above: Run -> numerator.
+        below: Run -> denominator; runs that only one of the two has are left out.
+        times: Factor of the denominators.
 
     Returns:
-        None where no run has both.
+        The ratio, or None if no run has both values.
     """
     ratios = [above[run] / (times * below[run]) for run in sorted(set(above) & set(below)) if below[run]]
     return Figure.of(ratios) if ratios else None
@@ -140,14 +140,16 @@ def judge(case: str, target: Target, above: Mapping[int, float], below: Mapping[
 
 
 def window(tasks: Sequence[Sequence[Sequence[float]]], *, warm: int) -> tuple[float, float]:
-    """Return the time in which all tasks train and none warms up: the latest first mark to the earliest last one.
+    """Return the time window in which all tasks train after their warm-up.
+
+    It begins with the latest first mark and ends with the earliest last mark.
 
     Args:
-        tasks: for each task its marks, each (seconds, step), in order, of one clock.
-        warm: steps that are not counted.
+        tasks: The marks of each task, (seconds, step), in order, of one clock.
+        warm: Warm-up steps, which are not counted.
 
     Raises:
-        ValueError: there is no such time.
+        ValueError: There is no such window.
     """
     counted = [[mark for mark in marks if mark[1] >= warm] for marks in tasks]
     if not counted or any(len(marks) < 2 for marks in counted):
@@ -159,10 +161,10 @@ def window(tasks: Sequence[Sequence[Sequence[float]]], *, warm: int) -> tuple[fl
 
 
 def rate_of(marks: Sequence[Sequence[float]], begun: float, ended: float) -> float:
-    """Step per second by the marks between two moments, both within reach of two marks.
+    """Return the steps per second from the marks between two times.
 
     Raises:
-        ValueError: fewer than two marks lie there.
+        ValueError: There are fewer than two marks.
     """
     inside = [mark for mark in marks if begun <= mark[0] <= ended]
     if len(inside) < 2 or inside[-1][0] <= inside[0][0]:

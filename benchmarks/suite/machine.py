@@ -1,4 +1,4 @@
-"""The machine and the versions that figures were measured with: its size, no names."""
+"""Size of the machine and versions of a measurement, without names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["about", "load"]
 
 
 def about() -> dict[str, Any]:
-    """Return what stays the same during a run: cores, memory, architecture, versions."""
+    """Return the constants of a run: cores, memory, architecture, versions."""
     return {
         "cores": len(available_cores()),
         "memory_gib": round(_memory_bytes() / 2**30),
@@ -30,7 +30,7 @@ def about() -> dict[str, Any]:
 
 
 def load() -> float | None:
-    """Return processes that wanted a core in the last minute, on average; None where that is not told."""
+    """Return the load average of the last minute; None if the system has none."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
@@ -49,10 +49,10 @@ def _memory_bytes() -> int:
 
 
 def _processor() -> str:
-    """Return the processor's model as Linux tells it; its maker's name for it, not the machine's."""
+    """Return the model name of the processor from /proc/cpuinfo."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+            model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     except OSError:
-        found = ""
-    return found or platform.processor()
+        model = ""
+    return model or platform.processor()

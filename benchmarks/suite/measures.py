@@ -1,4 +1,4 @@
-"""Each kind of measurement: of one contender, in fresh processes, to figures by name. Imports no TensorFlow."""
+"""Kinds of measurements: each runs one contender in new processes and returns figures. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from estimator_pipeline.progress.progress_file import ProgressReader
 __all__ = ["MEASURES", "WITHOUT_DATA", "prepare"]
 
 Figures = dict[str, Any]
-# A cluster that hangs must not hold up the others.
+# Seconds; a cluster that hangs must not block the others.
 TIMEOUT = 300.0
-# A pipeline that keeps nothing is warm after so many records.
+# An uncached pipeline is warm after so many records.
 _WARM_RECORDS = 4096
 EVALUATED = 1024
 _PROGRAMS = {
     "plain_estimator": "plain_estimator",
-    "estimator": "own_estimator",
+    "estimator": "estimator_engine",
     "plain_keras": "plain_keras",
-    "keras": "own_keras",
+    "keras": "keras_engine",
     "limit": "limit",
 }
 
 
 def data_of(run: Path) -> dict[str, Path]:
-    """Return the folders of a run's data sets."""
+    """Return the folders of the data sets of a run."""
     return {name: run / "data" / name for name in ("train", "evaluation", "stream")}
 
 
 def prepare(run: Path, profile: Profile) -> None:
-    """Write the data sets of a run, unless they are there."""
+    """Write the data sets of a run, unless they exist."""
     done = run / "data" / "done.json"
     if done.exists():
         return
@@ -64,12 +64,12 @@ def prepare(run: Path, profile: Profile) -> None:
     (run / "data").mkdir(parents=True, exist_ok=True)
     spec = {"sets": [(str(place), *rest) for place, *rest in sets], "out": str(done)}
     command = child("prepare", spec, folder=run / "data", name="prepare")
-    one = Started(name="prepare", command=command, environ=environment(run), cores=(), out=done)
-    run_processes([one], folder=run / "data", timeout=TIMEOUT)
+    process = Started(name="prepare", command=command, environ=environment(run), cores=(), out=done)
+    run_processes([process], folder=run / "data", timeout=TIMEOUT)
 
 
 def training(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Record per second of all workers, between two marks within training; memory at the peak."""
+    """Measure the records per second of all workers between two marks within training, and the peak memory."""
     kind, workers, model = settings["kind"], settings["workers"], work.MODELS[settings["model"]]
     warm, counted = profile.steps(model, workers)
     if contender == "limit":
@@ -83,7 +83,7 @@ def training(contender: str, profile: Profile, folder: Path, run: Path, settings
         "model_dir": str(folder / "model"),
         "warm": warm,
         "steps": steps,
-        # No checkpoint between the two marks, of anybody: one that belongs to the last step would be in its time.
+        # No contender writes a checkpoint between the two marks, since it would be part of the measured time.
         "checkpoint_steps": 10**6,
     }
     stopping = _Stopping(folder, 2 * profile.seconds) if kind == "ps" else None
@@ -102,46 +102,46 @@ def training(contender: str, profile: Profile, folder: Path, run: Path, settings
                 )
             )
         if stopping is not None:
-            stopping.wait_for = [one.out.with_suffix(".warm") for one in processes if one.out is not None]
-        found = run_processes(processes, folder=folder, timeout=TIMEOUT, meanwhile=stopping or (lambda: None))
-    told = list(found.values())
+            stopping.wait_for = [process.out.with_suffix(".warm") for process in processes if process.out is not None]
+        documents = run_processes(processes, folder=folder, timeout=TIMEOUT, meanwhile=stopping or (lambda: None))
+    tasks = list(documents.values())
     figures: Figures = {
-        "peak_mib": max(one["peak_mib"] for one in told),
-        "final_step": max(one["final_step"] for one in told),
-        "batch": told[0]["batch"],
-        "tasks": len(told),
-        "parameters": told[0]["parameters"],
-        "patches": told[0]["patches"],
+        "peak_mib": max(task["peak_mib"] for task in tasks),
+        "final_step": max(task["final_step"] for task in tasks),
+        "batch": tasks[0]["batch"],
+        "tasks": len(tasks),
+        "parameters": tasks[0]["parameters"],
+        "patches": tasks[0]["patches"],
     }
     if contender == "limit":
-        figures["steps_per_sec"] = max(told[0]["singly"], told[0]["looped"])
-        figures |= {"singly": told[0]["singly"], "looped": told[0]["looped"]}
+        figures["steps_per_sec"] = max(tasks[0]["singly"], tasks[0]["looped"])
+        figures |= {"singly": tasks[0]["singly"], "looped": tasks[0]["looped"]}
     else:
         try:
             if kind == "ps":
-                begun, ended = window([one["marks"][WARM_MARKS:] for one in told], warm=0)
+                begun, ended = window([task["marks"][WARM_MARKS:] for task in tasks], warm=0)
             else:
-                begun, ended = window([one["marks"] for one in told], warm=warm)
-            # Marks are of the global step, which is the same for all tasks.
-            figures["steps_per_sec"] = rate_of(told[0]["marks"], begun, ended)
+                begun, ended = window([task["marks"] for task in tasks], warm=warm)
+            # The marks have the global step, which is the same for all tasks.
+            figures["steps_per_sec"] = rate_of(tasks[0]["marks"], begun, ended)
         except ValueError as error:
             raise TaskFailedError(
                 f"the steps of {contender} cannot be timed: {error}", hint="measure more steps: a larger --size"
             ) from error
         figures["window_secs"] = ended - begun
-    # A step of a parameter server's worker reads its own batch, one of workers in step reads all of theirs.
-    per_step = told[0]["batch"] * (len(told) if kind == "workers" else 1)
+    # A step with a parameter server reads the batch of one worker, a synchronous step the batches of all workers.
+    per_step = tasks[0]["batch"] * (len(tasks) if kind == "workers" else 1)
     figures["records_per_sec"] = figures["steps_per_sec"] * per_step
-    if all("calls" in one for one in told):
-        # Session calls of all tasks: fewer than steps where a call makes several.
-        figures["calls"] = sum(one["calls"] for one in told)
+    if all("calls" in task for task in tasks):
+        # Session calls of all tasks: fewer than steps if a call makes several steps.
+        figures["calls"] = sum(task["calls"] for task in tasks)
     if kind != "ps":
         figures["records"] = figures["final_step"] * per_step
     return figures
 
 
 class _Stopping:
-    """Ends an asynchronous training some seconds after all its tasks are warm, by a file that their clocks look for."""
+    """Stop of an asynchronous training some seconds after all tasks are warm, by a file that their clocks check."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self.folder, self.seconds = folder, seconds
@@ -158,7 +158,7 @@ class _Stopping:
 
 
 def evaluation(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Seconds of a cycle after the first one, and of the first one."""
+    """Measure the median seconds of an evaluation cycle without the first one, and the seconds of the first one."""
     spec = {
         "kind": "single",
         "workers": 1,
@@ -172,30 +172,31 @@ def evaluation(contender: str, profile: Profile, folder: Path, run: Path, settin
     }
     if contender in ("plain_keras", "keras"):
         (folder / "model").mkdir()
-    found = _alone("evaluation", spec, folder, run)
+    figures = _alone("evaluation", spec, folder, run)
     return {
-        "seconds": statistics.median(found["seconds"][1:]),
-        "first": found["seconds"][0],
-        "peak_mib": found["peak_mib"],
-        "accuracy": found["metrics"]["accuracy"],
-        "evaluations": len(found["seconds"]),
+        "seconds": statistics.median(figures["seconds"][1:]),
+        "first": figures["seconds"][0],
+        "peak_mib": figures["peak_mib"],
+        "accuracy": figures["metrics"]["accuracy"],
+        "evaluations": len(figures["seconds"]),
     }
 
 
 def _alone(program: str, spec: Mapping[str, Any], folder: Path, run: Path, **environ: str) -> Figures:
-    """Return what a program gives that runs by itself, on one core."""
+    """Run a program in one process on one core, and return its figures."""
     out = folder / "found.json"
     with task_environments("single", 1, run) as places:
         (place,) = places.values()
         command = child(program, {**spec, "out": str(out)}, folder=folder)
-        one = Started(name="process", command=command, environ={**place.environ, **environ}, cores=place.cores, out=out)
-        found: Figures = run_processes([one], folder=folder, timeout=TIMEOUT)["process"]
-    return found
+        variables = {**place.environ, **environ}
+        process = Started(name="process", command=command, environ=variables, cores=place.cores, out=out)
+        figures: Figures = run_processes([process], folder=folder, timeout=TIMEOUT)["process"]
+    return figures
 
 
 def first_step(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Seconds from the start of a process to the end of its first step; ours by `estimator-pipeline train`."""
-    from benchmarks.suite.programs.own_keras import job_of
+    """Measure the seconds from process start to the end of the first step; the engines run as a job file."""
+    from benchmarks.suite.programs.keras_engine import job_of
     from estimator_pipeline.progress.progress_file import PROGRESS_VARIABLE
 
     spec = {
@@ -210,7 +211,7 @@ def first_step(contender: str, profile: Profile, folder: Path, run: Path, settin
         "checkpoint_steps": 10_000,
         "out": str(folder / "unused.json"),
     }
-    told = folder / "first_step.json"
+    out = folder / "first_step.json"
     progress = folder / "progress.jsonl"
     if contender in ("estimator", "keras"):
         job = job_of(spec, work.MODELS[settings["model"]], engine=contender)
@@ -224,37 +225,37 @@ def first_step(contender: str, profile: Profile, folder: Path, run: Path, settin
         command = child(program, spec, folder=folder)
     with task_environments("single", 1, run) as places:
         (place,) = places.values()
-        environ = {**place.environ, FIRST_STEP_VARIABLE: str(told), PROGRESS_VARIABLE: str(progress)}
-        one = Started(name="process", command=command, environ=environ, cores=place.cores, out=told)
+        environ = {**place.environ, FIRST_STEP_VARIABLE: str(out), PROGRESS_VARIABLE: str(progress)}
+        process = Started(name="process", command=command, environ=environ, cores=place.cores, out=out)
         begun, begun_wall = time.monotonic(), time.time()
-        # The Estimator engine tells the launcher of its first step, and a job file names no hooks.
-        seconds = _first(one, folder, progress if contender == "estimator" else None, begun, begun_wall)
+        # A job file names no hooks, so the Estimator engine's progress file has the time of the first step.
+        seconds = _wait_for_step(process, folder, progress if contender == "estimator" else None, begun, begun_wall)
     return {"seconds": seconds}
 
 
-def _first(one: Started, folder: Path, progress: Path | None, begun: float, begun_wall: float) -> float:
-    from benchmarks.suite.measuring import POLL_SECS, failed
+def _wait_for_step(process: Started, folder: Path, progress: Path | None, begun: float, begun_wall: float) -> float:
+    from benchmarks.suite.measuring import POLL_SECS, process_error
 
     deadline = begun + TIMEOUT
     events = None if progress is None else ProgressReader(progress)
-    with started([one], folder=folder) as running:
+    with started([process], folder=folder) as running:
         while time.monotonic() < deadline:
-            if progress is None and one.out is not None and one.out.exists():
-                found: float = json.loads(one.out.read_text())["time"]
-                return found - begun
+            if progress is None and process.out is not None and process.out.exists():
+                ended: float = json.loads(process.out.read_text())["time"]
+                return ended - begun
             for event in () if events is None else events.read():
                 if event["event"] == "step":
                     wall: float = event["time"]
                     return wall - begun_wall
-            if running[one.name].look():
-                raise failed(one.name, "ended before its first step", folder)
+            if running[process.name].poll():
+                raise process_error(process.name, "ended before its first step", folder)
             time.sleep(POLL_SECS)
-    raise failed(one.name, f"made no step within {TIMEOUT:g} s", folder)
+    raise process_error(process.name, f"made no step within {TIMEOUT:g} s", folder)
 
 
 def restart(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Seconds from the death of one of two workers to the next step, and of the first start."""
-    from benchmarks.suite.programs.own_keras import job_of
+    """Measure the seconds from the detected death of one of two workers to the next step, and of the first start."""
+    from benchmarks.suite.programs.keras_engine import job_of
 
     spec = {
         "kind": "workers",
@@ -267,17 +268,17 @@ def restart(contender: str, profile: Profile, folder: Path, run: Path, settings:
     job = {**job_of(spec, work.MODELS["cnn"], engine=contender), "cluster": {"workers": 2}}
     path = folder / "job.yaml"
     path.write_text(json.dumps(job))
-    found = restart_of(path, contender, folder, environ=environment(run), timeout=TIMEOUT)
+    times = restart_of(path, contender, folder, environ=environment(run), timeout=TIMEOUT)
     return {
-        "seconds": found["restart"],
-        "first": found["cold"],
-        "in_starts": found["restart"] / found["cold"],
-        "from_step": found["from_step"],
+        "seconds": times["restart"],
+        "first": times["cold"],
+        "in_starts": times["restart"] / times["cold"],
+        "from_step": times["from_step"],
     }
 
 
 def pipeline(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Record per second of a pipeline that nobody waits for."""
+    """Measure the records per second of an input pipeline without training."""
     cached = contender.endswith("_cached")
     spec = {
         "contender": contender.removesuffix("_cached"),
@@ -293,10 +294,10 @@ def pipeline(contender: str, profile: Profile, folder: Path, run: Path, settings
 
 
 def bytes_read(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Return what worker 0 of 2 reads of the files in one pass over its share of the records."""
-    own = contender.startswith("inputs")
+    """Measure the bytes that worker 0 of 2 reads in one pass over its share of the records."""
+    is_package = contender.startswith("inputs")
     spec = {
-        "contender": "inputs" if own else "plain",
+        "contender": "inputs" if is_package else "plain",
         "cached": False,
         "policy": "data" if contender == "inputs_by_record" else "file",
         "pass": True,
@@ -304,16 +305,16 @@ def bytes_read(contender: str, profile: Profile, folder: Path, run: Path, settin
         "data": str(_indexed(folder, run) if contender == "inputs_indexed" else data_of(run)["stream"]),
         "records": profile.stream_records,
     }
-    # A first start has no index of the files yet; the caches of the other cases may hold one.
+    # A first start has no index of the files; the caches of other cases may have one, so this one is separate.
     cache = folder / "cache"
     for _ in range(1 if contender in ("plain", "inputs_first", "inputs_indexed") else 2):
         (folder / "found.json").unlink(missing_ok=True)
-        found = _alone("pipeline", spec, folder, run, XDG_CACHE_HOME=str(cache))
-    return {"of_share": found["bytes"] / found["share"], "one": 1.0, **found}
+        figures = _alone("pipeline", spec, folder, run, XDG_CACHE_HOME=str(cache))
+    return {"of_share": figures["bytes"] / figures["share"], "one": 1.0, **figures}
 
 
 def _indexed(folder: Path, run: Path) -> Path:
-    """Return the same files with an index beside each, in a folder of their own: the other contenders have none."""
+    """Link the files into a new folder with an index for each: the other contenders must not see an index."""
     there = folder / "indexed" / "images"
     there.mkdir(parents=True)
     for path in (data_of(run)["stream"] / "images").glob("*.tfrecord"):
@@ -323,7 +324,7 @@ def _indexed(folder: Path, run: Path) -> Path:
 
 
 def simulated(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
-    """Seconds and bytes of the arithmetic along each axis."""
+    """Measure the seconds and bytes of the shard arithmetic along each axis."""
     full = profile.name != "tiny"
     largest = {
         "workers": 4096 if full else 64,
@@ -331,12 +332,12 @@ def simulated(contender: str, profile: Profile, folder: Path, run: Path, setting
         "files": 10**5 if full else 100,
         "steps": 10**9 if full else 10**4,
     }
-    found = _alone("simulated", {"largest": largest}, folder, run)
-    step = [row for row in found["rows"] if row["axis"] in ("records", "workers", "steps")]
+    figures = _alone("simulated", {"largest": largest}, folder, run)
+    step = [row for row in figures["rows"] if row["axis"] in ("records", "workers", "steps")]
     return {
         "slowest": max(row["seconds"] for row in step),
         "most_kib": max(row["bytes"] for row in step) / 1024,
-        "rows": found["rows"],
+        "rows": figures["rows"],
         "largest": largest,
     }
 
@@ -350,7 +351,7 @@ MEASURES: dict[str, Callable[[str, Profile, Path, Path, Mapping[str, Any]], Figu
     "bytes_read": bytes_read,
     "simulated": simulated,
 }
-"""By the name in a case: `measure(contender, profile, folder, run, settings)`, the folder empty and its own."""
+"""Name in a case -> `measure(contender, profile, folder, run, settings)` with a new, empty folder."""
 
 WITHOUT_DATA = ("simulated",)
-"""Those that read no data."""
+"""Measures that read no data."""

@@ -1,4 +1,4 @@
-"""One measurement: fresh processes, each on its own cores, started, waited for with a deadline, and ended."""
+"""Processes of one measurement: start on separate cores, wait with a deadline, and termination."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from estimator_pipeline.launch.local.processes import Process, end_name
 __all__ = ["Started", "TaskPlace", "child", "environment", "run_processes", "started", "task_environments"]
 
 POLL_SECS = 0.05
-# After its figures are there, a process has so long to end by itself: what comes after them (a last checkpoint, its
-# evaluation) is no part of what is measured, and plain clusters do not always end.
+# Time in which a process may exit after it has written its figures. The rest (a last checkpoint, its evaluation) is not
+# measured, and plain clusters do not always exit.
 END_SECS = 0.5
 _NOT_INHERITED = ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "PYTHONWARNINGS", "ESTIMATOR_PIPELINE_PATCHES")
 
@@ -32,11 +32,11 @@ class Started:
     """A process to start.
 
     Attributes:
-        name: of its log, "worker-0".
+        name: the name of its log, such as "worker-0".
         command: the program and its arguments.
-        environ: its whole environment.
+        environ: its complete environment.
         cores: the CPUs that it may use.
-        out: the file that it writes its figures to; None for one that serves the others (a parameter server).
+        out: the file for its figures; None for a parameter server, which has no figures.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlace:
-    """Where a task runs.
+    """Environment and cores of a task.
 
     Attributes:
-        environ: its whole environment.
+        environ: its complete environment.
         cores: its CPUs.
-        trains: whether it makes steps.
+        trains: whether it trains.
     """
 
     environ: Mapping[str, str]
@@ -62,20 +62,20 @@ class TaskPlace:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a measured process: no GPU, no cluster, caches of its own, this repository first."""
-    found = {
+    """Return the environment of a measured process: no GPU, no cluster, separate caches, this repository first."""
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in _NOT_INHERITED and not name.startswith(("ESTIMATOR_PIPELINE_", "SLURM"))
     }
     here = str(Path(__file__).resolve().parents[2])
-    found["PYTHONPATH"] = os.pathsep.join(filter(None, [here, found.get("PYTHONPATH")]))
-    found |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "XDG_CACHE_HOME": str(folder / "cache")}
-    return {**found, **more}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [here, variables.get("PYTHONPATH")]))
+    variables |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "XDG_CACHE_HOME": str(folder / "cache")}
+    return {**variables, **more}
 
 
 def child(program: str, spec: Mapping[str, Any], *, folder: Path, name: str = "process") -> tuple[str, ...]:
-    """Return the command of a program of `programs/`; its spec is written into the folder."""
+    """Return the command of a program of `programs/`, and write its spec to the folder."""
     path = folder / f"{name}.spec.json"
     path.write_text(json.dumps(dict(spec), indent=1))
     return (sys.executable, "-m", "benchmarks.suite.child", program, str(path))
@@ -83,21 +83,21 @@ def child(program: str, spec: Mapping[str, Any], *, folder: Path, name: str = "p
 
 @contextlib.contextmanager
 def started(processes: Sequence[Started], *, folder: Path) -> Iterator[dict[str, Process]]:
-    """The processes while the block runs; whatever is left of them at its end is killed, with all its children."""
+    """Run the processes during the block, and kill them with all their children at its end."""
     running: dict[str, Process] = {}
     try:
-        for one in processes:
-            log = folder / f"{one.name}.log"
-            running[one.name] = Process(one.command, environ=one.environ, cores=one.cores, log=log)
+        for process in processes:
+            log = folder / f"{process.name}.log"
+            running[process.name] = Process(process.command, environ=process.environ, cores=process.cores, log=log)
         yield running
     finally:
-        for process in running.values():
-            process.kill()
+        for child_process in running.values():
+            child_process.kill()
         deadline = time.monotonic() + 10
-        while not all(process.look() for process in running.values()) and time.monotonic() < deadline:
+        while not all(child_process.poll() for child_process in running.values()) and time.monotonic() < deadline:
             time.sleep(POLL_SECS)
-        for process in running.values():
-            process.reap()
+        for child_process in running.values():
+            child_process.reap()
 
 
 def run_processes(
@@ -107,59 +107,60 @@ def run_processes(
     timeout: float,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Run processes that belong together until all have written their figures, and end them.
+    """Run the processes of a measurement until all have written their figures, and stop them.
 
     Args:
-        processes: to start, in this order.
-        folder: for their logs.
-        timeout: seconds for all of it.
-        meanwhile: called now and then.
+        processes: The processes, in the order of their start.
+        folder: Folder for their logs.
+        timeout: Seconds for all processes together.
+        meanwhile: Called while waiting.
 
     Returns:
-        name -> what the process wrote, for those that write something.
+        Name -> figures of the process, for processes with figures.
 
     Raises:
-        TaskFailedError: a process failed, or time ran out; with the last lines of the log.
+        TaskFailedError: A process failed or timed out; the error has the last lines of the log.
     """
-    wanted = {one.name: one.out for one in processes if one.out is not None}
+    wanted = {process.name: process.out for process in processes if process.out is not None}
     deadline = time.monotonic() + timeout
     with started(processes, folder=folder) as running:
         while missing := [name for name, out in wanted.items() if not out.exists()]:
-            for name, process in running.items():
-                if process.look() and (process.exit_code or name in missing) and not _written(wanted.get(name)):
-                    raise failed(name, f"ended with {end_name(process.exit_code or 0)}", folder)
+            for name, task in running.items():
+                if task.poll() and (task.exit_code or name in missing) and not _is_written(wanted.get(name)):
+                    raise process_error(name, f"ended with {end_name(task.exit_code or 0)}", folder)
             if time.monotonic() > deadline:
-                raise failed(missing[0], f"gave no figures within {timeout:g} s", folder)
+                raise process_error(missing[0], f"gave no figures within {timeout:g} s", folder)
             meanwhile()
             time.sleep(POLL_SECS)
         grace = time.monotonic() + END_SECS
-        while time.monotonic() < grace and not all(running[name].look() for name in wanted):
+        while time.monotonic() < grace and not all(running[name].poll() for name in wanted):
             time.sleep(POLL_SECS)
     return {name: json.loads(out.read_text()) for name, out in wanted.items()}
 
 
-def _written(out: Path | None) -> bool:
+def _is_written(out: Path | None) -> bool:
     return out is not None and out.exists()
 
 
-def failed(name: str, how: str, folder: Path) -> TaskFailedError:
+def process_error(name: str, reason: str, folder: Path) -> TaskFailedError:
+    """Return the error of a measured process, with the last lines of its log."""
     log = folder / f"{name}.log"
     lines = log.read_text(errors="replace").splitlines()[-12:] if log.exists() else []
-    said = "".join(f"\n    {line}" for line in lines)
-    return TaskFailedError(f"a measured process ({name}) {how}", found=f"{log}{said}")
+    tail = "".join(f"\n    {line}" for line in lines)
+    return TaskFailedError(f"a measured process ({name}) {reason}", found=f"{log}{tail}")
 
 
 @contextlib.contextmanager
 def task_environments(kind: str, workers: int, folder: Path) -> Iterator[dict[str, TaskPlace]]:
-    """For each task of a measurement its environment and its cores; a real TF_CONFIG on loopback for a cluster.
+    """Yield the environment and cores of each task of a measurement, with a TF_CONFIG on loopback for a cluster.
 
-    Each training task has a core of its own where there are enough, and threads for as many, whoever trains. One
-    process by itself has one core. The ports are held until the block ends.
+    Each training task has a separate core if there are enough, and as many threads as cores, for every contender.
+    A single process has one core. The ports are held until the block ends.
 
     Args:
         kind: "single", "workers", or "ps": a chief, workers and one parameter server.
-        workers: tasks that train.
-        folder: for caches.
+        workers: Number of tasks that train.
+        folder: Folder for caches.
     """
     asynchronous = kind == "ps"
     with hold_ports(workers + asynchronous) as held:

@@ -1,4 +1,4 @@
-"""Which pages of files the kernel holds in its cache: what was read of them, by whatever call. Linux; no TensorFlow."""
+"""Pages of files in the kernel's page cache, which show what was read. Linux only; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["drop", "resident"]
 
 
 def drop(paths: Iterable[str]) -> None:
-    """Lets the kernel forget what it holds of the files. Pages that another process has mapped stay."""
+    """Drop the files from the page cache, except pages that another process has mapped."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            # Pages that are not written to the disk yet are kept.
+            # Dirty pages would be kept.
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
@@ -23,10 +23,10 @@ def drop(paths: Iterable[str]) -> None:
 
 
 def resident(paths: Iterable[str]) -> int:
-    """Bytes of the files, in whole pages, that the kernel holds.
+    """Return the bytes of the files, in whole pages, that are in the page cache.
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: `mincore` failed.
     """
     library = ctypes.CDLL(None, use_errno=True)
     total = 0
@@ -36,7 +36,7 @@ def resident(paths: Iterable[str]) -> int:
             continue
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            # A private writable map: its address can be had, and looking reads nothing.
+            # ctypes gives the address only of a writable map; a private one reads nothing.
             held = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         finally:
             os.close(descriptor)

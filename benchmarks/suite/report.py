@@ -1,4 +1,4 @@
-"""The results as a table on a terminal, as Markdown, and as files in the run's folder."""
+"""Output of the results: a table on the terminal, Markdown, and files in the folder of the run."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ _HEADS = ("case", "contender", "median", "unit", "spread", "of the limit", "peak
 _TARGET_HEADS = ("case", "ratio", "median", "least to most", "target", "verdict")
 
 
-def number(value: float) -> str:
-    """Three digits that matter; whole numbers from 1,000 on."""
+def format_number(value: float) -> str:
+    """Format a number with three significant digits, or as a whole number from 1,000 on."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
-    """Return the table of figures, a contender a row."""
+    """Return the table of figures, one row per contender."""
     return [row for case in results.cases for row in _case_rows(case)]
 
 
 def _case_rows(result: CaseResult) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for contender, figures in result.figures.items():
         figure = figures.get(result.case.metric)
         if figure is None:
             continue
         peak = figures.get("peak_mib")
-        found.append(
+        lines.append(
             (
                 result.case.name,
                 CONTENDERS[contender],
-                number(figure.median),
+                format_number(figure.median),
                 result.case.unit,
                 f"{figure.spread:.0%}" if figure.runs > 1 else "one run",
                 f"{result.of_limit[contender]:.2f}" if contender in result.of_limit else "",
-                number(peak.median) if peak else "",
+                format_number(peak.median) if peak else "",
             )
         )
-    return found
+    return lines
 
 
 def target_rows(results: Results) -> list[tuple[str, ...]]:
@@ -66,7 +66,7 @@ def target_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def ratio_words(verdict: Verdict) -> str:
-    """Which ratio a target is about: "Estimator engine / plain tf.estimator"."""
+    """Return the name of the ratio of a target, such as "Estimator engine / plain tf.estimator"."""
     target = verdict.target
     if target.against_metric:
         return CONTENDERS[target.contender]
@@ -79,8 +79,8 @@ def _range(ratio: Figure | None) -> str:
     return "" if ratio is None or ratio.runs == 1 else f"{ratio.least:.2f} to {ratio.most:.2f}"
 
 
-def tally(results: Results) -> str:
-    """ "12 of 20 targets met, 6 not met, 2 not measured"."""
+def summary(results: Results) -> str:
+    """Return a summary such as "12 of 20 targets met, 6 not met, 2 not measured"."""
     states = [verdict.state for verdict in results.verdicts]
     if not states:
         return "no targets"
@@ -90,8 +90,8 @@ def tally(results: Results) -> str:
 
 
 def machine_words(results: Results) -> str:
-    """Return the machine's size and the versions, in a line."""
-    about, profile = results.made_of["machine"], results.made_of["profile"]
+    """Return one line with the size of the machine and the versions."""
+    about, profile = results.conditions["machine"], results.conditions["profile"]
     loads = [m.load for m in results.measurements if m.load is not None]
     busy = f"; load before a measurement {min(loads):g} to {max(loads):g}" if loads else ""
     return (
@@ -106,7 +106,7 @@ def show(results: Results) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    # Whole lines where nobody looks at them in a window.
+    # Without a terminal the lines are not wrapped.
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(f"\n{machine_words(results)}\n", highlight=False)
     table = Table(*_HEADS, box=None, pad_edge=False)
@@ -123,24 +123,24 @@ def show(results: Results) -> None:
         verdicts.add_row(*row[:-1], f"[{colours.get(row[-1], 'yellow')}]{row[-1]}[/]")
     console.print()
     console.print(verdicts)
-    console.print(f"\n{tally(results)}", highlight=False)
+    console.print(f"\n{summary(results)}", highlight=False)
 
 
 def markdown(results: Results, *, plots: list[str] | None = None) -> str:
-    """Return the results as a page, without how they were measured, which docs/internals/benchmarks.md tells."""
+    """Return the results as a page; docs/internals/benchmarks.md describes the measurement."""
     lines = ["# Results of the benchmark", "", f"Measured on {machine_words(results)}.", ""]
-    lines += [f"{tally(results)}. Ratios are medians of the ratios within each run; spread is from the least to the "]
+    lines += [f"{summary(results)}. Ratios are medians of the ratios within each run; spread is from the least to the "]
     lines[-1] += "most, as a part of the median."
     lines += ["", "## Targets", "", *_table(_TARGET_HEADS, target_rows(results))]
     lines += ["", "## Figures", "", *_table(_HEADS, rows(results))]
     simulated = [m for m in results.measurements if "rows" in m.figures]
-    for one in simulated:
+    for measurement in simulated:
         lines += ["", "## Shards and schedules, simulated", ""]
-        told: list[tuple[str, ...]] = [
+        simulated_rows: list[tuple[str, ...]] = [
             (row["axis"], f"{row['size']:,}", f"{row['seconds'] * 1000:.3g}", f"{row['bytes'] / 1024:.1f}")
-            for row in one.figures["rows"]
+            for row in measurement.figures["rows"]
         ]
-        lines += _table(("what grows", "size", "ms", "KiB"), told)
+        lines += _table(("what grows", "size", "ms", "KiB"), simulated_rows)
     for plot in plots or []:
         lines += ["", f"![{Path(plot).stem}]({plot})"]
     return "\n".join(lines) + "\n"
@@ -155,7 +155,7 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def write(results: Results, folder: Path) -> dict[str, Any]:
-    """Write `results.json`, `results.md` and the plots into the folder, and give the JSON document back."""
+    """Write `results.json`, `results.md` and the plots to the folder, and return the JSON document."""
     from benchmarks.suite import charts
 
     document: dict[str, Any] = finite(results.document())

@@ -1,4 +1,4 @@
-"""A supervised job that loses a worker: seconds of its first start, and from the death to the next step."""
+"""Measurement of a supervised job that loses a worker: seconds of its first start and of the restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from estimator_pipeline.progress.progress_file import ProgressReader
 __all__ = ["restart"]
 
 _POLL_SECS = 0.02
-# For the launcher to end its tasks.
+# Time for the launcher to stop its tasks.
 _END_SECS = 60.0
 
 
@@ -33,26 +33,26 @@ def restart(
     heartbeat: float = 60.0,
     timeout: float = 280,
 ) -> dict[str, Any]:
-    """Launch a job of two workers, kill worker 1 past its first checkpoint, and end the job after its next step.
+    """Launch a job of two workers, kill worker 1 after its first checkpoint, and stop the job after its next step.
 
     The supervisor's pause before a restart is 0 here; its default is one second.
 
     Args:
-        job: the job file.
+        job: The job file.
         engine: "estimator" or "keras".
-        folder: for the model and the logs; must be empty.
-        environ: of the launcher.
-        fault: what worker 1 gets: SIGKILL, or SIGSTOP for one that hangs.
-        heartbeat: seconds without a heartbeat after which it hangs.
-        timeout: seconds for each of the two starts.
+        folder: Folder for the model and the logs; must be empty.
+        environ: Environment of the launcher.
+        fault: Signal to worker 1: SIGKILL, or SIGSTOP for a hang.
+        heartbeat: Seconds without a heartbeat after which it counts as hung.
+        timeout: Seconds for each of the two starts.
 
     Returns:
-        "cold": seconds from the launch's first process to the first step; "noticed": from the signal to the moment that
-        the launcher noticed; "restart": from that moment to the first step of the next attempt; "from_step": where that
-        went on.
+        "cold": seconds from the launch's first process to the first step; "noticed": from the signal to its detection
+        by the launcher; "restart": from the detection to the first step of the next attempt; "from_step": the step from
+        which the next attempt resumed.
 
     Raises:
-        TaskFailedError: it did not come so far.
+        TaskFailedError: The job did not reach its next step.
     """
     settings = {
         "run.model_dir": folder / "model",
@@ -66,7 +66,7 @@ def restart(
     command += ["--heartbeat-timeout", f"{heartbeat:g}"]
     command += ["--timeout", str(2 * timeout)]
     command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    # It ends with this process, whatever becomes of that, and its own guard ends its tasks.
+    # It exits with this process, even after a crash, and its guard stops its tasks.
     launch = Process(tuple(command), environ=environ, cores=(), log=folder / "launch.log")
     logs = folder / "logs"
     try:
@@ -78,10 +78,10 @@ def restart(
     finally:
         launch.terminate()
         deadline = time.monotonic() + _END_SECS
-        while not launch.look() and time.monotonic() < deadline:
+        while not launch.poll() and time.monotonic() < deadline:
             time.sleep(_POLL_SECS)
         launch.kill()
-        while not launch.look():
+        while not launch.poll():
             time.sleep(_POLL_SECS)
         launch.reap()
     first, began = _event(logs, "first_step", attempt=1), _event(logs, "attempt_started", attempt=1)
@@ -105,22 +105,22 @@ def _pid_of(task: str, log: Path) -> int | None:
 
 def _until(look: Callable[[], Any], launch: Process, seconds: float, folder: Path) -> Any:
     deadline = time.monotonic() + seconds
-    while not (found := look()):
-        if launch.look() or time.monotonic() > deadline:
-            said = (folder / "launch.log").read_text(errors="replace").splitlines()[-12:]
+    while not (value := look()):
+        if launch.poll() or time.monotonic() > deadline:
+            tail = (folder / "launch.log").read_text(errors="replace").splitlines()[-12:]
             raise TaskFailedError(
-                "a supervised launch did not come to its next step", found="\n    ".join([str(folder), *said])
+                "a supervised launch did not reach its next step", found="\n    ".join([str(folder), *tail])
             )
         time.sleep(_POLL_SECS)
-    return found
+    return value
 
 
 def _event(logs: Path, name: str, *, attempt: int) -> dict[str, Any] | None:
-    told = (event for event in read_events(logs) if (event["event"], event["attempt"]) == (name, attempt))
-    return next(told, None)
+    matches = (event for event in read_events(logs) if (event["event"], event["attempt"]) == (name, attempt))
+    return next(matches, None)
 
 
 def _checkpoint(logs: Path) -> int:
     events = [event for path in logs.glob("*.jsonl") for event in ProgressReader(path).read()]
-    told = [event["step"] for event in events if event["event"] == "checkpoint"]
-    return max(told, default=0)
+    steps = [event["step"] for event in events if event["event"] == "checkpoint"]
+    return max(steps, default=0)

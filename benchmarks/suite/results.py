@@ -1,4 +1,4 @@
-"""From measurements to results: a figure for each contender, ratios, verdicts; as one JSON document."""
+"""Results computed from the measurements: figures of the contenders, ratios, verdicts, and one JSON document."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What a case gave.
+    """The results of a case.
 
     Attributes:
         case: the case.
-        figures: contender -> figure name -> figure; the names are those that are numbers in every run.
-        verdicts: on the case's targets.
-        of_limit: contender -> its rate as a part of the limit, which for several workers is that of one times their
-            number; None where there is no limit.
+        figures: contender -> figure name -> figure, for the figures that are numbers.
+        verdicts: the verdicts on the targets of the case.
+        of_limit: contender -> its rate relative to the limit, which for several workers is that of one worker times
+            their number; empty if there is no limit.
     """
 
     case: Case
@@ -35,47 +35,47 @@ class CaseResult:
 
 
 def values_of(measurements: Sequence[Measurement], case: str, contender: str, metric: str) -> dict[int, float]:
-    """Run -> value, where the measurements have it."""
+    """Return run -> value, for the measurements that have it."""
     return {
-        one.run: float(one.figures[metric])
-        for one in measurements
-        if (one.case, one.contender) == (case, contender) and metric in one.figures
+        measurement.run: float(measurement.figures[metric])
+        for measurement in measurements
+        if (measurement.case, measurement.contender) == (case, contender) and metric in measurement.figures
     }
 
 
 @dataclass(frozen=True)
 class Results:
-    """A run's results.
+    """The results of a run.
 
     Attributes:
-        made_of: machine, versions and size.
-        cases: those of which something was measured.
-        measurements: all of them.
+        conditions: machine, versions and size.
+        cases: the cases with measurements.
+        measurements: all measurements.
     """
 
-    made_of: Mapping[str, Any]
+    conditions: Mapping[str, Any]
     cases: tuple[CaseResult, ...]
     measurements: tuple[Measurement, ...]
 
     @classmethod
-    def of(cls, cases: Sequence[Case], made_of: Mapping[str, Any], measurements: Sequence[Measurement]) -> Results:
+    def of(cls, cases: Sequence[Case], conditions: Mapping[str, Any], measurements: Sequence[Measurement]) -> Results:
         """Return the results of these cases, in their order."""
         named = {case.name: case for case in cases}
-        kept = tuple(one for one in measurements if one.case in named)
-        seen = {one.case for one in kept}
-        found = tuple(_case_result(case, kept, named) for case in cases if case.name in seen)
-        return cls(made_of, found, kept)
+        selected = tuple(measurement for measurement in measurements if measurement.case in named)
+        measured = {measurement.case for measurement in selected}
+        results = tuple(_case_result(case, selected, named) for case in cases if case.name in measured)
+        return cls(conditions, results, selected)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """On the targets of all cases."""
+        """The verdicts on the targets of all cases."""
         return tuple(verdict for case in self.cases for verdict in case.verdicts)
 
     def document(self) -> dict[str, Any]:
-        """One JSON document: machine, cases with figures and verdicts, every measurement."""
+        """Return one JSON document: machine, cases with figures and verdicts, every measurement."""
         return {
             "format": FORMAT,
-            "made_of": dict(self.made_of),
+            "made_of": dict(self.conditions),
             "written": time.strftime("%Y-%m-%d", time.gmtime()),
             "cases": [_document(case) for case in self.cases],
             "measurements": [
@@ -88,11 +88,11 @@ class Results:
 def _case_result(case: Case, measurements: Sequence[Measurement], named: Mapping[str, Case]) -> CaseResult:
     figures: dict[str, dict[str, Figure]] = {}
     for contender in case.contenders:
-        own = [one for one in measurements if (one.case, one.contender) == (case.name, contender)]
-        if own:
-            names = [name for name, value in own[0].figures.items() if _is_number(value)]
-            values = {name: [float(one.figures[name]) for one in own if name in one.figures] for name in names}
-            figures[contender] = {name: Figure.of(found) for name, found in values.items()}
+        runs = [m.figures for m in measurements if (m.case, m.contender) == (case.name, contender)]
+        if runs:
+            names = [name for name, value in runs[0].items() if _is_number(value)]
+            values = {name: [float(run[name]) for run in runs if name in run] for name in names}
+            figures[contender] = {name: Figure.of(numbers) for name, numbers in values.items()}
     verdicts = []
     for target in case.targets:
         metric = target.metric or case.metric
@@ -107,7 +107,7 @@ def _case_result(case: Case, measurements: Sequence[Measurement], named: Mapping
 def _of_limit(
     case: Case, figures: Mapping[str, Mapping[str, Figure]], measurements: Sequence[Measurement]
 ) -> dict[str, float]:
-    """Return the limit of several workers is that of one worker, of the same run, times their number."""
+    """Return contender -> its rate relative to the limit; for several workers that of one times their number."""
     workers = case.settings.get("workers", 1)
     if case.measure != "training":
         return {}
@@ -116,7 +116,7 @@ def _of_limit(
     if not below:
         return {}
     limit = Figure.of(list(below.values())).median * (1 if single == case.name else workers)
-    return {name: found[case.metric].median / limit for name, found in figures.items() if case.metric in found}
+    return {name: by_name[case.metric].median / limit for name, by_name in figures.items() if case.metric in by_name}
 
 
 def _is_number(value: Any) -> bool:
@@ -134,10 +134,10 @@ def _document(result: CaseResult) -> dict[str, Any]:
         "contenders": {
             contender: {
                 "title": CONTENDERS[contender],
-                "figures": {name: figure.document() for name, figure in found.items()},
+                "figures": {name: figure.document() for name, figure in figures.items()},
                 **({"of_limit": result.of_limit[contender]} if contender in result.of_limit else {}),
             }
-            for contender, found in result.figures.items()
+            for contender, figures in result.figures.items()
         },
         "targets": [verdict_document(verdict) for verdict in result.verdicts],
     }

@@ -1,7 +1,7 @@
-"""A run: its plan, its measurements in turns, each written down at once, so that a run that ends early goes on.
+"""Runs of the benchmark: the plan, and the measurements, each written at once so that a run can resume.
 
-In a run's folder `measurements.jsonl` has a line for what the run is made of, and one for each measurement. A run in a
-folder that has some already makes those that are missing, on the same machine and at the same size alone.
+In the folder of a run, `measurements.jsonl` has one line for the conditions of the run, and one for each measurement.
+A run in an existing folder makes the missing measurements, but only on the same machine and with the same size.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class BenchStep:
     """One measurement to make.
 
     Attributes:
-        case: of which case.
-        contender: of whom.
-        run: which of the runs, from 0.
+        case: the case.
+        contender: the contender.
+        run: index of the run, from 0.
     """
 
     case: Case
@@ -42,14 +42,14 @@ class BenchStep:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one measurement gave.
+    """The result of one measurement.
 
     Attributes:
         case: the case's name.
         contender: the contender's name.
-        run: which of the runs.
-        figures: by name; the case's metric among them.
-        load: of the machine before it.
+        run: index of the run.
+        figures: figures by name, including the case's metric.
+        load: the load of the machine before the measurement.
     """
 
     case: str
@@ -60,7 +60,7 @@ class Measurement:
 
 
 def plan(cases: Sequence[Case], *, runs: int) -> list[BenchStep]:
-    """All measurements in their order: case after case, run after run, the contenders forth and back in turns."""
+    """Return all measurements in order: by case and run, with the contenders in alternating order."""
     steps = []
     for case in cases:
         for run in range(min(runs, case.runs or runs)):
@@ -70,25 +70,25 @@ def plan(cases: Sequence[Case], *, runs: int) -> list[BenchStep]:
 
 
 def seconds_of(steps: Sequence[BenchStep]) -> float:
-    """How long they take at full size on two cores that have nothing else to do, about."""
+    """Return the approximate seconds at full size on two idle cores."""
     return sum(step.case.seconds for step in steps)
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[Measurement]]:
-    """Return what a run is made of, and its measurements so far; a last line that is cut off is left out.
+    """Return the conditions of a run and its measurements so far, without an incomplete last line.
 
     Raises:
-        ConfigError: there is no such run, or the file is none of a run.
+        ConfigError: There is no such run, or the file is not that of a run.
     """
     path = folder / LOG
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{folder} holds no run of the benchmark", found=str(error)) from error
+        raise ConfigError(f"{folder} has no run of the benchmark", found=str(error)) from error
     try:
         head = json.loads(lines[0])
-        made_of, rest = head["made_of"], [json.loads(line) for line in lines[1:-1] if line]
-        return made_of, [Measurement(**one) for one in rest]
+        conditions, documents = head["made_of"], [json.loads(line) for line in lines[1:-1] if line]
+        return conditions, [Measurement(**document) for document in documents]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} cannot be read as a run of the benchmark", found=str(error), hint="name another folder"
@@ -100,44 +100,44 @@ def measure_all(
     *,
     profile: Profile,
     folder: Path,
-    tell: Callable[[BenchStep, Measurement, int], None] = lambda step, found, left: None,
+    on_measurement: Callable[[BenchStep, Measurement, int], None] = lambda step, measurement, remaining: None,
 ) -> tuple[dict[str, Any], list[Measurement]]:
-    """Make the measurements that the folder has not yet.
+    """Make the measurements that the folder does not have yet.
 
     Args:
-        steps: from `plan`.
-        profile: how much is done.
-        folder: of the run; made if it is not there.
-        tell: called after each measurement with the number of those that are left.
+        steps: The steps of `plan`.
+        profile: Size of the run.
+        folder: Folder of the run, which is created if it does not exist.
+        on_measurement: Called after each measurement with the number of remaining ones.
 
     Returns:
-        What the run is made of, and all its measurements.
+        The conditions of the run, and all its measurements.
 
     Raises:
-        ConfigError: the folder cannot be written to, or holds a run of another machine, version or size; a case needs
-            more cores than there are.
-        TaskFailedError: a measured process failed. What was measured before is kept.
+        ConfigError: The folder cannot be written to, or has a run of a different machine, version or size; or a case
+            needs more cores than there are.
+        TaskFailedError: A measured process failed. Earlier measurements are kept.
     """
     _check_cores(steps)
-    made_of = {"machine": machine.about(), "profile": asdict(profile)}
-    done = _begin(folder, made_of)
-    have = {(one.case, one.contender, one.run) for one in done}
-    left = [step for step in steps if (step.case.name, step.contender, step.run) not in have]
-    if not left:
-        return made_of, done
-    if any(step.case.measure not in measures.WITHOUT_DATA for step in left):
+    conditions = {"machine": machine.about(), "profile": asdict(profile)}
+    done = _begin(folder, conditions)
+    measured = {(measurement.case, measurement.contender, measurement.run) for measurement in done}
+    missing = [step for step in steps if (step.case.name, step.contender, step.run) not in measured]
+    if not missing:
+        return conditions, done
+    if any(step.case.measure not in measures.WITHOUT_DATA for step in missing):
         measures.prepare(folder, profile)
-    for number, step in enumerate(left, start=1):
+    for number, step in enumerate(missing, start=1):
         load = machine.load()
         with _work_folder(folder, step) as place:
             figures = measures.MEASURES[step.case.measure](
                 step.contender, profile, place, folder.resolve(), step.case.settings
             )
-        found = Measurement(step.case.name, step.contender, step.run, figures, load)
-        _append(folder, asdict(found))
-        done.append(found)
-        tell(step, found, len(left) - number)
-    return made_of, done
+        measurement = Measurement(step.case.name, step.contender, step.run, figures, load)
+        _append(folder, asdict(measurement))
+        done.append(measurement)
+        on_measurement(step, measurement, len(missing) - number)
+    return conditions, done
 
 
 def _check_cores(steps: Sequence[BenchStep]) -> None:
@@ -148,23 +148,23 @@ def _check_cores(steps: Sequence[BenchStep]) -> None:
         raise ConfigError(
             f"the case {short[0]} needs a core for each of its {needed} workers",
             found=f"{cores} core(s) that this process may use",
-            hint="name the cases that are to be measured; see python -m benchmarks.suite --list",
+            hint="name the cases to measure; see python -m benchmarks.suite --list",
         )
 
 
-def _begin(folder: Path, made_of: dict[str, Any]) -> list[Measurement]:
+def _begin(folder: Path, conditions: dict[str, Any]) -> list[Measurement]:
     if (folder / LOG).exists():
         before, done = read(folder)
-        for part in made_of:
+        for part in conditions:
             other = {
                 name: (before.get(part, {}).get(name), value)
-                for name, value in made_of[part].items()
+                for name, value in conditions[part].items()
                 if before.get(part, {}).get(name) != value and name != "runs"
             }
             if other:
                 name, (then, now) = next(iter(other.items()))
                 raise ConfigError(
-                    f"--output {folder} holds a run of another {part}: {name} is {now} now",
+                    f"--output {folder} has a run of a different {part}: {name} is {now} now",
                     found=f"{name} {then} in {folder / LOG}",
                     hint="name another folder",
                 )
@@ -172,12 +172,12 @@ def _begin(folder: Path, made_of: dict[str, Any]) -> list[Measurement]:
         return done
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOG).write_text(json.dumps({"made_of": made_of}) + "\n", encoding="utf-8")
+        (folder / LOG).write_text(json.dumps({"made_of": conditions}) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"--output {folder}: nothing can be written there",
+            f"--output {folder} cannot be written to",
             found=f"{error.filename or folder}: {error.strerror}",
-            hint="name a folder that can be written to",
+            hint="name a writable folder",
         ) from error
     return []
 
@@ -196,7 +196,7 @@ def _append(folder: Path, document: dict[str, Any]) -> None:
 
 
 class _work_folder:
-    """A measurement's own folder, empty at first; kept with its logs where the measurement fails."""
+    """New, empty folder of a measurement, which is kept with its logs if the measurement fails."""
 
     def __init__(self, folder: Path, step: BenchStep) -> None:
         self.path = folder.resolve() / "work" / f"{step.case.name}.{step.contender}.{step.run}"

@@ -1,7 +1,7 @@
-"""The work that all contenders do: models, data, batches, steps. Imports no TensorFlow by itself.
+"""Work of all contenders: models, data, batches, steps. Only `prepare` imports TensorFlow.
 
-Data are TFRecord files of images (28 by 28 bytes) or of a table's rows (eight numbers, eight categories), made from a
-fixed seed. What the pixels show makes no difference to a step's time.
+The data are TFRecord files of images (28 by 28 bytes) or of table rows (eight numbers, eight categories), generated
+from a fixed seed. The contents of the pixels do not change the time of a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 BATCH = 64
-"""Records of one worker's step, as the tutorials have it; two workers step on twice as many."""
+"""Records per step of one worker, as in the tutorials; two workers use twice as many."""
 FILES = 8
 IMAGE_SIDE, CLASSES = 28, 10
 NUMBERS = tuple(f"number_{index}" for index in range(8))
@@ -32,18 +32,18 @@ CATEGORIES = tuple(f"category_{index}" for index in range(8))
 BUCKETS = 1000
 LEARNING_RATE = 0.01
 STEPS_PER_EXECUTION = "auto"
-"""Train steps that our engines are told to make at a time."""
+"""Option `steps_per_execution` of the engines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchModel:
-    """A model of `model_fns/` at the size that is measured.
+    """A model of `model_fns/` with its measured size.
 
     Attributes:
-        name: in `model_fns/`.
-        params: of its layers.
+        name: the name in `model_fns/`.
+        params: the parameters of its layers.
         data: "images" or "table".
-        steps: number of workers -> (steps to warm up, steps that count), in the whole run.
+        steps: number of workers -> (warm-up steps, counted steps), for the whole run.
     """
 
     name: str
@@ -53,7 +53,7 @@ class BenchModel:
 
     @property
     def loss(self) -> str:
-        """The name of its loss."""
+        """The name of the loss."""
         return "binary_crossentropy" if self.data == "table" else "sparse_categorical_crossentropy"
 
 
@@ -69,22 +69,22 @@ MODELS = {
     ),
     "softmax": BenchModel(name="linear", params=_SHAPE, data="images", steps={1: (200, 3600), 2: (150, 400)}),
 }
-"""By the name in cases. The warm-up covers one pass over the data at least, which fills the caches."""
+"""Models by the name in cases. The warm-up is at least one pass over the data, which fills the caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """How much is done.
+    """The size of a run.
 
     Attributes:
         name: "full", "quick" or "tiny".
         runs: measurements of each contender.
-        records: of the training data.
-        divide: steps are divided by this; never below `least_steps`.
-        least_steps: steps that count, at least.
-        evaluations: of one process.
-        stream_records: records of the data that the input pipelines read alone.
-        seconds: that a window without a number of steps is open (parameter servers, input pipelines).
+        records: records of the training data.
+        divide: divisor of the steps, but not below `least_steps`.
+        least_steps: the minimum of counted steps.
+        evaluations: evaluations in one process.
+        stream_records: records of the data for the input pipelines.
+        seconds: length of a window without a number of steps (parameter servers, input pipelines).
     """
 
     name: str
@@ -97,7 +97,7 @@ class Profile:
     seconds: float
 
     def steps(self, model: BenchModel, workers: int) -> tuple[int, int]:
-        """Step to warm up, and steps that count."""
+        """Return the warm-up steps and the counted steps."""
         warm, count = model.steps[workers]
         warm = max(warm // self.divide, self.records // BATCH // workers)
         return warm, max(count // self.divide, self.least_steps)
@@ -124,7 +124,7 @@ PROFILES = {
         stream_records=16384,
         seconds=1.0,
     ),
-    # For tests of the benchmark itself: nobody should read figures from it.
+    # Only for tests of the benchmark: its figures are meaningless.
     "tiny": Profile(
         name="tiny",
         runs=1,
@@ -139,14 +139,14 @@ PROFILES = {
 
 
 def feature_texts(data: str) -> dict[str, str]:
-    """Return what the files hold, in the words of `inputs.from_tfrecord`."""
+    """Return the features of the files in the syntax of `inputs.from_tfrecord`."""
     if data == "images":
         return {"image": f"raw uint8[{IMAGE_SIDE},{IMAGE_SIDE},1]", "label": "int64"}
     return {**dict.fromkeys(NUMBERS, "float32[1]"), **dict.fromkeys(CATEGORIES, "int64[1]"), "label": "int64"}
 
 
 def feature_fields(data: str) -> dict[str, dict[str, Any]]:
-    """Return the same as a job file has it."""
+    """Return the features of the files as fields of a job file."""
     if data == "images":
         image = {"dtype": "uint8", "shape": [IMAGE_SIDE, IMAGE_SIDE, 1], "kind": "raw"}
         return {"image": image, "label": {"dtype": "int64"}}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.suite import machine, measures, report, running
-from benchmarks.suite.cases import CASES, CONTENDERS, chosen
+from benchmarks.suite.cases import CASES, CONTENDERS, select_cases
 from benchmarks.suite.results import Results
 from benchmarks.suite.work import BATCH, MODELS, PROFILES
 from estimator_pipeline.errors import ConfigError
@@ -58,7 +58,10 @@ def test_contenders_take_turns():
 def test_a_whole_run_is_not_too_long():
     """By the estimates beside the cases, which `bench` prints before it begins."""
     assert running.seconds_of(running.plan(CASES, runs=PROFILES["full"].runs)) <= FULL_MINUTES * 60
-    assert running.seconds_of(running.plan(chosen([], quick=True), runs=PROFILES["quick"].runs)) <= QUICK_MINUTES * 60
+    assert (
+        running.seconds_of(running.plan(select_cases([], quick=True), runs=PROFILES["quick"].runs))
+        <= QUICK_MINUTES * 60
+    )
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -70,18 +73,18 @@ def test_the_warm_up_covers_a_pass_over_the_data(profile, model, workers):
 
 
 def test_cases_by_name():
-    assert chosen([]) == CASES
-    assert {case.name for case in CASES} - {case.name for case in chosen([], quick=True)} == {
+    assert select_cases([]) == CASES
+    assert {case.name for case in CASES} - {case.name for case in select_cases([], quick=True)} == {
         "train-dnn-1",
         "train-dnn-2",
         "train-cnn-ps",
         "restart",
     }
-    assert [case.name for case in chosen(["restart"], quick=True)] == ["restart"]
-    assert [one.name for one in chosen(["bytes", "train-cnn-2"])] == ["train-cnn-2", "bytes"]
-    assert {one.name for one in chosen(["train-cnn"])} == {"train-cnn-1", "train-cnn-2", "train-cnn-ps"}
+    assert [case.name for case in select_cases(["restart"], quick=True)] == ["restart"]
+    assert [one.name for one in select_cases(["bytes", "train-cnn-2"])] == ["train-cnn-2", "bytes"]
+    assert {one.name for one in select_cases(["train-cnn"])} == {"train-cnn-1", "train-cnn-2", "train-cnn-ps"}
     with pytest.raises(ConfigError, match=r"there is no case 'train-cnm-1'(.|\n)*did you mean 'train-cnn-1'"):
-        chosen(["train-cnm-1"])
+        select_cases(["train-cnm-1"])
 
 
 # A run --------------------------------------------------------------------------------------------------------
@@ -130,7 +133,7 @@ def test_a_run_that_was_broken_off_goes_on(fake, tmp_path):
     assert kept.name == "train-softmax-1.keras.0", "the folder of what failed is kept, and no other"
     fake.breaks_after = None
     left = []
-    _, found = measure_all(folder, tell=lambda step, one, number: left.append(number))
+    _, found = measure_all(folder, on_measurement=lambda step, one, number: left.append(number))
     assert left == [6, 5, 4, 3, 2, 1, 0]
     assert len(fake()) == 10
     contenders = case("train-softmax-1").contenders
@@ -159,10 +162,10 @@ def test_a_run_of_another_size_or_machine_is_refused(fake, tmp_path, monkeypatch
     folder = tmp_path / "run"
     measure_all(folder)
     steps = running.plan([case("train-softmax-1")], runs=1)
-    with pytest.raises(ConfigError, match="holds a run of another profile: name is quick now"):
+    with pytest.raises(ConfigError, match="has a run of a different profile: name is quick now"):
         running.measure_all(steps, profile=PROFILES["quick"], folder=folder)
     monkeypatch.setattr(machine, "about", lambda: {"cores": 64})
-    with pytest.raises(ConfigError, match=r"another machine: cores is 64 now(.|\n)*found: cores 2"):
+    with pytest.raises(ConfigError, match=r"different machine: cores is 64 now(.|\n)*found: cores 2"):
         running.measure_all(steps, profile=TINY, folder=folder)
 
 

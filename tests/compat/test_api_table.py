@@ -99,7 +99,7 @@ def test_outcomes_are_collected_by_function_and_the_worst_counts(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    symbols(*names): x\n")
     options = ["-q", "-p", "no:cacheprovider", "-c", str(tmp_path / "pytest.ini"), str(tmp_path)]
     pytest.main(options, plugins=[collector])
-    found = {test.partition("::")[2]: entry for test, entry in collector.found().items()}
+    found = {test.partition("::")[2]: entry for test, entry in collector.results().items()}
     assert found == {
         "test_cases": {"outcome": "failed", "symbols": ["one", "two"]},
         "test_says": {"outcome": "passed", "symbols": ["three"], "raises": "Gone"},

@@ -90,7 +90,7 @@ def test_the_table_of_codes():
 
 def test_the_page_has_them_all():
     text = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
-    assert text == _tool().written(), "`make messages` writes it"
+    assert text == _tool().render(), "`make messages` writes it"
     assert all(f"### {code}\n" in text for code in CODES)
 
 

@@ -234,7 +234,7 @@ def test_the_pages_that_tools_write_are_up_to_date(tool, monkeypatch):
     """`python tools/TOOL.py` writes the page."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     module = importlib.import_module(tool)
-    assert module.DOCUMENT.read_text(encoding="utf-8") == module.written()
+    assert module.DOCUMENT.read_text(encoding="utf-8") == module.render()
 
 
 def test_the_api_page_has_every_public_name():

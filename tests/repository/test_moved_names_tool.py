@@ -11,7 +11,7 @@ from estimator_pipeline.compat.moved_names.table import FILE, MovedNamesTable
 from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
-from moved_names import by_hand, collecting, page, table, trees
+from moved_names import collecting, manual, page, table, trees
 from moved_names.__main__ import PAGE
 
 sys.path.remove(str(ROOT / "tools"))
@@ -57,7 +57,7 @@ def became(tmp_path, monkeypatch):
 
     def follow(versions, keras=None, compiled=()):
         for one in ("NAMES", "MODULES"):
-            monkeypatch.setattr(by_hand, one, {})
+            monkeypatch.setattr(manual, one, {})
         return collecting.names(*plant(tmp_path, versions, keras or {"x.py": ""}), list(compiled))
 
     return follow
@@ -174,5 +174,5 @@ def test_the_page_tells_what_the_table_has():
             assert f"| `{module.removeprefix('tensorflow.python.')}` | {read[module].since} |" in text
     gone = sum(len(read[module].gone) for module in read)
     told = int(re.search(r"resolve, ([\d,]+) have no known successor", text)[1].replace(",", ""))
-    # Some are not the table's: by_hand.NOT_BY_TABLE, and what the module of today has under the name for another thing.
+    # Some are not the table's: manual.NOT_BY_TABLE, and what the module of today has under the name for another thing.
     assert 0 <= told - gone < 100

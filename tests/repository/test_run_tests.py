@@ -174,13 +174,13 @@ def test_the_budget_of_seconds(tmp_path):
     assert test_budget.read(path) == (2.0, {("engines", "tf"): 40.0, ("tests", "unit"): 20.0})
     text = "".join(f"{seconds} 1.0 {tier} {test}\n" for seconds, tier, test in TIMES)
     assert test_budget.read_times(text) == TIMES
-    said, is_kept = test_budget.compared(test_budget.read(path), TIMES, machine=2.0)
+    said, is_kept = test_budget.compare(test_budget.read(path), TIMES, machine=2.0)
     assert is_kept and said.startswith("Budget of the tests: 60 s taken, 72 s allowed")
     grown = [*TIMES, (13.0, "tf", "tests/engines/test_a.py::test_long")]
-    said, is_kept = test_budget.compared(test_budget.read(path), grown, machine=2.0)
+    said, is_kept = test_budget.compare(test_budget.read(path), grown, machine=2.0)
     assert not is_kept and "\n  engines (tf): 53.0 s, of 40.0 s\n" in said and "test_long" in said
     # A machine that is half as fast takes twice as long for all.
-    assert test_budget.compared(test_budget.read(path), grown, machine=4.0)[1]
+    assert test_budget.compare(test_budget.read(path), grown, machine=4.0)[1]
 
 
 @pytest.mark.nightly

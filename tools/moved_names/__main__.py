@@ -1,17 +1,17 @@
-"""Which names of `tensorflow.python` are gone since TensorFlow 1.15, and where the same things are today.
+"""Search for the names of `tensorflow.python` that were moved or removed since TensorFlow 1.15.
 
     python tools/moved_names --pythons .venv/bin/python .venv-2.15/bin/python
 
-downloads a wheel of each minor version (some 4 GB, a few minutes; kept in --work), reads the Python files in it without
-importing anything, follows each name from version to version, prints what came of it, and writes
+downloads a wheel of each minor version (some 4 GB, a few minutes; kept in --work), reads its Python files without
+importing anything, follows each name from version to version, prints a summary, and writes
 
-    estimator_pipeline/compat/moved_names/moved_names.txt    what `compat` puts back
-    docs/reference/moved-names.md                          the table by packages
+    estimator_pipeline/compat/moved_names/moved_names.txt    the table that `compat` reads
+    docs/reference/moved-names.md                          the counts by package
 
-`--check` writes nothing, and ends with 1 where a file would change. `--show NAME` prints what is known of names that
-end so, of all for an empty text.
-The interpreters given with --pythons have a TensorFlow installed each: they are asked for the names in its compiled
-modules, which no file tells. Without one, such names count as gone.
+`--check` writes nothing; its exit code is 1 if a file would change. `--show NAME` prints the history of all names that
+end with NAME; an empty NAME prints all.
+Each interpreter of --pythons has a TensorFlow installed, and lists the names of its compiled modules, which have no
+source. Without an interpreter, such names count as removed.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from moved_names import collecting, page, table, trees
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "estimator_pipeline/compat/moved_names/moved_names.txt"
 PAGE = ROOT / "docs/reference/moved-names.md"
-# 2.0 has no wheel without GPU code; what it moved shows in 2.1. With each, a Python that it has wheels for.
+# Version -> a Python that it has wheels for. 2.0 has no wheel without GPU code; its moves are visible in 2.1.
 VERSIONS = {"1.15": "3.7", "2.1": "3.7", "2.2": "3.7", "2.3": "3.7"}
 VERSIONS |= {f"2.{minor}": "3.8" for minor in range(4, 14)} | {f"2.{minor}": "3.11" for minor in range(14, 22)}
 OLDEST = next(iter(VERSIONS))
-# What of a wheel is read.
+# The folders of a wheel that are read.
 BELOW = ("tensorflow/python/", "tf_keras/src/", "tensorflow_estimator/")
 BELOW += ("tensorflow_core/python/", "tensorflow_core/contrib/")  # of 1.15
 PLATFORMS = ("manylinux2010_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64")
 
 
-def fetched(package: str, version: str, python: str, work: Path) -> Path:
-    """Return the folder with the package's Python files; downloaded by pip where it is not there yet."""
+def fetch(package: str, version: str, python: str, work: Path) -> Path:
+    """Return the folder with the package's Python files, after downloading it with pip if it is missing."""
     folder = work / f"{package}-{version}"
     if folder.is_dir():
         return folder
@@ -59,22 +59,22 @@ def fetched(package: str, version: str, python: str, work: Path) -> Path:
     return folder
 
 
-def read(what: str, work: Path) -> trees.Tree:
-    """Return a tree by its version, or `keras`, `estimator`, `contrib`."""
-    if what == "keras":
-        return trees.read(fetched("tf_keras", "2.21", "3.11", work), what, "tf_keras.src")
-    if what == "estimator":
-        return trees.read(fetched("tensorflow_estimator", "2.15", "3.11", work), what, "tensorflow_estimator")
-    version = OLDEST if what == "contrib" else what
-    folder = fetched("tensorflow_cpu", version, VERSIONS[version], work)
+def read(key: str, work: Path) -> trees.Tree:
+    """Return the tree of a version, or of `keras`, `estimator` or `contrib`."""
+    if key == "keras":
+        return trees.read(fetch("tf_keras", "2.21", "3.11", work), key, "tf_keras.src")
+    if key == "estimator":
+        return trees.read(fetch("tensorflow_estimator", "2.15", "3.11", work), key, "tensorflow_estimator")
+    version = OLDEST if key == "contrib" else key
+    folder = fetch("tensorflow_cpu", version, VERSIONS[version], work)
     core = "tensorflow_core" if (folder / "tensorflow_core/python").is_dir() else "tensorflow"
-    if what != "contrib":
+    if key != "contrib":
         return trees.read(folder, version, f"{core}.python", shown_as="tensorflow.python")
-    all_of_them = ("tensorflow.python", "tensorflow.contrib", "tensorflow_estimator")
-    tree = trees.read(folder, what, f"{core}.python", shown_as="tensorflow.python", beside=all_of_them)
-    tree = tree.with_(trees.read(folder, what, f"{core}.contrib", shown_as="tensorflow.contrib", beside=all_of_them))
-    estimator = fetched("tensorflow_estimator", version, VERSIONS[version], work)
-    return tree.with_(trees.read(estimator, what, "tensorflow_estimator", beside=all_of_them))
+    packages = ("tensorflow.python", "tensorflow.contrib", "tensorflow_estimator")
+    tree = trees.read(folder, key, f"{core}.python", shown_as="tensorflow.python", beside=packages)
+    tree = tree.with_(trees.read(folder, key, f"{core}.contrib", shown_as="tensorflow.contrib", beside=packages))
+    estimator = fetch("tensorflow_estimator", version, VERSIONS[version], work)
+    return tree.with_(trees.read(estimator, key, "tensorflow_estimator", beside=packages))
 
 
 def main() -> int:

@@ -1,34 +1,34 @@
-"""What of tf.contrib has a home today: what it only showed of other packages, and what went there as it was.
+"""Current homes of the names of tf.contrib: re-exports from other packages, and code that moved unchanged.
 
-tf.contrib was removed whole with TensorFlow 2.0, so that nothing can be followed from version to version. What its
-public packages had of `tensorflow.python` is followed from there; what they had of the estimator package is looked up
-in the last one; what was defined in tf.contrib itself counts where the same code, with the same name and arguments, is
-elsewhere. Packages that do not say what of them is public are left out.
+TensorFlow 2.0 removed tf.contrib completely, so its names cannot be followed from version to version. Names that its
+public packages re-exported from `tensorflow.python` are followed from there; names of the estimator package are looked
+up in its last version; a name that was defined in tf.contrib counts if the same code, with the same name and
+arguments, exists elsewhere. Packages that do not declare their public names are left out.
 """
 
 from __future__ import annotations
 
-from moved_names import by_hand
+from moved_names import manual
 from moved_names.tracing import OWN_KERAS, Index, Place, Tracer, likeness
 from moved_names.trees import Definition, Tree
 
 SINCE = "2.0"
 ROOT = "tensorflow.contrib"
 SAME = 0.8  # share of words in common
-# A package of which less is left is not there at all: a program that may do without it asks by importing it.
+# A package that keeps less is not importable: programs detect optional packages by importing them.
 SHARE = 2 / 3
 
 
 def homes(shown: Tree, tracer: Tracer, estimator: Tree) -> dict[Place, Place]:
-    """(public module of tf.contrib, name) -> where it is today.
+    """Return (public module of tf.contrib, name) -> its current place.
 
     Args:
         shown: TensorFlow 1.15 with tf.contrib and the estimator package of its time.
-        tracer: of `tensorflow.python`.
+        tracer: The tracer of `tensorflow.python`.
         estimator: the last estimator package.
     """
     last = Index(estimator)
-    found: dict[Place, Place] = {}
+    current: dict[Place, Place] = {}
     for module in shown.modules:
         if module.count(".") != 2 or not module.startswith(ROOT + ".") or module not in shown.allowed:
             continue
@@ -40,25 +40,25 @@ def homes(shown: Tree, tracer: Tracer, estimator: Tree) -> dict[Place, Place]:
         }
         homes = {(module, name): _home(definition, tracer, last) for name, definition in public.items()}
         left = {place: home for place, home in homes.items() if home is not None}
-        if len(left) >= SHARE * len(public) or module in by_hand.CONTRIB_PACKAGES:
-            found |= left
-    return found | by_hand.CONTRIB
+        if len(left) >= SHARE * len(public) or module in manual.CONTRIB_PACKAGES:
+            current |= left
+    return current | manual.CONTRIB
 
 
 def _home(old: Definition, tracer: Tracer, estimator: Index) -> Place | None:
     newest = tracer.indexes[-1]
     if old.module.startswith("tensorflow.python"):
         number = max(n for n, index in enumerate(tracer.indexes) if index.at(old.place) is not None)
-        now = newest.at(old.place)
-        if now is not None:
-            public = tracer.keras.public(old) if now.module.startswith(OWN_KERAS) else None
-            return (public or now).place
+        current = newest.at(old.place)
+        if current is not None:
+            public = tracer.keras.public(old) if current.module.startswith(OWN_KERAS) else None
+            return (public or current).place
         trace = tracer.follow(old.place, number)
         return trace.homes.get(newest.tree.version)
     if old.module.startswith("tensorflow_estimator") and ".contrib." not in old.module:
-        now = estimator.at(old.place)
-        if now is not None:
-            return now.place
+        current = estimator.at(old.place)
+        if current is not None:
+            return current.place
     same = [
         new
         for index in (newest, tracer.keras, estimator)

@@ -1,4 +1,4 @@
-"""The page of the documentation, and the few lines that are printed."""
+"""Text of docs/reference/moved-names.md and of the printed summary."""
 
 from __future__ import annotations
 
@@ -106,17 +106,17 @@ def text(names: Names) -> str:
         for old, (since, home) in sorted(whole_modules(names).items())
     ]
     rows = []
-    for area, found in sorted(gone.items()):
-        found.sort()
-        first, last = (".".join(map(str, since)) for since in (found[0][0], found[-1][0]))
-        examples = ", ".join(f"`{name}`" for _, name in found[:3])
-        rows.append(f"| {area} | {len(found)} | {first if first == last else f'{first} to {last}'} | {examples} |")
+    for area, removed in sorted(gone.items()):
+        removed.sort()
+        first, last = (".".join(map(str, since)) for since in (removed[0][0], removed[-1][0]))
+        examples = ", ".join(f"`{name}`" for _, name in removed[:3])
+        rows.append(f"| {area} | {len(removed)} | {first if first == last else f'{first} to {last}'} | {examples} |")
     shown: dict[str, list[str]] = defaultdict(list)
     for module, name in sorted(names.contrib):
         shown[module].append(name)
     packages = [
-        f"| `{module}` | {len(found)} | {', '.join(f'`{name}`' for name in found[:3])} |"
-        for module, found in shown.items()
+        f"| `{module}` | {len(exports)} | {', '.join(f'`{name}`' for name in exports[:3])} |"
+        for module, exports in shown.items()
     ]
     private = sum(name.startswith("_") and bool(homes_of(names, (m, name))) for m, name in names.traces)
     return _HEAD.format(

@@ -1,23 +1,23 @@
-"""The table that `compat` reads."""
+"""Text of the table that `compat` reads."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from moved_names import by_hand, contrib
+from moved_names import contrib, manual
 from moved_names.collecting import OLDEST_SUPPORTED, Names
 from moved_names.tracing import Place
 
-# Share of a module's own names that must stand in one module of today, for it to be that module; less where that one
-# has its name.
+# A module has moved to a current module that has this share of the names it defined; the smaller share suffices if both
+# have the same last name.
 SHARE, SHARE_OF_A_NAMESAKE = 0.9, 0.5
 _HEAD = """\
-# What is no longer where programs for tf.estimator import it from, and where it is. Written by tools/moved_names; see
-# docs/reference/moved-names.md. `.` at the beginning stands for tensorflow.python, `keras` for the package of tf.keras.
-#   MODULE SINCE = HOME             the module of today is HOME
-#   MODULE SINCE > HOME NAMES       these names are in HOME; OLD=NEW where it has another name there
-#   MODULE SINCE ! NAMES            gone, without a successor
-# SINCE is the first TensorFlow without it. Where a name stands twice, the first home that is there counts.
+# Old places of names that programs for tf.estimator import, and their current ones. Written by tools/moved_names; see
+# docs/reference/moved-names.md. `.` at the beginning means tensorflow.python, `keras` the package of tf.keras.
+#   MODULE SINCE = HOME             the current module is HOME
+#   MODULE SINCE > HOME NAMES       these names are in HOME; OLD=NEW if the name differs there
+#   MODULE SINCE ! NAMES            removed, without a successor
+# SINCE is the first TensorFlow without it. If a name is listed twice, the first home that exists counts.
 """
 
 
@@ -29,7 +29,7 @@ def short(module: str) -> str:
 
 
 def homes_of(names: Names, place: Place) -> list[Place]:
-    """Where it is in the supported versions, the newest first."""
+    """Return the homes of a name in the supported versions, newest first."""
     trace = names.traces[place]
     supported = names.versions[names.versions.index(OLDEST_SUPPORTED) :]
     homes: list[Place] = []
@@ -41,28 +41,30 @@ def homes_of(names: Names, place: Place) -> list[Place]:
 
 
 def whole_modules(names: Names) -> dict[str, tuple[str, str]]:
-    """Old module -> (since, module of today), of those that are one module of today."""
-    found = {}
+    """Return old module -> (since, current module), for modules that moved as a whole."""
+    moved = {}
     by_module: dict[str, list[Place]] = defaultdict(list)
     for place in names.public():
         by_module[place[0]].append(place)
     for module, since in names.modules_gone.items():
-        if module in by_hand.MODULES:
-            found[module] = (since, by_hand.MODULES[module])
+        if module in manual.MODULES:
+            moved[module] = (since, manual.MODULES[module])
             continue
-        own = [place for place in by_module[module] if place in names.own]
+        defined = [place for place in by_module[module] if place in names.defined]
         counts: dict[str, int] = defaultdict(int)
-        for place in own:
+        for place in defined:
             homes = homes_of(names, place)
             if homes and homes[0][1] == place[1]:
                 counts[homes[0][0]] += 1
         home = max(counts, key=lambda m: counts[m], default=None)
-        if home is None or home in by_hand.MODULES.values():
+        if home is None or home in manual.MODULES.values():
             continue
         namesake = home.rpartition(".")[2] == module.rpartition(".")[2]
-        if counts[home] >= (SHARE_OF_A_NAMESAKE if namesake else SHARE) * len(own) and (namesake or len(own) > 1):
-            found[module] = (since, home)
-    return found
+        if counts[home] >= (SHARE_OF_A_NAMESAKE if namesake else SHARE) * len(defined) and (
+            namesake or len(defined) > 1
+        ):
+            moved[module] = (since, home)
+    return moved
 
 
 def text(names: Names) -> str:
@@ -76,7 +78,7 @@ def text(names: Names) -> str:
         moved[module, contrib.SINCE, 0, home].append(name if new == name else f"{name}={new}")
     for place, trace in sorted(names.traces.items()):
         module, name = place
-        if module in by_hand.NOT_BY_TABLE or f"{module}.{name}" in by_hand.NOT_BY_TABLE:
+        if module in manual.NOT_BY_TABLE or f"{module}.{name}" in manual.NOT_BY_TABLE:
             continue
         homes = homes_of(names, place)
         if not homes and not name.startswith("_") and name not in names.newest.get(whole.get(module, ("", ""))[1], ()):
@@ -85,8 +87,8 @@ def text(names: Names) -> str:
             if rank == 0 and module in whole and home_module == whole[module][1] and new == name:
                 continue
             moved[module, trace.since, rank, home_module].append(name if new == name else f"{name}={new}")
-    for (module, since, _, home), found in sorted(moved.items()):
-        lines[module].append(f"{since} > {short(home)} {' '.join(found)}")
-    for (module, since), found in sorted(gone.items()):
-        lines[module].append(f"{since} ! {' '.join(found)}")
+    for (module, since, _, home), entries in sorted(moved.items()):
+        lines[module].append(f"{since} > {short(home)} {' '.join(entries)}")
+    for (module, since), entries in sorted(gone.items()):
+        lines[module].append(f"{since} ! {' '.join(entries)}")
     return _HEAD + "".join(f"{short(module)} {line}\n" for module in sorted(lines) for line in lines[module])

@@ -1,9 +1,9 @@
-"""Where a name of an old TensorFlow is in later ones, followed from version to version.
+"""Tracing of a name of an old TensorFlow through the later versions.
 
-A definition that stands where it stood has not moved. One that is gone is looked for in the next version only: a move
-leaves the code as it was, so the definition whose words are most alike is it, under its own name first, else under
-another one (with a higher bar). What is nowhere then is looked for by its public names, and in Keras, which left
-TensorFlow's tree.
+A definition in its old place has not moved. A missing one is searched for in the next version only: a move leaves the
+code unchanged, so the definition with the most similar words is the match, first under the same name, then under
+a different name (with a higher threshold). The remaining ones are searched for by their public names, and in Keras,
+which has left TensorFlow's tree.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from moved_names.trees import Definition, Tree
 
-ALIKE = 0.5  # share of words in common, of a definition of the same name
-RENAMED = 0.8  # of one with another name
-IN_KERAS = 0.35  # of one of the same name in Keras: years of changes lie between
-FEW = 8  # words; with fewer, likeness says nothing
+ALIKE = 0.5  # share of common words, for a definition of the same name
+RENAMED = 0.8  # for a definition with a different name
+IN_KERAS = 0.35  # for a definition of the same name in Keras, which has years of changes
+FEW = 8  # words; with fewer, likeness is meaningless
 OWN_KERAS = "tensorflow.python.keras"
 KERAS = "tf_keras.src"
 Place = tuple[str, str]
@@ -24,12 +24,12 @@ Place = tuple[str, str]
 
 @dataclass
 class Trace:
-    """What became of a name.
+    """The history of a name.
 
     Attributes:
         since: the first version without it.
-        homes: version -> where it is there, of the later versions that have it.
-        how: of the newest version: "moved", "renamed", "public", "keras", "compiled", "by hand", or "gone".
+        homes: version -> its place, for the later versions that have it.
+        how: in the newest version: "moved", "renamed", "public", "keras", "compiled", "manual", or "gone".
     """
 
     since: str
@@ -37,10 +37,10 @@ class Trace:
     how: str = "gone"
 
 
-def likeness(one: Definition, two: Definition) -> float:
-    if not one.words and not two.words:
-        return 1.0 if one.arguments == two.arguments else 0.0
-    return len(one.words & two.words) / len(one.words | two.words)
+def likeness(first: Definition, second: Definition) -> float:
+    if not first.words and not second.words:
+        return 1.0 if first.arguments == second.arguments else 0.0
+    return len(first.words & second.words) / len(first.words | second.words)
 
 
 class Index:
@@ -57,15 +57,15 @@ class Index:
                 self.by_export[export].append(definition)
 
     def at(self, place: Place) -> Definition | None:
-        found = self.places.get(place) or self.tree.find(*place)
-        return found if isinstance(found, Definition) else None
+        definition = self.places.get(place) or self.tree.find(*place)
+        return definition if isinstance(definition, Definition) else None
 
     def public(self, old: Definition) -> Definition | None:
-        """Return the one definition that has a public name of the old one."""
+        """Return the only definition that has a public name of the old one."""
         for export in sorted(old.exports, reverse=True):
-            found = [new for new in self.by_export[export] if _one_kind(old, new)]
-            if len(found) == 1:
-                return found[0]
+            matches = [new for new in self.by_export[export] if _is_same_kind(old, new)]
+            if len(matches) == 1:
+                return matches[0]
         return None
 
 
@@ -73,19 +73,19 @@ class Tracer:
     """Follows definitions through versions.
 
     Args:
-        trees: of TensorFlow, oldest first.
-        keras: of tf_keras.
-        refused: pairs of places that only look like a move.
+        trees: The trees of TensorFlow, oldest first.
+        keras: The tree of tf_keras.
+        rejected: pairs of places that only look like a move.
     """
 
-    def __init__(self, trees: list[Tree], keras: Tree, refused: set[tuple[str, str]]) -> None:
+    def __init__(self, trees: list[Tree], keras: Tree, rejected: set[tuple[str, str]]) -> None:
         self.indexes = [Index(tree) for tree in trees]
         self.keras = Index(keras)
-        self.refused = refused
+        self.rejected = rejected
         self._steps: dict[tuple[int, Place], tuple[Definition | None, str]] = {}
 
     def follow(self, place: Place, last: int) -> Trace:
-        """From version number `last`, the last one that has `place`, to the newest."""
+        """Follow a definition from version number `last`, the last one that has `place`, to the newest."""
         first = definition = self.indexes[last].at(place)
         assert first is not None and definition is not None, place
         trace = Trace(since=self.indexes[last + 1].tree.version, how="moved")
@@ -94,34 +94,34 @@ class Tracer:
             version = self.indexes[number + 1].tree.version
             definition, how = self._step(number, old)
             if definition is None:
-                found = self._in_keras(old, place)
-                trace.how = "gone" if found is None else "keras"
-                if found is not None:
+                keras_place = self._in_keras(old, place)
+                trace.how = "gone" if keras_place is None else "keras"
+                if keras_place is not None:
                     rest = [index.tree.version for index in self.indexes[number + 1 :]]
-                    trace.homes |= dict.fromkeys(rest, found)
+                    trace.homes |= dict.fromkeys(rest, keras_place)
                 return trace
             if how in ("renamed", "public"):
                 trace.how = how
             trace.homes[version] = definition.place
         if definition.module.startswith(OWN_KERAS) and not place[0].startswith(OWN_KERAS):
-            # TensorFlow keeps a private copy of Keras; what programs know is Keras's own, where that is the same.
-            found = self.keras.public(first)
-            if found is not None:
-                trace.homes, trace.how = dict.fromkeys(trace.homes, found.place), "keras"
+            # TensorFlow keeps a private copy of Keras; programs use the public definition of Keras, if it is the same.
+            public = self.keras.public(first)
+            if public is not None:
+                trace.homes, trace.how = dict.fromkeys(trace.homes, public.place), "keras"
         return trace
 
     def _step(self, number: int, old: Definition) -> tuple[Definition | None, str]:
-        """Return what became of a definition of version `number` in the next one, and how it was found."""
+        """Return the definition of version `number` as the next version has it, and how it was found."""
         key = (number, old.place)
         if key not in self._steps:
-            self._steps[key] = self._found(self.indexes[number], self.indexes[number + 1], old)
+            self._steps[key] = self._search(self.indexes[number], self.indexes[number + 1], old)
         return self._steps[key]
 
-    def _found(self, before: Index, after: Index, old: Definition) -> tuple[Definition | None, str]:
+    def _search(self, before: Index, after: Index, old: Definition) -> tuple[Definition | None, str]:
         there = after.at(old.place)
         if there is not None:
             return there, "moved"
-        same = [new for new in after.by_name[old.name] if _one_kind(old, new) and self._may(old, new)]
+        same = [new for new in after.by_name[old.name] if _is_same_kind(old, new) and self._may(old, new)]
         best = max(same, key=lambda new: (likeness(old, new), new.place not in before.places), default=None)
         if best is not None:
             generated = all(d.module.rpartition(".")[2].startswith("gen_") for d in (old, best))
@@ -138,18 +138,18 @@ class Tracer:
                 if place not in before.places
                 and new.kind == old.kind
                 and new.arguments == old.arguments
-                # Generated functions are all alike.
+                # Generated functions are all similar.
                 and (not old.module.rpartition(".")[2].startswith("gen_") or new.name.startswith(old.name))
                 and self._may(old, new)
             ]
-            # Two functions of one shape are often neighbours: in the same module before all others.
+            # Two similar functions are often in one module, so a match in the same module wins.
             best = max(fresh, key=lambda new: (likeness(old, new), new.module == old.module), default=None)
             if best is not None and likeness(old, best) >= RENAMED:
                 return best, "renamed"
         return None, "gone"
 
     def _may(self, old: Definition, new: Definition) -> bool:
-        return (".".join(old.place), ".".join(new.place)) not in self.refused
+        return (".".join(old.place), ".".join(new.place)) not in self.rejected
 
     def _in_keras(self, old: Definition, place: Place) -> Place | None:
         public = self.keras.public(old)
@@ -165,5 +165,5 @@ class Tracer:
         return best.place if best is not None and likeness(old, best) >= IN_KERAS else None
 
 
-def _one_kind(one: Definition, two: Definition) -> bool:
-    return one.kind == two.kind
+def _is_same_kind(first: Definition, second: Definition) -> bool:
+    return first.kind == second.kind

@@ -1,4 +1,4 @@
-"""What the Python files of one TensorFlow (or tf_keras) bind at their top, read without importing anything."""
+"""Top-level names of the Python files of one TensorFlow (or tf_keras), read without importing anything."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Not for programs: tests, and what only generates or checks TensorFlow's own files.
+# Not for programs: tests, and code that only generates or checks TensorFlow's files.
 _SKIPPED = ("testdata", "tests", "kernel_tests", "benchmarks", "integration_test", "api")
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A class, function or value where it is made.
+    """A class, function or value in the module that defines it.
 
     Attributes:
-        module, name: where.
+        module, name: its place.
         kind: "class", "function" or "value".
-        arguments: names of a function's arguments, of a class's `__init__`.
-        words: the words of its code, without docstrings: what a move leaves as it is.
-        exports: the public names that its decorators give it, as `v1 nn.rnn_cell.LSTMCell`.
+        arguments: names of the arguments of a function, or of a class's `__init__`.
+        words: the words of its code, without docstrings, which a move leaves unchanged.
+        exports: the public names from its decorators, such as `v1 nn.rnn_cell.LSTMCell`.
     """
 
     module: str
@@ -43,12 +43,12 @@ class Tree:
     """All modules of one version.
 
     Attributes:
-        version: of the package.
-        modules: module -> name -> what the name is bound to: a Definition, ("name", module, name) for what comes from
-            elsewhere, ("module", module).
-        stars: module -> modules of which it takes all names.
-        listed: module -> its `__all__`, where it has one that can be read.
-        allowed: module -> names that it says are public in the ways of TensorFlow 1, where it does.
+        version: the version of the package.
+        modules: module -> name -> its value: a Definition, ("name", module, name) for an import, or
+            ("module", module).
+        stars: module -> modules from which it imports `*`.
+        listed: module -> its `__all__`, if it has one that can be read.
+        allowed: module -> names that it declares public with `_allowed_symbols` or `@@NAME`, if it does.
     """
 
     version: str
@@ -59,7 +59,7 @@ class Tree:
     packages: set[str] = field(default_factory=set)
 
     def find(self, module: str, name: str, seen: frozenset = frozenset()) -> Definition | str | None:
-        """What `module.name` is: a definition, the name of a module, or None where there is nothing of this tree."""
+        """Return the definition or the name of the module that `module.name` is; None if this tree has neither."""
         if (module, name) in seen or module not in self.modules:
             return None
         seen = seen | {(module, name)}
@@ -70,27 +70,27 @@ class Tree:
             if bound[0] == "module":
                 return bound[1] if bound[1] in self.modules else None
             _, home, inner = bound
-            found = self.find(home, inner, seen)
-            if found is None and f"{home}.{inner}" in self.modules:
+            definition = self.find(home, inner, seen)
+            if definition is None and f"{home}.{inner}" in self.modules:
                 return f"{home}.{inner}"
-            return found
+            return definition
         if not name.startswith("_"):
             for star in self.stars.get(module, ()):
                 if star in self.listed and name not in self.listed[star]:
                     continue
-                found = self.find(star, name, seen)
-                if found is not None:
-                    return found
+                definition = self.find(star, name, seen)
+                if definition is not None:
+                    return definition
         return None
 
     def names(self, module: str, seen: frozenset = frozenset()) -> set[str]:
-        """All names that the module has, those that it takes from others by `*` too."""
-        found = set(self.modules.get(module, ()))
+        """Return all names that the module has, including those from `import *`."""
+        result = set(self.modules.get(module, ()))
         for star in self.stars.get(module, ()):
             if star not in seen:
                 names = self.names(star, seen | {module})
-                found |= {n for n in names if n in self.listed.get(star, names) and not n.startswith("_")}
-        return found
+                result |= {n for n in names if n in self.listed.get(star, names) and not n.startswith("_")}
+        return result
 
     def definitions(self) -> dict[tuple[str, str], Definition]:
         return {
@@ -101,7 +101,7 @@ class Tree:
         }
 
     def with_(self, other: Tree) -> Tree:
-        """Both as one."""
+        """Return both trees as one."""
         return Tree(
             self.version,
             self.modules | other.modules,
@@ -115,7 +115,7 @@ class Tree:
 def read(root: Path, version: str, package: str, *, shown_as: str | None = None, beside: Sequence[str] = ()) -> Tree:
     """Return the tree below `root/package` (dotted), with its modules named as if the package were `shown_as`.
 
-    `beside`: other packages, of which it takes names that are to be followed.
+    `beside`: other packages whose names it imports and that are followed, too.
     """
     tree = Tree(version)
     top = root.joinpath(*package.split("."))
@@ -136,7 +136,7 @@ def read(root: Path, version: str, package: str, *, shown_as: str | None = None,
             except SyntaxError:
                 continue
         reader = _Reader(tree, module, is_package, {package: shown_as or package}, beside)
-        reader.documented(ast.get_docstring(parsed) or "")
+        reader.read_docstring(ast.get_docstring(parsed) or "")
         reader.block(parsed.body)
     return tree
 
@@ -149,8 +149,8 @@ class _Reader:
         self.renames, self.known = renames, (*renames.values(), *beside)
         self.names = tree.modules[module]
 
-    def documented(self, text: str) -> None:
-        """`@@NAME` in a docstring of TensorFlow 1: all other names are removed from the module."""
+    def read_docstring(self, text: str) -> None:
+        """Read `@@NAME` of a TensorFlow 1 docstring, which removes all other names from the module."""
         names = frozenset(re.findall(r"^@@(\w+)", text, re.M))
         if names:
             self.tree.allowed[self.module] = names
@@ -161,10 +161,10 @@ class _Reader:
 
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            self.bind(node.name, self.defined(node, node.name, "function", _arguments(node)))
+            self.bind(node.name, self.define(node, node.name, "function", _arguments(node)))
         elif isinstance(node, ast.ClassDef):
             init = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-            self.bind(node.name, self.defined(node, node.name, "class", _arguments(init) if init else ()))
+            self.bind(node.name, self.define(node, node.name, "class", _arguments(init) if init else ()))
         elif isinstance(node, ast.ImportFrom):
             self.import_from(node)
         elif isinstance(node, ast.Import):
@@ -188,22 +188,22 @@ class _Reader:
                     self.block(inner.body) if isinstance(inner, ast.ExceptHandler) else self.statement(inner)
 
     def bind(self, name: str, bound: object) -> None:
-        # The first of several: what stands in an `else` or `except` is for another machine.
+        # The first definition counts: those in an `else` or `except` are for other platforms.
         if isinstance(self.names.get(name), Definition) and not isinstance(bound, Definition):
             return
         self.names[name] = bound
 
     def assign(self, name: str, value: ast.expr, *, whole: bool) -> None:
         if name in ("__all__", "_allowed_symbols"):
-            said = self.tree.listed if name == "__all__" else self.tree.allowed
+            public = self.tree.listed if name == "__all__" else self.tree.allowed
             with contextlib.suppress(ValueError, TypeError):
-                said[self.module] = said.get(self.module, frozenset()) | frozenset(ast.literal_eval(value))
+                public[self.module] = public.get(self.module, frozenset()) | frozenset(ast.literal_eval(value))
             return
         target = self.alias(value) if whole else None
-        self.bind(name, target or self.defined(value, name, "value"))
+        self.bind(name, target or self.define(value, name, "value"))
 
     def alias(self, value: ast.expr) -> object:
-        """`name = other` and `name = module.other`: what it is another name of."""
+        """Return the target of `name = other` and `name = module.other`."""
         if isinstance(value, ast.Call):
             if isinstance(value.func, ast.Call) and len(value.args) == 1:
                 return self.alias(value.args[0])  # tf_export(...)(other)
@@ -240,7 +240,7 @@ class _Reader:
                 return shown_as + module[len(package) :]
         return module
 
-    def defined(self, node: ast.AST, name: str, kind: str, arguments: tuple[str, ...] = ()) -> Definition:
+    def define(self, node: ast.AST, name: str, kind: str, arguments: tuple[str, ...] = ()) -> Definition:
         exports = frozenset(_exports(node))
         return Definition(self.module, name, kind, arguments, _words(node, name), exports)
 
@@ -251,7 +251,7 @@ def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
 
 
 def _words(node: ast.AST, name: str) -> frozenset[str]:
-    """Names, attributes and constants of the code, each pair of neighbours as one: docstrings and imports aside."""
+    """Return the names, attributes and constants of the code, without docstrings and imports."""
     words: list[str] = []
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name):
@@ -268,7 +268,7 @@ def _words(node: ast.AST, name: str) -> frozenset[str]:
 
 
 def _exports(node: ast.AST) -> list[str]:
-    found = []
+    exports = []
     for decorator in getattr(node, "decorator_list", []):
         if not isinstance(decorator, ast.Call):
             continue
@@ -276,8 +276,8 @@ def _exports(node: ast.AST) -> list[str]:
         if called not in ("tf_export", "keras_export"):
             continue
         names = [arg.value for arg in decorator.args if isinstance(arg, ast.Constant)]
-        first = [keyword.value for keyword in decorator.keywords if keyword.arg == "v1"]
-        own = [e.value for value in first for e in getattr(value, "elts", []) if isinstance(e, ast.Constant)]
-        found += [f"v2 {name}" for name in names]
-        found += [f"v1 {name}" for name in (own if first else names)]
-    return found
+        v1_values = [keyword.value for keyword in decorator.keywords if keyword.arg == "v1"]
+        v1_names = [e.value for value in v1_values for e in getattr(value, "elts", []) if isinstance(e, ast.Constant)]
+        exports += [f"v2 {name}" for name in names]
+        exports += [f"v1 {name}" for name in (v1_names if v1_values else names)]
+    return exports

@@ -1,7 +1,7 @@
-"""The evaluation cycle: from a checkpoint to its metrics, several times in one process, by each contender.
+"""Evaluation cycle of each contender, from a checkpoint to its metrics, several times in one process.
 
-The checkpoint is made first, by a few steps of training; each cycle evaluates a copy of it with a step of its own, so
-that nobody may skip one as already seen.
+A few steps of training write the checkpoint. Each cycle evaluates a copy with a different step, so that no contender
+can skip it as already evaluated.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.suite import work
 from benchmarks.suite.programs import (
-    own_estimator,
-    own_keras,
+    estimator_engine,
+    keras_engine,
     plain_data,
     plain_estimator,
     plain_keras,
@@ -26,7 +26,7 @@ STEPS = 4
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Seconds of each cycle, and the metrics, which are the same each time."""
+    """Return the seconds of each cycle, and the metrics, which are the same in each."""
     model = work.MODELS[spec["model"]]
     cycle = {
         "plain_estimator": _plain_estimator,
@@ -47,17 +47,17 @@ def run(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copies(checkpoint: str, count: int) -> list[str]:
-    """Return the checkpoint under further steps, as a training would write it."""
+    """Copy the checkpoint to later steps, as a training would write them, and return the paths."""
     import shutil
 
     base, _, step = checkpoint.rpartition("-")
-    found = []
+    copies = []
     for number in range(count):
         copy = f"{base}-{int(step) + number + 1}"
         for path in Path(checkpoint).parent.glob(f"{Path(checkpoint).name}.*"):
             shutil.copy(path, f"{copy}{path.name[len(Path(checkpoint).name) :]}")
-        found.append(copy)
-    return found
+        copies.append(copy)
+    return copies
 
 
 def _plain_estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], Mapping[str, Any]]:
@@ -83,8 +83,8 @@ def _estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int
     from estimator_pipeline.progress.progress_file import ProgressWriter
 
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
-    estimator = own_estimator.make_estimator(spec, model)
-    data = own_estimator.inputs_of(spec, model, global_batch_size=work.BATCH, seed=1)
+    estimator = estimator_engine.make_estimator(spec, model)
+    data = estimator_engine.inputs_of(spec, model, global_batch_size=work.BATCH, seed=1)
     estimator.train(data.train_input_fn, max_steps=STEPS)
     copies = _copies(estimator.latest_checkpoint(), spec["evaluations"])
     evaluator = EstimatorEvaluator(
@@ -99,7 +99,7 @@ def _estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int
 
 def _plain_keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], Mapping[str, Any]]:
     plain_layers.import_tensorflow()
-    network = plain_keras.compiled(spec["model"])
+    network = plain_keras.compile_model(spec["model"])
     data = plain_data.dataset(spec["data"], model.data, work.BATCH)
     network.fit(data, epochs=1, steps_per_epoch=STEPS, verbose=0)
     path = os.path.join(spec["model_dir"], f"weights-{STEPS}")
@@ -108,8 +108,8 @@ def _plain_keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[i
 
     def cycle(number: int) -> Mapping[str, Any]:
         network.load_weights(path).expect_partial()
-        found: Mapping[str, Any] = network.evaluate(evaluated, verbose=0, return_dict=True)
-        return found
+        metrics: Mapping[str, Any] = network.evaluate(evaluated, verbose=0, return_dict=True)
+        return metrics
 
     return cycle
 
@@ -121,7 +121,7 @@ def _keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], M
     from estimator_pipeline.progress.progress_file import ProgressWriter
 
     tf = compat.install()
-    plan = own_keras.plan_of(spec, model)
+    plan = keras_engine.plan_of(spec, model)
     trained = plan.build_model()
     data = plan.train_input_fn()
     trained.fit(data, epochs=1, steps_per_epoch=STEPS, verbose=0)

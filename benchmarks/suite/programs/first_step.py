@@ -1,7 +1,7 @@
-"""The bare way to a first step: TensorFlow imported, the graph built, one step run; nothing else.
+"""Minimal program for a first step: it imports TensorFlow, builds the graph and runs one step.
 
-For an Estimator that is a graph of TensorFlow 1 with its session; for Keras a compiled function. The batch is zeros, in
-memory.
+The counterpart of an Estimator is a TensorFlow 1 graph with a session, that of Keras a compiled function. The batch is
+an array of zeros in memory.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.suite import work
-from benchmarks.suite.clock import tell_first_step
+from benchmarks.suite.clock import write_first_step
 from benchmarks.suite.programs import plain_data, plain_layers
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Make one step and tells when."""
+    """Make one step and write its time."""
     (_graph if spec["contender"] == "bare_graph" else _function)(spec["model"])
-    tell_first_step()
+    write_first_step()
     return {}
 
 
@@ -31,7 +31,7 @@ def _batch() -> tuple[Any, Any]:
 def _graph(name: str) -> None:
     from estimator_pipeline import compat
 
-    # What a program of Estimators imports; no patch is applied.
+    # The imports of a program with Estimators; no patch is applied.
     tf = compat.install("none")
     images, labels = _batch()
     with tf.Graph().as_default():

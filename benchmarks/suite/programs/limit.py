@@ -1,7 +1,7 @@
-"""The limit: the bare train step, forward, backward and update, on batches that are in memory already.
+"""Upper limit of the training rate: only the train step (forward, backward, update) on batches in memory.
 
-No input pipeline, no checkpoints, no hooks, no metrics. It is measured in two ways, one call of the compiled step after
-the other, and many steps in one call; the limit is the faster one.
+There are no input pipeline, checkpoints, hooks or metrics. The step is measured in two ways, with one step per call and
+with many steps per call; the limit is the faster one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOP = 50
 
 
 def run(spec: Mapping[str, Any]) -> None:
-    """Return times the step; see `training.py` for what the spec has."""
+    """Measure the train step; `measures.training` writes the spec."""
     tf: Any = plain_layers.import_tensorflow()
     model = work.MODELS[spec["model"]]
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})
@@ -40,7 +40,7 @@ def run(spec: Mapping[str, Any]) -> None:
             else:
                 variable.assign_sub(work.LEARNING_RATE * gradient)
 
-    one = tf.function(step)
+    single_step = tf.function(step)
 
     @tf.function
     def many() -> None:
@@ -55,15 +55,15 @@ def run(spec: Mapping[str, Any]) -> None:
         begun = time.monotonic()
         for _ in range(count):
             call()
-        # On a CPU a call returns when it is done; the last value is read all the same.
+        # On a CPU a call returns when it is finished; reading the last value makes sure of it.
         float(tf.reduce_sum(variables[-1]))
         return count * steps_a_call / (time.monotonic() - begun)
 
     turns = [0]
 
-    def next_one() -> None:
+    def next_step() -> None:
         turns[0] += 1
-        one(*batches[turns[0] % BATCHES])
+        single_step(*batches[turns[0] % BATCHES])
 
-    singly, looped = rate(next_one, 1), rate(many, LOOP)
+    singly, looped = rate(next_step, 1), rate(many, LOOP)
     clock.save(singly=singly, looped=looped, final_step=spec["steps"], parameters=network.count_params())

@@ -1,7 +1,7 @@
-"""The input pipeline alone: records a second, and the bytes of files that one worker's pass over its share reads.
+"""Input pipeline without training: records per second, and bytes that one worker reads in a pass over its share.
 
-Bytes are counted as the pages of the data's files that the kernel holds afterwards, the files having been dropped from
-its cache before: whoever reads, by `read` or by a memory map, read-ahead included.
+The files are dropped from the page cache before the pass; the bytes are their pages in the cache afterwards. This
+counts reads by `read` and by memory maps, including read-ahead.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from benchmarks.suite import work
 from benchmarks.suite.pages import drop, resident
-from benchmarks.suite.programs import own_estimator, plain_data, plain_layers
+from benchmarks.suite.programs import estimator_engine, plain_data, plain_layers
 from estimator_pipeline import compat
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Read for some seconds (`spec["pass"]` false), or one worker's share once, from files that nobody has read."""
+    """Read for some seconds (`spec["pass"]` is false), or one worker's share once from uncached files."""
     tf = plain_layers.import_tensorflow() if spec["contender"] == "plain" else compat.install()
     files = work.files_of(Path(spec["data"]), "images")
     if spec["pass"]:
@@ -42,7 +42,7 @@ def _dataset(spec: Mapping[str, Any], context: Any) -> Any:
     if spec["contender"] == "plain":
         shard = (context.num_input_pipelines, context.input_pipeline_id) if several else None
         return plain_data.dataset(spec["data"], "images", work.BATCH, shard=shard, cache=spec["cached"])
-    data = own_estimator.inputs_of(
+    data = estimator_engine.inputs_of(
         spec,
         work.MODELS["cnn"],
         global_batch_size=work.BATCH * spec["workers"],
@@ -54,13 +54,13 @@ def _dataset(spec: Mapping[str, Any], context: Any) -> Any:
 
 
 def _rate(dataset: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """One pass over the data warms up; then the time that reading takes, and nothing is done with what is read."""
+    """Return the records per second of reading after a warm-up of one pass; the batches are discarded."""
     batches = iter(dataset)
     for _ in range(spec["records"] // work.BATCH):
         next(batches)
     begun, count = time.monotonic(), 0
     while time.monotonic() - begun < spec["seconds"]:
-        # The clock is looked at now and then.
+        # The clock is not read for every batch.
         for _ in range(8):
             next(batches)
         count += 8

@@ -1,4 +1,4 @@
-"""The input pipeline of a tutorial: files, shard, map, cache, shuffle, repeat, batch, prefetch."""
+"""Input pipeline of a tutorial: files, shard, map, cache, shuffle, repeat, batch, prefetch."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 
 from benchmarks.suite import work
 
-# As the tutorials have it; more than there are records, so that all are shuffled.
+# As in the tutorials; larger than the number of records, so that all are shuffled.
 SHUFFLE_BUFFER = 10_000
 
 
 def parse_function(data: str) -> Any:
-    """Make (features, label) of one serialized record."""
+    """Return the function that parses a serialized record to (features, label)."""
     import tensorflow as tf
 
     def parse_image(record: Any) -> Any:
-        found = tf.io.parse_single_example(
+        features = tf.io.parse_single_example(
             record, {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
         )
-        image = tf.reshape(tf.io.decode_raw(found["image"], tf.uint8), [work.IMAGE_SIDE, work.IMAGE_SIDE, 1])
-        return tf.cast(image, tf.float32) / 255.0, found["label"]
+        image = tf.reshape(tf.io.decode_raw(features["image"], tf.uint8), [work.IMAGE_SIDE, work.IMAGE_SIDE, 1])
+        return tf.cast(image, tf.float32) / 255.0, features["label"]
 
     def parse_row(record: Any) -> Any:
         columns = {name: tf.io.FixedLenFeature([1], tf.float32) for name in work.NUMBERS}
         columns |= {name: tf.io.FixedLenFeature([1], tf.int64) for name in work.CATEGORIES}
-        found = tf.io.parse_single_example(record, {**columns, "label": tf.io.FixedLenFeature([1], tf.int64)})
-        label = found.pop("label")
-        return found, label
+        features = tf.io.parse_single_example(record, {**columns, "label": tf.io.FixedLenFeature([1], tf.int64)})
+        label = features.pop("label")
+        return features, label
 
     return parse_image if data == "images" else parse_row
 
@@ -41,15 +41,15 @@ def dataset(
     shard: tuple[int, int] | None = None,
     cache: bool = True,
 ) -> Any:
-    """Batches: endless and shuffled to train on, in order and once to evaluate.
+    """Return the batches: endless and shuffled for training, in order and once for evaluation.
 
     Args:
-        folder: where the data sets are.
+        folder: Folder of the data sets.
         data: "images" or "table".
-        batch: records of a batch.
+        batch: Records per batch.
         split: "train" or "eval".
-        shard: (number of workers, this one).
-        cache: whether parsed records are kept in memory.
+        shard: (number of workers, index of this worker).
+        cache: Whether parsed records are cached in memory.
     """
     import tensorflow as tf
 
@@ -66,7 +66,7 @@ def dataset(
 
 
 def loss_of(data: str) -> Any:
-    """Return the loss of each example, on logits."""
+    """Return the loss function of logits, without reduction."""
     import tensorflow as tf
 
     none = tf.keras.losses.Reduction.NONE

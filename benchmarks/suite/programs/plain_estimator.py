@@ -1,7 +1,6 @@
-"""Training by tf.estimator as a tutorial has it: `input_fn`, `model_fn`, `RunConfig`, `train_and_evaluate`.
+"""Training with tf.estimator as in a tutorial: `input_fn`, `model_fn`, `RunConfig`, `train_and_evaluate`.
 
-`compat.install("none")` gives TensorFlow its tf.estimator back, and changes nothing else: the patches of this package
-are off.
+`compat.install("none")` only restores tf.estimator in TensorFlow: the patches of this package are disabled.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def make_estimator(spec: Mapping[str, Any]) -> Any:
 
 
 def train_input_fn_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
-    """`input_fn(input_context)` of the training data."""
+    """Return the `input_fn(input_context)` of the training data."""
 
     def train_input_fn(input_context: Any = None) -> Any:
         shard = None
@@ -71,7 +70,7 @@ def train_input_fn_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
 
 
 def run(spec: Mapping[str, Any]) -> None:
-    """Trains; see `training.py` for what the spec has."""
+    """Train; `measures.training` writes the spec."""
     from estimator_pipeline import compat
 
     tf = compat.install("none")

@@ -1,4 +1,4 @@
-"""Training by `Model.fit` as a tutorial has it; `tf.keras` is Keras 2, as everywhere in this benchmark."""
+"""Training with `Model.fit` as in a tutorial; `tf.keras` is Keras 2, as in all of this benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.suite.clock import Clock, first_step_callback
 from benchmarks.suite.programs import plain_data, plain_layers
 
 
-def compiled(name: str) -> Any:
+def compile_model(name: str) -> Any:
     """Return the compiled model."""
     import tensorflow as tf
 
@@ -28,15 +28,15 @@ def compiled(name: str) -> Any:
 
 
 def run(spec: Mapping[str, Any]) -> None:
-    """Trains; see `training.py` for what the spec has."""
+    """Train; `measures.training` writes the spec."""
     tf = plain_layers.import_tensorflow()
     model = work.MODELS[spec["model"]]
     strategy = tf.distribute.MultiWorkerMirroredStrategy() if spec["kind"] == "workers" else None
     workers = strategy.num_replicas_in_sync if strategy else 1
-    # The batch of all workers, of which each gets its part by TensorFlow's own sharding.
+    # The global batch, which TensorFlow shards across the workers.
     data = plain_data.dataset(spec["data"], model.data, work.BATCH * workers)
     with strategy.scope() if strategy else contextlib.nullcontext():
-        network = compiled(spec["model"])
+        network = compile_model(spec["model"])
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})
     first = os.environ.get("ESTIMATOR_PIPELINE_BENCH_FIRST_STEP")
     marks = first_step_callback() if first else clock.callback(steps_per_epoch=spec["steps"])

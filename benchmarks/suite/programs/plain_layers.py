@@ -1,6 +1,6 @@
-"""The models as a person writes them in Keras, without this package: the same layers as in `model_fns/`.
+"""Models in plain Keras, without this package, with the same layers as in `model_fns/`.
 
-A test compares the number of their parameters with what our engines train.
+A test compares their number of parameters with that of the engines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.suite import work
 
 
 def import_tensorflow() -> Any:
-    """TensorFlow with Keras 2, as a program sets it up that is not to change."""
+    """Import TensorFlow with Keras 2, as an unchanged program does."""
     major, minor = metadata.version("tensorflow").split(".")[:2]
     if (int(major), int(minor)) >= (2, 16):
         os.environ["TF_USE_LEGACY_KERAS"] = "1"

@@ -1,4 +1,4 @@
-"""Writes the data sets of a run, once."""
+"""Program that writes the data sets of a run."""
 
 from __future__ import annotations
 

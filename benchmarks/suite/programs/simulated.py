@@ -1,7 +1,7 @@
-"""The arithmetic of shards and schedules at sizes that no machine here has: time and memory against the size.
+"""Arithmetic of shards and schedules for simulated clusters: time and memory by size.
 
-Nothing is read: the plans and orders of `inputs/` are asked what workers would read. Along each axis one size grows and
-the others stay. Where sizes allow it, what all workers are told together is held against what the step should read.
+Nothing is read: the plans and samplers of `inputs/` compute what workers would read. Each axis varies one size and
+keeps the others. If the size allows it, the records of all workers are compared with the records of the step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BATCH = 64
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """All axes; `spec["largest"]` limits them: records, workers, files, steps."""
+    """Measure all axes up to `spec["largest"]`: records, workers, files, steps."""
     largest = spec["largest"]
     workers, records = largest["workers"], largest["records"]
     rows: list[dict[str, Any]] = []
@@ -77,34 +77,34 @@ def _plan(records: int, workers: int, worker: int) -> Any:
 
 
 def _step(records: int, workers: int, step: int) -> None:
-    """The plan of the last worker, and its batch of one step; the same for evaluation."""
+    """Compute the plan of the last worker and its batch of one step, for training and evaluation."""
     ids = _plan(records, workers, workers - 1).ids(step)
-    _hold(ids.shape == (1, BATCH) and 0 <= int(ids.min()) and int(ids.max()) < records, "ids out of range")
-    found = eval_shards(
+    _check(ids.shape == (1, BATCH) and 0 <= int(ids.min()) and int(ids.max()) < records, "ids out of range")
+    plan = eval_shards(
         [records], ShardOptions(workers, workers - 1, workers), global_batch=BATCH * workers, policy="data"
     )
-    last = found.ids(found.num_batches - 1)
-    _hold(len(last) == 0 or int(last[-1]) == records - 1, "the last worker does not evaluate the last record")
+    last = plan.ids(plan.num_batches - 1)
+    _check(len(last) == 0 or int(last[-1]) == records - 1, "the last worker does not evaluate the last record")
 
 
 def _whole_step(records: int, workers: int) -> None:
-    """All workers' batches of one step: together the positions of the step, no record twice."""
+    """Check that the batches of all workers have the records of the step, without duplicates."""
     step, batch = 12345, BATCH * workers
     ids = np.concatenate([_plan(records, workers, worker).ids(step)[0] for worker in range(workers)])
-    _hold(
+    _check(
         np.array_equal(ids, record_ids(IndexSampler(records, seed=1), step * batch, (step + 1) * batch)),
         "other records",
     )
-    # Within an epoch each record comes once.
-    _hold((step + 1) * batch > records or len(np.unique(ids)) == batch, "a record is read twice in one step")
+    # Within an epoch each record occurs once.
+    _check((step + 1) * batch > records or len(np.unique(ids)) == batch, "a record is read twice in one step")
 
 
 def _files(files: int, workers: int) -> None:
-    """Files shared out by records, of unequal sizes: each once."""
+    """Check that each file is assigned once if files of unequal sizes are split by records."""
     shares = split_files([1000 + index % 7 for index in range(files)], workers)
-    _hold(sum(map(len, shares)) == files, "a file is left out, or read twice")
+    _check(sum(map(len, shares)) == files, "a file is left out, or read twice")
 
 
-def _hold(good: bool, what: str) -> None:
-    if not good:
-        raise PipelineError(f"simulated: {what}")
+def _check(is_valid: bool, message: str) -> None:
+    if not is_valid:
+        raise PipelineError(f"simulated: {message}")

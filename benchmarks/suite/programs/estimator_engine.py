@@ -1,4 +1,4 @@
-"""Training by the Estimator engine of this package, as its README has it."""
+"""Training with the Estimator engine of this package, as in its README."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STRATEGIES = {"workers": "multi_worker_mirrored", "ps": "parameter_server"}
 
 
 def inputs_of(spec: Mapping[str, Any], model: work.BenchModel, **options: Any) -> Any:
-    """Return the data by `inputs.from_tfrecord`."""
+    """Return the data from `inputs.from_tfrecord`."""
     from pathlib import Path
 
     from estimator_pipeline import inputs
@@ -46,14 +46,14 @@ def make_estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
 
 
 def run(spec: Mapping[str, Any]) -> None:
-    """Trains; see `training.py` for what the spec has."""
+    """Train; `measures.training` writes the spec."""
     import estimator_pipeline as ep
 
     tf = ep.compat.install()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
     model = work.MODELS[spec["model"]]
     estimator = make_estimator(spec, model)
-    # Of a parameter server's worker the batch is its own.
+    # With parameter servers each worker has a separate batch.
     together = spec["workers"] if spec["kind"] == "workers" else 1
     data = inputs_of(spec, model, global_batch_size=work.BATCH * together, eval_batch_size=work.BATCH, seed=1)
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})

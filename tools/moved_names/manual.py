@@ -1,6 +1,6 @@
-"""What comparing code cannot know: moves with other code on both sides, and pairs that only look like a move.
+"""Moves that comparing code cannot detect, and pairs of names that only look like a move.
 
-`.` at the beginning of a name stands for `tensorflow.python`.
+`.` at the beginning of a name means `tensorflow.python`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ def _pairs(table: dict[str, str]) -> dict[str, str]:
     return {_full(old): _full(new) for old, new in table.items()}
 
 
-# Old module -> module of today, whole.
+# Old module -> current module, for a module that moved completely.
 MODULES = _pairs(
     {
         ".distribute.estimator_training": "estimator_pipeline.compat.internals.distribute_coordinator",
-        # Shells for a while, which only showed the names of these.
+        # Deprecated modules that only re-exported the names of these.
         ".distribute.distribution_strategy_context": ".distribute.distribute_lib",
         ".training.distribute": ".distribute.distribute_lib",
         ".training.distribution_strategy_context": ".distribute.distribute_lib",
         ".training.gen_training_ops": ".ops.gen_training_ops",
         ".training.training_ops": ".ops.gen_training_ops",
-        # Most of its classes; the others have modules of their own.
+        # Most of its classes; the others have separate modules.
         ".training.tracking.tracking": ".trackable.autotrackable",
-        # TensorFlow 2.20 took them away; written anew on what is below the public profiler.
+        # Removed in TensorFlow 2.20; reimplemented on the internals of the public profiler.
         ".eager.profiler": "estimator_pipeline.compat.bootstrap.eager_profiler",
         ".eager.profiler_client": "estimator_pipeline.compat.bootstrap.eager_profiler_client",
     }
 )
 
-# None of the table's: compat/bootstrap/tpu_stubs.py has classes in these modules' place, which complain on use, not at
-# the import; compat/bootstrap/export_table.py puts the constant back, compat/internals/saving/input_checkpoints.py the
-# hook.
+# Not in the table: compat/bootstrap/tpu_stubs.py replaces these modules with classes that raise when they are used, not
+# when they are imported; compat/bootstrap/export_table.py restores the constant and
+# compat/internals/saving/input_checkpoints.py the hook.
 NOT_BY_TABLE = {
     _full(name)
     for name in (
@@ -47,20 +47,20 @@ NOT_BY_TABLE = {
     )
 }
 
-# Old name -> the same thing today, where the code was changed with the move.
+# Old name -> current name of the same object, where the move changed the code.
 NAMES = _pairs(
     {
-        # Deprecated aliases, removed at last.
+        # Deprecated aliases that were removed.
         ".util.nest.is_sequence": ".util.nest.is_nested",
         ".data.util.nest.is_sequence": ".data.util.nest.is_nested",
-        # The estimator package took the model over when TensorFlow's feature columns lost it.
+        # TensorFlow's feature columns lost the model, and the estimator package took it over.
         ".feature_column.feature_column_lib.LinearModel": (
             "tensorflow_estimator.python.estimator.canned.linear.LinearModel"
         ),
         ".feature_column.feature_column_v2.LinearModel": (
             "tensorflow_estimator.python.estimator.canned.linear.LinearModel"
         ),
-        # The one of V2 went, and V1's got its name with a suffix.
+        # The V2 function was removed, and V1's has the same name with a suffix.
         ".training.experimental.mixed_precision.enable_mixed_precision_graph_rewrite": (
             ".training.experimental.mixed_precision.enable_mixed_precision_graph_rewrite_v1"
         ),
@@ -70,12 +70,12 @@ NAMES = _pairs(
         ".training.training.enable_mixed_precision_graph_rewrite": (
             ".training.experimental.mixed_precision.enable_mixed_precision_graph_rewrite_v1"
         ),
-        # SWIG's module had the reader; what programs had of it is what the wrapper of Python errors around it gives.
+        # SWIG's module had the reader; programs called it through the wrapper that raises Python errors.
         ".pywrap_tensorflow.NewCheckpointReader": ".training.py_checkpoint_reader.NewCheckpointReader",
         ".pywrap_tensorflow_internal.NewCheckpointReader": ".training.py_checkpoint_reader.NewCheckpointReader",
         ".pywrap_tensorflow.CheckpointReader": ".util._pywrap_checkpoint_reader.CheckpointReader",
         ".pywrap_tensorflow_internal.CheckpointReader": ".util._pywrap_checkpoint_reader.CheckpointReader",
-        # The same function under the same name, too short or too much changed to be recognised.
+        # Functions of the same name that are too short or too much changed to be recognised.
         ".distribute.values.is_distributed_variable": ".distribute.distribute_utils.is_distributed_variable",
         ".distribute.values.TPUMirroredVariable": ".distribute.tpu_values.TPUMirroredVariable",
         ".keras.engine.training_utils.verify_dataset_shuffled": (
@@ -94,7 +94,7 @@ NAMES = _pairs(
 )
 
 # Pairs that only look like a move.
-REFUSED = {
+REJECTED = {
     (_full(old), _full(new))
     for old, new in (
         (
@@ -108,8 +108,8 @@ REFUSED = {
     )
 }
 
-# Of tf.contrib: packages of which little is left, but what Estimator programs imported; and names that their package
-# had let go of before TensorFlow 1.15.
+# tf.contrib: packages that keep few names, but those that Estimator programs imported; and names that their package had
+# removed before TensorFlow 1.15.
 CONTRIB_PACKAGES = {"tensorflow.contrib.estimator", "tensorflow.contrib.rnn"}
 CONTRIB = {
     ("tensorflow.contrib.estimator", name): (f"tensorflow_estimator.python.estimator.{module}", name)

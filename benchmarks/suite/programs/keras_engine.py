@@ -1,4 +1,4 @@
-"""Training by the Keras engine of this package, of a job as a job file has it."""
+"""Training with the Keras engine of this package, from a job as in a job file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.suite.clock import Clock
 
 
 def job_of(spec: Mapping[str, Any], model: work.BenchModel, *, engine: str) -> dict[str, Any]:
-    """Return the job, as plain values of a job file."""
+    """Return the job as the plain values of a job file."""
     images = model.data == "images"
     together = spec["workers"] if spec["kind"] == "workers" else 1
     folder = Path(spec["data"])
@@ -52,7 +52,7 @@ def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
-    """What the Keras engine makes of the job, in this process's task; without summaries, as plain `fit` has none."""
+    """Return the Keras engine's plan for this task, without summaries, since plain `fit` writes none."""
     from estimator_pipeline.cluster import from_environ
     from estimator_pipeline.engines.jobs import common, runner
     from estimator_pipeline.engines.jobs import keras as keras_job
@@ -68,7 +68,7 @@ def plan_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
 
 
 def run(spec: Mapping[str, Any]) -> None:
-    """Trains; see `training.py` for what the spec has."""
+    """Train; `measures.training` writes the spec."""
     from estimator_pipeline.cluster import from_environ
     from estimator_pipeline.engines.keras import engine as keras
 
