@@ -148,8 +148,8 @@ def _asynchronous(jobs: Mapping[str, Any], task: str) -> ClusterError:
         "support asynchronous updates",
         code="training/unsupported",
         found=f"{counts}; this task is {task}",
-        hint="describe a cluster with only the workers, without the job ps, and start no parameter servers. Training is "
-        f"then synchronous: one step processes {workers} batches, one on each worker, so max_steps / {workers} steps "
-        f"read the same number of records. Tune the learning rate again, up to {workers} times as high. Or run the "
-        "original Estimator program with estimator-pipeline exec",
+        hint="describe a cluster with only the workers, without the job ps, and start no parameter servers. Training "
+        f"is then synchronous: one step processes {workers} batches, one on each worker, so max_steps / {workers} "
+        f"steps read the same number of records. Tune the learning rate again, up to {workers} times as high. Or run "
+        "the original Estimator program with estimator-pipeline exec",
     )

@@ -167,7 +167,7 @@ def assign(
         value = np.asarray(read(saved[old]))
         if value.shape != tuple(weight.shape):
             raise ConfigError(
-                f"the {kind} {name!r} has the shape {tuple(weight.shape)}, and a different one in the checkpoint {path}",
+                f"the {kind} {name!r} has the shape {tuple(weight.shape)}, but not in the checkpoint {path}",
                 code="model-dir/other-model",
                 found=f"{old!r} of {value.shape}",
                 hint=hint,
@@ -210,5 +210,5 @@ def _checkpoint(path: str, scope: str) -> tuple[dict[str, str], Callable[[str], 
     if object_graph.KEY not in keys:
         return {name: name for name in keys}, reader.get_tensor
     described = object_graph.variables_in(reader.get_tensor(object_graph.KEY))
-    saved = {_before(variable.full_name, scope): variable.key for variable in described if variable.full_name and variable.slot is None}
+    saved = {_before(item.full_name, scope): item.key for item in described if item.full_name and item.slot is None}
     return saved, reader.get_tensor
