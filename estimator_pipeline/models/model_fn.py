@@ -313,7 +313,9 @@ def _train_op(
     else:
         step = optimizer.apply_gradients(pairs)
         _collect_as_one(optimizer.variables())
-        _collect_names(SETTINGS, [variable for variable in optimizer._hyper.values() if isinstance(variable, tf.Variable)])
+        _collect_names(
+            SETTINGS, [variable for variable in optimizer._hyper.values() if isinstance(variable, tf.Variable)]
+        )
     scaffold = None
     if momentum is not None:
         averages, begin = moving_averages.begin_with(variables)

@@ -302,7 +302,9 @@ class Outputs:
         functions: dict[str, Callable[[Any], dict[str, Any]]] = dict.fromkeys(_of_all(signatures), everything)
         for name, part in self.parts.items():
             part_functions = part.head.signature_outputs(signatures)
-            functions |= {f"{name}/{key}": of_one(name, value) for key, value in part_functions.items() if key != _DEFAULT}
+            functions |= {
+                f"{name}/{key}": of_one(name, value) for key, value in part_functions.items() if key != _DEFAULT
+            }
         return functions
 
 

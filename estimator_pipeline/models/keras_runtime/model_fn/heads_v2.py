@@ -177,7 +177,9 @@ class V2BinaryClassHead(V2Head, V1BinaryClassHead):
 
     def keras_metrics(self, labels: Any, logits: Any, weights: Any, *, regularized: bool) -> dict[str, Any]:
         tf = compat.tensorflow()
-        metrics = _updated_metrics(keras_heads.BinaryClassHead(None, self.thresholds), labels, logits, weights, regularized)
+        metrics = _updated_metrics(
+            keras_heads.BinaryClassHead(None, self.thresholds), labels, logits, weights, regularized
+        )
         mean = metrics["label/mean"]
         larger = tf.math.maximum(mean.total, mean.count - mean.total)
         return metrics | {"accuracy_baseline": (tf.math.divide_no_nan(larger, mean.count), tf.no_op())}
