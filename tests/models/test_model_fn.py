@@ -393,7 +393,7 @@ BAD = [
     ({"optimizer": {"nam": "sgd"}}, ["cannot be read", "name, learning_rate, api, options"]),
     ({"metrics": ["f1"]}, ["f1 are not known for the head 'multi_class'", "accuracy, top_5_accuracy"]),
     ({"clip_norm": -1.0}, ["clip_norm is -1.0", "above 0"]),
-    ({"clip_norm": 1.0, "clip_value": 1.0}, ["both given", "one of the two"]),
+    ({"clip_norm": 1.0, "clip_value": 1.0}, ["both set", "one of the two"]),
     ({"mixed_precision": "float8"}, ["'float8'", "mixed_bfloat16"]),
     ({"signatures": ["serve"]}, ["serve are not known", "predict, classify, regress"]),
     ({"head": "binary"}, ["belongs to the head 'multi_class'", "not to 'binary'"]),

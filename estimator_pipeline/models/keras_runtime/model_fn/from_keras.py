@@ -126,8 +126,11 @@ class _Cloned:
 
 def _copied_metric(value: Any) -> Any:
     """Return a new copy of a metric; other values unchanged."""
-    is_metric = isinstance(value, compat.tensorflow().keras.metrics.Metric)
-    return type(value).from_config(value.get_config()) if is_metric else value
+    return (
+        type(value).from_config(value.get_config())
+        if isinstance(value, compat.tensorflow().keras.metrics.Metric)
+        else value
+    )
 
 
 def _listed(values: Any, names: list[str]) -> list[Any] | None:

@@ -262,8 +262,9 @@ class V2MultiLabelHead(V2Head):
         super().__init__(weight_column, label_vocabulary, loss_reduction, loss_fn, name)
         self.logits_dimension, self.thresholds = n_classes, tuple(thresholds or ())
         words = list(label_vocabulary or ())
-        classes = classes_for_class_based_metrics or ()
-        self.metric_classes = [words.index(name) if isinstance(name, str) else name for name in classes]
+        self.metric_classes = [
+            words.index(name) if isinstance(name, str) else name for name in classes_for_class_based_metrics or ()
+        ]
 
     def predictions(self, logits: Any) -> dict[str, Any]:
         tf = compat.tensorflow()
