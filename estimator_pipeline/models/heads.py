@@ -152,7 +152,7 @@ class Head:
         return numbered
 
     @property
-    def asks_yes_or_no(self) -> bool:
+    def has_binary_labels(self) -> bool:
         """Whether labels must be from 0 to 1; a custom loss function may take others."""
         return self.kind in ("binary", "multi_label") and isinstance(self.loss, str)
 

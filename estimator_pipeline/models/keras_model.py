@@ -102,7 +102,7 @@ def build_keras_model(
     Raises:
         ConfigError: A name, a type or a combination of arguments is not supported.
     """
-    meant = outputs_of(
+    output_spec = outputs_of(
         outputs,
         loss=loss,
         head=head,
@@ -120,24 +120,29 @@ def build_keras_model(
     chosen = optimizer_of(optimizer)
     with precision(policy):
         model = checked(layers(dict(params or {})) if takes_params(layers) else layers())
-        model = _with_named_logits(model, meant, policy)
-        _check_output(model, meant)
+        model = _with_named_logits(model, output_spec, policy)
+        _check_output(model, output_spec)
         keras_optimizer = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value, whole_rows=True)
         if policy == "mixed_float16":
             keras_optimizer = _with_loss_scale(keras_optimizer)
     # The metrics of a step already cover all replicas; Keras would sum them over the workers again.
     model.distribute_reduction_method = "first"
-    losses = {name: _loss(part.head) for name, part in meant.parts.items()}
-    for name, part in meant.parts.items():
+    losses = {name: _loss(part.head) for name, part in output_spec.parts.items()}
+    for name, part in output_spec.parts.items():
         losses[name].loss_weight = part.loss_weight
     counted = {
-        name: [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)] for name, part in meant.parts.items()
+        name: [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)]
+        for name, part in output_spec.parts.items()
     }
     model.compile(
         optimizer=keras_optimizer,
-        loss=losses[""] if meant.alone else losses,
-        loss_weights=None if meant.alone else {name: part.loss_weight for name, part in meant.parts.items()},
-        **{"weighted_metrics" if meant.weighted else "metrics": counted[""] if meant.alone else counted},
+        loss=losses[""] if output_spec.is_single else losses,
+        loss_weights=None
+        if output_spec.is_single
+        else {name: part.loss_weight for name, part in output_spec.parts.items()},
+        **{
+            "weighted_metrics" if output_spec.weighted else "metrics": counted[""] if output_spec.is_single else counted
+        },
         steps_per_execution=steps_per_execution,
         # Keras 3 would add its dynamic loss scale.
         **({"auto_scale_loss": False} if compat.keras_generation() == 3 else {}),
@@ -240,18 +245,18 @@ def load_keras_model(path: str) -> Any:
 _STATE = "estimator_pipeline/optimizer.npz"
 
 
-def _with_named_logits(model: Any, meant: Outputs, policy: str) -> Any:
+def _with_named_logits(model: Any, output_spec: Outputs, policy: str) -> Any:
     """Return the model with named outputs; under mixed precision its logits are float32."""
-    if meant.alone:
+    if output_spec.is_single:
         return _with_float32_logits(model, policy)
     keras = compat.tensorflow().keras
     if isinstance(model, keras.Sequential):
-        meant.check_names(None, None)
+        output_spec.check_names(None, None)
     if not getattr(model, "inputs", None):
         # Not a functional model: its call returns the names.
         return model if policy == "float32" else _custom_classes()["float32_outputs"](model)
     output = model.output
-    meant.check_names(list(output) if isinstance(output, Mapping) else None, output)
+    output_spec.check_names(list(output) if isinstance(output, Mapping) else None, output)
     if policy == "float32" and list(model.output_names) == sorted(output):
         return model
     # Keras names outputs by their layers, and the layers of a model have distinct names.
@@ -285,22 +290,22 @@ def _with_loss_scale(optimizer: Any) -> Any:
     return wrapper(optimizer, initial_scale=INITIAL_SCALE)
 
 
-def _check_output(model: Any, meant: Outputs) -> None:
+def _check_output(model: Any, output_spec: Outputs) -> None:
     """Check a built model's number of classes against the vocabulary and the class weights."""
     if not getattr(model, "inputs", None):
         return
     # Sequential models of Keras 3 have the shape, but no `output` yet.
-    output: Any = getattr(model, "output_shape", None) if meant.alone else model.output
+    output: Any = getattr(model, "output_shape", None) if output_spec.is_single else model.output
     several = isinstance(output, list | tuple) and output and isinstance(output[0], list | tuple)
-    meant.check_names(list(output) if isinstance(output, Mapping) else None, output if several else None)
-    for name, part in meant.parts.items():
-        shape = output if meant.alone else tuple(output[name].shape)
+    output_spec.check_names(list(output) if isinstance(output, Mapping) else None, output if several else None)
+    for name, part in output_spec.parts.items():
+        shape = output if output_spec.is_single else tuple(output[name].shape)
         if not isinstance(shape, tuple):
             continue
         part.head.check_units(shape[-1])
         if part.classes is not None:
             part.classes.check_units(shape[-1])
-        if meant.weighted and len(shape) > 2:
+        if output_spec.weighted and len(shape) > 2:
             raise ConfigError(
                 f"the model's output has the shape {shape}, and Keras would apply sample weights to its other axes",
                 code="model/labels-mismatch",

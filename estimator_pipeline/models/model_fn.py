@@ -111,7 +111,7 @@ def build_model_fn(
     Raises:
         ConfigError: A name, a type or a combination of arguments is not supported.
     """
-    meant = outputs_of(
+    output_spec = outputs_of(
         outputs,
         loss=loss,
         head=head,
@@ -121,7 +121,7 @@ def build_model_fn(
         class_weights=class_weights,
         label_vocabulary=label_vocabulary,
     )
-    meant.check_metrics()
+    output_spec.check_metrics()
     make_optimizer = _optimizer_maker(optimizer)
     fields = Optimizer() if callable(optimizer) else optimizer_of(optimizer)
     every, momentum = fields.gradient_accumulation_steps, fields.ema_momentum
@@ -152,11 +152,11 @@ def build_model_fn(
         seed = getattr(config, "tf_random_seed", None) if mode == modes.TRAIN else None
         weights: Any = None
         if mode == modes.PREDICT:
-            features = meant.features_alone(features)
+            features = output_spec.features_without_weights(features)
         else:
             # In a scope: a layer with the name of one of these operations would have a different name in PREDICT.
             with tf.compat.v1.name_scope("estimator_pipeline_labels"):
-                features, labels, weights = meant.reader()(features, labels)
+                features, labels, weights = output_spec.reader()(features, labels)
         # Separate from the random numbers of the step: a functional model is first called on placeholders.
         with precision(policy), _drawn_by_step(seed, config):
             model = checked(layers({**defaults, **(params or {})}) if with_params else layers())
@@ -166,9 +166,9 @@ def build_model_fn(
             values = model(features, training=mode == modes.TRAIN)
             updates = [update for update in model.updates if id(update) not in stale[0]]
             extra = [term for term in model.losses if id(term) not in stale[1]]
-        logits = meant.logits(values)
-        answers = meant.answers(logits)
-        predictions = meant.predictions(answers)
+        logits = output_spec.logits(values)
+        answers = output_spec.answers(logits)
+        predictions = output_spec.predictions(answers)
         trained, scaffold = [_plain(variable) for variable in model.trainable_variables], None
         if momentum is not None and mode != modes.TRAIN:
             scaffold = tf.compat.v1.train.Scaffold(saver=moving_averages.restored(trained))
@@ -176,16 +176,16 @@ def build_model_fn(
             return tf.estimator.EstimatorSpec(
                 mode,
                 predictions=predictions,
-                export_outputs=meant.export_outputs(answers, signatures),
+                export_outputs=output_spec.export_outputs(answers, signatures),
                 scaffold=scaffold,
             )
-        losses = meant.losses(labels, logits)
-        total = meant.loss(losses, weights)
+        losses = output_spec.losses(labels, logits)
+        total = output_spec.loss(losses, weights)
         # Regularizers depend only on the variables; a layer may also add a loss of its activations.
         if extra:
             total = total + tf.add_n([tf.cast(tf.reduce_sum(term), tf.float32) for term in extra])
         if mode == modes.EVAL:
-            measured = meant.metrics(losses, labels, answers, weights)
+            measured = output_spec.metrics(losses, labels, answers, weights)
             return tf.estimator.EstimatorSpec(
                 mode, loss=total, predictions=predictions, eval_metric_ops=measured, scaffold=scaffold
             )

@@ -27,7 +27,7 @@ from estimator_pipeline.models.sample_weights import ClassWeights, Weighting, we
 __all__ = ["Output", "Outputs", "keras_batches", "outputs_of"]
 
 # The name of the output of a single-output model: its labels and logits are tensors.
-_ALONE = ""
+_SINGLE = ""
 _DEFAULT = "serving_default"
 
 
@@ -79,9 +79,9 @@ class Outputs:
     records: Weighting | None
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether the model has one output, and labels and logits are tensors."""
-        return _ALONE in self.parts
+        return _SINGLE in self.parts
 
     @property
     def weighted(self) -> bool:
@@ -99,9 +99,9 @@ class Outputs:
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
-    def features_alone(self, features: Any) -> Any:
+    def features_without_weights(self, features: Any) -> Any:
         """Return the features without the sample weights."""
-        return features if self.records is None else self.records.features_alone(features)
+        return features if self.records is None else self.records.features_without_weights(features)
 
     def reader(self) -> Callable[[Any, Any], tuple[Any, dict[str, Any], dict[str, Any]]]:
         """Return a function from (features, labels) of a batch to (features, labels, weights).
@@ -120,25 +120,25 @@ class Outputs:
         def read(features: Any, labels: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
             sample_weights = None
             if self.records is not None:
-                features, labels, sample_weights = self.records.apart(features, labels)
+                features, labels, sample_weights = self.records.split(features, labels)
             by_output = self._labels(labels)
             weights: dict[str, Any] = {}
             for name, part in self.parts.items():
                 by_output[name] = numberings[name](by_output[name])
                 of_class = None
                 if part.classes is not None:
-                    _, _, of_class = part.classes.apart(None, by_output[name])
+                    _, _, of_class = part.classes.split(None, by_output[name])
                 both = [value for value in (sample_weights, of_class) if value is not None]
                 weights[name] = both[0] * both[1] if len(both) == 2 else next(iter(both), None)
-                if part.head.asks_yes_or_no:
+                if part.head.has_binary_labels:
                     by_output[name] = label_checks.zero_or_one(by_output[name], weights[name], output=name)
             return features, by_output, weights
 
         return read
 
     def _labels(self, labels: Any) -> dict[str, Any]:
-        if self.alone:
-            if isinstance(labels, Mapping) and isinstance(self.parts[_ALONE].head.loss, str):
+        if self.is_single:
+            if isinstance(labels, Mapping) and isinstance(self.parts[_SINGLE].head.loss, str):
                 raise ConfigError(
                     "the data have several labels, and the model has one output",
                     code="model/labels-mismatch",
@@ -146,7 +146,7 @@ class Outputs:
                     hint="give the label as a tensor; or return a dictionary of logits from the model, and describe "
                     "each with outputs={name: …}",
                 )
-            return {_ALONE: labels}
+            return {_SINGLE: labels}
         if not isinstance(labels, Mapping) and len(self.parts) == 1:
             return dict.fromkeys(self.parts, labels)
         names = list(labels) if isinstance(labels, Mapping) else None
@@ -171,7 +171,7 @@ class Outputs:
         """
         tf = compat.tensorflow()
         self.check_names(list(values) if isinstance(values, Mapping) else None, values)
-        by_output = {_ALONE: values} if self.alone else values
+        by_output = {_SINGLE: values} if self.is_single else values
         logits = {name: tf.cast(by_output[name], tf.float32) for name in self.parts}
         for name, value in logits.items():
             classes = self.parts[name].classes
@@ -189,7 +189,7 @@ class Outputs:
         Raises:
             ConfigError: The names do not match.
         """
-        if self.alone:
+        if self.is_single:
             if names is not None or isinstance(values, list | tuple):
                 raise ConfigError(
                     f"the model returns several values: {_format_outputs(names, values)}",
@@ -211,8 +211,8 @@ class Outputs:
 
     def predictions(self, answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Return the predictions of all outputs in one flat dictionary."""
-        if self.alone:
-            return dict(answers[_ALONE])
+        if self.is_single:
+            return dict(answers[_SINGLE])
         return {f"{name}/{key}": value for name, values in answers.items() for key, value in values.items()}
 
     def losses(self, labels: Mapping[str, Any], logits: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +250,7 @@ class Outputs:
                     known = inspect.signature(make).parameters
                     value = make(labels[name], answers[name], **(weight_argument if "weights" in known else {}))
                 metrics[f"{prefix}{metric}"] = value
-        if not self.alone:
+        if not self.is_single:
             means = [(part.loss_weight, metrics[f"{name}_average_loss"]) for name, part in self.parts.items()]
             update = tf.add_n([share * update_op for share, (_, update_op) in means])
 
@@ -265,7 +265,7 @@ class Outputs:
 
     def completed(self, results: Mapping[str, float]) -> dict[str, float]:
         """Rename the results of a Keras evaluation as in the Estimator engine, with a total `average_loss`."""
-        if self.alone:
+        if self.is_single:
             return dict(results)
         known = {name: value for name, value in results.items() if name not in {f"{part}_loss" for part in self.parts}}
         means = [part.loss_weight * known[f"{name}_average_loss"] for name, part in self.parts.items()
@@ -276,8 +276,8 @@ class Outputs:
 
     def export_outputs(self, answers: Mapping[str, Mapping[str, Any]], signatures: Sequence[str]) -> dict[str, Any]:
         """Return the export output of an Estimator for each signature key."""
-        if self.alone:
-            return self.parts[_ALONE].head.export_outputs(answers[_ALONE], signatures)
+        if self.is_single:
+            return self.parts[_SINGLE].head.export_outputs(answers[_SINGLE], signatures)
         predict = compat.tensorflow().estimator.export.PredictOutput
         export_outputs = {key: predict(self.predictions(answers)) for key in _of_all(signatures)}
         for name, part in self.parts.items():
@@ -290,8 +290,8 @@ class Outputs:
 
         The keys and outputs are those of `export_outputs`.
         """
-        if self.alone:
-            return self.parts[_ALONE].head.signature_outputs(signatures)
+        if self.is_single:
+            return self.parts[_SINGLE].head.signature_outputs(signatures)
 
         def everything(values: Any) -> dict[str, Any]:
             return self.predictions(self.answers(self.logits(values)))
@@ -347,7 +347,7 @@ def outputs_of(
             raise ConfigError(
                 "the model has no loss", code="argument/missing", hint="give loss, or outputs={name: {'loss': …}, …}"
             )
-        return Outputs({_ALONE: _part(Output(**values))}, records)
+        return Outputs({_SINGLE: _part(Output(**values))}, records)
     explicit = [name for name, value in values.items() if value is not None and value != 0.0 and value != ()]
     explicit = [name for name in explicit if name != "label_vocabulary" or label_vocabulary]
     if explicit:
@@ -398,7 +398,7 @@ def keras_batches(
     Raises:
         ConfigError: A weight is invalid, or the data have no weights.
     """
-    meant = outputs_of(
+    output_spec = outputs_of(
         outputs,
         loss=loss,
         head=head,
@@ -406,19 +406,21 @@ def keras_batches(
         class_weights=class_weights,
         label_vocabulary=label_vocabulary,
     )
-    if meant.alone and not (meant.weighted or label_vocabulary or meant.parts[_ALONE].head.asks_yes_or_no):
+    if output_spec.is_single and not (
+        output_spec.weighted or label_vocabulary or output_spec.parts[_SINGLE].head.has_binary_labels
+    ):
         return dataset
     tf = compat.tensorflow()
-    read = meant.reader()
+    read = output_spec.reader()
 
     def batch(features: Any, labels: Any) -> tuple[Any, ...]:
         features, by_output, weights = read(features, labels)
-        if meant.weighted:
+        if output_spec.weighted:
             records = tf.shape(tf.nest.flatten(by_output)[0])[:1]
             weights = {name: tf.ones(records) if weight is None else weight for name, weight in weights.items()}
-        if meant.alone:
-            by_output, weights = by_output[_ALONE], weights[_ALONE]
-        return (features, by_output, weights) if meant.weighted else (features, by_output)
+        if output_spec.is_single:
+            by_output, weights = by_output[_SINGLE], weights[_SINGLE]
+        return (features, by_output, weights) if output_spec.weighted else (features, by_output)
 
     return dataset.map(tf.autograph.experimental.do_not_convert(batch))
 

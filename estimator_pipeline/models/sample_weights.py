@@ -62,13 +62,13 @@ class Weighting:
                 hint="give one weight for each class, in order, or a mapping from class numbers to weights",
             )
 
-    def features_alone(self, features: Any) -> Any:
+    def features_without_weights(self, features: Any) -> Any:
         """Return the features without the sample weights."""
         if not isinstance(features, Mapping) or self.column not in features:
             return features
         return {name: value for name, value in features.items() if name != self.column}
 
-    def apart(
+    def split(
         self, features: Any, labels: Any, numbered: Callable[[Any], Any] = lambda labels: labels
     ) -> tuple[Any, Any, Any]:
         """Split a batch into (features, labels, weights).
@@ -95,7 +95,7 @@ class Weighting:
                 labels = {name: value for name, value in labels.items() if name != self.column}
                 labels = next(iter(labels.values())) if len(labels) == 1 else labels
             elif isinstance(features, Mapping) and self.column in features and len(features) > 1:
-                weights, features = features[self.column], self.features_alone(features)
+                weights, features = features[self.column], self.features_without_weights(features)
             else:
                 raise ConfigError(
                     f"the data have no weights named {self.column!r}",

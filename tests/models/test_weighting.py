@@ -154,9 +154,12 @@ def test_an_own_metric_gets_the_weights_it_asks_for(tmp_path):
 
 def test_labels_stay_a_dictionary_where_several_are_left():
     weighting = weighting_of("regression", weight_column="w")
-    features, labels, weights = weighting.apart(tf.zeros([2, 3]), {"a": tf.ones([2]), "b": tf.ones([2]), "w": [1, 2]})
+    features, labels, weights = weighting.split(tf.zeros([2, 3]), {"a": tf.ones([2]), "b": tf.ones([2]), "w": [1, 2]})
     assert sorted(labels) == ["a", "b"] and weights.dtype == tf.float32 and weights.numpy().tolist() == [1, 2]
-    assert weighting.features_alone({"x": 1, "w": 2}) == {"x": 1} and weighting.features_alone(features) is features
+    assert (
+        weighting.features_without_weights({"x": 1, "w": 2}) == {"x": 1}
+        and weighting.features_without_weights(features) is features
+    )
     assert weighting_of("regression") is None
 
 
@@ -173,7 +176,7 @@ def test_labels_stay_a_dictionary_where_several_are_left():
 )
 def test_data_without_fitting_weights(features, labels, words):
     with pytest.raises(ConfigError) as error:
-        Weighting("w").apart(features, labels)
+        Weighting("w").split(features, labels)
     assert re.search(words, str(error.value), re.DOTALL)
 
 
