@@ -1,4 +1,4 @@
-"""Free variables within a functional Keras model, in place of TensorFlow 1's `get_variable`.
+"""Variables within a functional Keras model, in place of TensorFlow 1's `get_variable`.
 
     with keras_variables.of(features):
         weights = keras_variables.variable("deep/w", [4, 2])

@@ -164,7 +164,7 @@ class Optimizer:
         object.__setattr__(self, "exclude_from_weight_decay", tuple(excluded))
 
     def rate(self) -> Any:
-        """Return the learning rate with warm-up: a float, a Keras schedule, or a different function of the step.
+        """Return the learning rate with warm-up: a float, a Keras schedule, or a custom function of the step.
 
         Raises:
             ConfigError: The schedule is invalid.
@@ -326,7 +326,7 @@ def learning_rate(value: LearningRate) -> Any:
 
 @functools.cache
 def linear_warmup() -> Any:
-    """Return the Keras schedule class of a linear warm-up to a different schedule, registered for saving.
+    """Return the Keras schedule class of a linear warm-up before any schedule, registered for saving.
 
     As in P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), section 2.2.
     """
