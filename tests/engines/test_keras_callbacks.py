@@ -481,7 +481,7 @@ def test_the_engine_estimator_says_that_the_section_means_nothing_there(run, war
 
 BAD = [
     (lambda c: c.chief_checkpoint("a/{batch}"), ["the field {batch}", "{epoch} and {step}"]),
-    (lambda c: c.chief_checkpoint("a", every=0), ["every is 0", "from 1 on"]),
+    (lambda c: c.chief_checkpoint("a", every=0), ["every is 0", "1 or more"]),
     (lambda c: c.model_checkpoint("a", every="batch"), ["every is 'batch'", "'epoch'"]),
     (lambda c: c.learning_rate_by_epoch(boundaries=[3, 1], values=[1, 2, 3]), ["increasing boundaries", "[3, 1]"]),
     (lambda c: c.learning_rate_by_epoch(boundaries=[3], values=[1]), ["one value more", "values [1.0]"]),

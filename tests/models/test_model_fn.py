@@ -439,7 +439,7 @@ def test_an_optimizer_from_a_function(tmp_path, trained_by_name, make):
 
 def test_an_optimizer_that_needs_eager_execution_is_refused(tmp_path):
     fn = model_fns.model_fn("linear", optimizer=lambda step: tf.keras.optimizers.experimental.SGD(0.01))
-    with pytest.raises(ConfigError, match=r"gave a SGD, which cannot train[^\0]*tf.keras.optimizers.legacy"):
+    with pytest.raises(ConfigError, match=r"returned a SGD, which cannot train[^\0]*tf.keras.optimizers.legacy"):
         train(fn, tmp_path)
 
 
@@ -447,8 +447,8 @@ def test_an_optimizer_that_needs_eager_execution_is_refused(tmp_path):
     ("loss", "units", "message"),
     [
         ("binary_crossentropy", 3, r"\(.*, 3\) do not fit the head 'binary'[^\0]*one logit for each example"),
-        ("sparse_categorical_crossentropy", 1, r"\(.*, 1\) do not fit the head 'multi_class'[^\0]*K of 2 at least"),
-        ("mse", None, r"do not fit the head 'regression'[^\0]*unsqueezed"),
+        ("sparse_categorical_crossentropy", 1, r"\(.*, 1\) do not fit the head 'multi_class'[^\0]*K of 2 or more"),
+        ("mse", None, r"do not fit the head 'regression'[^\0]*without squeeze"),
     ],
 )
 def test_logits_that_a_head_would_misread_are_refused(tmp_path, loss, units, message):
