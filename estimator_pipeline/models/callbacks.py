@@ -8,8 +8,8 @@
         callbacks.print_learning_rate(),
     ])
 
-Each is the same program on every worker, as a collective wants it: what only one of them is to do, the callback decides
-by itself. In job files they are the section `keras`.
+Use the same callbacks on every worker, because collectives need the same program on each. A callback restricts itself
+to the chief where necessary. In job files they are options of the section `keras`.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ def chief_checkpoint(
     tf_config: TFConfig | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Any:
-    """Save the model's weights and its optimizer's state: the chief's copy is kept, no other.
+    """Save the model's weights and optimizer state, and keep only the chief's copy.
 
-    Every worker saves, each to a path of its own: values that each replica has of its own (BatchNorm's moving
-    statistics) are gathered from all of them, and a chief that saves alone would wait for the others for ever. What the
-    others wrote is removed at once. `Model.load_weights` reads the files.
+    Every worker saves, each to a different path. Per-replica values such as BatchNorm's moving statistics are gathered
+    from all replicas, so a chief that saved without the other workers would hang. The other workers' files are removed
+    immediately. `Model.load_weights` reads the files.
 
     Args:
-        path: of the files, with `{epoch}` (from 1) or `{step}` (the optimizer's) where each is to have a name of its
-            own. Ending in .h5 it is one HDF5 file with the weights alone, else a TensorFlow checkpoint.
-        every: "epoch", or every so many batches, counted by the optimizer's step: a run that goes on saves at the steps
-            at which an uninterrupted one would.
-        tf_config: which task this is; read from `environ` where it is not given.
-        environ: where TF_CONFIG is looked up; `os.environ` by default.
+        path: The path of the files. `{epoch}` (from 1) or `{step}` (of the optimizer) gives each checkpoint its own
+            name. A path that ends in .h5 is one HDF5 file with only the weights, any other a TensorFlow checkpoint.
+        every: "epoch", or a number of batches, counted by the optimizer's step: a resumed run saves at the same steps
+            as an uninterrupted one.
+        tf_config: The cluster and the task of this process; by default read from `environ`.
+        environ: The mapping with TF_CONFIG; `os.environ` by default.
 
     Returns:
         A `tf.keras.callbacks.Callback`.
 
     Raises:
-        ConfigError: another field in `path`, or an interval that is none.
+        ConfigError: `path` has an unknown field, or the interval is invalid.
     """
     tf = compat.tensorflow()
     _check_every("chief_checkpoint", every)
@@ -74,7 +74,7 @@ def chief_checkpoint(
             self._epoch = self._step = self._begun = 0
 
         def on_epoch_begin(self, epoch, logs=None):
-            # Not when training begins: a callback that restores may come after this one.
+            # Not in on_train_begin: a callback that restores a checkpoint may run after this one.
             self._epoch, self._step = epoch, int(self.model.optimizer.iterations.numpy())
 
         def on_train_batch_begin(self, batch, logs=None):
@@ -82,7 +82,7 @@ def chief_checkpoint(
 
         def on_train_batch_end(self, batch, logs=None):
             before = self._step
-            # With steps_per_execution, one call is for several steps.
+            # With steps_per_execution, one call covers several steps.
             self._step += batch - self._begun + 1
             if isinstance(every, int) and self._step // every > before // every:
                 self._save()
@@ -115,22 +115,22 @@ def model_checkpoint(
     mode: str = "auto",
     save_weights_only: bool = True,
 ) -> Any:
-    """`tf.keras.callbacks.ModelCheckpoint`, that refuses to look for the best by a value that there is not.
+    """Return a `tf.keras.callbacks.ModelCheckpoint` that raises if the epoch has no `monitor` value.
 
-    On several workers Keras gives each a path of its own, and removes all but the chief's.
+    On several workers, Keras writes to a different path on each and removes all files except the chief's.
 
     Args:
-        path: of the files, with `{epoch}` (from 1) and names of metrics.
-        every: "epoch", or every so many batches (`save_freq`).
-        save_best_only: whether only a model that is better than all before it is saved. It is the best of this run: one
-            that goes on begins anew.
-        monitor: the value that "best" means.
-        mode: "min", "max", or "auto" by its name.
-        save_weights_only: the weights with the optimizer's state, or the whole model.
+        path: The path of the files, with `{epoch}` (from 1) and names of metrics.
+        every: "epoch", or a number of batches (`save_freq`).
+        save_best_only: Whether to save only a model that is better than all before it in this run. A resumed run
+            starts the comparison again.
+        monitor: The value to compare.
+        mode: "min", "max", or "auto" to infer it from the name.
+        save_weights_only: Whether to save the weights with the optimizer state, or the whole model.
 
     Returns:
-        The callback. It raises `ConfigError` where `monitor` is not among the values of an epoch; Keras would say so in
-        its log, and save nothing.
+        The callback. It raises `ConfigError` if an epoch has no value named `monitor`. Keras would only log a warning
+        and save nothing.
     """
     tf = compat.tensorflow()
     _check_every("model_checkpoint", every)
@@ -140,10 +140,10 @@ def model_checkpoint(
         def on_epoch_end(self, epoch, logs=None):
             if save_best_only and every == "epoch" and monitor not in (logs or {}):
                 raise ConfigError(
-                    f"model_checkpoint keeps the best by {monitor!r}, and an epoch has no such value",
+                    f"model_checkpoint monitors {monitor!r}, and the epoch has no such value",
                     code="argument/unknown-name",
                     found=f"its values: {', '.join(logs or {})}",
-                    hint="name one of them; val_ ones are there where checkpoints are evaluated during training",
+                    hint="use one of these; val_ values exist only if checkpoints are evaluated during training",
                 )
             super().on_epoch_end(epoch, logs)
 
@@ -158,23 +158,23 @@ def model_checkpoint(
 
 
 def learning_rate_by_epoch(*, boundaries: Sequence[int], values: Sequence[float]) -> Any:
-    """`tf.keras.callbacks.LearningRateScheduler` with one rate for each stretch of epochs.
+    """Return a `tf.keras.callbacks.LearningRateScheduler` with a constant rate between epoch boundaries.
 
     Args:
-        boundaries: the epochs, counted from 0, from which the next value holds; rising.
-        values: the rates, one more than boundaries.
+        boundaries: The epochs, counted from 0, at which the next value starts; increasing.
+        values: The learning rates, one more than boundaries.
 
     Returns:
-        The callback. It raises `ConfigError` where the optimizer has a schedule of its own.
+        The callback. It raises `ConfigError` if the optimizer has a learning-rate schedule.
     """
     tf = compat.tensorflow()
     bounds, rates = list(boundaries), [float(value) for value in values]
     if len(rates) != len(bounds) + 1 or sorted(set(bounds)) != bounds:
         raise ConfigError(
-            "learning_rate_by_epoch needs rising boundaries, and one value more than boundaries",
+            "learning_rate_by_epoch needs increasing boundaries, and one value more than boundaries",
             code="argument/bad-value",
             found=f"boundaries {bounds}, values {rates}",
-            hint="give one value for the epochs before each boundary, and one for those from the last one on",
+            hint="give one value for the epochs before each boundary, and one for those from the last boundary on",
         )
     base: Any = tf.keras.callbacks.LearningRateScheduler
 
@@ -182,7 +182,7 @@ def learning_rate_by_epoch(*, boundaries: Sequence[int], values: Sequence[float]
         def on_train_begin(self, logs=None):
             if callable(self.model.optimizer.learning_rate):
                 raise ConfigError(
-                    "the learning rate is given by epoch, and the optimizer has a schedule by step",
+                    "the learning rate is set by epoch, and the optimizer has a schedule by step",
                     code="argument/conflict",
                     found=type(self.model.optimizer.learning_rate).__name__,
                     hint="keep one of the two",
@@ -197,12 +197,12 @@ def print_learning_rate(
     tf_config: TFConfig | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Any:
-    """Says the learning rate at the end of each epoch, on the chief alone.
+    """Print the learning rate at the end of each epoch, only on the chief.
 
     Args:
-        write: called with the line.
-        tf_config: which task this is; read from `environ` where it is not given.
-        environ: where TF_CONFIG is looked up; `os.environ` by default.
+        write: Called with the line.
+        tf_config: The cluster and the task of this process; by default read from `environ`.
+        environ: The mapping with TF_CONFIG; `os.environ` by default.
 
     Returns:
         A `tf.keras.callbacks.Callback`.
@@ -219,7 +219,7 @@ def print_learning_rate(
                 return
             optimizer = self.model.optimizer
             rate = optimizer.learning_rate
-            # A schedule is asked for the step that comes next.
+            # A schedule returns the rate of the next step.
             value = rate(tf.convert_to_tensor(optimizer.iterations)) if callable(rate) else rate
             write(f"Learning rate for epoch {epoch + 1} is {float(tf.convert_to_tensor(value)):.6g}")
 
@@ -236,5 +236,5 @@ def _check_every(name: str, every: str | int) -> None:
         raise ConfigError(
             f"{name}: every is {every!r}",
             code="argument/bad-value",
-            hint="give 'epoch', or a number of batches from 1 on",
+            hint="give 'epoch', or a number of batches, 1 or more",
         )

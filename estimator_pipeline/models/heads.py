@@ -1,4 +1,4 @@
-"""What a model's logits mean: the loss of each example, the predictions, the metrics, the signatures.
+"""Heads: the loss of each example, the predictions, the metrics and the signatures for a model's logits.
 
 ================= ============================== =======================================================================
 head              loss names                     labels -> logits (shapes; B: batch, K: classes)
@@ -6,16 +6,16 @@ head              loss names                     labels -> logits (shapes; B: ba
 `multi_class`     sparse_categorical_crossentropy  int [B] or [B, 1] -> float [B, K]
 `one_hot`         categorical_crossentropy         float [B, K] -> float [B, K]
 `binary`          binary_crossentropy              0 or 1 of any number type [B] or [B, 1] -> float [B, 1]
-`multi_label`     binary_crossentropy              0 or 1 of any number type [B, K] -> float [B, K]: each class is there
-                                                   or not, whatever the others are
+`multi_label`     binary_crossentropy              0 or 1 of any number type [B, K] -> float [B, K]: each class is
+                                                   present or absent, independently of the others
 `regression`      mean_squared_error,              float [B] or [B, D] -> float [B, D]
                   mean_absolute_error, huber
 ================= ============================== =======================================================================
 
-A loss of two heads means the first of them, unless the head is named. With a vocabulary, classes have names: labels of
-`multi_class` and `binary` may be text then, string [B] or [B, 1].
+A loss that fits two heads selects the first, unless the head is named. With a vocabulary, classes have names: labels of
+`multi_class` and `binary` may then be text, string [B] or [B, 1].
 
-Predictions bear the names of the canned Estimators' heads, so that clients of a served model need not change.
+Predictions have the names of the canned Estimators' heads, so clients of a served model need not change.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ HEAD_OF_LOSS = {
     "mae": "regression",
     "huber": "regression",
 }
-# Further heads that a loss fits, where they are named.
+# Further heads that a loss fits, if they are named explicitly.
 _ALSO = {"binary_crossentropy": ("multi_label",)}
-# Those that tell of classes; and those whose labels are classes' numbers, or names.
+# Heads with classes; and those whose labels are class numbers or names.
 SMOOTHED = ("multi_class", "one_hot", "binary", "multi_label")
 NUMBERED = ("multi_class", "binary")
 SIGNATURES = ("predict", "classify", "regress")
 
 
 def head_of(loss: Any, head: str | None) -> str | None:
-    """Return the head that goes with a loss name; for an own loss function the one that was named, if any.
+    """Return the head of a loss name; for a custom loss function the explicit head, if any.
 
     Raises:
-        ConfigError: an unknown loss or head, or two that contradict each other.
+        ConfigError: The loss or head is unknown, or they contradict each other.
     """
     if head is not None and head not in HEADS:
         raise ConfigError(
@@ -64,7 +64,7 @@ def head_of(loss: Any, head: str | None) -> str | None:
             f"the loss {loss!r} is not known",
             code="argument/unknown-name",
             found=f"allowed: {', '.join(HEAD_OF_LOSS)}",
-            hint="name one of these, or give a function loss(labels, logits) -> loss of each example",
+            hint="use one of these, or give a function loss(labels, logits) -> loss of each example",
         )
     fitting = (HEAD_OF_LOSS[loss], *_ALSO.get(loss, ()))
     if head is not None and head not in fitting:
@@ -72,24 +72,24 @@ def head_of(loss: Any, head: str | None) -> str | None:
         raise ConfigError(
             f"the loss {loss!r} belongs to the head {' or '.join(map(repr, fitting))}, not to {head!r}",
             code="argument/conflict",
-            hint=f"leave the head out, or take a loss of its own: {', '.join(losses)}",
+            hint=f"leave the head out, or use one of its losses: {', '.join(losses)}",
         )
     return head or fitting[0]
 
 
 @dataclass(frozen=True)
 class Head:
-    """One head; `kind` None knows of nothing but logits (own loss function, no head named).
+    """A head. With `kind` None (custom loss function, no explicit head) it returns only logits.
 
     Attributes:
-        kind: one of `HEADS`.
-        loss: a name, or a function.
-        label_smoothing: the share of each label that is spread evenly over all classes (over yes and no, where each
-            class is asked for by itself). C. Szegedy et al., "Rethinking the Inception Architecture" (2016), section 7.
-        label_vocabulary: the names of the classes, in their order; empty: their numbers.
+        kind: One of `HEADS`.
+        loss: A name, or a function.
+        label_smoothing: The share of each label that is spread evenly over all classes (over 0 and 1 for binary
+            labels). C. Szegedy et al., "Rethinking the Inception Architecture" (2016), section 7.
+        label_vocabulary: The class names, in order; empty: classes are numbers.
 
     Raises:
-        ConfigError: a share that is none, or of a loss that has no classes; names that are none, or of no classes.
+        ConfigError: A share or a name is invalid, or the loss has no classes.
     """
 
     kind: str | None
@@ -108,18 +108,19 @@ class Head:
                 hint="give a share: 0 or more, below 1",
             )
         if not isinstance(self.loss, str) or self.kind not in SMOOTHED:
-            what = f"the loss {self.loss!r}" if isinstance(self.loss, str) else "an own loss function"
+            loss = f"the loss {self.loss!r}" if isinstance(self.loss, str) else "a custom loss function"
             raise ConfigError(
-                f"label_smoothing is {self.label_smoothing:g}, and {what} has no classes to smooth",
+                f"label_smoothing is {self.label_smoothing:g}, and {loss} has no classes to smooth",
                 code="argument/conflict",
-                found=f"losses of classes: {', '.join(n for n, kind in HEAD_OF_LOSS.items() if kind in SMOOTHED)}",
-                hint="leave label_smoothing out, or take one of these",
+                found=f"losses with classes: {', '.join(n for n, kind in HEAD_OF_LOSS.items() if kind in SMOOTHED)}",
+                hint="leave label_smoothing out, or use one of these",
             )
 
     def numbering(self) -> Callable[[Any], Any]:
-        """A function from labels to labels: the numbers of classes in the place of their names, int64; others stay.
+        """Return a function that converts class names in labels to class numbers, int64.
 
-        Call it in the graph, or before the dataset's function, that calls what it gives: it may make a table.
+        Labels that are not text are unchanged. Call this method in the graph that calls the function, or before the
+        dataset's `map`: it may create a lookup table.
         """
         tf = compat.tensorflow()
         names = tf.constant(list(self.label_vocabulary) or [""])
@@ -132,44 +133,44 @@ class Head:
             if isinstance(labels, Mapping) or getattr(labels, "dtype", None) != tf.string:
                 return labels
             if table is None and not isinstance(self.loss, str):
-                return labels  # A loss of one's own may know what they are.
+                return labels  # A custom loss function may handle text.
             if table is None:
                 raise ConfigError(
                     f"the labels are text, and the loss {self.loss!r} takes numbers",
                     code="model/labels-mismatch",
                     found=f"heads whose labels may be names: {', '.join(NUMBERED)}",
-                    hint="give label_vocabulary, the names of the classes in their order"
+                    hint="give label_vocabulary, the class names in order"
                     if self.kind in NUMBERED
-                    else "give numbers, or take one of these heads with label_vocabulary",
+                    else "give numbers, or use one of these heads with label_vocabulary",
                 )
-            found = table.lookup(labels)
-            unknown = tf.boolean_mask(labels, found < 0)
-            told = [label_checks.UNKNOWN_NAME, unknown, "known:", names]
-            with tf.control_dependencies([tf.debugging.Assert(tf.equal(tf.size(unknown), 0), told, summarize=5)]):
-                return tf.identity(found)
+            class_numbers = table.lookup(labels)
+            unknown = tf.boolean_mask(labels, class_numbers < 0)
+            message = [label_checks.UNKNOWN_NAME, unknown, "known:", names]
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(tf.size(unknown), 0), message, summarize=5)]):
+                return tf.identity(class_numbers)
 
         return numbered
 
     @property
-    def asks_yes_or_no(self) -> bool:
-        """Whether labels are 0, 1 or, of what is not certain, between; a loss of one's own may know others."""
+    def has_binary_labels(self) -> bool:
+        """Whether labels must be from 0 to 1; a custom loss function may take others."""
         return self.kind in ("binary", "multi_label") and isinstance(self.loss, str)
 
     def per_example_loss(self, labels: Any, logits: Any) -> Any:
-        """Return the loss of each example: float32 [B].
+        """Return the loss of each example, float32 [B].
 
         Raises:
-            ConfigError: labels and logits whose shapes do not fit, or a loss that is already reduced.
+            ConfigError: The shapes of labels and logits do not fit, or the loss function reduces the batch.
         """
         tf = compat.tensorflow()
         if not isinstance(self.loss, str):
             values = tf.convert_to_tensor(self.loss(labels, logits))
             if values.shape.rank == 0:
                 raise ConfigError(
-                    "the loss function gave one number for the batch",
+                    "the loss function returned one number for the batch",
                     code="model/bad-function",
-                    hint="give the loss of each example ([batch]); the mean, and its scaling over replicas, are made "
-                    "here (a tf.keras.losses.Loss: reduction=tf.keras.losses.Reduction.NONE)",
+                    hint="return the loss of each example ([batch]); the pipeline computes the mean and scales it over "
+                    "replicas (a tf.keras.losses.Loss: reduction=tf.keras.losses.Reduction.NONE)",
                 )
             values = tf.cast(values, tf.float32)
             return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), axis=1)
@@ -198,20 +199,20 @@ class Head:
         return tf.reduce_mean(each, axis=-1)
 
     def _check(self, logits: Any) -> None:
-        """Refuses logits that the head would take for something else."""
+        """Reject logits with a shape that the head would misread."""
         if self.kind is None or logits.shape.rank is None:
             return
         last = logits.shape[-1] if logits.shape.rank else None
         wrong = None
         if logits.shape.rank < 2:
-            wrong = "an axis for the batch and one for the values of an example: end the model with Dense, unsqueezed"
+            wrong = "a batch axis and an axis for the values of an example: end the model with Dense, without squeeze"
         elif self.kind == "binary" and last not in (1, None):
             wrong = (
-                "one logit for each example: Dense(1); or take sparse_categorical_crossentropy for several classes, or "
-                "head multi_label where an example can be of several at once"
+                "one logit for each example: Dense(1); or use sparse_categorical_crossentropy for several classes, or "
+                "head multi_label where an example can have several classes at once"
             )
         elif self.kind in ("multi_class", "one_hot") and last == 1:
-            wrong = "a logit for each class: Dense(K) with K of 2 at least; or take binary_crossentropy"
+            wrong = "a logit for each class: Dense(K) with K of 2 or more; or use binary_crossentropy"
         if wrong:
             raise ConfigError(
                 f"logits of the shape {logits.shape} do not fit the head {self.kind!r}",
@@ -221,25 +222,25 @@ class Head:
         self.check_units(last)
 
     def check_units(self, units: int | None) -> None:
-        """Hold the vocabulary against the classes that a model tells apart.
+        """Check the size of the vocabulary against the model's number of classes.
 
         Args:
-            units: values that the model gives for an example; None: not known.
+            units: The size of the model's last axis; None: unknown.
 
         Raises:
-            ConfigError: they are not as many.
+            ConfigError: The numbers differ.
         """
         names = len(self.label_vocabulary)
         classes = 2 if self.kind == "binary" else units
         if names and classes not in (names, None):
             raise ConfigError(
-                f"label_vocabulary has {names} names, and the model tells {classes} classes apart",
+                f"label_vocabulary has {names} names, and the model has {classes} classes",
                 code="model/labels-mismatch",
-                hint="name each class, in their order",
+                hint="give one name for each class, in order",
             )
 
     def _fit(self, labels: Any, logits: Any) -> Any:
-        """Labels with the rank and type that the head's loss needs."""
+        """Return labels with the rank and dtype that the head's loss needs."""
         tf = compat.tensorflow()
         labels = tf.convert_to_tensor(labels)
         if self.kind == "multi_class":
@@ -255,7 +256,7 @@ class Head:
             raise ConfigError(
                 f"labels {labels.shape} and logits {logits.shape} do not fit the loss {self.loss!r}",
                 code="model/labels-mismatch",
-                hint="the model's last layer must give as many values as a label has",
+                hint="give the model's last layer as many units as a label has values",
             ) from error
         return labels
 
@@ -268,7 +269,7 @@ class Head:
         if self.kind == "regression":
             return {"predictions": logits}
         if self.kind == "multi_label":
-            # As the canned head: the names of all classes, beside their probabilities.
+            # As in the canned head: the names of all classes, with their probabilities.
             probabilities = tf.nn.sigmoid(logits)
             return {"logits": logits, "probabilities": probabilities, "classes": self._class_names(tf, probabilities)}
         if self.kind == "binary":
@@ -289,7 +290,7 @@ class Head:
         }
 
     def export_outputs(self, predictions: Mapping[str, Any], signatures: Sequence[str]) -> dict[str, Any]:
-        """Signature key -> export output. `serving_default` answers with all predictions."""
+        """Return the export output of each signature key; `serving_default` has all predictions."""
         tf = compat.tensorflow()
         export = tf.estimator.export
         outputs = {"serving_default": export.PredictOutput(dict(predictions))}
@@ -307,9 +308,9 @@ class Head:
         return outputs
 
     def signature_outputs(self, signatures: Sequence[str]) -> dict[str, Callable[[Any], dict[str, Any]]]:
-        """Signature key -> function of the logits that gives its outputs by name; the same as `export_outputs`.
+        """Return, for each signature key, a function from the logits to its outputs by name.
 
-        For SavedModels that are not made by an Estimator.
+        For SavedModels that an Estimator does not write; the keys and outputs are those of `export_outputs`.
         """
         tf = compat.tensorflow()
 
@@ -318,8 +319,8 @@ class Head:
             return {"scores": scores, "classes": self._class_names(tf, scores)}
 
         def regression(logits: Any) -> dict[str, Any]:
-            found = self.predictions(logits)
-            return {"outputs": found["predictions"] if "predictions" in found else found["logistic"]}
+            values = self.predictions(logits)
+            return {"outputs": values["predictions"] if "predictions" in values else values["logistic"]}
 
         outputs: dict[str, Callable[[Any], dict[str, Any]]] = {"serving_default": self.predictions}
         if "predict" in signatures:
@@ -331,27 +332,27 @@ class Head:
         return outputs
 
     def _names_of(self, tf: Any, numbers: Any) -> Any:
-        """Return the names of classes by their numbers: of the vocabulary, or "0", "1", …"""
+        """Return the class names for class numbers: from the vocabulary, or "0", "1", etc."""
         if not self.label_vocabulary:
             return tf.strings.as_string(numbers)
         return tf.gather(tf.constant(list(self.label_vocabulary)), numbers)
 
     def _class_names(self, tf: Any, scores: Any) -> Any:
-        """Return the names of the classes beside their scores, for each example."""
+        """Return the names of all classes for each example, in the order of the scores."""
         names = self._names_of(tf, tf.range(tf.shape(scores)[-1]))
         return tf.tile(tf.expand_dims(names, 0), [tf.shape(scores)[0], 1])
 
     def metric(self, name: str, labels: Any, predictions: Mapping[str, Any], weights: Any = None) -> Any:
-        """Return the streaming metric `name` as (value, update): counted over all examples, on all replicas.
+        """Return the streaming metric `name` as (value, update), over all examples on all replicas.
 
         Args:
-            name: of `METRICS`.
-            labels: of the batch.
-            predictions: from `predictions`.
-            weights: what each example counts for, float32 [B]; None: all the same.
+            name: One of `METRICS`.
+            labels: The labels of the batch.
+            predictions: The result of `predictions`.
+            weights: The weight of each example, float32 [B]; None: all are 1.
 
         Raises:
-            ConfigError: a metric that this head does not have.
+            ConfigError: The head does not have this metric.
         """
         tf = compat.tensorflow()
         metrics = tf.compat.v1.metrics
@@ -361,7 +362,7 @@ class Head:
                 f"the metric {name!r} is not known for the head {self.kind!r}",
                 code="argument/unknown-name",
                 found=f"allowed: {', '.join(known) or 'none'}",
-                hint="name one of these, or give a function metric(labels, predictions) -> (value, update)",
+                hint="use one of these, or give a function metric(labels, predictions) -> (value, update)",
             )
         if self.kind == "regression":
             values = predictions["predictions"]
@@ -375,7 +376,7 @@ class Head:
         logits = predictions["logits"]
         fitted = self._fit(labels, logits)
         if self.kind == "multi_label":
-            # Over all classes of all examples, each of them one answer.
+            # Over all classes of all examples; each pair counts once.
             weights = of_rank(weights, logits.shape.rank)
             if name == "auc":
                 return metrics.auc(fitted, predictions["probabilities"], weights)
@@ -395,30 +396,30 @@ class Head:
 
 
 def of_rank(weights: Any, rank: int | None) -> Any:
-    """Weights [B] with so many axes, each of them counting for all values of its example; None stays None."""
+    """Reshape weights [B] to broadcast over the values of an example; None is returned unchanged."""
     if weights is None or rank in (None, 1):
         return weights
     return compat.tensorflow().reshape(weights, [-1] + [1] * (rank - 1))
 
 
-def _checked_names(given: Any, kind: str | None) -> tuple[str, ...]:
-    """Return a vocabulary of labels."""
-    names = () if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
-    if not names and not given and not isinstance(given, str):
+def _checked_names(value: Any, kind: str | None) -> tuple[str, ...]:
+    """Check and return a label vocabulary."""
+    names = () if isinstance(value, str) or not isinstance(value, Sequence) else tuple(value)
+    if not names and not value and not isinstance(value, str):
         return ()
     if len(names) < 2 or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise ConfigError(
-            f"label_vocabulary is {given!r}",
+            f"label_vocabulary is {value!r}",
             code="argument/bad-value",
-            hint="give a list of the classes' names: two or more, each of them once",
+            hint="give a list of two or more distinct class names",
         )
     if kind not in SMOOTHED:
-        what = "an own loss function without a head" if kind is None else f"the head {kind!r}"
+        target = "a custom loss function without a head" if kind is None else f"the head {kind!r}"
         raise ConfigError(
-            f"label_vocabulary was given, and with {what} there are no classes to name",
+            f"label_vocabulary is set, and with {target} there are no classes to name",
             code="argument/conflict",
-            found=f"heads of classes: {', '.join(SMOOTHED)}",
-            hint="leave it out, or take one of these heads",
+            found=f"heads with classes: {', '.join(SMOOTHED)}",
+            hint="leave it out, or use one of these heads",
         )
     return names
 

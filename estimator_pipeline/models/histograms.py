@@ -1,15 +1,13 @@
-"""Histograms of weights and gradients among the summaries of training, with the same meaning in all engines.
+"""Histograms of weights and gradients in the training summaries, with the same meaning in all engines.
 
-* `weights/NAME`: a trained variable after the step that the entry names.
-* `gradients/NAME`: its gradient in that step, of the batch of all replicas: before it is clipped or added up with those
-  of other steps, and without the scale of the loss in float16. A gradient of rows, as an embedding has it, is dense:
-  the rows that the batch does not name are 0.
-* NAME is the variable's in the engine: `dense/kernel`, and in Keras 3 its path, `sequential/dense/kernel`.
-* Values that are no finite numbers are left out: TensorFlow's histograms fail on them, and training has better ways to
-  tell of them.
+* `weights/NAME`: a trainable variable after the entry's step.
+* `gradients/NAME`: its gradient in that step, over the batch of all replicas, before clipping and accumulation and
+  without the float16 loss scale. The gradient of an embedding is dense: rows that the batch does not use are 0.
+* NAME is the variable's name in the engine: `dense/kernel`, and in Keras 3 its path, `sequential/dense/kernel`.
+* Values that are not finite are left out: TensorFlow's histograms fail on them, and training reports them elsewhere.
 
-Only the steps of which summaries are written pay for the histograms; summing an Estimator's or Keras 3's gradients for
-them over several replicas is paid in every step, for all workers must do it alike.
+Histograms are computed only in steps that write summaries. With several replicas, the Estimator and Keras 3 engines
+sum the gradients for them in every step, because all workers must take part.
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ HISTOGRAMS = ("weights", "gradients")
 
 
 def checked_histograms(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of histograms, if all are known.
+    """Check and return the names of histograms.
 
     Raises:
-        ConfigError: one is not, or they are a text.
+        ConfigError: A name is unknown, or the names are not a list.
     """
-    given = [names] if isinstance(names, str) else list(names)
-    unknown = [name for name in given if name not in HISTOGRAMS]
+    listed = [names] if isinstance(names, str) else list(names)
+    unknown = [name for name in listed if name not in HISTOGRAMS]
     if unknown or isinstance(names, str):
         raise ConfigError(
             f"histograms is {names!r}",
@@ -48,7 +46,7 @@ def checked_histograms(names: Sequence[str]) -> tuple[str, ...]:
             found=f"allowed: {', '.join(HISTOGRAMS)}",
             hint="give a list of some of these",
         )
-    return tuple(given)
+    return tuple(listed)
 
 
 def add_histograms(kind: str, variables: Sequence[Any], values: Sequence[Any]) -> None:
@@ -56,8 +54,8 @@ def add_histograms(kind: str, variables: Sequence[Any], values: Sequence[Any]) -
 
     Args:
         kind: "weights" or "gradients".
-        variables: which name them.
-        values: of each; None: there is nothing to tell of it.
+        variables: The variables, for the names.
+        values: The value of each variable or gradient; None: no histogram.
     """
     tf = compat.tensorflow()
     for variable, value in zip(variables, values, strict=True):
@@ -66,25 +64,25 @@ def add_histograms(kind: str, variables: Sequence[Any], values: Sequence[Any]) -
 
 
 def write_weights(writer: Any, model: Any, *, step: int) -> None:
-    """Write what the trained variables of a Keras model are now.
+    """Write histograms of the current trainable variables of a Keras model.
 
     Args:
-        writer: of `tf.summary.create_file_writer`.
-        model: the model.
-        step: of the entries.
+        writer: A writer of `tf.summary.create_file_writer`.
+        model: The model.
+        step: The step of the entries.
     """
     _write(writer, "weights", model.trainable_variables, model.trainable_variables, step=step)
 
 
 def write_gradients(writer: Any, variables: Sequence[Any], gradients: Sequence[Any], *, step: Any, when: Any) -> None:
-    """Write the gradients of some steps, within a compiled function of a replica.
+    """Write histograms of the gradients in selected steps, within a replica's compiled function.
 
     Args:
-        writer: of `tf.summary.create_file_writer`.
-        variables: that are trained.
-        gradients: theirs, summed over the replicas; None where there is none.
-        step: of the entries, an int64 scalar.
-        when: whether to write in this step, a bool scalar.
+        writer: A writer of `tf.summary.create_file_writer`.
+        variables: The trainable variables.
+        gradients: Their gradients, summed over the replicas; None where a variable has none.
+        step: The step of the entries, an int64 scalar.
+        when: Whether to write in this step, a bool scalar.
     """
     tf = compat.tensorflow()
 
@@ -99,22 +97,22 @@ def _write(writer: Any, kind: str, variables: Sequence[Any], values: Sequence[An
     from tensorboard.plugins.histogram import metadata
 
     tf = compat.tensorflow()
-    told = metadata.create_summary_metadata(display_name=None, description=None)
-    # Whatever condition another callback has set, see `event_files`.
+    summary_metadata = metadata.create_summary_metadata(display_name=None, description=None)
+    # Independent of the condition that a callback may have set, see `summaries`.
     with writer.as_default(step=step), tf.summary.record_if(True):
         for variable, value in zip(variables, values, strict=True):
             if value is not None:
-                tf.summary.write(_tag(kind, variable), _buckets(tf, _finite(tf, value)), metadata=told)
+                tf.summary.write(_tag(kind, variable), _buckets(tf, _finite(tf, value)), metadata=summary_metadata)
 
 
 def _buckets(tf: Any, values: Any) -> Any:
-    """Return what TensorBoard shows as a histogram, [30, 3]: from, to, how many.
+    """Return the buckets of a TensorBoard histogram, [30, 3]: lower edge, upper edge, count.
 
-    `tf.summary.histogram` needs 240 bytes for each value on its way to the same numbers, this 4.
+    `tf.summary.histogram` needs 240 bytes of memory per value for the same result, this function 4.
 
     Args:
         tf: TensorFlow.
-        values: [n], finite.
+        values: Finite numbers, [n].
     """
     count = 30
     some = tf.size(values) > 0
@@ -128,11 +126,11 @@ def _buckets(tf: Any, values: Any) -> Any:
 
 @contextlib.contextmanager
 def recording_gradients(optimizer: Any, record: Callable[[Sequence[Any], Sequence[Any]], None]) -> Iterator[None]:
-    """In the block a Keras 2 optimizer tells of the gradients that it has summed over the replicas.
+    """Pass the gradients that a Keras 2 optimizer has summed over the replicas to `record`, within the block.
 
     Args:
-        optimizer: of `tf.keras.optimizers.legacy`, or a `LossScaleOptimizer` of one.
-        record: `record(variables, gradients)`, called in the context of a replica while a step is traced.
+        optimizer: One of `tf.keras.optimizers.legacy`, or a `LossScaleOptimizer` around one.
+        record: `record(variables, gradients)`, called in a replica context while a step is traced.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     theirs = inner._aggregate_gradients
@@ -142,7 +140,7 @@ def recording_gradients(optimizer: Any, record: Callable[[Sequence[Any], Sequenc
         record([variable for _, variable in pairs], [gradient for gradient, _ in pairs])
         return pairs
 
-    # The object's own, over its class's.
+    # The attribute of the object hides that of its class.
     inner._aggregate_gradients = aggregated
     try:
         yield
@@ -151,7 +149,7 @@ def recording_gradients(optimizer: Any, record: Callable[[Sequence[Any], Sequenc
 
 
 def _tag(kind: str, variable: Any) -> str:
-    # Keras 3 has the layers in the path alone.
+    # In Keras 3 only the path has the layers.
     name = str(getattr(variable, "path", variable.name))
     return f"{kind}/{name.partition(':')[0]}"
 

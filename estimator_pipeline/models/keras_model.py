@@ -1,15 +1,15 @@
-"""The Keras path of a job: the same layers, compiled, for Keras 2 or, after `compat.use_keras_3()`, for Keras 3.
+"""The compiled Keras model of a job, for Keras 2 or, after `compat.use_keras_3()`, for Keras 3.
 
-Where `build_model_fn` makes a `model_fn` of a function that builds layers,
-`build_keras_model` makes a compiled `tf.keras.Model` of the same arguments, that trains to the same numbers:
+`build_keras_model` takes the same arguments as `build_model_fn`. It returns a compiled `tf.keras.Model` that trains to
+the same numbers as the `model_fn`:
 
-* **Losses and metrics** are Keras's own, on logits, wherever Keras has them: the model is plain Keras, and is saved and
-  loaded without this package. `average_loss` is the mean over examples, as the Estimator path reports it.
+* **Losses and metrics** are Keras's classes, on logits, wherever Keras has them. The model is plain Keras, and is saved
+  and loaded without this package. `average_loss` is the mean over examples, as in the Estimator engine.
 * **Loss scaling** is Keras's: the mean over the batch of a replica, divided by the number of replicas. It is the same
   as in `estimator_pipeline.models.model_fn`.
-* **Clipping** comes after the sum over replicas; so it does in `tf.keras.optimizers.legacy`.
-* **Optimizers** have the arithmetic that was asked for, see `estimator_pipeline.models.optimizers.keras2`.
-* **16 bits**: the logits are float32 before the loss.
+* **Clipping** follows the sum over replicas, as in `tf.keras.optimizers.legacy`.
+* **Optimizers** have the requested arithmetic, see `estimator_pipeline.models.optimizers.keras2`.
+* **Mixed precision**: the logits are float32 before the loss.
 """
 
 from __future__ import annotations
@@ -71,41 +71,38 @@ def build_keras_model(
     params: Mapping[str, Any] | None = None,
     steps_per_execution: int = 1,
 ) -> Any:
-    """Build and compiles the Keras model of a job. Call it in the scope of the strategy that trains.
+    """Build and compile the Keras model of a job. Call it in the scope of the training strategy.
 
     Args:
-        layers: makes the model: `layers()` or `layers(params)` returns a Keras model that maps a batch of features to
-            logits (no softmax or sigmoid at its end).
-        loss: a name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+        layers: `layers()` or `layers(params)` returns a Keras model that maps a batch of features to logits (no softmax
+            or sigmoid at its end).
+        loss: A name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
             [B].
-        outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
-            `metrics` and the other fields of `Output`; see
-            `estimator_pipeline.models.outputs`. `keras_batches` makes the data's
-            batches.
-        optimizer: a name, a mapping with the fields of `Optimizer`,
-            or an `Optimizer`.
-        metrics: names, or Keras metrics of (labels, logits). None: the head's first one.
-        head: what the logits mean, where the loss does not say it: an own function, or "multi_label" beside
-            "binary_crossentropy".
-        clip_norm: the global norm to which the summed gradient is clipped.
-        clip_value: the absolute value to which each element of the summed gradient is clipped.
-        label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
-        weight_column: the data bring weights, as (features, labels, weights): all metrics count by them.
-            `keras_batches` makes such batches, with the same name.
-        class_weights: the same, for weights of classes.
-        label_vocabulary: the names of the classes, in their order; `keras_batches` makes numbers of them in the data.
-        mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a loss scale that follows the gradients, or,
-            in a process with Keras 3, a fixed one).
-        params: given to `layers(params)`.
-        steps_per_execution: training steps in one call of the compiled function.
+        outputs: The outputs of a model that returns a dictionary of logits. Replaces `loss`, `head`, `metrics` and the
+            other fields of `Output`; see `estimator_pipeline.models.outputs`. `keras_batches` converts the data.
+        optimizer: A name, a mapping with the fields of `Optimizer`, or an `Optimizer`.
+        metrics: Names, or Keras metrics of (labels, logits). None: the head's first metric.
+        head: The meaning of the logits, where the loss does not define it: with a custom loss function, or
+            "multi_label" with "binary_crossentropy".
+        clip_norm: The global norm to which the summed gradient is clipped.
+        clip_value: The absolute value to which each element of the summed gradient is clipped.
+        label_smoothing: The share of each label that is spread evenly over the classes, in training and evaluation.
+        weight_column: Set if batches are (features, labels, weights): all metrics are then weighted. `keras_batches`
+            with the same name creates such batches.
+        class_weights: The same, for class weights.
+        label_vocabulary: The class names, in order; `keras_batches` converts them to numbers in the data.
+        mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a dynamic loss scale or, in a process with
+            Keras 3, a fixed one).
+        params: The argument of `layers(params)`.
+        steps_per_execution: Training steps in one call of the compiled function.
 
     Returns:
         A compiled `tf.keras.Model`; its outputs are logits, float32 [B, ...].
 
     Raises:
-        ConfigError: a name, a type or a combination that cannot work.
+        ConfigError: A name, a type or a combination of arguments is not supported.
     """
-    meant = outputs_of(
+    output_spec = outputs_of(
         outputs,
         loss=loss,
         head=head,
@@ -117,47 +114,53 @@ def build_keras_model(
     )
     if clip_norm is not None and clip_value is not None:
         raise ConfigError(
-            "clip_norm and clip_value were both given", code="argument/conflict", hint="give one of the two"
+            "clip_norm and clip_value are both set", code="argument/conflict", hint="set only one of the two"
         )
     policy = policy_of(mixed_precision)
     chosen = optimizer_of(optimizer)
     with precision(policy):
         model = checked(layers(dict(params or {})) if takes_params(layers) else layers())
-        model = _with_named_logits(model, meant, policy)
-        _check_output(model, meant)
-        made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value, whole_rows=True)
+        model = _with_named_logits(model, output_spec, policy)
+        _check_output(model, output_spec)
+        keras_optimizer = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value, whole_rows=True)
         if policy == "mixed_float16":
-            made = _with_loss_scale(made)
-    # The metrics of a step are those of all replicas already; Keras would add them up over the workers once more.
+            keras_optimizer = _with_loss_scale(keras_optimizer)
+    # The metrics of a step already cover all replicas; Keras would sum them over the workers again.
     model.distribute_reduction_method = "first"
-    losses = {name: _loss(part.head) for name, part in meant.parts.items()}
-    for name, part in meant.parts.items():
+    losses = {name: _loss(part.head) for name, part in output_spec.parts.items()}
+    for name, part in output_spec.parts.items():
         losses[name].loss_weight = part.loss_weight
     counted = {
-        name: [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)] for name, part in meant.parts.items()
+        name: [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)]
+        for name, part in output_spec.parts.items()
     }
     model.compile(
-        optimizer=made,
-        loss=losses[""] if meant.alone else losses,
-        loss_weights=None if meant.alone else {name: part.loss_weight for name, part in meant.parts.items()},
-        **{"weighted_metrics" if meant.weighted else "metrics": counted[""] if meant.alone else counted},
+        optimizer=keras_optimizer,
+        loss=losses[""] if output_spec.is_single else losses,
+        loss_weights=None
+        if output_spec.is_single
+        else {name: part.loss_weight for name, part in output_spec.parts.items()},
+        **{
+            "weighted_metrics" if output_spec.weighted else "metrics": counted[""] if output_spec.is_single else counted
+        },
         steps_per_execution=steps_per_execution,
-        # Keras 3 would add a loss scale of its own, which grows and shrinks.
+        # Keras 3 would add its dynamic loss scale.
         **({"auto_scale_loss": False} if compat.keras_generation() == 3 else {}),
     )
     return model
 
 
 def save_keras_model(model: Any, path: str) -> None:
-    """Save a compiled model as a `.keras` file, its optimizer's state with it.
+    """Save a compiled model and its optimizer state as a `.keras` file.
 
-    Keras 2 leaves the state of `tf.keras.optimizers.legacy` out of such files. Here it is one more member of the
-    archive, which Keras does not look at and `load_keras_model` reads. Keras 3, and the newer optimizers of
-    Keras 2, write it by themselves. Readers of `path` see the old file or the new one whole.
+    Keras 2 leaves the state of `tf.keras.optimizers.legacy` out of such files. This function stores it as one more
+    member of the archive, which Keras ignores and `load_keras_model` reads. Keras 3, and the newer optimizers of
+    Keras 2, store the state themselves. The file is replaced atomically: readers see the old file or the complete new
+    one.
 
     Args:
-        model: a compiled `tf.keras.Model`.
-        path: of the file; any that `tf.io.gfile` can write.
+        model: A compiled `tf.keras.Model`.
+        path: The path of the file; any that `tf.io.gfile` can write.
     """
     gfile = compat.tensorflow().io.gfile
     keras_optimizers.create_slots(model)
@@ -179,13 +182,13 @@ def save_keras_model(model: Any, path: str) -> None:
 
 @contextlib.contextmanager
 def _metrics_as_compiled(model: Any) -> Iterator[None]:
-    """In the block the metrics of named outputs have the names that they were compiled with.
+    """Restore the compiled names of the metrics of named outputs within the block.
 
-    Keras 2 puts the output's name before them, writes that down, and would put it there once more where it loads them.
+    Keras 2 adds the output's name as a prefix and saves the result, so loading the file would add the prefix again.
     """
     renamed = []
-    for found in (model.compiled_metrics._user_metrics, model.compiled_metrics._user_weighted_metrics):
-        for name, metrics in found.items() if isinstance(found, Mapping) else ():
+    for by_output in (model.compiled_metrics._user_metrics, model.compiled_metrics._user_weighted_metrics):
+        for name, metrics in by_output.items() if isinstance(by_output, Mapping) else ():
             renamed += [(metric, metric.name, metric.name.removeprefix(f"{name}_")) for metric in metrics]
     for metric, _, compiled in renamed:
         metric._name = compiled
@@ -197,23 +200,23 @@ def _metrics_as_compiled(model: Any) -> Iterator[None]:
 
 
 def load_keras_model(path: str) -> Any:
-    """Load a `.keras` file that the Keras engine or `save_keras_model` wrote, compiled as it was trained.
+    """Load a `.keras` file of the Keras engine or of `save_keras_model`, compiled.
 
-    `tf.keras.models.load_model(path, compile=False)` reads it without this package; how it was compiled may name
-    optimizers and metrics of ours. Loaded in a strategy's scope, its variables are the strategy's. Training goes on
-    with the optimizer as it was: its step, its momentum.
+    `tf.keras.models.load_model(path, compile=False)` loads it without this package; its compile config may name
+    optimizers and metrics of this package. In a strategy's scope, the variables belong to the strategy. Training
+    continues with the saved optimizer state: its step and its slots.
 
     Args:
-        path: of the file.
+        path: The path of the file.
 
     Returns:
         The compiled `tf.keras.Model`.
 
     Raises:
-        ConfigError: there is no such file, or it is none that Keras loads.
+        ConfigError: The file does not exist, or Keras cannot load it.
     """
     tf = compat.tensorflow()
-    _own()
+    _custom_classes()
     keras_optimizers.register()
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, "model.keras")
@@ -225,7 +228,7 @@ def load_keras_model(path: str) -> Any:
             raise ConfigError(
                 f"{path} cannot be read as a .keras file: {error}",
                 code="model/bad-keras-file",
-                hint="name a file that Model.save wrote as .keras",
+                hint="give a .keras file that Model.save wrote",
             ) from error
         try:
             model = tf.keras.models.load_model(local)
@@ -238,33 +241,33 @@ def load_keras_model(path: str) -> Any:
     return model
 
 
-# The archive's member with the optimizer's weights, in their order.
+# The archive member with the optimizer's weights, in order.
 _STATE = "estimator_pipeline/optimizer.npz"
 
 
-def _with_named_logits(model: Any, meant: Outputs, policy: str) -> Any:
-    """Return the model with outputs that Keras knows by their names; in 16 bits it hands the logits over in 32."""
-    if meant.alone:
+def _with_named_logits(model: Any, output_spec: Outputs, policy: str) -> Any:
+    """Return the model with named outputs; under mixed precision its logits are float32."""
+    if output_spec.is_single:
         return _with_float32_logits(model, policy)
     keras = compat.tensorflow().keras
     if isinstance(model, keras.Sequential):
-        meant.check_names(None, None)
+        output_spec.check_names(None, None)
     if not getattr(model, "inputs", None):
-        # One that is not functional: what its call gives, bears its names.
-        return model if policy == "float32" else _own()["float32_outputs"](model)
-    given = model.output
-    meant.check_names(list(given) if isinstance(given, Mapping) else None, given)
-    if policy == "float32" and list(model.output_names) == sorted(given):
+        # Not a functional model: its call returns the names.
+        return model if policy == "float32" else _custom_classes()["float32_outputs"](model)
+    output = model.output
+    output_spec.check_names(list(output) if isinstance(output, Mapping) else None, output)
+    if policy == "float32" and list(model.output_names) == sorted(output):
         return model
-    # Keras calls outputs by the layers that make them, and two layers of a model have two names.
-    if not {layer.name for layer in model.layers}.isdisjoint(given):
-        given = model(model.input)
-    last = {name: keras.layers.Activation("linear", dtype="float32", name=name) for name in given}
-    return keras.Model(model.input, {name: last[name](value) for name, value in given.items()})
+    # Keras names outputs by their layers, and the layers of a model have distinct names.
+    if not {layer.name for layer in model.layers}.isdisjoint(output):
+        output = model(model.input)
+    last = {name: keras.layers.Activation("linear", dtype="float32", name=name) for name in output}
+    return keras.Model(model.input, {name: last[name](value) for name, value in output.items()})
 
 
 def _with_float32_logits(model: Any, policy: str) -> Any:
-    """In 16 bits, a model whose last layer hands the logits over in 32; the loss is not computed in fewer."""
+    """Return the model with float32 logits under mixed precision: the loss is computed in float32."""
     if policy == "float32":
         return model
     keras = compat.tensorflow().keras
@@ -278,41 +281,40 @@ def _with_float32_logits(model: Any, policy: str) -> Any:
 
 
 def _with_loss_scale(optimizer: Any) -> Any:
-    """The optimizer with a scale of the loss, which it takes out of the gradients; Keras 2 has it follow them."""
+    """Return the optimizer with a loss scale: dynamic in Keras 2, fixed in Keras 3."""
     if compat.keras_generation() == 3:
-        # Fixed: the training loop over several workers applies gradients by itself.
+        # Fixed: the training loop over several workers applies the gradients itself.
         optimizer.loss_scale_factor = INITIAL_SCALE
         return optimizer
     wrapper = compat.tensorflow().keras.mixed_precision.LossScaleOptimizer
     return wrapper(optimizer, initial_scale=INITIAL_SCALE)
 
 
-def _check_output(model: Any, meant: Outputs) -> None:
-    """Whether there are as many classes as are named and weighed; a model that is not built yet does not say."""
+def _check_output(model: Any, output_spec: Outputs) -> None:
+    """Check a built model's number of classes against the vocabulary and the class weights."""
     if not getattr(model, "inputs", None):
         return
-    # Sequential models of Keras 3 know the shape, and have no `output` yet.
-    given: Any = getattr(model, "output_shape", None) if meant.alone else model.output
-    several = isinstance(given, list | tuple) and given and isinstance(given[0], list | tuple)
-    meant.check_names(list(given) if isinstance(given, Mapping) else None, given if several else None)
-    for name, part in meant.parts.items():
-        shape = given if meant.alone else tuple(given[name].shape)
+    # Sequential models of Keras 3 have the shape, but no `output` yet.
+    output: Any = getattr(model, "output_shape", None) if output_spec.is_single else model.output
+    several = isinstance(output, list | tuple) and output and isinstance(output[0], list | tuple)
+    output_spec.check_names(list(output) if isinstance(output, Mapping) else None, output if several else None)
+    for name, part in output_spec.parts.items():
+        shape = output if output_spec.is_single else tuple(output[name].shape)
         if not isinstance(shape, tuple):
             continue
         part.head.check_units(shape[-1])
         if part.classes is not None:
             part.classes.check_units(shape[-1])
-        if meant.weighted and len(shape) > 2:
+        if output_spec.weighted and len(shape) > 2:
             raise ConfigError(
-                f"the model gives values of the shape {shape}, and weights of records would be taken for weights of "
-                "these",
+                f"the model's output has the shape {shape}, and Keras would apply sample weights to its other axes",
                 code="model/labels-mismatch",
-                hint="end the model with one axis beside the batch's, or leave the weights out",
+                hint="end the model with one axis beside the batch axis, or remove the weights",
             )
 
 
 def _arguments(head: Head) -> dict[str, Any]:
-    """Of Keras's loss of a name, and of its metric."""
+    """Return the arguments of a named Keras loss and of its metric."""
     smoothing = {"label_smoothing": head.label_smoothing} if head.label_smoothing else {}
     return {**_LOSSES[head.loss][1], **smoothing}  # type: ignore[index]
 
@@ -321,7 +323,7 @@ def _loss(head: Head) -> Any:
     tf = compat.tensorflow()
     if isinstance(head.loss, str):
         if head.label_smoothing and head.kind == "multi_class":
-            return _own()["smoothed_loss"](head.label_smoothing)
+            return _custom_classes()["smoothed_loss"](head.label_smoothing)
         return getattr(tf.keras.losses, _LOSSES[head.loss][0])(**_arguments(head))
 
     base: Any = tf.keras.losses.Loss
@@ -339,38 +341,38 @@ def _average_loss(head: Head) -> Any:
     if not isinstance(head.loss, str):
         return tf.keras.metrics.MeanMetricWrapper(head.per_example_loss, name="average_loss")
     if head.loss == "huber":
-        return _own()["huber"](name="average_loss")
+        return _custom_classes()["huber"](name="average_loss")
     if head.loss == "binary_crossentropy" and compat.keras_generation() == 3:
-        return _own()["binary_crossentropy"](name="average_loss", **_arguments(head))
+        return _custom_classes()["binary_crossentropy"](name="average_loss", **_arguments(head))
     if head.label_smoothing and head.kind == "multi_class":
-        return _own()["smoothed_mean"](head.label_smoothing, name="average_loss")
+        return _custom_classes()["smoothed_mean"](head.label_smoothing, name="average_loss")
     return getattr(tf.keras.metrics, _LOSSES[head.loss][0])(name="average_loss", **_arguments(head))
 
 
 def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:
     known = METRICS.get(kind or "", ())
     wanted = known[:1] if wanted is None else wanted
-    found = []
+    chosen = []
     for metric in wanted:
         if not isinstance(metric, str):
-            found.append(metric)
+            chosen.append(metric)
             continue
         if metric not in known:
             raise ConfigError(
                 f"the metric {metric!r} is not known for the head {kind!r}",
                 code="argument/unknown-name",
                 found=f"allowed: {', '.join(known) or 'none'}",
-                hint="name some of these, or give Keras metrics of (labels, logits)",
+                hint="use some of these, or give Keras metrics of (labels, logits)",
             )
-        found.append(_metric(kind, metric))
-    return found
+        chosen.append(_metric(kind, metric))
+    return chosen
 
 
 def _metric(kind: str | None, name: str) -> Any:
     metrics = compat.tensorflow().keras.metrics
     if kind == "regression":
         if name in ("label_mean", "prediction_mean"):
-            return _own()[name](name=name)
+            return _custom_classes()[name](name=name)
         kinds = {
             "mean_squared_error": metrics.MeanSquaredError,
             "root_mean_squared_error": metrics.RootMeanSquaredError,
@@ -382,7 +384,7 @@ def _metric(kind: str | None, name: str) -> Any:
             return metrics.BinaryAccuracy(threshold=0.0, name=name)
         if name == "auc":
             return metrics.AUC(num_thresholds=200, from_logits=True, name=name)
-        return _own()[name](name=name)
+        return _custom_classes()[name](name=name)
     sparse = "Sparse" if kind == "multi_class" else ""
     if name == "accuracy":
         return getattr(metrics, f"{sparse}CategoricalAccuracy")(name=name)
@@ -390,8 +392,8 @@ def _metric(kind: str | None, name: str) -> Any:
 
 
 @functools.cache
-def _own() -> Mapping[str, Any]:
-    """Metrics that Keras has not as classes that can be saved: of the classes that logits mean, and plain means."""
+def _custom_classes() -> Mapping[str, Any]:
+    """Return the registered losses, metrics and model class that Keras lacks, by name."""
     tf = compat.tensorflow()
     register = tf.keras.utils.register_keras_serializable(package="estimator_pipeline")
 
@@ -404,7 +406,7 @@ def _own() -> Mapping[str, Any]:
         return register(OfLogits)
 
     class FittedBinaryCrossentropy(tf.keras.metrics.BinaryCrossentropy):  # type: ignore[misc, name-defined]
-        """Keras 3 has the loss take labels [B] beside logits [B, 1], and not the metric."""
+        """Accepts labels [B] with logits [B, 1], as the loss of Keras 3 does and its metric does not."""
 
         def update_state(self, y_true, y_pred, sample_weight=None):
             return super().update_state(tf.reshape(y_true, tf.shape(y_pred)), y_pred, sample_weight)
@@ -417,7 +419,7 @@ def _own() -> Mapping[str, Any]:
         return tf.keras.losses.categorical_crossentropy(one_hot, logits, from_logits=True, label_smoothing=share)
 
     class SmoothedSparseCategoricalCrossentropy(tf.keras.losses.Loss):  # type: ignore[misc, name-defined]
-        """Keras smooths labels that are vectors alone."""
+        """Smooths class numbers; Keras smooths only label vectors."""
 
         def __init__(self, label_smoothing, name="smoothed_sparse_categorical_crossentropy", **kwargs):
             super().__init__(name=name, **kwargs)
@@ -430,7 +432,7 @@ def _own() -> Mapping[str, Any]:
             return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
     class MeanSmoothedCrossentropy(tf.keras.metrics.Mean):  # type: ignore[misc, name-defined]
-        """The mean of the same over all examples."""
+        """The mean of the smoothed loss over all examples."""
 
         def __init__(self, label_smoothing, name="average_loss", dtype=None):
             super().__init__(name=name, dtype=dtype)
@@ -453,7 +455,7 @@ def _own() -> Mapping[str, Any]:
         return register(MeanOf)
 
     class Float32Outputs(tf.keras.Model):  # type: ignore[misc, name-defined]
-        """Hands the several outputs of a model over in 32 bits."""
+        """Casts the outputs of a model to float32."""
 
         def __init__(self, model):
             super().__init__()

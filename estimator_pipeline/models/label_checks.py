@@ -1,6 +1,6 @@
-"""Labels that a loss would take for something else: refused in the step that reads them, and told in one line.
+"""Checks of labels that a loss would silently misread, with a one-line error in the step that reads them.
 
-A binary cross entropy of the labels 1 and 2 is a number too, and gets smaller for ever.
+For example, the binary cross entropy of the labels 1 and 2 is a finite number that decreases without bound.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ __all__ = ["UNKNOWN_NAME", "explained", "zero_or_one"]
 
 UNKNOWN_NAME = "a label is not one of label_vocabulary:"
 _OUTSIDE = "labels outside of 0 to 1, smallest and largest:"
-# What TensorFlow says: of an Assert's values each is in brackets; of a class's number that the logits do not have.
+# TensorFlow's messages: an Assert prints each value in brackets; the last is for a class number beyond the logits.
 _RANGE = re.compile(rf"{_OUTSIDE}\]\s*\[([^\]]*)\]\s*\[([^\]]*)\]\s*\[output\]\s*\[([^\]]*)\]")
 _NAMES = re.compile(rf"{UNKNOWN_NAME}\]\s*\[(.*?)\]\s*\[known:\]\s*\[(.*?)\]", re.DOTALL)
 _CLASS = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 
 
 def zero_or_one(labels: Any, weights: Any, *, output: str = "") -> Any:
-    """Return the labels, of which none may be outside of 0 to 1 where its record counts.
+    """Return the labels with a check that each example of nonzero weight has labels from 0 to 1.
 
     Args:
-        labels: numbers of any type, [B, ...].
-        weights: what each record counts for, float32 [B]; None: all the same. A label that is not known may have any
-            value where it counts nothing.
-        output: of the model, where that has several.
+        labels: Numbers of any dtype, [B, ...].
+        weights: The weight of each example, float32 [B]; None: all are 1. A label of weight 0 may have any value.
+        output: The name of the output, where the model has several.
 
     Returns:
-        The same labels. Whoever reads them gets an error of TensorFlow that `explained` knows.
+        The same labels. If the check fails, reading them raises an error of TensorFlow that `explained` parses.
     """
     tf = compat.tensorflow()
     numbers = tf.cast(labels, tf.float32)
@@ -39,42 +38,42 @@ def zero_or_one(labels: Any, weights: Any, *, output: str = "") -> Any:
         counts = tf.reshape(weights, tf.concat([tf.shape(weights), tf.ones([tf.rank(numbers) - 1], tf.int32)], 0))
         numbers = tf.where(tf.not_equal(counts, 0.0), numbers, tf.zeros_like(numbers))
     least, most = tf.reduce_min(numbers), tf.reduce_max(numbers)
-    # The operation itself: tf.debugging.Assert would make a conditional of it. Not a number is not above 0 either.
+    # The raw operation: tf.debugging.Assert would wrap it in a conditional. NaN fails `>= 0` as well.
     fits = tf.logical_and(least >= 0.0, most <= 1.0)
     with tf.control_dependencies([tf.raw_ops.Assert(condition=fits, data=[_OUTSIDE, least, most, "output", output])]):
         return tf.identity(labels)
 
 
 def explained(error: BaseException) -> InputError | None:
-    """Return the error of labels that do not fit, as one message; None for any other.
+    """Return the one-line error for labels that do not fit the model; None for any other error.
 
     Args:
-        error: what training or evaluation raised.
+        error: The exception of training or evaluation.
     """
     if not isinstance(error, compat.tensorflow().errors.InvalidArgumentError):
         return None
     text = str(getattr(error, "message", error))
-    if found := _RANGE.search(text):
-        least, most, output = found.groups()
+    if match := _RANGE.search(text):
+        least, most, output = match.groups()
         return InputError(
             f"the labels {f'of the output {output} ' if output else ''}do not fit binary_crossentropy, which takes 0 "
             "and 1",
             code="model/labels-mismatch",
             found=f"a batch whose smallest label is {float(least):g} and whose largest is {float(most):g}",
-            hint="write the labels as 0 and 1; or take sparse_categorical_crossentropy with a logit for each class, or "
-            "a loss of numbers such as mean_squared_error",
+            hint="write the labels as 0 and 1; or use sparse_categorical_crossentropy with a logit for each class, or "
+            "a regression loss such as mean_squared_error",
         )
-    if found := _NAMES.search(text):
+    if match := _NAMES.search(text):
         return InputError(
             "a label is not one of label_vocabulary",
             code="model/labels-mismatch",
-            found=f"{found[1]}; known: {found[2]}",
-            hint="add the name to label_vocabulary, or leave such records out",
+            found=f"{match[1]}; known: {match[2]}",
+            hint="add the name to label_vocabulary, or remove such records",
         )
-    if found := _CLASS.search(text):
-        label, classes = found.groups()
+    if match := _CLASS.search(text):
+        label, classes = match.groups()
         return InputError(
-            f"a label is {label}, and the model tells {classes} classes apart, 0 to {int(classes) - 1}",
+            f"a label is {label}, and the model has {classes} classes, 0 to {int(classes) - 1}",
             code="model/labels-mismatch",
             hint="number the classes from 0, or give the model a logit for each",
         )

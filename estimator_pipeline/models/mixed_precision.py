@@ -1,4 +1,4 @@
-"""The Keras policy of numbers that layers compute in, set around the function that makes them."""
+"""Mixed precision: the Keras dtype policy, set around the function that builds the layers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def policy_of(mixed_precision: bool | str) -> str:
-    """Return the name of the Keras policy that is asked for.
+    """Return the name of the requested Keras dtype policy.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: The policy is unknown.
     """
     policy = mixed_precision if isinstance(mixed_precision, str) else ("float32", "mixed_bfloat16")[mixed_precision]
     if policy not in POLICIES:
@@ -31,7 +31,7 @@ def policy_of(mixed_precision: bool | str) -> str:
 
 @contextlib.contextmanager
 def precision(policy: str) -> Iterator[None]:
-    """Layers made in the block follow this policy."""
+    """Build the layers of the block under this dtype policy."""
     tf = compat.tensorflow()
     if policy == "float32":
         yield

@@ -1,25 +1,23 @@
-"""A `model_fn` from a function that builds Keras layers, right in each mode and on any number of replicas.
+"""A `model_fn` built from a function that returns Keras layers, for all modes and any number of replicas.
 
-What is easily done wrong in a `model_fn` with Keras layers, and is done here:
+It covers the parts of a `model_fn` with Keras layers that are easy to get wrong:
 
-* **BatchNorm and other updates** run with the train step; Estimator does not know of them by itself.
-* **Dropout and BatchNorm** get `training=True` in TRAIN alone.
-* **Random numbers** of layers, where the run has a seed, go with the step and the replica: each replica drops units of
-  its own, and a resumed run does not begin to draw anew.
-* **Regularisation losses** are part of the loss, once, whatever the number of replicas.
-* **Loss scaling.** Each replica differentiates `(mean loss of its examples + regularisation) / replicas`, and the sum
-  over replicas is applied. So with R replicas of batch B the step is that of one replica with batch R*B, as in
-  `Model.fit`. The division is made here, explicitly; `apply_gradients` adds no scaling of its own, whichever
-  optimizer family is used.
-* **Clipping** comes after the sum over replicas: the norm is that of the global batch's gradient.
-* **Accumulation** of gradients, where the optimizer asks for it, see
+* **BatchNorm and other updates** run with the train step; Estimator does not collect them.
+* **Dropout and BatchNorm** get `training=True` only in TRAIN.
+* **Random numbers** of layers, where the run has a seed, depend on the step and the replica. Replicas drop different
+  units, and a resumed run continues the random sequence.
+* **Regularization losses** are added to the loss once, whatever the number of replicas.
+* **Loss scaling.** Each replica differentiates `(mean loss of its examples + regularization) / replicas`, and the sum
+  over replicas is applied. With R replicas of batch B, the step equals that of one replica with batch R*B, as in
+  `Model.fit`. The division is explicit; `apply_gradients` adds no scaling, whichever optimizer family is used.
+* **Clipping** follows the sum over replicas: the norm is that of the global batch's gradient.
+* **Gradient accumulation**, where the optimizer requests it: see
   `estimator_pipeline.models.optimizers.gradient_accumulation`.
-* **Moving averages** of the weights, where the optimizer asks for them, take their places in EVAL and PREDICT, see
+* **Moving averages** of the weights, where the optimizer requests them, replace the weights in EVAL and PREDICT: see
   `estimator_pipeline.models.optimizers.moving_averages`.
-* **Weights** of examples and classes count in the loss and in every metric, see
-  `estimator_pipeline.models.sample_weights`.
-* **The evaluation loss**: `average_loss` is the mean over examples. (`loss`, which Estimator adds, is a mean of batch
-  means, and weighs a small last batch too much.)
+* **Sample and class weights** apply to the loss and to every metric: see `estimator_pipeline.models.sample_weights`.
+* **Evaluation loss**: `average_loss` is the mean over examples. `loss`, which Estimator adds, is a mean of batch means
+  and gives a small last batch too much weight.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ from estimator_pipeline.models.sample_weights import ClassWeights
 
 __all__ = ["Optimizer", "build_model_fn"]
 
-# The collection in which a training graph has the learning rate of the step.
+# The collection of a training graph that holds the learning rate of the step.
 LEARNING_RATE = "estimator_pipeline/learning_rate"
-# The collections in which it has the names of the variables that are the optimizer's and not the model's, and of those
-# among them that hold what a Keras optimizer was made with.
+# The collections with the names of the optimizer's variables, and of those among them that hold the hyperparameters of
+# a Keras optimizer.
 OF_OPTIMIZER = "estimator_pipeline/of_optimizer"
 SETTINGS = "estimator_pipeline/settings_of_optimizer"
 
@@ -74,47 +72,46 @@ def build_model_fn(
     """Build the `model_fn(features, labels, mode, params, config)` of a Keras model.
 
     Args:
-        layers: makes the model: `layers()` or `layers(params)` returns a Keras model or layer that maps a batch of
-            features to logits (no softmax or sigmoid at its end). Called once for each graph and replica.
-        loss: a name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+        layers: `layers()` or `layers(params)` returns a Keras model or layer that maps a batch of features to logits
+            (no softmax or sigmoid at its end). Called once for each graph and replica.
+        loss: A name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
             [B].
-        outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
-            `metrics` and the other fields of `Output`; see
-            `estimator_pipeline.models.outputs`.
-        optimizer: a name, a mapping with the fields of `Optimizer`,
-            an `Optimizer`, or a function of the global step that makes a `tf.compat.v1.train` or
-            `tf.keras.optimizers.legacy` optimizer. Never an optimizer object: it would belong to one graph.
-        metrics: names, or name -> `metric(labels, predictions)` that gives (value, update) or a Keras metric; one with
-            a parameter `weights` gets them, float32 [B] or None. None: the head's first one (accuracy,
-            mean_squared_error).
-        head: what the logits mean, where the loss does not say it: an own function, or "multi_label" beside
-            "binary_crossentropy".
-        clip_norm: the global norm to which the summed gradient is clipped.
-        clip_value: the absolute value to which each element of the summed gradient is clipped.
-        label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
-        weight_column: the name under which the labels' dictionary, or else the features', has the weight of each
-            example, [B] or [B, 1]. It is taken out; a label that is left alone is its tensor.
-        class_weights: the weight of each class in order, or a mapping from the numbers or names of some to theirs; the
-            others weigh 1. Multiplied with the examples' own.
-        label_vocabulary: the names of the classes, in their order: labels may be text then, and predictions and
-            signatures tell of classes by name.
-        mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables stay float32;
-            "mixed_float16": the same in float16 with a loss scale that follows the gradients. Convolutions in bfloat16
-            on a CPU need a session whose graph optimizer leaves them alone; job files see to it, in Python it is
+        outputs: The outputs of a model that returns a dictionary of logits. Replaces `loss`, `head`, `metrics` and the
+            other fields of `Output`; see `estimator_pipeline.models.outputs`.
+        optimizer: A name, a mapping with the fields of `Optimizer`, an `Optimizer`, or a function of the global step
+            that returns a `tf.compat.v1.train` or `tf.keras.optimizers.legacy` optimizer. An optimizer object is
+            rejected, because it belongs to one graph.
+        metrics: Names, or name -> `metric(labels, predictions)` that returns (value, update) or a Keras metric. A
+            function with a parameter `weights` gets the weights, float32 [B] or None. None: the head's first metric
+            (accuracy, mean_squared_error).
+        head: The meaning of the logits, where the loss does not define it: with a custom loss function, or
+            "multi_label" with "binary_crossentropy".
+        clip_norm: The global norm to which the summed gradient is clipped.
+        clip_value: The absolute value to which each element of the summed gradient is clipped.
+        label_smoothing: The share of each label that is spread evenly over the classes, in training and evaluation.
+        weight_column: The key of the sample weights, [B] or [B, 1], in the dictionary of labels or, if not there, of
+            features. The entry is removed; if only one label is left, it is passed on as a tensor.
+        class_weights: The weight of each class in order, or a mapping from class numbers or names to weights; the
+            other classes have weight 1. Multiplied with the sample weights.
+        label_vocabulary: The class names, in order. With it, labels may be text, and predictions and signatures return
+            class names.
+        mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables are float32;
+            "mixed_float16": the same in float16 with a dynamic loss scale. Convolutions in bfloat16 on a CPU need a
+            session whose graph optimizer does not rewrite them. Job files set this; in Python, use
             `build_run_config(session_config={"graph_options": {"rewrite_options": {"remapping": "OFF"}}})`.
-        signatures: of "predict", "classify", "regress": those that exports answer, where the head has them.
-        histograms: of "weights", "gradients": what the summaries of training have beside the scalars, for each trained
-            variable; see `estimator_pipeline.models.histograms`.
-        params: defaults for `layers(params)`; what `tf.estimator.Estimator(params=…)` gives comes on top.
+        signatures: Any of "predict", "classify", "regress": the signatures of exports, where the head has them.
+        histograms: Any of "weights", "gradients": histograms of each trainable variable in the training summaries; see
+            `estimator_pipeline.models.histograms`.
+        params: Defaults for `layers(params)`; `tf.estimator.Estimator(params=…)` overrides them.
 
     Returns:
-        The `model_fn`. PREDICT gives logits, probabilities and classes (or predictions), EVAL the loss and the metrics,
-        TRAIN the train op, which advances the global step.
+        The `model_fn`. PREDICT returns logits, probabilities and classes (or predictions), EVAL the loss and the
+        metrics, TRAIN the train op, which advances the global step.
 
     Raises:
-        ConfigError: a name, a type or a combination that cannot work.
+        ConfigError: A name, a type or a combination of arguments is not supported.
     """
-    meant = outputs_of(
+    output_spec = outputs_of(
         outputs,
         loss=loss,
         head=head,
@@ -124,7 +121,7 @@ def build_model_fn(
         class_weights=class_weights,
         label_vocabulary=label_vocabulary,
     )
-    meant.check_metrics()
+    output_spec.check_metrics()
     make_optimizer = _optimizer_maker(optimizer)
     fields = Optimizer() if callable(optimizer) else optimizer_of(optimizer)
     every, momentum = fields.gradient_accumulation_steps, fields.ema_momentum
@@ -144,7 +141,7 @@ def build_model_fn(
             )
     if clip_norm is not None and clip_value is not None:
         raise ConfigError(
-            "clip_norm and clip_value were both given", code="argument/conflict", hint="give one of the two"
+            "clip_norm and clip_value are both set", code="argument/conflict", hint="set only one of the two"
         )
     defaults = dict(params or {})
     with_params = takes_params(layers)
@@ -155,23 +152,23 @@ def build_model_fn(
         seed = getattr(config, "tf_random_seed", None) if mode == modes.TRAIN else None
         weights: Any = None
         if mode == modes.PREDICT:
-            features = meant.features_alone(features)
+            features = output_spec.features_without_weights(features)
         else:
-            # In a scope: a layer that is called as one of these operations would have another name in PREDICT.
+            # In a scope: a layer with the name of one of these operations would have a different name in PREDICT.
             with tf.compat.v1.name_scope("estimator_pipeline_labels"):
-                features, labels, weights = meant.reader()(features, labels)
-        # Apart from the draws of the step: a functional model is called on placeholders first.
+                features, labels, weights = output_spec.reader()(features, labels)
+        # Separate from the random numbers of the step: a functional model is first called on placeholders.
         with precision(policy), _drawn_by_step(seed, config):
             model = checked(layers({**defaults, **(params or {})}) if with_params else layers())
         with precision(policy), _drawn_by_step(seed, config):
-            # A functional model was called once already, on its placeholders: what that left must not be run.
+            # The first call of a functional model, on placeholders, left updates and losses that must not run.
             stale = _identities(model.updates), _identities(model.losses)
             values = model(features, training=mode == modes.TRAIN)
             updates = [update for update in model.updates if id(update) not in stale[0]]
             extra = [term for term in model.losses if id(term) not in stale[1]]
-        logits = meant.logits(values)
-        answers = meant.answers(logits)
-        predictions = meant.predictions(answers)
+        logits = output_spec.logits(values)
+        answers = output_spec.answers(logits)
+        predictions = output_spec.predictions(answers)
         trained, scaffold = [_plain(variable) for variable in model.trainable_variables], None
         if momentum is not None and mode != modes.TRAIN:
             scaffold = tf.compat.v1.train.Scaffold(saver=moving_averages.restored(trained))
@@ -179,16 +176,16 @@ def build_model_fn(
             return tf.estimator.EstimatorSpec(
                 mode,
                 predictions=predictions,
-                export_outputs=meant.export_outputs(answers, signatures),
+                export_outputs=output_spec.export_outputs(answers, signatures),
                 scaffold=scaffold,
             )
-        losses = meant.losses(labels, logits)
-        total = meant.loss(losses, weights)
-        # Regularisers are functions of the variables alone; a layer may also add a loss of its activations.
+        losses = output_spec.losses(labels, logits)
+        total = output_spec.loss(losses, weights)
+        # Regularizers depend only on the variables; a layer may also add a loss of its activations.
         if extra:
             total = total + tf.add_n([tf.cast(tf.reduce_sum(term), tf.float32) for term in extra])
         if mode == modes.EVAL:
-            measured = meant.metrics(losses, labels, answers, weights)
+            measured = output_spec.metrics(losses, labels, answers, weights)
             return tf.estimator.EstimatorSpec(
                 mode, loss=total, predictions=predictions, eval_metric_ops=measured, scaffold=scaffold
             )
@@ -196,8 +193,8 @@ def build_model_fn(
             raise ConfigError(
                 f"gradient_accumulation_steps is {every}, in a cluster with parameter servers",
                 code="argument/conflict",
-                found="each worker changes the variables by itself, while others' gradients are added up",
-                hint="train with multi_worker_mirrored, or give smaller batches and a lower learning rate",
+                found="each worker updates the variables while other workers are still accumulating gradients",
+                hint="train with multi_worker_mirrored, or use smaller batches and a lower learning rate",
             )
         tf.compat.v1.train.get_or_create_global_step()
         of_model = _identities(tf.compat.v1.global_variables())
@@ -214,7 +211,7 @@ def build_model_fn(
             histograms=shown,
         )
         _collect_names(OF_OPTIMIZER, [v for v in tf.compat.v1.global_variables() if id(v) not in of_model])
-        # Estimator reports the sum over the replicas, for the optimizer has not scaled the loss: each gives its share.
+        # Estimator reports the sum over the replicas because the optimizer has not scaled the loss, so return a share.
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         return tf.estimator.EstimatorSpec(
             mode, loss=total / replicas, predictions=predictions, train_op=train_op, scaffold=scaffold
@@ -224,15 +221,14 @@ def build_model_fn(
 
 
 def _drawn_by_step(seed: int | None, config: Any) -> contextlib.AbstractContextManager[None]:
-    """Random numbers of layers that go with the global step, where there is a seed; see
-    `compat.internals.stateless_random`."""
+    """Derive the layers' random numbers from the global step if a seed is set (`compat.internals.stateless_random`)."""
     if seed is None:
         return contextlib.nullcontext()
     tf = compat.tensorflow()
     replica = tf.distribute.get_replica_context()
     number = replica.replica_id_in_sync_group
     if replica.num_replicas_in_sync == 1:
-        # Workers with parameter servers step each by itself.
+        # With parameter servers, the workers step independently.
         number = getattr(config, "global_id_in_cluster", None) or 0
     step = tf.compat.v1.train.get_or_create_global_step()
     return step_random.drawn_by_step(tf, seed=seed, step=step, replica=number)
@@ -243,7 +239,7 @@ def _train_op(
     clip_norm: float | None, clip_value: float | None, scaled: bool, every: int, momentum: float | None,
     histograms: Sequence[str],
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Return the train op of a replica, and the scaffold that it needs, or None."""
+    """Return the train op of a replica and its scaffold, or None."""
     tf = compat.tensorflow()
     global_step = tf.compat.v1.train.get_or_create_global_step()
     replica = tf.distribute.get_replica_context()
@@ -251,8 +247,8 @@ def _train_op(
     optimizer, rate = make_optimizer(global_step)
     if rate is not None:
         tf.compat.v1.summary.scalar("learning_rate", rate)
-        told_rate = tf.convert_to_tensor(rate, tf.float32)
-        tf.compat.v1.add_to_collection(LEARNING_RATE, told_rate)
+        reported_rate = tf.convert_to_tensor(rate, tf.float32)
+        tf.compat.v1.add_to_collection(LEARNING_RATE, reported_rate)
 
     if not variables:
         raise ConfigError(
@@ -260,9 +256,9 @@ def _train_op(
             code="model/bad-function",
             hint="give it layers with weights to train",
         )
-    # As `Optimizer.minimize` does it. Where the gradients of an operation wait for each other, the graph optimizer does
-    # not make a convolution's two into one operation, which takes nearly twice as long on CPUs. Without colocation each
-    # has a device, which a strategy wants to know.
+    # As in `Optimizer.minimize`. With gate_gradients the graph optimizer does not fuse the two gradients of a
+    # convolution into one operation, which takes nearly twice as long on CPUs. Without colocation each gradient has a
+    # device, which a strategy needs.
     scale = LossScale() if scaled else None
     changed = None
     share = loss / replicas if scale is None else loss * scale.value / replicas
@@ -277,7 +273,7 @@ def _train_op(
     if scale is not None:
         gradients = [_scaled(g, 1.0 / scale.value) for g in gradients]
         finite = scale.all_finite(
-            gradients, None if replicas == 1 else lambda given: replica.merge_call(_sum_over_replicas, args=(given,))
+            gradients, None if replicas == 1 else lambda values: replica.merge_call(_sum_over_replicas, args=(values,))
         )
         if every == 1:
             changed = finite
@@ -288,7 +284,7 @@ def _train_op(
         whole = _summed(replica, gradients)
         add_histograms("gradients", variables, whole)
         if replicas > 1:
-            # In each step on all workers, while the chief alone writes summaries, and not in each.
+            # All workers must sum in every step, while only the chief writes summaries, and only in some steps.
             updates = [*updates, *whole]
     elif every > 1 or clip_norm is not None or clip_value is not None:
         if every > 1:
@@ -304,12 +300,12 @@ def _train_op(
             apply_if(last, optimizer)
             updates = [*updates, *kept]
         gradients = _clipped(gradients, clip_norm=clip_norm, clip_value=clip_value)
-        # `apply_gradients` sums over the replicas once more; all of them hold the same sum by now.
+        # `apply_gradients` sums over the replicas again, and each replica already has the sum.
         gradients = [_scaled(g, 1.0 / replicas) for g in gradients] if replicas > 1 else gradients
     if tf.is_tensor(rate) and not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        # A Keras optimizer works its rate out by itself. What is told must be of this step too, and not of the next:
-        # the step is counted when all gradients were used.
-        with tf.control_dependencies([told_rate]):
+        # A Keras optimizer computes its learning rate internally. Read the reported rate before the step counter
+        # advances, so that it is the rate of this step and not of the next.
+        with tf.control_dependencies([reported_rate]):
             gradients = [tf.nest.map_structure(tf.identity, gradients[0], expand_composites=True), *gradients[1:]]
     pairs = list(zip(gradients, variables, strict=True))
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
@@ -317,7 +313,9 @@ def _train_op(
     else:
         step = optimizer.apply_gradients(pairs)
         _collect_as_one(optimizer.variables())
-        _collect_names(SETTINGS, [one for one in optimizer._hyper.values() if isinstance(one, tf.Variable)])
+        _collect_names(
+            SETTINGS, [variable for variable in optimizer._hyper.values() if isinstance(variable, tf.Variable)]
+        )
     scaffold = None
     if momentum is not None:
         averages, begin = moving_averages.begin_with(variables)
@@ -334,15 +332,15 @@ def _train_op(
 
 
 def _plain(variable: Any) -> Any:
-    """In 16 bits Keras wraps variables in what casts them; a strategy's replicas must agree on what is within."""
+    """Return the variable without Keras's AutoCast wrapper: the replicas of a strategy must agree on the variable."""
     return variable._variable if "AutoCast" in type(variable).__name__ else variable
 
 
 def _collect_as_one(variables: Sequence[Any]) -> None:
-    """Leaves a Keras optimizer's slot variables in the graph's collection once, not once for each replica.
+    """Keep a Keras optimizer's slot variables in the graph's collection once, not once for each replica.
 
-    The collection is what the checkpoint holds. With the copies in it, a checkpoint of two replicas could not be
-    restored by three, nor the other way round.
+    The checkpoint stores this collection. With one copy for each replica, a checkpoint of two replicas could not be
+    restored with three, nor one of three with two.
     """
     tf = compat.tensorflow()
     collection = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
@@ -375,7 +373,7 @@ def _scaled(gradient: Any, factor: float) -> Any:
 def _summed(replica: Any, gradients: list[Any]) -> list[Any]:
     """Return the gradients of all replicas, dense."""
     tf = compat.tensorflow()
-    # Two replicas may name the same row of an embedding: its norm is that of the summed row, so rows are made dense.
+    # Two replicas may use the same embedding row. The norm must be that of the summed row, so gradients become dense.
     dense = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     if replica.num_replicas_in_sync == 1:
         return dense
@@ -393,37 +391,37 @@ def _clipped(gradients: list[Any], *, clip_norm: float | None, clip_value: float
 
 
 def _sum_over_replicas(strategy: Any, gradients: list[Any]) -> list[Any]:
-    # Not ReplicaContext.all_reduce: it is differentiable, and in a graph with Keras variables its bookkeeping for
-    # that looks the variables up by names that replicas do not have.
+    # Not ReplicaContext.all_reduce: it is differentiable, and for that it looks up Keras variables in the graph by
+    # names that replicas do not have.
     tf = compat.tensorflow()
     return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, [(g, g) for g in gradients])
 
 
-def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
-    if isinstance(given, str | Mapping | Optimizer):
-        return optimizer_of(given).make
-    if not callable(given) or hasattr(given, "apply_gradients"):
+def _optimizer_maker(value: Any) -> Callable[[Any], tuple[Any, Any]]:
+    if isinstance(value, str | Mapping | Optimizer):
+        return optimizer_of(value).make
+    if not callable(value) or hasattr(value, "apply_gradients"):
         raise ConfigError(
-            f"the optimizer is a {type(given).__name__} object",
+            f"the optimizer is a {type(value).__name__} object",
             code="model/bad-optimizer",
-            hint="an optimizer belongs to the graph it was first used in; give its name, or a function of the global "
-            "step that makes one: lambda step: tf.compat.v1.train.AdamOptimizer(1e-3)",
+            hint="give its name, or a function of the global step that returns an optimizer, since an optimizer "
+            "belongs to one graph: lambda step: tf.compat.v1.train.AdamOptimizer(1e-3)",
         )
 
     def make(global_step: Any) -> tuple[Any, Any]:
-        optimizer = given(global_step)
+        optimizer = value(global_step)
         tf = compat.tensorflow()
         if isinstance(optimizer, tf.compat.v1.train.Optimizer):
             return optimizer, None
         if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
             raise ConfigError(
-                f"the function for the optimizer gave a {type(optimizer).__name__}, which cannot train in an "
+                f"the optimizer function returned a {type(optimizer).__name__}, which cannot train in an "
                 "Estimator's graph",
                 code="model/bad-optimizer",
                 found=f"an object of {type(optimizer).__module__}",
-                hint="give one of tf.keras.optimizers.legacy or of tf.compat.v1.train",
+                hint="return one of tf.keras.optimizers.legacy or of tf.compat.v1.train",
             )
-        # It is set unasked: asking for it makes a counter of its own, which then cannot be replaced.
+        # Set without reading it first: reading creates a counter, which then cannot be replaced.
         optimizer.iterations = global_step
         return optimizer, None
 
@@ -431,17 +429,17 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
 
 
 def checked(model: Any) -> Any:
-    """Return what a function that makes layers has returned.
+    """Check and return the model of a function that builds layers.
 
     Raises:
-        ConfigError: it is neither a Keras model nor a layer.
+        ConfigError: It is neither a Keras model nor a layer.
     """
-    # Its attributes are not asked for: a Sequential that is not built yet refuses to say what it has.
+    # Read no attributes: a Sequential that is not built yet raises for some of them.
     if callable(model) and not isinstance(model, type) and not inspect.isroutine(model):
         return model
     several = isinstance(model, list | tuple)
     raise ConfigError(
-        f"the function that builds the model has returned a {type(model).__name__}",
+        f"the function that builds the model returned a {type(model).__name__}",
         code="model/bad-function",
         found=repr(model)[:200],
         hint="return tf.keras.Sequential(...) of them"
@@ -451,17 +449,17 @@ def checked(model: Any) -> Any:
 
 
 def takes_params(layers: Callable[..., Any]) -> bool:
-    """Whether a function that makes layers is called as `layers(params)`.
+    """Return whether a function that builds layers is called as `layers(params)`.
 
     Raises:
-        ConfigError: it is no such function.
+        ConfigError: It is not such a function.
     """
     if not callable(layers) or (hasattr(layers, "trainable_variables") and not isinstance(layers, type)):
         raise ConfigError(
             f"layers is a {type(layers).__name__}",
             code="model/bad-function",
-            hint="give a function that builds the model, or its class: a model object belongs to the graph it was "
-            "built in",
+            hint="give a function that builds the model, or its class, since a model object belongs to the graph it "
+            "was built in",
         )
     signature = inspect.signature(layers)
     needed = [

@@ -1,13 +1,13 @@
-"""What the outputs of a model mean: of one, or of several by name, each with labels, a loss and metrics of its own.
+"""Outputs of a model: one, or several by name, each with its own labels, loss and metrics.
 
-A model of several outputs gives a dictionary of logits, and its data a dictionary of labels with the same names (and
-perhaps others, which nobody looks at):
+A model with several outputs returns a dictionary of logits. Its data have a dictionary of labels with the same names;
+other labels are ignored.
 
-* The loss is the sum of the outputs' losses, each times its `loss_weight`; `average_loss` likewise.
-* Metrics are named after their output, as Keras does it: `digit_accuracy`, `digit_average_loss`.
-* Predictions, and the answers of `serving_default` and `predict`, are named `digit/probabilities`; an output's own
-  signatures `digit/predict`, `digit/classification`, `digit/regression`: as those of `tf.estimator.MultiHead`.
-* Weights of records count for every output, weights of classes for theirs.
+* The loss is the sum of the outputs' losses, each multiplied by its `loss_weight`; so is `average_loss`.
+* Metric names start with the output's name, as in Keras: `digit_accuracy`, `digit_average_loss`.
+* Predictions, and the outputs of `serving_default` and `predict`, are named `digit/probabilities`. Each output has the
+  signatures `digit/predict`, `digit/classification`, `digit/regression`, as in `tf.estimator.MultiHead`.
+* Sample weights apply to every output, class weights only to their output.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from estimator_pipeline.models.sample_weights import ClassWeights, Weighting, we
 
 __all__ = ["Output", "Outputs", "keras_batches", "outputs_of"]
 
-# The name of the only output of a model that has one: its labels and logits are tensors.
-_ALONE = ""
+# The name of the output of a single-output model: its labels and logits are tensors.
+_SINGLE = ""
 _DEFAULT = "serving_default"
 
 
@@ -36,15 +36,15 @@ class Output:
     """One of several outputs of a model.
 
     Attributes:
-        loss: a name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+        loss: A name (see `estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
             [B].
-        head: what the logits mean, where the loss does not say it.
-        metrics: names, or what `build_model_fn` or
-            `build_keras_model` takes besides. None: the head's first one.
-        label_smoothing: the share of each label that is spread evenly over the classes.
-        class_weights: what the records of each class count for in this output's loss and metrics.
-        label_vocabulary: the names of the classes, in their order.
-        loss_weight: what the loss is multiplied with before it is added to the others', 0 or more.
+        head: The meaning of the logits, where the loss does not define it.
+        metrics: Names, or any other value that `build_model_fn` or `build_keras_model` accepts. None: the head's
+            first metric.
+        label_smoothing: The share of each label that is spread evenly over the classes.
+        class_weights: The weight of each class in this output's loss and metrics.
+        label_vocabulary: The class names, in order.
+        loss_weight: The factor of this loss in the total loss, 0 or more.
     """
 
     loss: str | Callable[[Any, Any], Any]
@@ -58,7 +58,7 @@ class Output:
 
 @dataclass(frozen=True)
 class _Part:
-    """An output, with what its fields mean."""
+    """An output with its fields resolved."""
 
     head: Head
     classes: Weighting | None
@@ -68,139 +68,140 @@ class _Part:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of a model. Labels, logits and weights of all of them are mappings here: from an output's name.
+    """The outputs of a model. Labels, logits and weights are mappings from the output's name.
 
     Attributes:
-        parts: by their names; the only one of a model without names has the name "".
-        records: where the weights of records come from; None: each record counts for one.
+        parts: The outputs by name; the output of a single-output model has the name "".
+        records: The source of the sample weights; None: each example has weight 1.
     """
 
     parts: Mapping[str, _Part]
     records: Weighting | None
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether the model has one output, and labels and logits are tensors."""
-        return _ALONE in self.parts
+        return _SINGLE in self.parts
 
     @property
     def weighted(self) -> bool:
-        """Whether records count for more or less than one."""
+        """Whether examples have weights."""
         return self.records is not None or any(part.classes is not None for part in self.parts.values())
 
     def check_metrics(self) -> None:
-        """Whether an Estimator knows the metrics that are asked for.
+        """Check that an Estimator supports the requested metrics.
 
         Raises:
-            ConfigError: it does not.
+            ConfigError: A metric is unknown.
         """
         for part in self.parts.values():
             wanted_metrics(part.head.kind, part.metrics)
 
-    # -- what goes in --------------------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------------------
 
-    def features_alone(self, features: Any) -> Any:
-        """Features without the records' weights, where these came with them."""
-        return features if self.records is None else self.records.features_alone(features)
+    def features_without_weights(self, features: Any) -> Any:
+        """Return the features without the sample weights."""
+        return features if self.records is None else self.records.features_without_weights(features)
 
     def reader(self) -> Callable[[Any, Any], tuple[Any, dict[str, Any], dict[str, Any]]]:
         """Return a function from (features, labels) of a batch to (features, labels, weights).
 
-        Labels have numbers in the place of classes' names, and are those of the outputs; weights are float32 [B], or
-        None where all records count for one.
+        The returned labels are those of the outputs, with class numbers instead of names. Weights are float32 [B], or
+        None where all examples have weight 1.
 
-        Call it in the graph, or before the dataset's function, that calls what it gives: it may make tables.
+        Call this method in the graph that calls the function, or before the dataset's `map`: it may create lookup
+        tables.
 
         Raises:
-            ConfigError: by the function: the data do not bring the labels, or the weights.
+            ConfigError: Raised by the returned function: the data lack the labels or the weights.
         """
         numberings = {name: part.head.numbering() for name, part in self.parts.items()}
 
         def read(features: Any, labels: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-            own = None
+            sample_weights = None
             if self.records is not None:
-                features, labels, own = self.records.apart(features, labels)
-            found = self._labels(labels)
+                features, labels, sample_weights = self.records.split(features, labels)
+            by_output = self._labels(labels)
             weights: dict[str, Any] = {}
             for name, part in self.parts.items():
-                found[name] = numberings[name](found[name])
+                by_output[name] = numberings[name](by_output[name])
                 of_class = None
                 if part.classes is not None:
-                    _, _, of_class = part.classes.apart(None, found[name])
-                both = [one for one in (own, of_class) if one is not None]
+                    _, _, of_class = part.classes.split(None, by_output[name])
+                both = [value for value in (sample_weights, of_class) if value is not None]
                 weights[name] = both[0] * both[1] if len(both) == 2 else next(iter(both), None)
-                if part.head.asks_yes_or_no:
-                    found[name] = label_checks.zero_or_one(found[name], weights[name], output=name)
-            return features, found, weights
+                if part.head.has_binary_labels:
+                    by_output[name] = label_checks.zero_or_one(by_output[name], weights[name], output=name)
+            return features, by_output, weights
 
         return read
 
     def _labels(self, labels: Any) -> dict[str, Any]:
-        if self.alone:
-            if isinstance(labels, Mapping) and isinstance(self.parts[_ALONE].head.loss, str):
+        if self.is_single:
+            if isinstance(labels, Mapping) and isinstance(self.parts[_SINGLE].head.loss, str):
                 raise ConfigError(
-                    "the data bring several labels, and the model has one output",
+                    "the data have several labels, and the model has one output",
                     code="model/labels-mismatch",
                     found=f"labels: {', '.join(map(str, labels))}",
-                    hint="give the one label as a tensor; or have the model give a dictionary of logits, and say with "
-                    "outputs={name: …} what each of them means",
+                    hint="give the label as a tensor; or return a dictionary of logits from the model, and describe "
+                    "each with outputs={name: …}",
                 )
-            return {_ALONE: labels}
+            return {_SINGLE: labels}
         if not isinstance(labels, Mapping) and len(self.parts) == 1:
             return dict.fromkeys(self.parts, labels)
-        given = list(labels) if isinstance(labels, Mapping) else None
-        missing = [name for name in self.parts if given is None or name not in given]
+        names = list(labels) if isinstance(labels, Mapping) else None
+        missing = [name for name in self.parts if names is None or name not in names]
         if missing:
             raise ConfigError(
-                f"the data bring no labels for the output {missing[0]!r}",
+                f"the data have no labels for the output {missing[0]!r}",
                 code="model/labels-mismatch",
-                found="labels: one tensor" if given is None else f"labels: {', '.join(map(str, given))}",
+                found="labels: one tensor" if names is None else f"labels: {', '.join(map(str, names))}",
                 hint="give the labels as a dictionary with the names of the outputs: "
                 f"{{{', '.join(f'{name!r}: …' for name in self.parts)}}}",
             )
         return {name: labels[name] for name in self.parts}
 
-    # -- what comes out ------------------------------------------------------------------------------------------------
+    # -- outputs -------------------------------------------------------------------------------------------------------
 
     def logits(self, values: Any) -> dict[str, Any]:
-        """Return what a model gives for a batch, float32.
+        """Return the logits of a batch by output, float32.
 
         Raises:
-            ConfigError: it does not fit the names.
+            ConfigError: The model's outputs do not match the names.
         """
         tf = compat.tensorflow()
         self.check_names(list(values) if isinstance(values, Mapping) else None, values)
-        given = {_ALONE: values} if self.alone else values
-        found = {name: tf.cast(given[name], tf.float32) for name in self.parts}
-        for name, value in found.items():
+        by_output = {_SINGLE: values} if self.is_single else values
+        logits = {name: tf.cast(by_output[name], tf.float32) for name in self.parts}
+        for name, value in logits.items():
             classes = self.parts[name].classes
             if classes is not None:
                 classes.check_units(value.shape[-1] if value.shape.rank else None)
-        return found
+        return logits
 
     def check_names(self, names: Sequence[str] | None, values: Any) -> None:
-        """Hold a model's outputs against the names.
+        """Check the names of a model's outputs.
 
         Args:
-            names: of the model's outputs; None: it has none.
-            values: the outputs, for the error's text.
+            names: The names of the model's outputs; None: the outputs have no names.
+            values: The outputs, for the error message.
 
         Raises:
-            ConfigError: they do not fit.
+            ConfigError: The names do not match.
         """
-        if self.alone:
+        if self.is_single:
             if names is not None or isinstance(values, list | tuple):
                 raise ConfigError(
-                    f"the model gives several values: {_told(names, values)}",
+                    f"the model returns several values: {_format_outputs(names, values)}",
                     code="model/bad-function",
-                    hint="say with outputs={name: …} what each of them means; or have the model give one tensor",
+                    hint="describe each with outputs={name: …}; or return one tensor from the model",
                 )
             return
         if names is None or set(names) != set(self.parts):
             raise ConfigError(
-                f"the model gives {_told(names, values)}, and the outputs are {', '.join(self.parts)}",
+                f"the model returns {_format_outputs(names, values)}, and the outputs are {', '.join(self.parts)}",
                 code="model/bad-function",
-                hint="have the model give a dictionary of logits with these names: "
+                hint="return a dictionary of logits with these names from the model: "
                 f"{{{', '.join(f'{name!r}: …' for name in self.parts)}}}",
             )
 
@@ -209,17 +210,17 @@ class Outputs:
         return {name: part.head.predictions(logits[name]) for name, part in self.parts.items()}
 
     def predictions(self, answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the predictions of all outputs, by one name each."""
-        if self.alone:
-            return dict(answers[_ALONE])
+        """Return the predictions of all outputs in one flat dictionary."""
+        if self.is_single:
+            return dict(answers[_SINGLE])
         return {f"{name}/{key}": value for name, values in answers.items() for key, value in values.items()}
 
     def losses(self, labels: Mapping[str, Any], logits: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the loss of each example by each output, float32 [B]."""
+        """Return the loss of each example for each output, float32 [B]."""
         return {name: part.head.per_example_loss(labels[name], logits[name]) for name, part in self.parts.items()}
 
     def loss(self, losses: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
-        """Return the loss of a batch, a scalar: without what layers add."""
+        """Return the loss of a batch, a scalar, without losses that layers add."""
         tf = compat.tensorflow()
         means = []
         for name, part in self.parts.items():
@@ -235,38 +236,38 @@ class Outputs:
         answers: Mapping[str, Mapping[str, Any]],
         weights: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Streaming metrics in an Estimator's graph, by name: (value, update), or a Keras metric."""
+        """Build the streaming metrics of an Estimator's graph: (value, update) or a Keras metric, by name."""
         tf = compat.tensorflow()
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for name, part in self.parts.items():
-            prefix, given = f"{name}_" if name else "", {"weights": weights[name]}
+            prefix, weight_argument = f"{name}_" if name else "", {"weights": weights[name]}
             each = losses[name]
-            found[f"{prefix}average_loss"] = tf.compat.v1.metrics.mean(each, of_rank(weights[name], each.shape.rank))
+            metrics[f"{prefix}average_loss"] = tf.compat.v1.metrics.mean(each, of_rank(weights[name], each.shape.rank))
             for metric, make in wanted_metrics(part.head.kind, part.metrics).items():
                 if make is None:
                     value = part.head.metric(metric, labels[name], answers[name], weights[name])
                 else:
                     known = inspect.signature(make).parameters
-                    value = make(labels[name], answers[name], **(given if "weights" in known else {}))
-                found[f"{prefix}{metric}"] = value
-        if not self.alone:
-            means = [(part.loss_weight, found[f"{name}_average_loss"]) for name, part in self.parts.items()]
-            update = tf.add_n([share * one for share, (_, one) in means])
+                    value = make(labels[name], answers[name], **(weight_argument if "weights" in known else {}))
+                metrics[f"{prefix}{metric}"] = value
+        if not self.is_single:
+            means = [(part.loss_weight, metrics[f"{name}_average_loss"]) for name, part in self.parts.items()]
+            update = tf.add_n([share * update_op for share, (_, update_op) in means])
 
             def total(strategy: Any, values: Sequence[Any]) -> Any:
-                # Values are the same for all replicas, and so must be what is made of them: one tensor.
+                # The values are the same on all replicas, so their sum must be one tensor.
                 return tf.add_n([share * value for (share, _), value in zip(means, values, strict=True)])
 
             replica = tf.distribute.get_replica_context()
-            value = replica.merge_call(total, args=([one for _, (one, _) in means],))
-            found = {"average_loss": (value, update), **found}
-        return found
+            value = replica.merge_call(total, args=([mean for _, (mean, _) in means],))
+            metrics = {"average_loss": (value, update), **metrics}
+        return metrics
 
-    def completed(self, found: Mapping[str, float]) -> dict[str, float]:
-        """What Keras has evaluated, by the names of the Estimator engine: `average_loss` is that of all outputs."""
-        if self.alone:
-            return dict(found)
-        known = {name: value for name, value in found.items() if name not in {f"{part}_loss" for part in self.parts}}
+    def completed(self, results: Mapping[str, float]) -> dict[str, float]:
+        """Rename the results of a Keras evaluation as in the Estimator engine, with a total `average_loss`."""
+        if self.is_single:
+            return dict(results)
+        known = {name: value for name, value in results.items() if name not in {f"{part}_loss" for part in self.parts}}
         means = [part.loss_weight * known[f"{name}_average_loss"] for name, part in self.parts.items()
                  if f"{name}_average_loss" in known]  # fmt: skip
         return {**known, "average_loss": math.fsum(means)} if len(means) == len(self.parts) else known
@@ -274,20 +275,23 @@ class Outputs:
     # -- exports -------------------------------------------------------------------------------------------------------
 
     def export_outputs(self, answers: Mapping[str, Mapping[str, Any]], signatures: Sequence[str]) -> dict[str, Any]:
-        """Signature key -> export output of an Estimator."""
-        if self.alone:
-            return self.parts[_ALONE].head.export_outputs(answers[_ALONE], signatures)
+        """Return the export output of an Estimator for each signature key."""
+        if self.is_single:
+            return self.parts[_SINGLE].head.export_outputs(answers[_SINGLE], signatures)
         predict = compat.tensorflow().estimator.export.PredictOutput
-        found = {key: predict(self.predictions(answers)) for key in _of_all(signatures)}
+        export_outputs = {key: predict(self.predictions(answers)) for key in _of_all(signatures)}
         for name, part in self.parts.items():
-            made = part.head.export_outputs(answers[name], signatures)
-            found |= {f"{name}/{key}": value for key, value in made.items() if key != _DEFAULT}
-        return found
+            part_outputs = part.head.export_outputs(answers[name], signatures)
+            export_outputs |= {f"{name}/{key}": value for key, value in part_outputs.items() if key != _DEFAULT}
+        return export_outputs
 
     def signature_outputs(self, signatures: Sequence[str]) -> dict[str, Callable[[Any], dict[str, Any]]]:
-        """Signature key -> function of what the model gives that makes its outputs by name; as `export_outputs`."""
-        if self.alone:
-            return self.parts[_ALONE].head.signature_outputs(signatures)
+        """Return, for each signature key, a function from the model's outputs to those of the signature.
+
+        The keys and outputs are those of `export_outputs`.
+        """
+        if self.is_single:
+            return self.parts[_SINGLE].head.signature_outputs(signatures)
 
         def everything(values: Any) -> dict[str, Any]:
             return self.predictions(self.answers(self.logits(values)))
@@ -295,11 +299,13 @@ class Outputs:
         def of_one(name: str, function: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
             return lambda values: function(values[name])
 
-        found: dict[str, Callable[[Any], dict[str, Any]]] = dict.fromkeys(_of_all(signatures), everything)
+        functions: dict[str, Callable[[Any], dict[str, Any]]] = dict.fromkeys(_of_all(signatures), everything)
         for name, part in self.parts.items():
-            made = part.head.signature_outputs(signatures)
-            found |= {f"{name}/{key}": of_one(name, value) for key, value in made.items() if key != _DEFAULT}
-        return found
+            part_functions = part.head.signature_outputs(signatures)
+            functions |= {
+                f"{name}/{key}": of_one(name, value) for key, value in part_functions.items() if key != _DEFAULT
+            }
+        return functions
 
 
 def _of_all(signatures: Sequence[str]) -> list[str]:
@@ -317,17 +323,17 @@ def outputs_of(
     class_weights: ClassWeights | None = None,
     label_vocabulary: Sequence[str] = (),
 ) -> Outputs:
-    """Return what was said of a model's outputs, checked.
+    """Check and return the outputs of a model.
 
     Args:
-        outputs: name -> an `Output` or its fields; None: the model has one, and the other arguments are its
+        outputs: Name -> an `Output` or its fields; None: the model has one output, and the other arguments are its
             fields.
-        weight_column: the name under which the data bring the weights of records, for all outputs.
+        weight_column: The name of the sample weights in the data, for all outputs.
 
     Raises:
-        ConfigError: a name, a type or a combination that cannot work.
+        ConfigError: A name, a type or a combination of arguments is not supported.
     """
-    one = {
+    values = {
         "loss": loss,
         "head": head,
         "metrics": metrics,
@@ -341,14 +347,14 @@ def outputs_of(
             raise ConfigError(
                 "the model has no loss", code="argument/missing", hint="give loss, or outputs={name: {'loss': …}, …}"
             )
-        return Outputs({_ALONE: _part(Output(**one))}, records)
-    given = [name for name, value in one.items() if value is not None and value != 0.0 and value != ()]
-    given = [name for name in given if name != "label_vocabulary" or label_vocabulary]
-    if given:
+        return Outputs({_SINGLE: _part(Output(**values))}, records)
+    explicit = [name for name, value in values.items() if value is not None and value != 0.0 and value != ()]
+    explicit = [name for name in explicit if name != "label_vocabulary" or label_vocabulary]
+    if explicit:
         raise ConfigError(
-            f"{given[0]} was given beside outputs",
+            f"{explicit[0]} and outputs are both set",
             code="argument/conflict",
-            hint=f"give each output its own: outputs={{name: {{{given[0]!r}: …}}}}",
+            hint=f"set it for each output: outputs={{name: {{{explicit[0]!r}: …}}}}",
         )
     if not isinstance(outputs, Mapping) or not outputs or not all(isinstance(n, str) and n for n in outputs):
         raise ConfigError(
@@ -369,30 +375,30 @@ def keras_batches(
     weight_column: str | None = None,
     class_weights: ClassWeights | None = None,
 ) -> Any:
-    """Batches of (features, labels) as `Model.fit` and `Model.evaluate` take them: labels in numbers, weights beside.
+    """Convert a dataset of (features, labels) for `Model.fit` and `Model.evaluate`.
 
-    The model is built by `build_keras_model` with the same arguments; a `model_fn` of
-    `build_model_fn` does the same by itself.
+    Class names become numbers, and sample and class weights become the third element. Build the model by
+    `build_keras_model` with the same arguments. A `model_fn` of `build_model_fn` needs no such dataset.
 
     Args:
-        dataset: a `tf.data.Dataset` of such batches.
-        loss: of the model; it says, with `head`, how labels tell of classes.
-        outputs: of a model with several; the labels are those that bear their names.
-        head: of the model, where the loss does not say it.
-        label_vocabulary: the names of the classes, in their order, where labels are text.
-        weight_column: the name under which the labels' dictionary, or else the features', has the weights: numbers
-            [B] or [B, 1]. It is taken out; a label that is left alone is its tensor.
-        class_weights: the weight of each class in order, or a mapping from the numbers or names of some to theirs; the
-            others weigh 1. Multiplied with the records' own.
+        dataset: A `tf.data.Dataset` of batches (features, labels).
+        loss: The model's loss, which defines, with `head`, how labels name classes.
+        outputs: The outputs of a model with several; the labels with their names are used.
+        head: The model's head, where the loss does not define it.
+        label_vocabulary: The class names, in order, where labels are text.
+        weight_column: The key of the weights in the dictionary of labels or, if not there, of features: numbers [B] or
+            [B, 1]. The entry is removed; if only one label is left, it is returned as a tensor.
+        class_weights: The weight of each class in order, or a mapping from class numbers or names to weights; the
+            other classes have weight 1. Multiplied with the sample weights.
 
     Returns:
-        The dataset, of (features, labels, weights) where there are weights; they are float32 [B], for several outputs
-        a dictionary of these.
+        The dataset, of (features, labels, weights) where there are weights. They are float32 [B], for several outputs
+        a dictionary of such tensors.
 
     Raises:
-        ConfigError: weights that are none, or that the data do not bring.
+        ConfigError: A weight is invalid, or the data have no weights.
     """
-    meant = outputs_of(
+    output_spec = outputs_of(
         outputs,
         loss=loss,
         head=head,
@@ -400,42 +406,44 @@ def keras_batches(
         class_weights=class_weights,
         label_vocabulary=label_vocabulary,
     )
-    if meant.alone and not (meant.weighted or label_vocabulary or meant.parts[_ALONE].head.asks_yes_or_no):
+    if output_spec.is_single and not (
+        output_spec.weighted or label_vocabulary or output_spec.parts[_SINGLE].head.has_binary_labels
+    ):
         return dataset
     tf = compat.tensorflow()
-    read = meant.reader()
+    read = output_spec.reader()
 
     def batch(features: Any, labels: Any) -> tuple[Any, ...]:
-        features, found, weights = read(features, labels)
-        if meant.weighted:
-            records = tf.shape(tf.nest.flatten(found)[0])[:1]
-            weights = {name: tf.ones(records) if one is None else one for name, one in weights.items()}
-        if meant.alone:
-            found, weights = found[_ALONE], weights[_ALONE]
-        return (features, found, weights) if meant.weighted else (features, found)
+        features, by_output, weights = read(features, labels)
+        if output_spec.weighted:
+            records = tf.shape(tf.nest.flatten(by_output)[0])[:1]
+            weights = {name: tf.ones(records) if weight is None else weight for name, weight in weights.items()}
+        if output_spec.is_single:
+            by_output, weights = by_output[_SINGLE], weights[_SINGLE]
+        return (features, by_output, weights) if output_spec.weighted else (features, by_output)
 
     return dataset.map(tf.autograph.experimental.do_not_convert(batch))
 
 
-def _named_part(name: str, given: Any) -> _Part:
-    if isinstance(given, Mapping):
+def _named_part(name: str, value: Any) -> _Part:
+    if isinstance(value, Mapping):
         known = [field.name for field in fields(Output)]
-        unknown = [key for key in given if key not in known]
-        if unknown or "loss" not in given:
+        unknown = [key for key in value if key not in known]
+        if unknown or "loss" not in value:
             raise ConfigError(
                 f"the output {name!r} has no field {unknown[0]!r}" if unknown else f"the output {name!r} has no loss",
                 code="argument/unknown-name",
                 found=f"allowed: {', '.join(known)}",
-                hint="take one of these" if unknown else "give its loss",
+                hint="use one of these" if unknown else "give its loss",
             )
-        given = Output(**given)
-    if not isinstance(given, Output):
+        value = Output(**value)
+    if not isinstance(value, Output):
         raise ConfigError(
-            f"the output {name!r} is a {type(given).__name__}",
+            f"the output {name!r} is a {type(value).__name__}",
             code="argument/bad-value",
             hint="give its fields: {'loss': …, 'metrics': […]}",
         )
-    weight = given.loss_weight
+    weight = value.loss_weight
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise ConfigError(
             f"the output {name!r} has the loss_weight {weight!r}",
@@ -443,25 +451,25 @@ def _named_part(name: str, given: Any) -> _Part:
             hint="give a number of 0 or more",
         )
     try:
-        return _part(given)
+        return _part(value)
     except ConfigError as error:
         raise ConfigError(
             f"the output {name!r}: {error.message}", code="argument/bad-value", found=error.found, hint=error.hint
         ) from error
 
 
-def _part(given: Output) -> _Part:
-    kind = head_of(given.loss, given.head)
-    classes = weighting_of(kind, class_weights=given.class_weights, label_vocabulary=given.label_vocabulary)
-    head = Head(kind, given.loss, given.label_smoothing, given.label_vocabulary)
-    return _Part(head, classes, given.metrics, float(given.loss_weight))
+def _part(output: Output) -> _Part:
+    kind = head_of(output.loss, output.head)
+    classes = weighting_of(kind, class_weights=output.class_weights, label_vocabulary=output.label_vocabulary)
+    head = Head(kind, output.loss, output.label_smoothing, output.label_vocabulary)
+    return _Part(head, classes, output.metrics, float(output.loss_weight))
 
 
 def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
-    """Name -> an own function, or None for a metric of the head; for an Estimator.
+    """Return an Estimator's metrics: name -> a custom function, or None for a metric of the head.
 
     Raises:
-        ConfigError: a name that the head does not know.
+        ConfigError: The head does not have a metric of this name.
     """
     known = METRICS.get(kind or "", ())
     if metrics is None:
@@ -479,7 +487,7 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
     return dict.fromkeys(metrics)
 
 
-def _told(names: Sequence[str] | None, values: Any) -> str:
+def _format_outputs(names: Sequence[str] | None, values: Any) -> str:
     if names is not None:
         return f"{', '.join(map(str, names)) or 'nothing'}"
     return f"a {type(values).__name__} of {len(values)}" if isinstance(values, list | tuple) else "one tensor"

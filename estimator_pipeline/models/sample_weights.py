@@ -1,11 +1,11 @@
-"""What each record counts for: weights of records and of classes, in the loss and in the metrics.
+"""Sample weights and class weights in the loss and in the metrics.
 
-The loss of a batch is `sum(weight * loss) / batch`, as the heads of tf.estimator and Keras have it: the mean over the
-records, not over the weights, so that a replica's share of the gradient does not depend on the others' weights.
-`average_loss` and the metrics are means by weight: `sum(weight * value) / sum(weight)`.
+The loss of a batch is `sum(weight * loss) / batch`, as in the heads of tf.estimator and in Keras. It is the mean over
+the examples, not over the weights, so a replica's share of the gradient does not depend on the other replicas' weights.
+`average_loss` and the metrics are weighted means: `sum(weight * value) / sum(weight)`.
 
-Weights of records come with the data, as one of the labels (`{"label": …, "weight": …}`) or, as canned Estimators have
-it, as one of the features. Neither the model nor the loss gets to see them.
+Sample weights are part of the data: one of the labels (`{"label": …, "weight": …}`) or, as in canned Estimators, one of
+the features. They are removed before the model and the loss see the batch.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from estimator_pipeline.errors import ConfigError
 
 __all__ = ["ClassWeights", "Weighting", "weighting_of"]
 
-# Of each class, or by the number or the name of some.
+# One weight for each class, or a mapping from class numbers or names.
 ClassWeights = Sequence[float] | Mapping[int, float] | Mapping[str, float]
 
-# The heads whose records are of one class each.
+# The heads in which each example has exactly one class.
 _OF_CLASSES = ("multi_class", "one_hot", "binary")
 
 
 @dataclass(frozen=True)
 class Weighting:
-    """Where the weight of a record comes from: of its own, of its class, or both multiplied.
+    """The source of an example's weight: sample weight, class weight, or their product.
 
     Attributes:
-        column: the name under which the data bring the records' own weights; None: they bring none.
-        classes: the weight of each class, by its number; empty: classes weigh alike.
-        others: what a class beyond those weighs; None: there is none.
-        kind: the head, which says how labels tell of classes.
+        column: The name of the sample weights in the data; None: the data have none.
+        classes: The weight of each class, by its number; empty: all classes have weight 1.
+        others: The weight of a class beyond those; None: there are no other classes.
+        kind: The head, which defines how labels name classes.
     """
 
     column: str | None = None
@@ -44,45 +44,48 @@ class Weighting:
     kind: str | None = None
 
     def check_units(self, units: int | None) -> None:
-        """Hold the classes that have weights against those that the model tells apart.
+        """Check the number of class weights against the model's number of classes.
 
         Args:
-            units: values that the model gives for a record; None: not known.
+            units: The size of the model's last axis; None: unknown.
 
         Raises:
-            ConfigError: they are not the same.
+            ConfigError: The numbers differ.
         """
         if not self.classes or units is None:
             return
         classes = 2 if self.kind == "binary" else units
         if len(self.classes) > classes or (self.others is None and len(self.classes) < classes):
             raise ConfigError(
-                f"class_weights has weights of {len(self.classes)} classes, and the model tells {classes} apart",
+                f"class_weights has weights for {len(self.classes)} classes, and the model has {classes} classes",
                 code="model/labels-mismatch",
-                hint="give one for each class, in their order, or a mapping from the numbers of some to their weights",
+                hint="give one weight for each class, in order, or a mapping from class numbers to weights",
             )
 
-    def features_alone(self, features: Any) -> Any:
-        """Features without the records' weights, where these came with them."""
+    def features_without_weights(self, features: Any) -> Any:
+        """Return the features without the sample weights."""
         if not isinstance(features, Mapping) or self.column not in features:
             return features
         return {name: value for name, value in features.items() if name != self.column}
 
-    def apart(
+    def split(
         self, features: Any, labels: Any, numbered: Callable[[Any], Any] = lambda labels: labels
     ) -> tuple[Any, Any, Any]:
-        """(features, labels, weights) of a batch; the weights are float32 [B].
+        """Split a batch into (features, labels, weights).
 
-        Labels of which the weights leave a single one are its tensor.
+        Where only one label is left beside the weights, it is returned as a tensor instead of a dictionary.
 
         Args:
-            features: of the batch.
-            labels: of the batch.
-            numbered: from labels to those whose classes are numbers; see `Head.numbering` in
+            features: The features of the batch.
+            labels: The labels of the batch.
+            numbered: Converts labels to class numbers; see `Head.numbering` in
                 `estimator_pipeline.models.heads`.
 
+        Returns:
+            Features, labels and weights; the weights are float32 [B], or None.
+
         Raises:
-            ConfigError: the data do not bring the weights, or not one for each record.
+            ConfigError: The data have no weights, or not one for each example.
         """
         tf = compat.tensorflow()
         weights = None
@@ -92,10 +95,10 @@ class Weighting:
                 labels = {name: value for name, value in labels.items() if name != self.column}
                 labels = next(iter(labels.values())) if len(labels) == 1 else labels
             elif isinstance(features, Mapping) and self.column in features and len(features) > 1:
-                weights, features = features[self.column], self.features_alone(features)
+                weights, features = features[self.column], self.features_without_weights(features)
             else:
                 raise ConfigError(
-                    f"the data bring no weights under the name {self.column!r}",
+                    f"the data have no weights named {self.column!r}",
                     code="data/missing-feature",
                     found=f"features: {_names(features)}; labels: {_names(labels)}",
                     hint='give the labels as a dictionary, {"label": labels, "'
@@ -111,10 +114,10 @@ class Weighting:
     def _of_classes(self, tf: Any, labels: Any) -> Any:
         if isinstance(labels, Mapping):
             raise ConfigError(
-                "class_weights need labels of one kind, and the data give several",
+                "class_weights need a single label, and the data have several",
                 code="model/labels-mismatch",
                 found=_names(labels),
-                hint="keep the one that is the class, and the records' weights",
+                hint="keep only the label that is the class, and the sample weights",
             )
         labels = tf.convert_to_tensor(labels)
         numbers = tf.argmax(labels, axis=-1) if self.kind == "one_hot" else tf.cast(tf.reshape(labels, [-1]), tf.int64)
@@ -132,17 +135,17 @@ def weighting_of(
     class_weights: ClassWeights | None = None,
     label_vocabulary: Sequence[str] = (),
 ) -> Weighting | None:
-    """Return what is asked for, checked; None: every record counts for one.
+    """Return the checked weighting; None: every example has weight 1.
 
     Args:
-        kind: of `estimator_pipeline.models.heads.HEADS`; None: not known.
-        label_vocabulary: the classes' names, by which `class_weights` may tell of them.
-        weight_column: the name under which the labels' dictionary, or else the features', has the weights.
-        class_weights: the weight of each class in order, or a mapping from the numbers or names of some to theirs; the
-            others weigh 1.
+        kind: One of `estimator_pipeline.models.heads.HEADS`; None: unknown.
+        label_vocabulary: The class names that `class_weights` may use as keys.
+        weight_column: The key of the weights in the dictionary of labels or, if not there, of features.
+        class_weights: The weight of each class in order, or a mapping from class numbers or names to weights; the
+            other classes have weight 1.
 
     Raises:
-        ConfigError: weights that are none, or of classes that the head does not have.
+        ConfigError: A weight is invalid, or the head does not have the class.
     """
     if weight_column is not None and (not isinstance(weight_column, str) or not weight_column):
         raise ConfigError(
@@ -153,17 +156,17 @@ def weighting_of(
     if class_weights is None:
         return None if weight_column is None else Weighting(weight_column, kind=kind)
     if kind not in _OF_CLASSES:
-        what = "an own loss function without a head" if kind is None else f"the head {kind!r}"
+        target = "a custom loss function without a head" if kind is None else f"the head {kind!r}"
         raise ConfigError(
-            f"class_weights were given, and with {what} a record is not of one class",
+            f"class_weights is set, and with {target} an example does not have exactly one class",
             code="argument/conflict",
-            found=f"heads of classes: {', '.join(_OF_CLASSES)}",
-            hint="give each record a weight of its own (weight_column), or take one of these heads",
+            found=f"heads with classes: {', '.join(_OF_CLASSES)}",
+            hint="use sample weights (weight_column), or one of these heads",
         )
     classes, others = _checked(class_weights, label_vocabulary)
     if kind == "binary" and len(classes) > 2:
         raise ConfigError(
-            f"class_weights has weights of {len(classes)} classes, and the head 'binary' has two",
+            f"class_weights has weights for {len(classes)} classes, and the head 'binary' has two",
             code="model/labels-mismatch",
             hint="give two",
         )
@@ -184,7 +187,7 @@ def _of_records(tf: Any, weights: Any, column: str) -> Any:
         )
     if not (weights.dtype.is_floating or weights.dtype.is_integer):
         raise ConfigError(
-            f"the weights {column!r} are no numbers",
+            f"the weights {column!r} are not numbers",
             code="data/bad-feature",
             found=weights.dtype.name,
             hint="give numbers",
@@ -192,18 +195,18 @@ def _of_records(tf: Any, weights: Any, column: str) -> Any:
     return tf.cast(weights, tf.float32)
 
 
-def _checked(given: Any, vocabulary: Sequence[str]) -> tuple[tuple[float, ...], float | None]:
-    """Return the weights in the order of the classes, and what the others weigh."""
-    mapping = isinstance(given, Mapping)
-    if not mapping and (not isinstance(given, Sequence) or isinstance(given, str)):
+def _checked(value: Any, vocabulary: Sequence[str]) -> tuple[tuple[float, ...], float | None]:
+    """Return the weights in the order of the classes, and the weight of all other classes."""
+    mapping = isinstance(value, Mapping)
+    if not mapping and (not isinstance(value, Sequence) or isinstance(value, str)):
         raise ConfigError(
-            f"class_weights is {given!r}",
+            f"class_weights is {value!r}",
             code="argument/bad-value",
             hint="give a list of weights, or a mapping from class numbers to weights",
         )
     names: dict[Any, Any] = {name: number for number, name in enumerate(vocabulary)}
     pairs: dict[Any, Any] = {
-        names.get(key, key): weight for key, weight in (given.items() if mapping else enumerate(given))
+        names.get(key, key): weight for key, weight in (value.items() if mapping else enumerate(value))
     }
     for number, weight in pairs.items():
         if type(number) is not int or number < 0:
@@ -211,17 +214,17 @@ def _checked(given: Any, vocabulary: Sequence[str]) -> tuple[tuple[float, ...], 
                 f"class_weights names the class {number!r}",
                 code="argument/bad-value",
                 found=f"label_vocabulary: {', '.join(vocabulary)}" if vocabulary else "",
-                hint="name classes by number, from 0 on, or by what label_vocabulary calls them",
+                hint="name classes by number, starting at 0, or by their name in label_vocabulary",
             )
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
             raise ConfigError(
-                f"class_weights: class {number} weighs {weight!r}",
+                f"class_weights: class {number} has weight {weight!r}",
                 code="argument/bad-value",
                 hint="give numbers of 0 or more",
             )
     if not any(pairs.values()):
         raise ConfigError(
-            f"class_weights is {given!r}", code="argument/bad-value", hint="give at least one weight above 0"
+            f"class_weights is {value!r}", code="argument/bad-value", hint="give at least one weight above 0"
         )
     return tuple(float(pairs.get(n, 1.0)) for n in range(max(pairs) + 1)), 1.0 if mapping else None
 

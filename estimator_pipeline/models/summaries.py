@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard that do not depend on what was going on around them."""
+"""TensorBoard scalars that are written whatever `record_if` condition a callback has set."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ __all__ = ["write_scalars"]
 
 
 def write_scalars(writer: Any, values: Mapping[str, Any], *, step: int) -> None:
-    """Write a scalar for each entry but `global_step`, and sees to it that they are in the file.
+    """Write a scalar for each entry except `global_step`, and flush the writer.
 
-    Whoever calls this may stand in a `fit` whose TensorBoard callback records only every so many steps
-    (`update_freq`): TensorFlow keeps that condition by thread, for every writer, and an evaluation at another step
-    would be lost without a word.
+    The caller may be inside a `fit` whose TensorBoard callback records only every N steps (`update_freq`). TensorFlow
+    keeps that condition per thread, for every writer, so an evaluation at a different step would silently be dropped.
 
     Args:
-        writer: of `tf.summary.create_file_writer`.
-        values: numbers by the names of their tags.
-        step: of the entries.
+        writer: A writer of `tf.summary.create_file_writer`.
+        values: Numbers by their tags.
+        step: The step of the entries.
     """
     tf = compat.tensorflow()
     with writer.as_default(step=step), tf.summary.record_if(True):

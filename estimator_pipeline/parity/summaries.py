@@ -118,7 +118,7 @@ def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Differ
 
 
 def _left_out(parity: Parity, name: str) -> VariableSummary:
-    """Return a variable that was recorded and not compared, such as an optimizer slot with different meanings."""
+    """Summarize a variable that was recorded but not compared, such as a slot with different meanings."""
     having = {side: arrays[name] for side, arrays in parity.arrays.items() if name in arrays}
     shape, dtype = next(iter(having.values()))
     none = Largest()
@@ -165,7 +165,7 @@ def _of_values(differences: Sequence[Difference]) -> float:
 
 
 def one_sided(parity: Parity) -> tuple[str, ...]:
-    """Return what only one engine has, in sentences: variables, metrics, steps."""
+    """Return sentences on the variables, metrics and steps that only one engine has."""
     sentences: dict[str, None] = {}
     for kind, comparisons in (
         ("variable", [comparison for _, comparison in _after_steps(parity)]),

@@ -877,9 +877,9 @@ def test_the_model_fits_the_data(tmp_path):
     weighted = npz(tmp_path / "weighted.npz", x=20, y=20, w=20)
     weighted = {**rows, "train": weighted, "eval": weighted, "weight_key": "w"}
     assert has(found(weighted, params={"classes": 3}), "ok", "inputs of shape [2]"), "the weight is no feature"
-    assert has(found(digits, class_weights=[1.0] * 9), "error", "weights of 9 classes, and the model tells 10 apart")
+    assert has(found(digits, class_weights=[1.0] * 9), "error", "weights for 9 classes, and the model has 10 classes")
     assert has(found(digits, class_weights={"3": 4.0}), "ok")
-    assert has(found(digits, class_weights={"3": 4.0}, loss="mse"), "error", "a record is not of one class")
+    assert has(found(digits, class_weights={"3": 4.0}, loss="mse"), "error", "does not have exactly one class")
     assert has(found(mine, name="wide_deep"), "error", "wide_deep needs columns")
     images = found(mine, name="wide_deep", params={"numeric": ["x"], "classes": 62})
     assert has(images, "error", "columns that the data do not have: x", "features of the data: image")

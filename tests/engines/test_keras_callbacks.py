@@ -138,7 +138,7 @@ def test_a_value_that_a_callback_of_ones_own_might_add(run, tmp_path):
     (tmp_path / "own_adding.py").write_text(ADDING)
     best = "keras.model_checkpoint={save_best_only: true, monitor: MONITOR, mode: max}"
     own = f"keras.callbacks=[{tmp_path}/own_adding.py:make]"
-    with pytest.raises(ConfigError, match="'f2', and an epoch has no such value") as told:
+    with pytest.raises(ConfigError, match="'f2', and the epoch has no such value") as told:
         run(best.replace("MONITOR", "f2"), own)
     assert "accuracy" in str(told.value)
 
@@ -481,9 +481,9 @@ def test_the_engine_estimator_says_that_the_section_means_nothing_there(run, war
 
 BAD = [
     (lambda c: c.chief_checkpoint("a/{batch}"), ["the field {batch}", "{epoch} and {step}"]),
-    (lambda c: c.chief_checkpoint("a", every=0), ["every is 0", "from 1 on"]),
+    (lambda c: c.chief_checkpoint("a", every=0), ["every is 0", "1 or more"]),
     (lambda c: c.model_checkpoint("a", every="batch"), ["every is 'batch'", "'epoch'"]),
-    (lambda c: c.learning_rate_by_epoch(boundaries=[3, 1], values=[1, 2, 3]), ["rising boundaries", "[3, 1]"]),
+    (lambda c: c.learning_rate_by_epoch(boundaries=[3, 1], values=[1, 2, 3]), ["increasing boundaries", "[3, 1]"]),
     (lambda c: c.learning_rate_by_epoch(boundaries=[3], values=[1]), ["one value more", "values [1.0]"]),
 ]
 

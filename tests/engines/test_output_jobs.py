@@ -88,6 +88,6 @@ def test_what_a_job_file_cannot_say(job, changes, message):
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 def test_several_labels_for_one_output(job, engine):
     with pytest.raises(
-        ConfigError, match=r"the data bring several labels, and the model has one output|the model gives several"
+        ConfigError, match=r"the data have several labels, and the model has one output|the model returns several"
     ):
         run_job(loaded(job, engine, "model.outputs={}", "model.loss=mse"), environ={})

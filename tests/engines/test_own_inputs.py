@@ -175,15 +175,15 @@ def test_an_evaluation_of_tensors_that_never_end(run):
     [
         (
             ["model.function=OWN:columns"],
-            "the model wants 2 inputs by name, and the data give one tensor",
+            "the model has 2 named inputs, and the data have one tensor",
             "a (None, 4)",
         ),
         (
             ["model.function=OWN:columns", "input.train=OWN:named"],
-            "the model wants an input of the name 'b', and the data have no such feature",
+            "the model has an input named 'b', and the data have no such feature",
             "features: a (None, 4); inputs of the model: a (None, 4), b (None, 4)",
         ),
-        (["input.train=OWN:named"], "the model wants an input of the name 'x'", "inputs of the model: x (None, 4)"),
+        (["input.train=OWN:named"], "the model has an input named 'x'", "inputs of the model: x (None, 4)"),
     ],
 )
 def test_features_that_the_model_does_not_take(run, engine, settings, what, found):
@@ -195,7 +195,7 @@ def test_features_that_the_model_does_not_take(run, engine, settings, what, foun
 @BOTH
 def test_text_for_a_model_that_takes_numbers(run, engine):
     error = refused(run, "model.function=OWN:columns", "input.train=OWN:text", engine=engine)
-    assert error.what == "the data have text for 'b', and the model takes numbers there"
+    assert error.what == "the data have text for 'b', and these inputs of the model take numbers"
     assert error.found == "b of float32" and error.exit_code == 2
 
 

@@ -368,7 +368,7 @@ def test_dropout_of_a_cell_is_of_training_and_of_outputs():
 def test_what_keras_cells_and_optimizers_refuse():
     with pytest.raises(ConfigError, match="dynamic_rnn with a cell GRUCell"):
         keras_cells.dynamic_rnn(tf.keras.layers.GRUCell(2), tf.zeros([1, 2, 3]))
-    with pytest.raises(ConfigError, match=r"optimizer 'Proximal': there is none of that name"):
+    with pytest.raises(ConfigError, match=r"the optimizer 'Proximal' is not known"):
         keras_optimizers.of_v1("Proximal", 0.1)
     assert type(keras_optimizers.of_v1("GradientDescent", 0.1)).__name__ == "SGD"
 

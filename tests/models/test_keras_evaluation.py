@@ -291,5 +291,5 @@ def test_what_is_refused():
     assert error.value.code == "argument/conflict"
     with pytest.raises(ConfigError, match="has exporters, and no folder"):
         quiet(held_out, every_steps=1, exporters=[FinalExporter("a", lambda model, folder: b"")])
-    with pytest.raises(ConfigError, match="by the metric 'auc', and the evaluation has none of that name"):
+    with pytest.raises(ConfigError, match="the metric 'auc', and the evaluation has no metric of that name"):
         keras_evaluation.stop_if_lower("auc", 1)(results(1, 2))

@@ -137,7 +137,7 @@ def test_label_smoothing(loss, tmp_path):
     ("loss", "share", "words"),
     [
         ("mse", 0.1, "the loss 'mse' has no classes to smooth"),
-        (lambda labels, logits: logits, 0.1, "an own loss function has no classes"),
+        (lambda labels, logits: logits, 0.1, "a custom loss function has no classes"),
         ("binary_crossentropy", 1.0, "label_smoothing is 1.0"),
         ("binary_crossentropy", -0.1, "label_smoothing is -0.1"),
     ],
@@ -290,7 +290,7 @@ def test_regularisation_is_in_the_loss_and_not_in_the_average():
     [
         ({"loss": "hinge"}, "the loss 'hinge' is not known"),
         ({"metrics": ["auc"]}, "the metric 'auc' is not known for the head 'multi_class'"),
-        ({"clip_norm": 1.0, "clip_value": 1.0}, "both given"),
+        ({"clip_norm": 1.0, "clip_value": 1.0}, "both set"),
         ({"optimizer": 3}, "the optimizer is a int"),
         ({"optimizer": {"rate": 3}}, "cannot be read"),
     ],

@@ -1,4 +1,4 @@
-"""A `.keras` file that Keras does not load is one message; the file and the layer are named."""
+"""Error messages for `.keras` files that Keras cannot load name the file and the layer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_code_in_the_file(tmp_path):
 
 def test_a_class_that_nobody_knows(tmp_path):
     path = saved(Doubled(), tmp_path)
-    with pytest.raises(ConfigError, match=f"{path} has 'Doubled', which is no class or function of Keras"):
+    with pytest.raises(ConfigError, match=f"{path} uses 'Doubled', which is not a class or function of Keras"):
         load_keras_model(path)
 
 
@@ -57,5 +57,5 @@ def test_what_is_no_description_of_a_model(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
         archive.writestr("config.json", '{"class_name": "Sequential", "config": {"layers": 3}, "module": "keras"}')
         archive.writestr("metadata.json", "{}")
-    with pytest.raises(ConfigError, match=f"Keras does not load {tmp_path}/model.keras: "):
+    with pytest.raises(ConfigError, match=f"Keras cannot load {tmp_path}/model.keras: "):
         load_keras_model(str(tmp_path / "model.keras"))

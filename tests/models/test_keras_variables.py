@@ -110,7 +110,7 @@ def test_another_network_of_a_models_layers():
     np.testing.assert_allclose(other(X), model(2 * X), rtol=1e-6)
     with keras_variables.of(features, model):
         net = keras_variables.shared(tf.keras.layers.Dense(2, name="other"))(features)
-    with pytest.raises(ConfigError, match=r"a network of the layers of .* has others") as raised:
+    with pytest.raises(ConfigError, match=r"second network of .* has weights that the model does not have") as raised:
         keras_variables.sharing(model, features, net)
     assert raised.value.found == "other/kernel, other/bias"
 
@@ -133,14 +133,14 @@ def test_averages_are_in_the_checkpoint(tmp_path):
 
 
 def test_what_is_refused():
-    with pytest.raises(ConfigError, match=r"the variable 'w' is made outside of a model"):
+    with pytest.raises(ConfigError, match=r"the variable 'w' is created outside of a model"):
         keras_variables.variable("w", [1])
     variable = tf.Variable(1.0, name="v")
     parts = [(tf.keras.optimizers.SGD(), [variable]), (tf.keras.optimizers.SGD(), [variable])]
     with pytest.raises(ConfigError, match=r"the variable v:0 has two optimizers"):
         keras_variables.by_variables(parts)
     named = [keras_heads.RegressionHead(name="a"), keras_heads.RegressionHead(name="a")]
-    with pytest.raises(ConfigError, match="the heads of a MultiHead need names, each another one"):
+    with pytest.raises(ConfigError, match="the heads of a MultiHead need distinct names"):
         keras_heads.MultiHead(named)
     with pytest.raises(ConfigError, match="2 weights for 1 heads"):
         keras_heads.MultiHead(named[:1], [1.0, 2.0])

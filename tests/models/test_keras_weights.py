@@ -75,10 +75,10 @@ def test_restored(saved, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"vars_to_warm_start": "x", "var_name_to_prev_var_name": {"a": "b"}}, "another name for 'a', and no such"),
+        ({"vars_to_warm_start": "x", "var_name_to_prev_var_name": {"a": "b"}}, "has 'a', and no such weight"),
         ({"var_name_to_prev_var_name": {"net_first/kernel": "x/kernel"}}, "has no weight 'x/kernel'"),
         ({"vars_to_warm_start": "net_first/k", "var_name_to_prev_var_name": {"net_first/kernel": "second/kernel"}},
-         r"has the shape \(3, 2\), and another one"),
+         r"has the shape \(3, 2\), but not in the checkpoint"),
     ],
 )  # fmt: skip
 def test_what_is_refused(saved, settings, message):
@@ -87,7 +87,7 @@ def test_what_is_refused(saved, settings, message):
 
 
 def test_no_checkpoint(tmp_path):
-    with pytest.raises(ConfigError, match="and there is no checkpoint"):
+    with pytest.raises(ConfigError, match="the model cannot be restored: there is no checkpoint"):
         restore(model(), str(tmp_path))
-    with pytest.raises(ConfigError, match=r"a warm start from .*, and there is no checkpoint"):
+    with pytest.raises(ConfigError, match="a warm start is not possible: there is no checkpoint"):
         warm_start(model(), str(tmp_path))

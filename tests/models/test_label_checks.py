@@ -62,7 +62,7 @@ def test_labels_that_may_be_stay_what_they_are(labels, options):
 
 WORDS = {
     "binary_crossentropy": "do not fit binary_crossentropy",
-    "sparse_categorical_crossentropy": "a label is 2, and the model tells 2 classes apart, 0 to 1",
+    "sparse_categorical_crossentropy": "a label is 2, and the model has 2 classes, 0 to 1",
 }
 
 

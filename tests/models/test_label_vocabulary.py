@@ -190,10 +190,10 @@ def test_names_for_classes_by_number(tmp_path):
     [
         ({"label_vocabulary": "abc"}, "label_vocabulary is 'abc'"),
         ({"label_vocabulary": ["a"]}, "two or more"),
-        ({"label_vocabulary": ["a", "a", "b"]}, "each of them once"),
+        ({"label_vocabulary": ["a", "a", "b"]}, "two or more distinct"),
         ({"label_vocabulary": ["a", 3]}, "label_vocabulary is"),
         ({"label_vocabulary": ["a", "b"], "loss": "mse"}, "with the head 'regression' there are no classes to name"),
-        ({"label_vocabulary": ["a", "b"], "loss": lambda y, x: x}, "an own loss function without a head"),
+        ({"label_vocabulary": ["a", "b"], "loss": lambda y, x: x}, "a custom loss function without a head"),
     ],
 )
 @pytest.mark.parametrize("build", [ep.build_keras_model, ep.build_model_fn])
@@ -206,7 +206,7 @@ def test_a_vocabulary_of_another_size(tmp_path):
     loss = "sparse_categorical_crossentropy"
     options = {**options_of(loss), "params": {"units": 4}, "class_weights": None}
     estimator = tf.estimator.Estimator(ep.build_model_fn(layers, **options), model_dir=str(tmp_path))
-    with pytest.raises(ConfigError, match="label_vocabulary has 3 names, and the model tells 4 classes apart"):
+    with pytest.raises(ConfigError, match="label_vocabulary has 3 names, and the model has 4 classes"):
         estimator.train(lambda: dataset(loss))
-    with pytest.raises(ConfigError, match="label_vocabulary has 3 names, and the model tells 4 classes apart"):
+    with pytest.raises(ConfigError, match="label_vocabulary has 3 names, and the model has 4 classes"):
         ep.build_keras_model(layers, **options)

@@ -393,7 +393,7 @@ BAD = [
     ({"optimizer": {"nam": "sgd"}}, ["cannot be read", "name, learning_rate, api, options"]),
     ({"metrics": ["f1"]}, ["f1 are not known for the head 'multi_class'", "accuracy, top_5_accuracy"]),
     ({"clip_norm": -1.0}, ["clip_norm is -1.0", "above 0"]),
-    ({"clip_norm": 1.0, "clip_value": 1.0}, ["both given", "one of the two"]),
+    ({"clip_norm": 1.0, "clip_value": 1.0}, ["both set", "one of the two"]),
     ({"mixed_precision": "float8"}, ["'float8'", "mixed_bfloat16"]),
     ({"signatures": ["serve"]}, ["serve are not known", "predict, classify, regress"]),
     ({"head": "binary"}, ["belongs to the head 'multi_class'", "not to 'binary'"]),
@@ -439,7 +439,7 @@ def test_an_optimizer_from_a_function(tmp_path, trained_by_name, make):
 
 def test_an_optimizer_that_needs_eager_execution_is_refused(tmp_path):
     fn = model_fns.model_fn("linear", optimizer=lambda step: tf.keras.optimizers.experimental.SGD(0.01))
-    with pytest.raises(ConfigError, match=r"gave a SGD, which cannot train[^\0]*tf.keras.optimizers.legacy"):
+    with pytest.raises(ConfigError, match=r"returned a SGD, which cannot train[^\0]*tf.keras.optimizers.legacy"):
         train(fn, tmp_path)
 
 
@@ -447,8 +447,8 @@ def test_an_optimizer_that_needs_eager_execution_is_refused(tmp_path):
     ("loss", "units", "message"),
     [
         ("binary_crossentropy", 3, r"\(.*, 3\) do not fit the head 'binary'[^\0]*one logit for each example"),
-        ("sparse_categorical_crossentropy", 1, r"\(.*, 1\) do not fit the head 'multi_class'[^\0]*K of 2 at least"),
-        ("mse", None, r"do not fit the head 'regression'[^\0]*unsqueezed"),
+        ("sparse_categorical_crossentropy", 1, r"\(.*, 1\) do not fit the head 'multi_class'[^\0]*K of 2 or more"),
+        ("mse", None, r"do not fit the head 'regression'[^\0]*without squeeze"),
     ],
 )
 def test_logits_that_a_head_would_misread_are_refused(tmp_path, loss, units, message):

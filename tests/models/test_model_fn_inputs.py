@@ -141,10 +141,10 @@ def test_an_input_function_of_another_one():
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="gives nothing"):
+    with pytest.raises(InputError, match="returns None"):
         keras_model_fn.dataset(lambda: None)
     with pytest.raises(InputError, match="neither True nor False"):
         keras_model_fn.numpy_input_fn(ARRAYS)
-    with pytest.raises(InputError, match="not the same number") as error:
+    with pytest.raises(InputError, match="do not have the same number") as error:
         keras_model_fn.numpy_input_fn(ARRAYS, np.arange(4), shuffle=False)
     assert "lengths 4, 5" in str(error.value)

@@ -327,7 +327,7 @@ def test_as_an_estimator_by_the_names_of_its_arguments(tmp_path):
 def test_refusals(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="use_tpu=False"):
         keras_model_fn.tpu_model(model_fn_of(keras_model_fn.ModelFnSpec), str(tmp_path))
-    with pytest.raises(ConfigError, match="both given"):
+    with pytest.raises(ConfigError, match="both set"):
         keras_model_fn.RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1)
     with pytest.raises(ConfigError, match="no checkpoint"):
         keras_model_fn.export_saved_model(made(tmp_path), str(tmp_path / "export"), serving())

@@ -210,8 +210,8 @@ def test_in_sixteen_bits_the_losses_are_in_32(layers, named, tmp_path):
 
 
 BAD = {
-    "loss was given beside outputs": {"loss": "mse"},
-    "label_vocabulary was given beside outputs": {"label_vocabulary": ["a", "b"]},
+    "loss and outputs are both set": {"loss": "mse"},
+    "label_vocabulary and outputs are both set": {"label_vocabulary": ["a", "b"]},
     "the output 'kind' has no field 'los'": {"outputs": {"kind": {"los": "mse"}}},
     "the output 'kind' has no loss": {"outputs": {"kind": {"metrics": []}}},
     "the output 'kind' is a str": {"outputs": {"kind": "mse"}},
@@ -232,14 +232,14 @@ def test_what_cannot_be(message):
 @pytest.mark.parametrize(
     ("layers", "outputs", "message"),
     [
-        (one_of("size"), OUTPUTS, "the model gives one tensor, and the outputs are kind, sign, size"),
-        (functional, {"kind": OUTPUTS["kind"]}, "the model gives kind, sign, size, and the outputs are kind"),
-        (functional, None, "the model gives several values: kind, sign, size"),
-        (listed, None, "the model gives several values: a list of 3"),
+        (one_of("size"), OUTPUTS, "the model returns one tensor, and the outputs are kind, sign, size"),
+        (functional, {"kind": OUTPUTS["kind"]}, "the model returns kind, sign, size, and the outputs are kind"),
+        (functional, None, "the model returns several values: kind, sign, size"),
+        (listed, None, "the model returns several values: a list of 3"),
         (
             lambda: tf.keras.Sequential([tf.keras.Input([WIDTH]), tf.keras.layers.Dense(2)]),
             OUTPUTS,
-            "the model gives one tensor, and the outputs are kind, sign, size",
+            "the model returns one tensor, and the outputs are kind, sign, size",
         ),
     ],
 )
@@ -252,8 +252,8 @@ def test_a_model_that_gives_something_else(layers, outputs, message, tmp_path):
 
 
 def test_labels_that_are_not_there(tmp_path):
-    with pytest.raises(ConfigError, match="the data bring no labels for the output 'size'") as told:
+    with pytest.raises(ConfigError, match="the data have no labels for the output 'size'") as told:
         estimator_of(tmp_path, functional, params={}, outputs=OUTPUTS).train(lambda: data(["kind", "sign"]))
     assert "labels: kind, sign" in str(told.value) and "{'kind': …, 'sign': …, 'size': …}" in str(told.value)
-    with pytest.raises(ConfigError, match="the data bring no labels for the output 'kind'"):
+    with pytest.raises(ConfigError, match="the data have no labels for the output 'kind'"):
         ep.keras_batches(data(["sign"]), outputs=OUTPUTS)

@@ -154,26 +154,29 @@ def test_an_own_metric_gets_the_weights_it_asks_for(tmp_path):
 
 def test_labels_stay_a_dictionary_where_several_are_left():
     weighting = weighting_of("regression", weight_column="w")
-    features, labels, weights = weighting.apart(tf.zeros([2, 3]), {"a": tf.ones([2]), "b": tf.ones([2]), "w": [1, 2]})
+    features, labels, weights = weighting.split(tf.zeros([2, 3]), {"a": tf.ones([2]), "b": tf.ones([2]), "w": [1, 2]})
     assert sorted(labels) == ["a", "b"] and weights.dtype == tf.float32 and weights.numpy().tolist() == [1, 2]
-    assert weighting.features_alone({"x": 1, "w": 2}) == {"x": 1} and weighting.features_alone(features) is features
+    assert (
+        weighting.features_without_weights({"x": 1, "w": 2}) == {"x": 1}
+        and weighting.features_without_weights(features) is features
+    )
     assert weighting_of("regression") is None
 
 
 @pytest.mark.parametrize(
     ("features", "labels", "words"),
     [
-        ([[1.0]], [1.0], "the data bring no weights under the name 'w'.*features: one tensor; labels: one tensor"),
+        ([[1.0]], [1.0], "the data have no weights named 'w'.*features: one tensor; labels: one tensor"),
         ({"x": [1.0]}, {"y": [1.0], "v": [1.0]}, "features: x; labels: y, v"),
-        ([[1.0]], {"w": [1.0]}, "the data bring no weights"),
+        ([[1.0]], {"w": [1.0]}, "the data have no weights"),
         ([[1.0]], {"y": [1.0], "w": [[1.0, 2.0]]}, "not one number for each record.*shape \\(1, 2\\)"),
         ([[1.0]], {"y": [1.0], "w": 1.0}, "not one number for each record"),
-        ([[1.0]], {"y": [1.0], "w": ["a"]}, "the weights 'w' are no numbers.*string"),
+        ([[1.0]], {"y": [1.0], "w": ["a"]}, "the weights 'w' are not numbers.*string"),
     ],
 )
 def test_data_without_fitting_weights(features, labels, words):
     with pytest.raises(ConfigError) as error:
-        Weighting("w").apart(features, labels)
+        Weighting("w").split(features, labels)
     assert re.search(words, str(error.value), re.DOTALL)
 
 
@@ -186,18 +189,18 @@ def test_data_without_fitting_weights(features, labels, words):
         ({"class_weights": "12"}, "class_weights is '12'"),
         ({"class_weights": [0, 0]}, "at least one weight above 0"),
         ({"class_weights": []}, "at least one weight above 0"),
-        ({"class_weights": [1, -1]}, "class 1 weighs -1"),
-        ({"class_weights": [1, float("nan")]}, "class 1 weighs nan"),
-        ({"class_weights": [1, True]}, "class 1 weighs True"),
+        ({"class_weights": [1, -1]}, "class 1 has weight -1"),
+        ({"class_weights": [1, float("nan")]}, "class 1 has weight nan"),
+        ({"class_weights": [1, True]}, "class 1 has weight True"),
         ({"class_weights": {"a": 1}}, "names the class 'a'"),
         ({"class_weights": {"z": 1}, "label_vocabulary": list("abcdefg")}, "'z'[^$]*label_vocabulary: a, b, c"),
         ({"class_weights": {-1: 1}}, "names the class -1"),
-        ({"class_weights": [1, 2], "loss": "mse"}, "with the head 'regression' a record is not of one class"),
-        ({"class_weights": [1, 2], "loss": lambda y, x: x}, "an own loss function without a head"),
+        ({"class_weights": [1, 2], "loss": "mse"}, "head 'regression' an example does not have exactly one class"),
+        ({"class_weights": [1, 2], "loss": lambda y, x: x}, "a custom loss function without a head"),
         ({"class_weights": [1, 2, 3], "loss": "binary_crossentropy"}, "the head 'binary' has two"),
         (
             {"class_weights": [1, 2], "loss": "binary_crossentropy", "head": "multi_label"},
-            "'multi_label' a record is not of one class",
+            "'multi_label' an example does not have exactly one class",
         ),
     ],
 )
@@ -210,7 +213,7 @@ def test_weights_that_cannot_be(build, options, words):
 @pytest.mark.parametrize("weights", [[1.0] * 6, [1.0] * 8, {7: 2.0}])
 def test_weights_of_other_classes_than_the_models(weights, tmp_path):
     options = {"loss": "sparse_categorical_crossentropy", "class_weights": weights, "params": {"units": 7}}
-    words = f"weights of {8 if isinstance(weights, dict) else len(weights)} classes, and the model tells 7 apart"
+    words = f"weights for {8 if isinstance(weights, dict) else len(weights)} classes, and the model has 7 classes"
     with pytest.raises(ConfigError, match=words):
         ep.build_keras_model(layers, **options)
     estimator = tf.estimator.Estimator(ep.build_model_fn(layers, **options), model_dir=str(tmp_path))
@@ -223,7 +226,7 @@ def test_keras_cannot_weigh_records_of_several_axes(tmp_path):
         return tf.keras.Sequential([tf.keras.layers.InputLayer(input_shape=(4, WIDTH)), tf.keras.layers.Dense(3)])
 
     options = {"loss": "sparse_categorical_crossentropy", "weight_column": "w", "metrics": []}
-    with pytest.raises(ConfigError, match="would be taken for weights of these"):
+    with pytest.raises(ConfigError, match="would apply sample weights to its other axes"):
         ep.build_keras_model(wide, **options)
     # An Estimator's loss has a record's weight for each of its values.
     features, weights = np.random.default_rng(1).normal(size=(4, 4, WIDTH)).astype(np.float32), [0.0, 1.0, 2.0, 5.0]

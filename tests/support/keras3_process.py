@@ -136,7 +136,7 @@ def worker(folder: str) -> None:
     found.spread_seeds()
     keras3_loop.fit(
         model, data, strategy=strategy, epochs=1, steps_per_epoch=6, callbacks=(), whole_loss=lambda step: True,
-        local_variables=list(found.own.values()),
+        local_variables=list(found.per_replica.values()),
     )  # fmt: skip
 
     def save(when: str) -> None:

@@ -297,7 +297,7 @@ def logged_names(options: Mapping[str, Any]) -> list[str]:
     names = ["loss"]
     for name, part in outputs.parts.items():
         metrics = ["average_loss", *wanted_metrics(part.head.kind, part.metrics)]
-        names += metrics if outputs.alone else [f"{name}_{metric}" for metric in ("loss", *metrics)]
+        names += metrics if outputs.is_single else [f"{name}_{metric}" for metric in ("loss", *metrics)]
     return names
 
 

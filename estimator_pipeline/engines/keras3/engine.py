@@ -103,7 +103,7 @@ class _Keras3Task(KerasTask):
             steps_per_epoch=steps_per_epoch,
             callbacks=callbacks,
             whole_loss=lambda step: any((step + origin) % n == 0 for n, origin in every),
-            local_variables=list(self._variables.own.values()),
+            local_variables=list(self._variables.per_replica.values()),
             steps=lambda: self._steps,
             record=self._record if "gradients" in self.plan.histograms and self.plan.summary_steps else None,
             tracing=self.tracing,

@@ -1,4 +1,4 @@
-"""What programs import that `migrate convert` has written: Keras counterparts of Estimator features.
+"""Runtime of programs that `migrate convert` writes: Keras counterparts of Estimator features.
 
 The names are public. The converter is `migrate/code/to_keras`.
 """

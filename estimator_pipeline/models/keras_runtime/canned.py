@@ -1,8 +1,8 @@
-"""The networks of canned Estimators as compiled Keras models: linear, deep, wide and deep; classes or numbers.
+"""Canned Estimators as compiled Keras models: linear, DNN, and wide and deep, for classification and regression.
 
-Each takes the arguments of the Estimator of its name, with columns of `keras_columns`, and is a `tf.keras.Model`:
-`fit`, `evaluate` and `predict` take a data set of (dict of features, labels). Losses, metrics, predictions and what is
-taken where nothing is said are those of TensorFlow 2's canned Estimators: docs/reference/migrate-equals.md.
+Each function takes the arguments of the Estimator of its name, with columns of `keras_columns`, and returns a
+`tf.keras.Model`. `fit`, `evaluate` and `predict` take a dataset of (dict of features, labels). Losses, metrics,
+predictions and defaults are those of TensorFlow 2's canned Estimators: docs/reference/migrate-equals.md.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ __all__ = [
 ]  # fmt: skip
 
 _RATES = {"dnn": 0.001, "linear": 0.2, "wide": 0.005}
+# The attribute of a model with its head's metrics: part of the keys of checkpoints.
+_METRICS_KEY = "told"
 
 
 def DNNClassifier(
@@ -34,7 +36,7 @@ def DNNClassifier(
     activation_fn: Any = "relu", dropout: float | None = None, loss_reduction: str = "sum_over_batch_size",
     batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """Return a network of dense layers that tells classes apart."""
+    """Build a DNN classifier."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _deep(feature_columns, hidden_units, head.width, activation_fn, dropout, batch_norm)
     return _compiled(head, model_dir, deep, None, keras_optimizer(optimizer, None), None)
@@ -45,7 +47,7 @@ def DNNRegressor(
     label_dimension: int = 1, weight_column: Any = None, optimizer: Any = "Adagrad", activation_fn: Any = "relu",
     dropout: float | None = None, loss_reduction: str = "sum_over_batch_size", batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """Return a network of dense layers that gives numbers."""
+    """Build a DNN regressor."""
     head = RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _deep(feature_columns, hidden_units, head.width, activation_fn, dropout, batch_norm)
     return _compiled(head, model_dir, deep, None, keras_optimizer(optimizer, None), None)
@@ -56,7 +58,7 @@ def LinearClassifier(
     label_vocabulary: Sequence[str] | None = None, optimizer: Any = "Ftrl",
     loss_reduction: str = "sum_over_batch_size", sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a weight for each category and number, that tells classes apart."""
+    """Build a linear classifier: a weight for each category and number."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     rate = min(_RATES["linear"], 1 / math.sqrt(len(feature_columns)))
     wide = linear_model(feature_columns, head.width, sparse_combiner)
@@ -68,7 +70,7 @@ def LinearRegressor(
     weight_column: Any = None, optimizer: Any = "Ftrl", loss_reduction: str = "sum_over_batch_size",
     sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a weight for each category and number, that gives numbers."""
+    """Build a linear regressor: a weight for each category and number."""
     head = RegressionHead(label_dimension, weight_column, loss_reduction)
     rate = min(_RATES["linear"], 1 / math.sqrt(len(feature_columns)))
     wide = linear_model(feature_columns, head.width, sparse_combiner)
@@ -82,7 +84,7 @@ def DNNLinearCombinedClassifier(
     label_vocabulary: Sequence[str] | None = None, loss_reduction: str = "sum_over_batch_size",
     batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a linear part and a deep one, each with its optimizer, that tell classes apart."""
+    """Build a wide and deep classifier: a linear part and a DNN, each with its optimizer."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _deep(dnn_feature_columns, dnn_hidden_units, head.width, dnn_activation_fn, dnn_dropout, batch_norm)
     wide = linear_model(linear_feature_columns, head.width, linear_sparse_combiner)
@@ -96,71 +98,80 @@ def DNNLinearCombinedRegressor(
     weight_column: Any = None, loss_reduction: str = "sum_over_batch_size", batch_norm: bool = False,
     linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a linear part and a deep one, each with its optimizer, that give numbers."""
+    """Build a wide and deep regressor: a linear part and a DNN, each with its optimizer."""
     head = RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _deep(dnn_feature_columns, dnn_hidden_units, head.width, dnn_activation_fn, dnn_dropout, batch_norm)
     wide = linear_model(linear_feature_columns, head.width, linear_sparse_combiner)
     return _both(head, model_dir, deep, wide, dnn_optimizer, linear_optimizer, linear_feature_columns)
 
 
-def _both(head: Any, folder: str | None, deep: Any, wide: Any, one: Any, other: Any, columns: Sequence[Any]) -> Any:
+def _both(head: Any, folder: str | None, deep: Any, wide: Any, dnn: Any, linear: Any, columns: Sequence[Any]) -> Any:
     rate = linear_rate(len(columns))
-    return _compiled(head, folder, deep, wide, keras_optimizer(one, _RATES["dnn"]), keras_optimizer(other, rate))
+    return _compiled(head, folder, deep, wide, keras_optimizer(dnn, _RATES["dnn"]), keras_optimizer(linear, rate))
 
 
 def linear_rate(columns: int) -> float:
-    """The learning rate of the linear part of a linear and a deep one, for so many columns, where none is said."""
+    """Return the default learning rate of the linear part of a wide and deep model, by its number of columns."""
     return min(_RATES["wide"], 1 / math.sqrt(max(columns, 1)))
 
 
 def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction: str) -> Any:
-    """Return the head of so many classes."""
+    """Return the classification head for the number of classes."""
     if classes == 2:
         return BinaryClassHead(weights, label_vocabulary=words, loss_reduction=reduction)
     return MultiClassHead(classes, weights, words, reduction)
 
 
-def keras_optimizer(given: Any, rate: float | None) -> Any:
-    """Return an optimizer of Keras, of the kind whose variables an Estimator keeps.
+def keras_optimizer(optimizer: Any, rate: float | None) -> Any:
+    """Return a legacy Keras optimizer, whose variables match those of an Estimator.
 
     Args:
-        given: its name, the optimizer, or a function that makes it.
-        rate: the learning rate of one that is named; None: its own.
+        optimizer: The optimizer, its name, or a function that returns it.
+        rate: The learning rate of a named optimizer; None: its default.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: The name is unknown.
     """
     tf = compat.tensorflow()
-    if isinstance(given, str):
+    if isinstance(optimizer, str):
         kinds = {"Adagrad": "Adagrad", "Adam": "Adam", "Ftrl": "Ftrl", "RMSProp": "RMSprop", "SGD": "SGD"}
-        if given not in kinds:
+        if optimizer not in kinds:
             raise ConfigError(
-                f"optimizer {given!r}: there is none of that name", code="argument/unknown-name", found=", ".join(kinds)
+                f"the optimizer {optimizer!r} is not known", code="argument/unknown-name", found=", ".join(kinds)
             )
-        kind = getattr(tf.keras.optimizers.legacy, kinds[given])
+        kind = getattr(tf.keras.optimizers.legacy, kinds[optimizer])
         return kind() if rate is None else kind(learning_rate=rate)
-    return given() if callable(given) and not isinstance(given, tf.keras.optimizers.legacy.Optimizer) else given
+    return (
+        optimizer()
+        if callable(optimizer) and not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer)
+        else optimizer
+    )
 
 
-def add_metrics(model: Any, tells: Callable[..., Mapping[str, Sequence[Any]]], metrics: Mapping[str, Any]) -> Any:
-    """Return the model with further metrics, as `tf.estimator.add_metrics` gives an Estimator.
+def add_metrics(
+    model: Any, update_arguments: Callable[..., Mapping[str, Sequence[Any]]], metrics: Mapping[str, Any]
+) -> Any:
+    """Add metrics to a model, as `tf.estimator.add_metrics` does for an Estimator.
 
     Args:
-        model: of a function of this module, or another one that has `predictions(features, outputs)`.
-        tells: of `features`, `labels`, `predictions`, those that it has parameters for: what each metric's
-            `update_state` is given.
-        metrics: of Keras, by the same names.
+        model: A model of this module, or any with `predictions(features, outputs)`.
+        update_arguments: A function of any of `features`, `labels`, `predictions` that returns the arguments of each
+            metric's `update_state`, by the metric's name.
+        metrics: Keras metrics, by the same names.
+
+    Returns:
+        The same model.
     """
     model.added_metrics = dict(metrics)
-    own, parameters = model.compute_metrics, inspect.signature(tells).parameters
+    base, parameters = model.compute_metrics, inspect.signature(update_arguments).parameters
     head = getattr(model, "head", None)
 
     def compute_metrics(x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
         predictions = head.predictions(y_pred) if head is not None else model.predictions(x, y_pred)
-        given = {"features": x, "labels": y, "predictions": predictions}
-        for name, values in tells(**{one: given[one] for one in parameters}).items():
+        arguments = {"features": x, "labels": y, "predictions": predictions}
+        for name, values in update_arguments(**{parameter: arguments[parameter] for parameter in parameters}).items():
             metrics[name].update_state(*values)
-        return own(x, y, y_pred, sample_weight)  # type: ignore[no-any-return]
+        return base(x, y, y_pred, sample_weight)  # type: ignore[no-any-return]
 
     model.compute_metrics = compute_metrics
     return model
@@ -170,12 +181,12 @@ def export(model: Any, folder: str, spec: Mapping[str, Any]) -> bytes:
     """Write a SavedModel that takes serialized `tf.Example`, with the signatures of canned Estimators.
 
     Args:
-        model: of a function of this module, trained.
-        folder: a new folder below it, named after the time, is for the SavedModel.
-        spec: what `tf.io.parse_example` needs: `keras_columns.make_parse_example_spec`.
+        model: A trained model of this module.
+        folder: The folder in which a new folder, named after the time, is created for the SavedModel.
+        spec: The feature spec of `tf.io.parse_example`: `keras_columns.make_parse_example_spec`.
 
     Returns:
-        The name of the new folder, as `export_saved_model` of an Estimator gives it.
+        The name of the new folder, as `export_saved_model` of an Estimator returns it.
     """
     tf = compat.tensorflow()
 
@@ -188,7 +199,7 @@ def export(model: Any, folder: str, spec: Mapping[str, Any]) -> bytes:
 
     served = {key: signature("inputs", answer) for key, answer in model.head.outputs().items()}
     first = next(iter(served.values()))
-    served |= {"serving_default": first, "predict": signature("examples", lambda found: found)}
+    served |= {"serving_default": first, "predict": signature("examples", lambda predictions: predictions)}
     server = tf.Module()
     server.model, server.served = model, served
     path = os.path.join(folder, str(int(time.time())))
@@ -221,31 +232,31 @@ def _model_class() -> Callable[..., Any]:
     tf = compat.tensorflow()
 
     class CannedModel(tf.keras.Model):  # type: ignore[misc,name-defined]
-        """A deep part, a linear one, or both, and what their sum is for."""
+        """A DNN, a linear part, or both, and the head of their sum."""
 
         def __init__(self, head: Any, folder: str | None, deep: Any, wide: Any) -> None:
             super().__init__()
             self.head, self.model_dir = head, folder
             self.deep, self.wide = deep, wide
             self.mean_loss = tf.keras.metrics.Mean(name="loss")
-            self.told = head.metrics()
+            setattr(self, _METRICS_KEY, head.metrics())
 
         def call(self, features: Mapping[str, Any], training: bool | None = None) -> Any:
-            found = []
+            logits = []
             if self.deep is not None:
                 net = features
                 for layer in self.deep:
                     passed = isinstance(layer, tf.keras.layers.Dropout | tf.keras.layers.BatchNormalization)
                     net = layer(net, training=training) if passed else layer(net)
-                found.append(net)
+                logits.append(net)
             if self.wide is not None:
-                found.append(self.wide(features))
-            return tf.add_n(found) if len(found) > 1 else found[0]
+                logits.append(self.wide(features))
+            return tf.add_n(logits) if len(logits) > 1 else logits[0]
 
         def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
             loss = self.head.loss(y, y_pred, x)
             self.mean_loss.update_state(loss)
-            # The gradients of the replicas are summed.
+            # The gradients are summed over the replicas.
             return loss / self.distribute_strategy.num_replicas_in_sync
 
         def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
@@ -261,20 +272,20 @@ def _model_class() -> Callable[..., Any]:
             self.linear_optimizer = linear_optimizer
 
         def named_values(self) -> dict[str, Any]:
-            """Return the weights' values, by the names that they had in the Estimator."""
-            found = {}
+            """Return the weights' values by the names of the Estimator's variables."""
+            values = {}
             for variable in self.variables:
                 name = variable.name.partition(":")[0].removeprefix(f"{self.name}/")
                 if name.startswith("linear_model/"):
-                    found[f"linear/{name}"] = variable.numpy()
+                    values[f"linear/{name}"] = variable.numpy()
                 elif "/embedding_weights" in name:
-                    found[f"dnn/input_from_feature_columns/{name}"] = variable.numpy()
+                    values[f"dnn/input_from_feature_columns/{name}"] = variable.numpy()
                 elif name.startswith(("hiddenlayer_", "logits/")):
-                    found[f"dnn/{name}"] = variable.numpy()
-            return found
+                    values[f"dnn/{name}"] = variable.numpy()
+            return values
 
         def train_step(self, data: Any) -> dict[str, Any]:
-            """One step; where there are two parts, each by its own optimizer."""
+            """Run one training step, with an optimizer for each part."""
             if self.linear_optimizer is None:
                 return super().train_step(data)  # type: ignore[no-any-return]
             x, y, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
@@ -282,7 +293,7 @@ def _model_class() -> Callable[..., Any]:
                 logits = self(x, training=True)
                 loss = self.compute_loss(x, y, logits, weights)
             wide = self.wide.trainable_variables
-            deep = [one for layer in self.deep for one in layer.trainable_variables]
+            deep = [variable for layer in self.deep for variable in layer.trainable_variables]
             gradients = tape.gradient(loss, [*wide, *deep])
             self.linear_optimizer.apply_gradients(list(zip(gradients[: len(wide)], wide, strict=True)))
             self.optimizer.apply_gradients(list(zip(gradients[len(wide) :], deep, strict=True)))
@@ -291,8 +302,8 @@ def _model_class() -> Callable[..., Any]:
     return CannedModel
 
 
-def _compiled(head: Any, folder: str | None, deep: Any, wide: Any, one: Any, other: Any) -> Any:
+def _compiled(head: Any, folder: str | None, deep: Any, wide: Any, dnn: Any, linear: Any) -> Any:
     model = _model_class()(head, folder, deep, wide)
     both = deep is not None and wide is not None
-    model.compile(optimizer=one or other, linear_optimizer=other if both else None)
+    model.compile(optimizer=dnn or linear, linear_optimizer=linear if both else None)
     return model

@@ -1,4 +1,4 @@
-"""What `train_and_evaluate` did beside training, as a callback of `Model.fit`: evaluations, exports, an early end.
+"""Evaluation, exports and early stopping of `train_and_evaluate`, as a callback of `Model.fit`.
 
     from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 
@@ -9,8 +9,8 @@
     model.fit(read("train.csv"), steps_per_epoch=5000, callbacks=[evaluation])
     print(evaluation.result, evaluation.exports)
 
-Everything counts by the optimizer's steps, whatever an epoch is, and every worker evaluates, as a collective wants it;
-the chief alone writes.
+All intervals are in steps of the optimizer, not in epochs. Every worker evaluates, because collectives need all
+workers; only the chief writes files.
 """
 
 from __future__ import annotations
@@ -56,57 +56,57 @@ def Evaluation(
     tf_config: TFConfig | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Any:
-    """Evaluate the model each time so many steps are done, and when training ends.
+    """Return a callback that evaluates the model at an interval of steps and when training ends.
 
-    The metrics that `fit` shows of training go on behind an evaluation as if there had been none; on several replicas
-    but for rounding.
+    An evaluation does not change the training metrics that `fit` reports, except for rounding on several replicas.
 
-    What was found is kept in `FOLDER/eval/evaluations.json` (`eval_NAME` where there is a name), so that a job that was
-    killed, and goes on from its backup, knows the best result and how long ago that was. Evaluations of steps that the
-    model has not come to, by when training begins, are another run's, and are forgotten.
+    Results are stored in `FOLDER/eval/evaluations.json` (`eval_NAME` with a name). A job that is killed and resumes
+    from its backup reads the best result and its step from there. Results of later steps than the step at which
+    training starts belong to a different run and are discarded.
 
     Args:
-        data: what is evaluated on, a data set or a function without arguments that gives one for each evaluation.
-        every_steps: steps from one evaluation to the next, by the optimizer's count.
-        throttle_secs: instead of it, for a model that writes checkpoints and its evaluations' event files itself: it is
-            evaluated after a checkpoint, if the last evaluation began so many seconds before, and when training ends.
-            The callback is a listener of the checkpoints then, as of `tf.compat.v1.train.CheckpointSaverListener`.
-        options: further arguments of `model.evaluate`.
-        name: of the evaluation, where there are several.
-        folder: of the model: for TensorBoard's files, as an Estimator writes them, and exports; None: neither.
-        exporters: what is exported with it, below `FOLDER/export`.
-        stop: functions of all results so far, the oldest first; training ends where one says True.
-        write: called with a line for each evaluation.
-        tf_config: which task this is; read from `environ` where it is not given.
-        environ: where TF_CONFIG is looked up; `os.environ` by default.
+        data: The evaluation data: a dataset, or a function without arguments that returns one for each evaluation.
+        every_steps: Steps of the optimizer between evaluations.
+        throttle_secs: Use instead of `every_steps` for a model that writes its own checkpoints and evaluation event
+            files. It is evaluated after a checkpoint, if the last evaluation started at least that many seconds
+            before, and when training ends. The callback is then a listener of checkpoints, as
+            `tf.compat.v1.train.CheckpointSaverListener`.
+        options: Further arguments of `model.evaluate`.
+        name: The name of the evaluation, if there are several.
+        folder: The model's folder, for TensorBoard files as an Estimator writes them, and for exports; None: neither.
+        exporters: Exporters that run after an evaluation and write below `FOLDER/export`.
+        stop: Functions of all results so far, the oldest first; training stops if one returns True.
+        write: Called with a line for each evaluation.
+        tf_config: The cluster and the task of this process; by default read from `environ`.
+        environ: The mapping with TF_CONFIG; `os.environ` by default.
 
     Returns:
-        A `tf.keras.callbacks.Callback`, with `result`: the metrics and `global_step` of the last evaluation, `results`:
-        all of them, and `exports`: for each exporter what it wrote last, or None.
+        A `tf.keras.callbacks.Callback` with `result`, the metrics and `global_step` of the last evaluation; `results`,
+        those of all evaluations; and `exports`, the last export of each exporter, or None.
 
     Raises:
-        ConfigError: an interval that is none, two intervals, or exporters without a folder.
-        ClusterError: a cluster with parameter servers, or a task that is an evaluator: each worker evaluates.
+        ConfigError: The interval is invalid, both intervals are set, or there are exporters without a folder.
+        ClusterError: The cluster has parameter servers, or this task is an evaluator; the workers evaluate.
     """
     if throttle_secs is not None and every_steps is not None:
         raise ConfigError(
-            "Evaluation: every_steps and throttle_secs are both given",
+            "Evaluation: every_steps and throttle_secs are both set",
             code="argument/conflict",
-            hint="give one of them",
+            hint="set only one of them",
         )
     counts = isinstance(every_steps, int) and not isinstance(every_steps, bool) and every_steps > 0
     if throttle_secs is None and not counts:
         raise ConfigError(
             f"Evaluation: every_steps is {every_steps!r}",
             code="argument/bad-value",
-            hint="give a number of steps from 1 on",
+            hint="give a number of steps, 1 or more",
         )
     if exporters and folder is None:
         raise ConfigError(
-            "Evaluation has exporters, and no folder for what they write", code="argument/missing", hint="give folder="
+            "Evaluation has exporters, and no folder for their exports", code="argument/missing", hint="give folder="
         )
     task = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
-    keras_cluster.Cluster(task)  # as train_and_evaluate this would begin on each task of whatever cluster
+    keras_cluster.Cluster(task)  # raises on parameter servers and evaluators, which train_and_evaluate supported
     return _callback_class()(data, every_steps, throttle_secs, options, name, folder, exporters, stop, write, task)
 
 
@@ -116,7 +116,7 @@ def _callback_class() -> Callable[..., Any]:
     base: Any = tf.keras.callbacks.Callback
 
     class Evaluation(base):
-        _supports_tf_logs = True  # nothing is read of them, so that no step has to be waited for
+        _supports_tf_logs = True  # the logs are not read, so Keras need not wait for each step
 
         def __init__(
             self, data: Any, every: Any, throttle: Any, options: Mapping[str, Any] | None, name: str | None,
@@ -127,7 +127,7 @@ def _callback_class() -> Callable[..., Any]:
             self.results: list[dict[str, float]] = []
             self.exports: list[bytes | None] = [None for _ in exporters]
             self._data, self._every, self._exporters, self._stop = data, every, exporters, stop
-            self._say, self._task, self._folder = write, task, folder
+            self._write_line, self._task, self._folder = write, task, folder
             self._throttle, self._options = throttle, dict(options or {})
             self._place = os.path.join(folder, f"eval_{name}" if name else "eval") if folder is not None else None
             self._label = f"Evaluation {name!r}" if name else "Evaluation"
@@ -138,18 +138,18 @@ def _callback_class() -> Callable[..., Any]:
             self._started = False
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            # Not when training begins: a callback that restores may come after this one.
+            # Not in on_train_begin: a callback that restores a checkpoint may run after this one.
             self._step = int(self.model.optimizer.iterations.numpy())
             if not self._started:
                 self._started = True
-                self.results = [one for one in self._read() if self._step and one["global_step"] <= self._step]
+                self.results = [result for result in self._read() if self._step and result["global_step"] <= self._step]
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             self._begun = batch
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             before = self._step
-            # With steps_per_execution, one call is for several steps.
+            # With steps_per_execution, one call covers several steps.
             self._step += int(batch) - int(self._begun) + 1
             if self._step // self._every > before // self._every:
                 self._evaluate()
@@ -164,7 +164,7 @@ def _callback_class() -> Callable[..., Any]:
                 self._writer.close()
                 self._writer = None
 
-        # As a listener of checkpoints
+        # Methods of a CheckpointSaverListener
 
         def begin(self) -> None:
             self._due: float | None = None
@@ -176,7 +176,7 @@ def _callback_class() -> Callable[..., Any]:
 
         def after_save(self, session: Any, step: int) -> bool:
             now = time.monotonic()
-            # A training begins with a checkpoint; the one after it is evaluated at once, as by an Estimator.
+            # Training starts with a checkpoint. The one after it is evaluated immediately, as in an Estimator.
             if self._due is None:
                 self._due = now
             elif now >= self._due:
@@ -190,20 +190,20 @@ def _callback_class() -> Callable[..., Any]:
 
         def _evaluate(self) -> None:
             data = _by_records(self._data() if callable(self._data) else self._data, self._task)
-            variables = [one for metric in self.model.metrics for one in metric.variables]
+            variables = [variable for metric in self.model.metrics for variable in metric.variables]
             kept = tf.keras.backend.batch_get_value(variables)
-            history = self.model.history  # evaluate begins another one, and fit would return that
+            history = self.model.history  # evaluate creates a new history, which fit would return
             with moving_averages.averaged_weights(self.model), replica_means.alike(self.model):
-                found = self.model.evaluate(data, return_dict=True, verbose=0, **self._options)
+                metrics = self.model.evaluate(data, return_dict=True, verbose=0, **self._options)
             self.model.history = history
             tf.keras.backend.batch_set_value(list(zip(variables, kept, strict=True)))
-            found = {key: found[key] for key in sorted(found) if key != "global_step"}
-            numbers = {key: float(value) for key, value in found.items() if not np.ndim(value)}
-            self.result = found | numbers | {"global_step": self._step}
+            metrics = {key: metrics[key] for key in sorted(metrics) if key != "global_step"}
+            numbers = {key: float(value) for key, value in metrics.items() if not np.ndim(value)}
+            self.result = metrics | numbers | {"global_step": self._step}
             self.results.append(numbers | {"global_step": self._step})
             if self._task.is_chief:
-                told = ", ".join(f"{key} = {value:.6g}" for key, value in numbers.items())
-                self._say(f"{self._label} at step {self._step}: {told}")
+                formatted = ", ".join(f"{key} = {value:.6g}" for key, value in numbers.items())
+                self._write_line(f"{self._label} at step {self._step}: {formatted}")
                 self._keep()
             for place, exporter in enumerate(self._exporters):
                 if exporter.is_due(self.results):
@@ -220,14 +220,14 @@ def _callback_class() -> Callable[..., Any]:
             path = os.path.join(str(self._folder), "export", exporter.name)
             if self._task.is_chief:
                 return exporter.write(self.model, path)
-            # What replicas have of their own is gathered from all of them: every worker writes, one copy is kept.
+            # Per-replica values are gathered from all replicas, so every worker writes and only one copy is kept.
             path = os.path.join(path, f"tmp_{self._task.task.type}_{self._task.task.index}")
             exporter.write(self.model, path)
             tf.io.gfile.rmtree(path)
             return None
 
         def _keep(self) -> None:
-            """Write the results so far, and the last one for TensorBoard."""
+            """Write all results to the JSON file, and the last one for TensorBoard."""
             if self._place is None:
                 return
             tf.io.gfile.makedirs(self._place)
@@ -244,14 +244,14 @@ def _callback_class() -> Callable[..., Any]:
             if not path or not tf.io.gfile.exists(path):
                 return []
             with tf.io.gfile.GFile(path) as file:
-                found: list[dict[str, float]] = json.loads(file.read())
-            return found
+                results: list[dict[str, float]] = json.loads(file.read())
+            return results
 
     return Evaluation
 
 
 def _by_records(data: Any, task: TFConfig) -> Any:
-    """A data set that workers share out by its records: by files they could not, where there are fewer of them."""
+    """Shard a dataset by examples instead of files, since there may be fewer files than workers."""
     tf = compat.tensorflow()
     if task.num_training_tasks < 2 or not isinstance(data, tf.data.Dataset):
         return data
@@ -267,7 +267,7 @@ def _by_records(data: Any, task: TFConfig) -> Any:
 
 
 def new_export_folder(base: str) -> str:
-    """Return the name of a new folder in `base`, after the time in seconds; two exports of one second would be one."""
+    """Return a new folder name in `base`, the time in seconds; wait if the name is already used."""
     gfile = compat.tensorflow().io.gfile
     while gfile.exists(path := os.path.join(base, str(int(time.time())))):
         time.sleep(0.05)
@@ -275,13 +275,13 @@ def new_export_folder(base: str) -> str:
 
 
 class LatestExporter:
-    """Exports with each evaluation.
+    """Exporter that runs after each evaluation.
 
     Args:
-        name: of the folder below `export/`.
-        export: `export(model, folder)` writes a SavedModel into a new folder below that one, named after the time in
-            seconds, and gives its name.
-        exports_to_keep: how many of them; None: all.
+        name: The name of the folder below `export/`.
+        export: `export(model, folder)` writes a SavedModel into a new folder below `folder`, named after the time in
+            seconds, and returns its name.
+        exports_to_keep: The number of exports to keep; None: all.
     """
 
     def __init__(self, name: str, export: Callable[[Any, str], bytes], *, exports_to_keep: int | None = 5) -> None:
@@ -289,13 +289,13 @@ class LatestExporter:
         self._export, self._keep = export, exports_to_keep
 
     def is_due(self, results: Sequence[Result]) -> bool:
-        """Whether to export what the last of the results is of."""
+        """Return whether to export the model of the last result."""
         return True
 
     def write(self, model: Any, folder: str) -> bytes:
-        """Export, and remove the oldest of what is more than is to be kept."""
+        """Export the model, and remove the oldest exports beyond `exports_to_keep`."""
         gfile = compat.tensorflow().io.gfile
-        new_export_folder(folder)  # waits for it: `export` names it itself
+        new_export_folder(folder)  # only waits for a free name: `export` chooses the name
         path = self._export(model, folder)
         times = sorted(int(name.strip("/")) for name in gfile.listdir(folder) if name.strip("/").isdigit())
         for old in times[: -self._keep] if self._keep else ():
@@ -304,14 +304,14 @@ class LatestExporter:
 
 
 class BestExporter(LatestExporter):
-    """Exports what is better than all before it, by evaluations of the run before a restart as well.
+    """Exporter that runs if the result is better than all before it, including those before a restart.
 
     Args:
-        name: of the folder below `export/`.
-        export: as for `LatestExporter`.
-        compare: `compare(best_eval_result=, current_eval_result=)`: whether the current one is better; by default of a
-            smaller loss.
-        exports_to_keep: how many of them; None: all.
+        name: The name of the folder below `export/`.
+        export: As for `LatestExporter`.
+        compare: `compare(best_eval_result=, current_eval_result=)` returns whether the current result is better; by
+            default whether its loss is smaller.
+        exports_to_keep: The number of exports to keep; None: all.
     """
 
     def __init__(
@@ -326,15 +326,15 @@ class BestExporter(LatestExporter):
         self._compare = compare or _of_smaller_loss
 
     def is_due(self, results: Sequence[Result]) -> bool:
-        """Whether the last result is the best of all, or the first; one that is NaN is neither."""
+        """Return whether the last result is the first or the best so far, and not NaN."""
         *before, last = results
         if not before:
             return is_number(self._compare, last)
-        best = functools.reduce(lambda one, other: other if self._is_better(one, other) else one, before)
+        best = functools.reduce(lambda left, right: right if self._is_better(left, right) else left, before)
         return self._is_better(best, last)
 
-    def _is_better(self, best: Result, found: Result) -> bool:
-        return is_better(self._compare, best, found)
+    def _is_better(self, best: Result, current: Result) -> bool:
+        return is_better(self._compare, best, current)
 
 
 def _of_smaller_loss(best_eval_result: Result, current_eval_result: Result) -> bool:
@@ -342,18 +342,18 @@ def _of_smaller_loss(best_eval_result: Result, current_eval_result: Result) -> b
 
 
 class FinalExporter(LatestExporter):
-    """Exports once, when training has ended.
+    """Exporter that runs once, when training ends.
 
     Args:
-        name: of the folder below `export/`.
-        export: as for `LatestExporter`.
+        name: The name of the folder below `export/`.
+        export: As for `LatestExporter`.
     """
 
     def __init__(self, name: str, export: Callable[[Any, str], bytes]) -> None:
         super().__init__(name, export, exports_to_keep=None)
 
     def is_due(self, results: Sequence[Result]) -> bool:
-        """Never with an evaluation."""
+        """Return False: this exporter never runs after an evaluation."""
         return False
 
 
@@ -363,15 +363,15 @@ class FinalExporter(LatestExporter):
 def stop_if_no_decrease(
     metric_name: str, max_steps_without_decrease: int, *, min_steps: int = 0
 ) -> Callable[[Sequence[Result]], bool]:
-    """Training ends when a metric's lowest value is so many steps old.
+    """Stop training if a metric has not decreased for a number of steps.
 
     Args:
-        metric_name: as the evaluation's result has it.
-        max_steps_without_decrease: steps of training.
-        min_steps: evaluations of earlier steps are not looked at.
+        metric_name: The name of the metric in the evaluation's result.
+        max_steps_without_decrease: Training steps since the lowest value.
+        min_steps: Evaluations of earlier steps are ignored.
 
     Returns:
-        For `stop` of `Evaluation`: a function of all results so far.
+        A function of all results so far, for `stop` of `Evaluation`.
     """
     return functools.partial(_is_stale, metric_name, max_steps_without_decrease, min_steps, lambda a, b: a < b)
 
@@ -379,17 +379,17 @@ def stop_if_no_decrease(
 def stop_if_no_increase(
     metric_name: str, max_steps_without_increase: int, *, min_steps: int = 0
 ) -> Callable[[Sequence[Result]], bool]:
-    """Return the same for a metric that should grow."""
+    """Stop training if a metric has not increased for a number of steps. See `stop_if_no_decrease`."""
     return functools.partial(_is_stale, metric_name, max_steps_without_increase, min_steps, lambda a, b: a > b)
 
 
 def stop_if_higher(metric_name: str, threshold: float, *, min_steps: int = 0) -> Callable[[Sequence[Result]], bool]:
-    """Training ends when an evaluation's metric is above a bound."""
+    """Stop training if an evaluation's metric is above a threshold."""
     return functools.partial(_is_beyond, metric_name, min_steps, lambda value: value > threshold)
 
 
 def stop_if_lower(metric_name: str, threshold: float, *, min_steps: int = 0) -> Callable[[Sequence[Result]], bool]:
-    """Training ends when an evaluation's metric is below a bound."""
+    """Stop training if an evaluation's metric is below a threshold."""
     return functools.partial(_is_beyond, metric_name, min_steps, lambda value: value < threshold)
 
 
@@ -412,16 +412,16 @@ def _is_beyond(
 
 
 def _values(results: Sequence[Result], name: str, min_steps: int) -> list[tuple[float, float]]:
-    """(step, value) of a metric in each evaluation that is looked at.
+    """Return (step, value) of a metric in each evaluation from `min_steps` on.
 
     Raises:
-        ConfigError: the evaluations have no such metric.
+        ConfigError: The evaluations have no such metric.
     """
     if name not in results[-1]:
         raise ConfigError(
-            f"training is to end by the metric {name!r}, and the evaluation has none of that name",
+            f"early stopping uses the metric {name!r}, and the evaluation has no metric of that name",
             code="argument/unknown-name",
             found=", ".join(results[-1]),
-            hint="name one of them",
+            hint="use one of these",
         )
-    return [(one["global_step"], one[name]) for one in results if one["global_step"] >= min_steps]
+    return [(result["global_step"], result[name]) for result in results if result["global_step"] >= min_steps]

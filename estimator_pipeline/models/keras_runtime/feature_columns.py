@@ -1,9 +1,9 @@
-"""Feature columns as Keras preprocessing layers, by the names and arguments of `tf.feature_column`.
+"""Feature columns as Keras preprocessing layers, with the names and arguments of `tf.feature_column`.
 
-A column is asked for what it makes of a dict of features: `encoded(features)`, numbers [B, k] for a network, or
-`ids(features)`, numbers of categories [B, k], -1 of what is in no vocabulary, -2 where there is none. Hashes, buckets
-and the order of vocabularies are those of `tf.feature_column`: weights that were trained with the one are of use with
-the other. `feature_layer` joins columns sorted by their names, as `input_layer` and `DenseFeatures` do.
+A column converts a dict of features: `encoded(features)` returns numbers [B, k] for a network, `ids(features)` category
+ids [B, k], -1 for a value that is not in the vocabulary and -2 for a missing value. Hashes, buckets and the order of
+vocabularies are those of `tf.feature_column`, so trained weights can be used with both. `feature_layer` concatenates
+columns sorted by name, as `input_layer` and `DenseFeatures` do.
 
 Source: docs/reference/migrate-equals.md, which names the test of each.
 """
@@ -24,12 +24,12 @@ __all__ = [
 
 
 class Column:
-    """One column.
+    """A feature column.
 
     Attributes:
-        name: by which it is sorted, and its weights are called.
-        size: how many categories; 0 for numbers.
-        layers: the Keras layers that it is made of.
+        name: The sort key of the column and the prefix of its weights.
+        size: The number of categories; 0 for a numeric column.
+        layers: The Keras layers of the column.
     """
 
     name = ""
@@ -37,32 +37,32 @@ class Column:
     layers: Sequence[Any] = ()
 
     def ids(self, features: Mapping[str, Any]) -> Any:
-        """Numbers of categories [B, k], -1 of what is in no vocabulary, -2 where a record has none."""
+        """Return category ids [B, k]: -1 for a value that is not in the vocabulary, -2 for a missing value."""
         raise ConfigError(
             f"the column {self.name} has no categories",
             code="argument/bad-value",
-            hint="bucketized_column makes some of numbers",
+            hint="use bucketized_column to make categories from numbers",
         )
 
     def encoded(self, features: Mapping[str, Any], weights: Any = None) -> Any:
-        """Numbers [B, k]."""
+        """Return numbers [B, k]."""
         raise ConfigError(
-            f"the column {self.name} is a category, and a network takes numbers",
+            f"the column {self.name} is categorical, and a network takes numbers",
             code="argument/bad-value",
-            hint="embedding_column or indicator_column around it",
+            hint="wrap it in embedding_column or indicator_column",
         )
 
     def parsed(self) -> dict[str, Any]:
-        """Return what `tf.io.parse_example` needs for it."""
+        """Return the feature spec for `tf.io.parse_example`."""
         return {}
 
-    def made_by(self, layer: Any) -> Any:
-        """The weights of the column, made by a layer, which hands them to `encoded`; None where it has none."""
+    def add_weights(self, layer: Any) -> Any:
+        """Create the column's weights in a layer, which passes them to `encoded`; None if it has no weights."""
         return None
 
 
-def _given(features: Mapping[str, Any], key: str) -> Any:
-    """Return a feature as a tensor [B, k]; of a sparse one, empty texts and -1 where there is nothing."""
+def _feature(features: Mapping[str, Any], key: str) -> Any:
+    """Return a feature as a tensor [B, k]; missing values of a sparse feature are "" or -1."""
     tf = compat.tensorflow()
     if key not in features:
         raise ConfigError(
@@ -84,7 +84,7 @@ class _Numeric(Column):
 
     def encoded(self, features: Mapping[str, Any], weights: Any = None) -> Any:
         tf = compat.tensorflow()
-        value = _given(features, self.name)
+        value = _feature(features, self.name)
         if self.normalize is not None:
             value = self.normalize(value)
         return tf.reshape(tf.cast(value, tf.float32), [-1, self.width])
@@ -97,7 +97,7 @@ def numeric_column(
     dtype: Any = None,
     normalizer_fn: Callable[[Any], Any] | None = None,
 ) -> Column:
-    """Numbers as they are, or what a function makes of them. `default_value` and `dtype` are of parsing alone."""
+    """Return a column of numbers, optionally normalized. `default_value` and `dtype` apply only to parsing."""
     tf = compat.tensorflow()
     sizes = [shape] if isinstance(shape, int) else list(shape)
     width = 1
@@ -129,24 +129,24 @@ class _Bucketized(Column):
 
 
 def bucketized_column(source_column: Column, boundaries: Sequence[float]) -> Column:
-    """Which of the buckets a number is in; a boundary belongs to the bucket above it."""
+    """Return a column with the bucket of a number; a boundary belongs to the bucket above it."""
     if getattr(source_column, "width", 0) != 1:
         raise ConfigError(
-            f"the column {source_column.name} is no single number",
+            f"the column {source_column.name} is not a single number",
             code="argument/bad-value",
-            hint="numeric_column(key)",
+            hint="use numeric_column(key)",
         )
     return _Bucketized(source_column, boundaries)
 
 
 def _counted(ids: Any, size: int) -> Any:
-    """How often each category is there: [B, k] -> [B, size]."""
+    """Count the occurrences of each category: [B, k] -> [B, size]."""
     tf = compat.tensorflow()
     return tf.reduce_sum(tf.one_hot(ids, size), axis=1)
 
 
 class _Category(Column):
-    """Categories by a function of the feature's values [B, k]."""
+    """A categorical column whose ids are a function of the feature's values [B, k]."""
 
     def __init__(
         self, key: str, size: int, number: Callable[[Any], Any], dtype: Any, layers: Sequence[Any] = ()
@@ -158,10 +158,10 @@ class _Category(Column):
 
     def ids(self, features: Mapping[str, Any]) -> Any:
         tf = compat.tensorflow()
-        value = _given(features, self.name)
+        value = _feature(features, self.name)
         missing = tf.equal(value, "" if value.dtype == tf.string else tf.constant(-1, value.dtype))
-        found = tf.cast(self.number(value), tf.int64)
-        return tf.where(missing, tf.constant(-2, tf.int64), found)
+        ids = tf.cast(self.number(value), tf.int64)
+        return tf.where(missing, tf.constant(-2, tf.int64), ids)
 
 
 def categorical_column_with_vocabulary_list(
@@ -171,11 +171,14 @@ def categorical_column_with_vocabulary_list(
     default_value: int = -1,
     num_oov_buckets: int = 0,
 ) -> Column:
-    """Return the place of a word in a list; the others are `default_value`, or hashed into buckets behind the list."""
+    """Return a column with the index of a word in a list.
+
+    Other words get `default_value`, or are hashed into buckets after the list.
+    """
     tf = compat.tensorflow()
     words = list(vocabulary_list)
     texts = isinstance(words[0], str | bytes)
-    # A column hashes the text of a number, and IntegerLookup the number.
+    # tf.feature_column hashes the text of a number; IntegerLookup would hash the number.
     known = words if texts else [str(word) for word in words]
     lookup = tf.keras.layers.StringLookup(vocabulary=known, num_oov_indices=max(num_oov_buckets, 1))
     number = _looked_up(lookup, len(words), default_value, num_oov_buckets, texts)
@@ -190,7 +193,7 @@ def categorical_column_with_vocabulary_file(
     default_value: int | None = None,
     num_oov_buckets: int = 0,
 ) -> Column:
-    """Return the same of a file with a word in each line; of its first `vocabulary_size` lines, where that is said."""
+    """Return a vocabulary column from a file with one word per line, or its first `vocabulary_size` lines."""
     tf = compat.tensorflow()
     with tf.io.gfile.GFile(vocabulary_file) as lines:
         words = [line.rstrip("\r\n") for line in lines][:vocabulary_size]
@@ -201,20 +204,20 @@ def categorical_column_with_vocabulary_file(
 
 
 def _looked_up(lookup: Any, size: int, default: int, buckets: int, texts: bool) -> Callable[[Any], Any]:
-    """Unknown words come first in Keras, and last in a column."""
+    """Return a lookup function with the unknown words after the list, where Keras puts them before it."""
     ahead = max(buckets, 1)
 
     def number(value: Any) -> Any:
         tf = compat.tensorflow()
-        found = tf.cast(lookup(value if texts else tf.strings.as_string(value)), tf.int64)
-        behind = found + size if buckets else tf.fill(tf.shape(found), tf.constant(default, tf.int64))
-        return tf.where(found < ahead, behind, found - ahead)
+        ids = tf.cast(lookup(value if texts else tf.strings.as_string(value)), tf.int64)
+        behind = ids + size if buckets else tf.fill(tf.shape(ids), tf.constant(default, tf.int64))
+        return tf.where(ids < ahead, behind, ids - ahead)
 
     return number
 
 
 def categorical_column_with_identity(key: str, num_buckets: int, default_value: int | None = None) -> Column:
-    """Return a number that is a category already; one beyond is `default_value`, or an error."""
+    """Return a column whose values are category ids; a value out of range is `default_value`, or an error."""
 
     def number(value: Any) -> Any:
         tf = compat.tensorflow()
@@ -223,15 +226,15 @@ def categorical_column_with_identity(key: str, num_buckets: int, default_value: 
         if default_value is not None:
             return tf.where(beyond, tf.constant(default_value, tf.int64), value)
         beyond &= value != -1
-        told = tf.debugging.assert_equal(tf.reduce_any(beyond), False, f"{key}: a number beyond the buckets")
-        with tf.control_dependencies([] if told is None else [told]):
+        check = tf.debugging.assert_equal(tf.reduce_any(beyond), False, f"{key}: a number beyond the buckets")
+        with tf.control_dependencies([] if check is None else [check]):
             return tf.identity(value)
 
     return _Category(key, num_buckets, number, compat.tensorflow().int64)
 
 
 def categorical_column_with_hash_bucket(key: str, hash_bucket_size: int, dtype: Any = None) -> Column:
-    """Return the hash of a word; the empty text has none."""
+    """Return a column with the hash of a word; the empty string is a missing value."""
     tf = compat.tensorflow()
     layer = tf.keras.layers.Hashing(hash_bucket_size)
     return _Category(key, hash_bucket_size, layer, dtype or tf.string, [layer])
@@ -251,22 +254,22 @@ class _Crossed(Column):
 
     def parsed(self) -> dict[str, Any]:
         tf = compat.tensorflow()
-        found: dict[str, Any] = {}
+        spec: dict[str, Any] = {}
         for leaf in self.leaves:
-            found |= {leaf: tf.io.VarLenFeature(tf.string)} if isinstance(leaf, str) else leaf.parsed()
-        return found
+            spec |= {leaf: tf.io.VarLenFeature(tf.string)} if isinstance(leaf, str) else leaf.parsed()
+        return spec
 
     def ids(self, features: Mapping[str, Any]) -> Any:
         tf = compat.tensorflow()
         parts = []
         for leaf in self.leaves:
-            if isinstance(leaf, str):  # as it comes: an empty text of a dense feature is a value
+            if isinstance(leaf, str):  # used directly: an empty string of a dense feature is a value
                 value = features[leaf]
-                value = value if isinstance(value, tf.SparseTensor) else _given(features, leaf)
+                value = value if isinstance(value, tf.SparseTensor) else _feature(features, leaf)
                 parts.append(value if value.dtype == tf.string else tf.cast(value, tf.int64))
                 continue
             value = leaf.ids(features)
-            places = tf.where(value >= -1)  # what is in no vocabulary is crossed, too
+            places = tf.where(value >= -1)  # values that are not in the vocabulary are crossed, too
             shape = tf.shape(value, out_type=tf.int64)
             parts.append(tf.SparseTensor(places, tf.gather_nd(value, places), shape))
         key = {} if self.hash_key is None else {"hash_key": self.hash_key}
@@ -275,7 +278,7 @@ class _Crossed(Column):
 
 
 def crossed_column(keys: Sequence[str | Column], hash_bucket_size: int, hash_key: int | None = None) -> Column:
-    """Return the hash of several columns' values together."""
+    """Return a column with the hash of the combined values of several columns."""
     return _Crossed(keys, hash_bucket_size, hash_key)
 
 
@@ -291,7 +294,7 @@ class _Indicator(Column):
 
 
 def indicator_column(categorical_column: Column) -> Column:
-    """How often each category is there."""
+    """Return a column with the number of occurrences of each category."""
     return _Indicator(categorical_column)
 
 
@@ -299,7 +302,7 @@ class _Embedding(Column):
     def __init__(self, of: Column, dimension: int, combiner: str, initializer: Any, trainable: bool) -> None:
         if combiner not in ("mean", "sqrtn", "sum"):
             raise ConfigError(
-                f"combiner {combiner!r}: there is none of that name",
+                f"the combiner {combiner!r} is not known",
                 code="argument/unknown-name",
                 found="mean, sqrtn, sum",
             )
@@ -310,7 +313,7 @@ class _Embedding(Column):
     def parsed(self) -> dict[str, Any]:
         return self.of.parsed()
 
-    def made_by(self, layer: Any) -> Any:
+    def add_weights(self, layer: Any) -> Any:
         tf = compat.tensorflow()
         initializer = self.initializer or tf.keras.initializers.TruncatedNormal(stddev=self.dimension**-0.5)
         return layer.add_weight(
@@ -336,32 +339,32 @@ def embedding_column(
     initializer: Any = None,
     trainable: bool = True,
 ) -> Column:
-    """Return the mean of the categories' vectors."""
+    """Return a column with the combined embedding vectors of the categories."""
     return _Embedding(categorical_column, dimension, combiner, initializer, trainable)
 
 
 def make_parse_example_spec(feature_columns: Sequence[Column]) -> dict[str, Any]:
-    """Return what `tf.io.parse_example` needs for all of the columns."""
-    found: dict[str, Any] = {}
+    """Return the feature spec of all columns for `tf.io.parse_example`."""
+    spec: dict[str, Any] = {}
     for column in feature_columns:
-        found |= column.parsed()
-    return found
+        spec |= column.parsed()
+    return spec
 
 
 def feature_layer(columns: Sequence[Column], name: str | None = None) -> Any:
-    """Return a Keras layer that makes [B, k] of a dict of features: the columns, sorted by their names."""
+    """Return a Keras layer from a dict of features to [B, k]: the columns, sorted by name."""
     tf = compat.tensorflow()
     chosen = sorted(columns, key=lambda column: column.name)
     names = [column.name for column in chosen]
     if len(set(names)) < len(names):
-        raise ConfigError("two feature columns have one name", code="argument/conflict", found=", ".join(names))
+        raise ConfigError("two feature columns have the same name", code="argument/conflict", found=", ".join(names))
 
     class FeatureLayer(tf.keras.layers.Layer):  # type: ignore[misc,name-defined]
-        """Columns joined, sorted by their names."""
+        """The concatenated columns, sorted by name."""
 
         def build(self, input_shape: Any) -> None:
             self.parts = [layer for column in chosen for layer in column.layers]
-            self.tables = {column.name: column.made_by(self) for column in chosen}
+            self.tables = {column.name: column.add_weights(self) for column in chosen}
             super().build(input_shape)
 
         def call(self, features: Mapping[str, Any]) -> Any:
@@ -371,12 +374,12 @@ def feature_layer(columns: Sequence[Column], name: str | None = None) -> Any:
 
 
 def linear_model(columns: Sequence[Column], units: int = 1, sparse_combiner: str = "sum") -> Any:
-    """Return a Keras layer: for each column a weight of each category or number, all of them summed, and a bias."""
+    """Return a Keras layer with a linear model of the columns: a weight for each category or number, and a bias."""
     tf = compat.tensorflow()
     chosen = sorted(columns, key=lambda column: column.name)
 
     class LinearModel(tf.keras.layers.Layer):  # type: ignore[misc,name-defined]
-        """What linear parts of canned Estimators are."""
+        """The linear part of canned Estimators."""
 
         def build(self, input_shape: Any) -> None:
             self.parts = [layer for column in chosen for layer in column.layers]

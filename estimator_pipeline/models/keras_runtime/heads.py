@@ -1,10 +1,10 @@
-"""The heads of `tf.estimator` for Keras: what logits are for, as a loss, metrics and predictions of a `tf.keras.Model`.
+"""The heads of `tf.estimator` for Keras: loss, metrics and predictions of a `tf.keras.Model`.
 
     head = keras_heads.BinaryClassHead(thresholds=[0.3])
     loss = head.loss(labels, logits, features)
     head.update(metrics, labels, logits, features)      # metrics = head.metrics(), kept by the model
-    found = head.further(model.get_metrics_result())
-    answers = head.predictions(logits)
+    values = head.further(model.get_metrics_result())
+    predictions = head.predictions(logits)
 
 Arguments, arithmetic and names are those of TensorFlow 2's heads: docs/reference/migrate-equals.md.
 """
@@ -24,11 +24,11 @@ _REDUCTIONS = ("sum_over_batch_size", "sum")
 
 
 class _Head:
-    """The common part of the heads for one question.
+    """The common part of the single-output heads.
 
     Attributes:
-        width: numbers of logits for a record.
-        name: behind the names of metrics, "accuracy/name"; None leaves them as they are.
+        width: The number of logits for an example.
+        name: The suffix of metric names, "accuracy/name"; None: no suffix.
     """
 
     def __init__(self, width: int, weight_column: Any, reduction: Any, name: str | None) -> None:
@@ -45,7 +45,7 @@ class _Head:
         return f"{name}/{self.name}" if self.name else name
 
     def weights(self, features: Any, losses: Any) -> Any:
-        """Return what each record counts, [B, 1]."""
+        """Return the sample weights, [B, 1]."""
         tf = compat.tensorflow()
         if self.weight_column is None:
             return tf.ones_like(losses[:, :1])
@@ -54,16 +54,16 @@ class _Head:
         return tf.reshape(tf.cast(features[self.weight_column], tf.float32), [-1, 1])
 
     def losses(self, labels: Any, logits: Any) -> Any:
-        """The loss of each record and number, [B, width] or [B, 1]."""
+        """Return the loss of each example and output value, [B, width] or [B, 1]."""
         raise NotImplementedError
 
     def loss(self, labels: Any, logits: Any, features: Any = None, regularization: Sequence[Any] | None = None) -> Any:
-        """Return the loss that is trained.
+        """Return the training loss of a batch.
 
         Args:
-            labels, logits: of a batch.
-            features: where a weight is one of them.
-            regularization: losses of the layers, which are added.
+            labels, logits: Of the batch.
+            features: Of the batch, where they contain the sample weights.
+            regularization: Losses of the layers to add.
         """
         tf = compat.tensorflow()
         losses = self.losses(labels, logits)
@@ -72,10 +72,10 @@ class _Head:
         return loss + tf.add_n(list(regularization)) if regularization else loss
 
     def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
-        """Metrics of Keras by their names, for the model to keep.
+        """Create the head's Keras metrics, by name, for an attribute of the model.
 
         Args:
-            regularized: whether the layers have losses.
+            regularized: Whether the layers have losses.
         """
         names = ("average_loss", "regularization_loss") if regularized else ("average_loss",)
         mean = compat.tensorflow().keras.metrics.Mean
@@ -85,32 +85,32 @@ class _Head:
         self, metrics: Mapping[str, Any], labels: Any, logits: Any, features: Any = None,
         regularization: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
-        """Tells the metrics of a batch."""
+        """Update the metrics with a batch."""
         tf = compat.tensorflow()
         losses = self.losses(labels, logits)
         weights = self.weights(features, losses)
         metrics[self.key("average_loss")].update_state(losses, sample_weight=weights)
         if regularization:
             metrics[self.key("regularization_loss")].update_state(tf.add_n(list(regularization)))
-        self.tell(metrics, labels, logits, weights)
+        self.update_predicted(metrics, labels, logits, weights)
 
-    def tell(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
-        """Tells the metrics of a batch, all but those of losses."""
+    def update_predicted(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+        """Update all metrics except those of losses with a batch."""
         raise NotImplementedError
 
-    def further(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Return the metrics' values, with those that come from others."""
-        return found
+    def further(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Add the metrics that are computed from other metrics' values."""
+        return values
 
 
 class RegressionHead(_Head):
-    """Numbers, with the squared error.
+    """Regression head with the squared error.
 
     Args:
-        label_dimension: how many for a record.
-        weight_column: a feature or numeric column, what each record counts.
+        label_dimension: The number of label values of an example.
+        weight_column: The feature or numeric column with the sample weights.
         loss_reduction: "sum_over_batch_size" or "sum".
-        name: of the head.
+        name: The name of the head.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RegressionHead(_Head):
         return tf.math.squared_difference(logits, self.labels(labels))
 
     def labels(self, labels: Any) -> Any:
-        """Numbers, [B, width]."""
+        """Return the labels as numbers, [B, width]."""
         tf = compat.tensorflow()
         return tf.reshape(tf.cast(labels, tf.float32), [-1, self.width])
 
@@ -133,17 +133,17 @@ class RegressionHead(_Head):
         names = [self.key(name) for name in ("label/mean", "prediction/mean")]
         return super().metrics(regularized=regularized) | {name: mean(name=name) for name in names}
 
-    def tell(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+    def update_predicted(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
         for name, value in {"label/mean": self.labels(labels), "prediction/mean": logits}.items():
             metrics[self.key(name)].update_state(value, sample_weight=weights)
 
     def predictions(self, logits: Any) -> dict[str, Any]:
-        """Return what the model answers."""
+        """Return the predictions of a batch."""
         return {"predictions": logits}
 
     def outputs(self) -> dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-        """Signature -> what it answers, of the predictions; the first is the default."""
-        return {"regression": lambda found: {"outputs": found["predictions"]}}
+        """Return, for each signature, a function from predictions to its outputs; the first is the default."""
+        return {"regression": lambda predictions: {"outputs": predictions["predictions"]}}
 
 
 class _Classes(_Head):
@@ -157,7 +157,7 @@ class _Classes(_Head):
         self.lookup = layers.StringLookup(vocabulary=self.words, num_oov_indices=0) if self.words else None
 
     def labels(self, labels: Any) -> Any:
-        """Numbers of the classes, [B, 1]."""
+        """Return the labels as class ids, [B, 1]."""
         tf = compat.tensorflow()
         labels = tf.reshape(labels, [-1, 1])
         return tf.cast(self.lookup(labels) if self.lookup is not None else labels, tf.int64)
@@ -167,40 +167,42 @@ class _Classes(_Head):
         accuracy = compat.tensorflow().keras.metrics.Accuracy(name=name)
         return super().metrics(regularized=regularized) | {name: accuracy}
 
-    def tell(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+    def update_predicted(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
         predicted = self.predictions(logits)["class_ids"]
         metrics[self.key("accuracy")].update_state(self.labels(labels), predicted, sample_weight=weights)
 
     def predictions(self, logits: Any) -> dict[str, Any]:
-        """Return what the model answers."""
+        """Return the predictions of a batch."""
         tf = compat.tensorflow()
         both = tf.concat([tf.zeros_like(logits), logits], axis=-1) if self.width == 1 else logits
         numbers = tf.argmax(both, axis=-1)[:, tf.newaxis]
-        found = {"logits": logits, "probabilities": tf.nn.softmax(both), "class_ids": numbers}
+        predictions = {"logits": logits, "probabilities": tf.nn.softmax(both), "class_ids": numbers}
         if self.width == 1:
-            found["logistic"] = tf.sigmoid(logits)
-        names = tf.constant(self.words or [str(one) for one in range(self.classes)])
-        found["classes"] = tf.gather(names, numbers)
+            predictions["logistic"] = tf.sigmoid(logits)
+        names = tf.constant(self.words or [str(number) for number in range(self.classes)])
+        predictions["classes"] = tf.gather(names, numbers)
         every = tf.tile(tf.range(self.classes)[tf.newaxis], [tf.shape(logits)[0], 1])
-        return {**found, "all_class_ids": every, "all_classes": tf.gather(names, every)}
+        return {**predictions, "all_class_ids": every, "all_classes": tf.gather(names, every)}
 
     def outputs(self) -> dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-        """Signature -> what it answers, of the predictions; the first is the default."""
-        told = {"classification": lambda found: {"classes": found["all_classes"], "scores": found["probabilities"]}}
+        """Return, for each signature, a function from predictions to its outputs; the first is the default."""
+        by_signature = {
+            "classification": lambda values: {"classes": values["all_classes"], "scores": values["probabilities"]}
+        }
         if self.width == 1:
-            told["regression"] = lambda found: {"outputs": found["logistic"]}
-        return told
+            by_signature["regression"] = lambda values: {"outputs": values["logistic"]}
+        return by_signature
 
 
 class MultiClassHead(_Classes):
-    """One of several classes, with the cross entropy of the softmax.
+    """Multi-class head with softmax cross entropy.
 
     Args:
-        n_classes: how many.
-        weight_column: a feature or numeric column, what each record counts.
-        label_vocabulary: the classes' names, where labels are texts.
+        n_classes: The number of classes.
+        weight_column: The feature or numeric column with the sample weights.
+        label_vocabulary: The class names, where labels are text.
         loss_reduction: "sum_over_batch_size" or "sum".
-        name: of the head.
+        name: The name of the head.
     """
 
     def __init__(
@@ -216,14 +218,14 @@ class MultiClassHead(_Classes):
 
 
 class BinaryClassHead(_Classes):
-    """One of two classes, with the cross entropy of the sigmoid.
+    """Binary head with sigmoid cross entropy.
 
     Args:
-        weight_column: a feature or numeric column, what each record counts.
-        thresholds: accuracy, precision and recall are told at each of these as well.
-        label_vocabulary: the two classes' names, where labels are texts.
+        weight_column: The feature or numeric column with the sample weights.
+        thresholds: Additional thresholds for accuracy, precision and recall.
+        label_vocabulary: The names of the two classes, where labels are text.
         loss_reduction: "sum_over_batch_size" or "sum".
-        name: of the head.
+        name: The name of the head.
     """
 
     def __init__(
@@ -240,53 +242,53 @@ class BinaryClassHead(_Classes):
 
     def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
         kinds = compat.tensorflow().keras.metrics
-        made: dict[str, Callable[..., Any]] = {
+        makers: dict[str, Callable[..., Any]] = {
             "label/mean": kinds.Mean, "prediction/mean": kinds.Mean, "precision": kinds.Precision,
             "recall": kinds.Recall, "auc": kinds.AUC,
             "auc_precision_recall": lambda name: kinds.AUC(name=name, curve="PR"),
         }  # fmt: skip
-        found = super().metrics(regularized=regularized)
-        found |= {self.key(name): make(name=self.key(name)) for name, make in made.items()}
+        metrics = super().metrics(regularized=regularized)
+        metrics |= {self.key(name): make(name=self.key(name)) for name, make in makers.items()}
         for threshold in self.thresholds:
             accuracy, precision, recall = self._at(threshold)
-            found[accuracy] = kinds.BinaryAccuracy(name=accuracy, threshold=threshold)
-            found[precision] = kinds.Precision(name=precision, thresholds=threshold)
-            found[recall] = kinds.Recall(name=recall, thresholds=threshold)
-        return found
+            metrics[accuracy] = kinds.BinaryAccuracy(name=accuracy, threshold=threshold)
+            metrics[precision] = kinds.Precision(name=precision, thresholds=threshold)
+            metrics[recall] = kinds.Recall(name=recall, thresholds=threshold)
+        return metrics
 
     def _at(self, threshold: float) -> list[str]:
         kinds = ("accuracy", "precision", "recall")
         return [self.key(f"{kind}/positive_threshold_{threshold:g}") for kind in kinds]
 
-    def tell(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
-        super().tell(metrics, labels, logits, weights)
+    def update_predicted(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+        super().update_predicted(metrics, labels, logits, weights)
         tf = compat.tensorflow()
         numbers, predicted = self.labels(labels), self.predictions(logits)
         classes, share = tf.cast(predicted["class_ids"], tf.float32), predicted["logistic"]
-        given = {
+        arguments = {
             "label/mean": (numbers,), "prediction/mean": (share,), "precision": (numbers, classes),
             "recall": (numbers, classes), "auc": (numbers, share), "auc_precision_recall": (numbers, share),
         }  # fmt: skip
-        for name, values in given.items():
+        for name, values in arguments.items():
             metrics[self.key(name)].update_state(*values, sample_weight=weights)
         for threshold in self.thresholds:
             for name in self._at(threshold):
                 metrics[name].update_state(numbers, share, sample_weight=weights)
 
-    def further(self, found: dict[str, Any]) -> dict[str, Any]:
+    def further(self, values: dict[str, Any]) -> dict[str, Any]:
         tf = compat.tensorflow()
-        if self.key("label/mean") in found:
-            mean = found[self.key("label/mean")]
-            found[self.key("accuracy_baseline")] = tf.maximum(mean, 1 - mean)
-        return found
+        if self.key("label/mean") in values:
+            mean = values[self.key("label/mean")]
+            values[self.key("accuracy_baseline")] = tf.maximum(mean, 1 - mean)
+        return values
 
 
 class MultiHead:
-    """Several heads over one network: logits and labels are dicts by their names, the loss the sum of theirs.
+    """Several heads over one network: logits and labels are dicts by head name, the loss is the sum of the losses.
 
     Args:
-        heads: each with a name.
-        head_weights: what each one's loss counts.
+        heads: Heads, each with a name.
+        head_weights: The weight of each head's loss.
     """
 
     def __init__(self, heads: Sequence[Any], head_weights: Sequence[float] | None = None) -> None:
@@ -294,7 +296,7 @@ class MultiHead:
         names = [head.name for head in self.heads]
         if None in names or len(set(names)) < len(names):
             raise ConfigError(
-                "the heads of a MultiHead need names, each another one",
+                "the heads of a MultiHead need distinct names",
                 code="argument/missing",
                 found=f"names: {names}",
             )
@@ -310,45 +312,45 @@ class MultiHead:
         return {head.name: part for head, part in zip(self.heads, parts, strict=True)}
 
     def loss(self, labels: Any, logits: Any, features: Any = None, regularization: Sequence[Any] | None = None) -> Any:
-        """Return the weighted sum of the heads' losses, and the layers'."""
+        """Return the weighted sum of the heads' losses plus the layers' losses."""
         tf = compat.tensorflow()
         parts = self._split(logits)
-        found = [head.loss(labels[head.name], parts[head.name], features) for head in self.heads]
+        losses = [head.loss(labels[head.name], parts[head.name], features) for head in self.heads]
         if self.weights:
-            found = [loss * weight for loss, weight in zip(found, self.weights, strict=True)]
-        return tf.add_n([*found, *(regularization or ())])
+            losses = [loss * weight for loss, weight in zip(losses, self.weights, strict=True)]
+        return tf.add_n([*losses, *(regularization or ())])
 
     def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
-        """Those of all heads, and each one's loss."""
+        """Create the metrics of all heads, and a metric of each head's loss."""
         mean = compat.tensorflow().keras.metrics.Mean
         names = [f"loss/{head.name}" for head in self.heads] + (["regularization_loss"] if regularized else [])
-        found = {name: mean(name=name) for name in names}
+        metrics = {name: mean(name=name) for name in names}
         for head in self.heads:
-            found |= head.metrics()
-        return found
+            metrics |= head.metrics()
+        return metrics
 
     def update(
         self, metrics: Mapping[str, Any], labels: Any, logits: Any, features: Any = None,
         regularization: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
-        """Tells the metrics of a batch."""
+        """Update the metrics with a batch."""
         tf = compat.tensorflow()
         parts = self._split(logits)
         for head in self.heads:
-            given = (labels[head.name], parts[head.name], features)
-            metrics[f"loss/{head.name}"].update_state(head.loss(*given))
-            head.update(metrics, *given)
+            arguments = (labels[head.name], parts[head.name], features)
+            metrics[f"loss/{head.name}"].update_state(head.loss(*arguments))
+            head.update(metrics, *arguments)
         if regularization:
             metrics["regularization_loss"].update_state(tf.add_n(list(regularization)))
 
-    def further(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Return the metrics' values, with those that come from others."""
+    def further(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Add the metrics that are computed from other metrics' values."""
         for head in self.heads:
-            found = head.further(found)
-        return found
+            values = head.further(values)
+        return values
 
     def predictions(self, logits: Any) -> dict[tuple[str, str], Any]:
-        """Return what the model answers, by (the head's name, its own name for it)."""
+        """Return the predictions of a batch by (head name, prediction name)."""
         parts = self._split(logits)
         return {(head.name, key): value for head in self.heads
                 for key, value in head.predictions(parts[head.name]).items()}  # fmt: skip

@@ -1,11 +1,11 @@
-"""Averages of a Keras model's weights over its training, as `tf.compat.v1.train.ExponentialMovingAverage` keeps them.
+"""Exponential moving averages of a Keras model's weights, as in `tf.compat.v1.train.ExponentialMovingAverage`.
 
     self.averages = keras_averages.Averages(self.trainable_variables, 0.99, by_step=True)
     keras_averages.update(self.averages, self.optimizer.iterations)     # after each step
     with keras_averages.in_place(self.averages):                        # evaluates the averages
         ...
 
-Keras 2's own optimizers have `use_ema`, with a decay that never changes.
+The optimizers of Keras 2 have `use_ema`, but only with a constant decay.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["Averages", "in_place", "update"]
 
 
 def Averages(variables: Sequence[Any], decay: float, *, by_step: bool = False) -> Any:
-    """The averages of some variables, which start at their values: a `tf.Module`, kept in the model's checkpoints.
+    """Create averages of variables, initialized with their values, in a `tf.Module` that checkpoints include.
 
     Args:
-        variables: of a model that was made; they have to be the same ones later.
-        decay: the share of an average that a step leaves.
-        by_step: whether early steps leave less: (1 + step) / (10 + step), where that is smaller.
+        variables: The variables of a built model; they must not be replaced later.
+        decay: The share of the average that is kept in a step.
+        by_step: Whether the decay is min(decay, (1 + step) / (10 + step)), which is lower in early steps.
     """
     tf = compat.tensorflow()
 
@@ -33,13 +33,13 @@ def Averages(variables: Sequence[Any], decay: float, *, by_step: bool = False) -
         def __init__(self) -> None:
             super().__init__(name="averages")
             self.of, self.decay, self.by_step = tuple(variables), decay, by_step
-            # All replicas keep the same: their weights are.
+            # The averages are the same on all replicas, because the weights are.
             self.kept = tuple(
                 tf.Variable(
-                    one, name=f"{one.name.partition(':')[0]}/ExponentialMovingAverage", trainable=False,
+                    variable, name=f"{variable.name.partition(':')[0]}/ExponentialMovingAverage", trainable=False,
                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 )
-                for one in variables
+                for variable in variables
             )  # fmt: skip
 
     return _Averages()
@@ -49,8 +49,8 @@ def update(averages: Any, step: Any) -> None:
     """Move each average towards its variable's value.
 
     Args:
-        averages: of `Averages`; None for a model without.
-        step: how many steps there were, this one included.
+        averages: From `Averages`; None for a model without averages.
+        step: The number of steps, including this one.
     """
     if averages is None:
         return
@@ -65,19 +65,19 @@ def update(averages: Any, step: Any) -> None:
 
 @contextlib.contextmanager
 def in_place(averages: Any) -> Iterator[None]:
-    """Yield the averages as the variables' values; afterwards they have their own again.
+    """Replace the variables' values by the averages within the block.
 
     Args:
-        averages: of `Averages`; anything else changes nothing.
+        averages: From `Averages`; any other value has no effect.
     """
     if not hasattr(averages, "kept"):
         yield
         return
-    own = [variable.numpy() for variable in averages.of]
+    values = [variable.numpy() for variable in averages.of]
     try:
         for kept, variable in zip(averages.kept, averages.of, strict=True):
             variable.assign(kept)
         yield
     finally:
-        for value, variable in zip(own, averages.of, strict=True):
+        for value, variable in zip(values, averages.of, strict=True):
             variable.assign(value)

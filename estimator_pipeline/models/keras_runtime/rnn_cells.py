@@ -1,8 +1,8 @@
-"""The recurrent cells of `tf.compat.v1.nn.rnn_cell` as cells of `tf.keras.layers.RNN`, and `dynamic_rnn` with them.
+"""The RNN cells of `tf.compat.v1.nn.rnn_cell` as cells of `tf.keras.layers.RNN`, and `dynamic_rnn`.
 
-The cells of Keras have the same equations, but split their weights otherwise. These keep V1's variables: one kernel
-over input and state together, the gates of an LSTM in the order input, new value, forget, output, those of a GRU in the
-order reset, update. So weights that were trained with the one are of use with the other. Sources: Hochreiter and
+The cells of Keras have the same equations, but different variables. These cells have the variables of TensorFlow 1: one
+kernel for the concatenated input and state, the gates of an LSTM in the order input, new value, forget, output, those
+of a GRU in the order reset, update. So weights trained with one can be used with the other. Sources: Hochreiter and
 Schmidhuber 1997 with the forget gate of Gers et al. 1999; Cho et al. 2014, equations of the appendix.
 """
 
@@ -19,55 +19,56 @@ __all__ = ["DropoutWrapper", "GRUCell", "LSTMCell", "MultiRNNCell", "dynamic_rnn
 
 
 def LSTMCell(num_units: int, forget_bias: float = 1.0, initializer: Any = None, name: str | None = None) -> Any:
-    """Return a long short-term memory; its state is [what it remembers, what it gave]."""
+    """Return an LSTM cell; its state is [cell state, output]."""
     return _classes()["LSTMCell"](num_units, forget_bias, initializer, name=name)
 
 
 def GRUCell(num_units: int, kernel_initializer: Any = None, name: str | None = None) -> Any:
-    """Return a gated recurrent unit, whose reset gate goes before the product with the kernel."""
+    """Return a GRU cell that applies the reset gate before the product with the kernel."""
     return _classes()["GRUCell"](num_units, kernel_initializer, name=name)
 
 
 def DropoutWrapper(cell: Any, output_keep_prob: float = 1.0) -> Any:
-    """Return a cell whose outputs, but not its states, lose some of their numbers while the model trains."""
+    """Return a cell with dropout on its outputs, but not on its states, in training."""
     return _classes()["DropoutCell"](cell, output_keep_prob)
 
 
 def MultiRNNCell(cells: Sequence[Any]) -> Any:
-    """Cells one above the other."""
+    """Return a cell that stacks several cells."""
     return compat.tensorflow().keras.layers.StackedRNNCells(list(cells))
 
 
 def dynamic_rnn(
     cell: Any, inputs: Any, sequence_length: Any = None, initializer: Any = None, name: str | None = None
 ) -> tuple[Any, Any]:
-    """Run a cell over time, from a state of zeros.
+    """Run a cell over time, from a zero state.
 
     Args:
-        cell: of a function of this module.
+        cell: A cell of this module.
         inputs: [batch, time, k].
-        sequence_length: [batch], how many steps each record has; behind them outputs are 0 and the state stays.
-        initializer: of kernels that have none of their own.
-        name: of the layer.
+        sequence_length: The number of steps of each example, [batch]. After them, outputs are 0 and the state is
+            unchanged.
+        initializer: The initializer of kernels without an explicit one.
+        name: The name of the layer.
 
     Returns:
         (outputs [batch, time, units], the last states as a list).
 
     Raises:
-        ConfigError: `cell` is one of another kind.
+        ConfigError: `cell` is not a cell of this module.
     """
     tf = compat.tensorflow()
     kinds: Any = tuple(_classes().values())
-    for one in getattr(cell, "cells", [cell]):
-        if not isinstance(one, kinds):
+    for part in getattr(cell, "cells", [cell]):
+        if not isinstance(part, kinds):
             raise ConfigError(
-                f"dynamic_rnn with a cell {type(one).__name__}",
+                f"dynamic_rnn with a cell {type(part).__name__}",
                 code="argument/bad-value",
-                hint="cells of estimator_pipeline.models.keras_runtime.rnn_cells, or tf.keras.layers.RNN for those of "
-                "Keras",
+                hint="use cells of estimator_pipeline.models.keras_runtime.rnn_cells, or tf.keras.layers.RNN for the "
+                "cells of Keras",
             )
-        if one.kernel_initializer is None:
-            one.kernel_initializer = initializer
+        if part.kernel_initializer is None:
+            part.kernel_initializer = initializer
     layer = tf.keras.layers.RNN(
         cell, return_sequences=True, return_state=True, zero_output_for_mask=True, name=name
     )  # fmt: skip
@@ -84,7 +85,7 @@ def _classes() -> Mapping[str, Callable[..., Any]]:
     layer = tf.keras.layers.Layer
 
     class LSTMCell(layer):  # type: ignore[misc,valid-type]
-        """The gates are sigmoids, new values tanh."""
+        """An LSTM with sigmoid gates and tanh for new values."""
 
         def __init__(self, units: int, forget_bias: float, initializer: Any, **options: Any) -> None:
             super().__init__(**options)
@@ -100,15 +101,15 @@ def _classes() -> Mapping[str, Callable[..., Any]]:
             super().build(shape)
 
         def call(self, inputs: Any, states: Any) -> Any:
-            memory, given = states
-            gates = tf.matmul(tf.concat([inputs, given], axis=1), self.kernel) + self.bias
-            enters, new, stays, leaves = tf.split(gates, 4, axis=1)
-            memory = tf.sigmoid(stays + self.forget_bias) * memory + tf.sigmoid(enters) * tf.tanh(new)
-            given = tf.sigmoid(leaves) * tf.tanh(memory)
-            return given, [memory, given]
+            memory, output = states
+            gates = tf.matmul(tf.concat([inputs, output], axis=1), self.kernel) + self.bias
+            input_gate, new, forget_gate, output_gate = tf.split(gates, 4, axis=1)
+            memory = tf.sigmoid(forget_gate + self.forget_bias) * memory + tf.sigmoid(input_gate) * tf.tanh(new)
+            output = tf.sigmoid(output_gate) * tf.tanh(memory)
+            return output, [memory, output]
 
     class GRUCell(layer):  # type: ignore[misc,valid-type]
-        """The gates begin open: their bias is 1."""
+        """A GRU whose gates have an initial bias of 1."""
 
         def __init__(self, units: int, initializer: Any, **options: Any) -> None:
             super().__init__(**options)
@@ -132,7 +133,7 @@ def _classes() -> Mapping[str, Callable[..., Any]]:
             return state, [state]
 
     class DropoutCell(layer):  # type: ignore[misc,valid-type]
-        """Another mask at each step."""
+        """A cell with a different dropout mask at each step."""
 
         def __init__(self, cell: Any, keep: float) -> None:
             super().__init__()

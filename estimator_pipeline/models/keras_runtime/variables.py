@@ -1,11 +1,11 @@
-"""Variables of a program's own within a functional Keras model, where TensorFlow 1 had `get_variable`.
+"""Variables within a functional Keras model, in place of TensorFlow 1's `get_variable`.
 
     with keras_variables.of(features):
         weights = keras_variables.variable("deep/w", [4, 2])
         net = tf.matmul(net, weights)
     model = tf.keras.Model(features, net)
 
-Each is the one weight of a layer of its name; what `variable` gives is that layer's output.
+Each variable is the only weight of a layer of the same name; `variable` returns that layer's output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _making: contextvars.ContextVar[Any] = contextvars.ContextVar("making", default=
 
 
 class _Making:
-    """A model that is being made: an input of it, and what there is by names."""
+    """A model under construction: one of its inputs, and its layers and variables by name."""
 
     def __init__(self, like: Any, model: Any) -> None:
         self.like = like
@@ -38,11 +38,11 @@ class _Making:
 
 @contextlib.contextmanager
 def of(features: Any, model: Any = None) -> Iterator[None]:
-    """Variables and shared layers that are made within belong to the model of these inputs.
+    """Create the variables and shared layers of the block for the model with these inputs.
 
     Args:
         features: Keras inputs, one or a dict of them.
-        model: one that has them already, by their names.
+        model: A model that already has the layers, to reuse them by name.
     """
     token = _making.set(_Making(compat.tensorflow().nest.flatten(features)[0], model))
     try:
@@ -55,16 +55,16 @@ def variable(
     name: str, shape: Sequence[int], *, initializer: Any = "glorot_uniform", regularizer: Any = None,
     trainable: bool = True,
 ) -> Any:  # fmt: skip
-    """Return a variable for the model that is being made, as a Keras tensor of the variable's shape.
+    """Return a variable of the model under construction, as a Keras tensor of the variable's shape.
 
     Args:
-        name: with the scopes before it, as TensorFlow 1 has it. One that is there already is given again.
-        shape: of its values.
-        initializer, regularizer: of Keras.
-        trainable: whether it is trained.
+        name: The name with its scopes, as in TensorFlow 1. An existing variable of this name is reused.
+        shape: The shape of the variable.
+        initializer, regularizer: Of Keras.
+        trainable: Whether the variable is trainable.
 
     Raises:
-        ConfigError: no model is being made.
+        ConfigError: The call is outside of `with of(features)`.
     """
     making = _model(f"the variable {name!r}")
     if name not in making.tensors:
@@ -76,74 +76,76 @@ def variable(
 
 
 def shared(layer: Any) -> Any:
-    """Return the first layer of its name in the model that is being made: one that is used again.
+    """Return the model's existing layer of the same name, or register and return this one.
 
     Args:
-        layer: with a name of its own; the one to take where there is none yet.
+        layer: A layer with an explicit name.
 
     Raises:
-        ConfigError: no model is being made.
+        ConfigError: The call is outside of `with of(features)`.
     """
     return _model(f"the layer {layer.name!r}").layers.setdefault(layer.name, layer)
 
 
 def sharing(model: Any, features: Any, outputs: Any) -> Any:
-    """Another network of a model's own layers, as a `tf.keras.Model`.
+    """Build a second network from a model's layers, as a `tf.keras.Model`.
 
     Args:
-        model: that has them.
+        model: The model with the layers.
         features: Keras inputs of the network.
-        outputs: what was made of them within `of(features, model)`.
+        outputs: Its outputs, computed from the inputs within `of(features, model)`.
 
     Raises:
-        ConfigError: a weight that is none of the model's, and was never trained.
+        ConfigError: The network has a weight that the model does not have, and that was never trained.
     """
-    made = compat.tensorflow().keras.Model(features, outputs)
-    known = {id(one) for one in model.weights}
-    other = [name_of(one) for one in made.weights if id(one) not in known]
+    network = compat.tensorflow().keras.Model(features, outputs)
+    known = {id(weight) for weight in model.weights}
+    other = [name_of(weight) for weight in network.weights if id(weight) not in known]
     if other:
         raise ConfigError(
-            f"a network of the layers of {model.name} has others",
+            f"the second network of {model.name} has weights that the model does not have",
             code="model/bad-function",
             found=", ".join(other),
             hint="give its layers the names that they have in the model",
         )
-    return made
+    return network
 
 
-def _model(what: str) -> _Making:
+def _model(subject: str) -> _Making:
     making = _making.get()
     if making is None:
         raise ConfigError(
-            f"{what} is made outside of a model", code="model/bad-function", hint="with keras_variables.of(features):"
+            f"{subject} is created outside of a model",
+            code="model/bad-function",
+            hint="create it within `with keras_variables.of(features):`",
         )
     return making  # type: ignore[no-any-return]
 
 
 def variable_of(tensor: Any) -> Any:
-    """Return the variable that `variable` gave."""
-    return tensor.node.layer.own
+    """Return the `tf.Variable` of a tensor that `variable` returned."""
+    return tensor.node.layer.weight
 
 
 def name_of(variable: Any) -> str:
-    """Return a variable's name as TensorFlow 1 has it: that of its scopes and its own."""
+    """Return a variable's name with its scopes, as in TensorFlow 1."""
     return str(variable.name).partition(":")[0].removesuffix(f"/{_OWN}")
 
 
 def in_scope(model: Any, scope: str) -> list[Any]:
-    """Return the trained variables of a scope of TensorFlow 1: those whose name begins as the pattern `scope` says."""
-    return [one for one in model.trainable_variables if re.match(scope, name_of(one))]
+    """Return the trainable variables of a TensorFlow 1 scope: names that the pattern `scope` matches from the start."""
+    return [variable for variable in model.trainable_variables if re.match(scope, name_of(variable))]
 
 
 def by_variables(parts: Sequence[tuple[Any, Sequence[Any]]], *, counts: int = 0) -> Any:
-    """One optimizer that is another one for each of some variables; those in no part are not trained.
+    """Combine several optimizers into one, each for its own variables; other variables are not trained.
 
     Args:
-        parts: (an optimizer of Keras, its variables).
-        counts: which of them has the number of steps.
+        parts: (a Keras optimizer, its variables).
+        counts: The index of the optimizer that counts the steps.
 
     Raises:
-        ConfigError: a variable in two parts.
+        ConfigError: A variable is in two parts.
     """
     seen: set[int] = set()
     for _, variables in parts:
@@ -159,7 +161,7 @@ def _layer_class() -> Any:
     tf = compat.tensorflow()
 
     class OwnVariable(tf.keras.layers.Layer):  # type: ignore[misc,name-defined]
-        """A variable, whatever it is called with."""
+        """A layer that returns its variable and ignores its input."""
 
         def __init__(self, name: str, shape: list[int], initializer: Any, regularizer: Any, trainable: bool) -> None:
             super().__init__(name=name)
@@ -167,11 +169,11 @@ def _layer_class() -> Any:
             self.options["trainable"] = trainable
 
         def build(self, input_shape: Any) -> None:
-            self.own = self.add_weight(name=_OWN, **self.options)
+            self.weight = self.add_weight(name=_OWN, **self.options)
             super().build(input_shape)
 
         def call(self, like: Any) -> Any:
-            return tf.convert_to_tensor(self.own)
+            return tf.convert_to_tensor(self.weight)
 
     return OwnVariable
 
@@ -182,13 +184,13 @@ def _by_variables() -> Any:
     base: Any = tf.keras.optimizers.legacy.Optimizer
 
     class ByVariables(base):
-        """The step of each part, by its own optimizer."""
+        """Applies the gradients of each part with its own optimizer."""
 
         def __init__(self, parts, counts):
             super().__init__("ByVariables")
             self.parts = [optimizer for optimizer, _ in parts]
             self.variables = [list(variables) for _, variables in parts]
-            self.which = [{id(one) for one in variables} for variables in self.variables]
+            self.which = [{id(variable) for variable in variables} for variables in self.variables]
             self.counting = self.parts[counts]
             for place, optimizer in enumerate(self.parts):
                 self._track_trackable(optimizer, f"part_{place}")
@@ -210,35 +212,35 @@ def _by_variables() -> Any:
 
         @property
         def weights(self):
-            # Counts of steps have one name: the last one of it is the one that the training has.
-            parts = sorted(self.parts, key=lambda one: one is self.counting)
-            return [weight for one in parts for weight in keras_optimizers.variables_of(one)]
+            # All step counters have the same name, and the last one of a name is used, so it must be the counting one.
+            parts = sorted(self.parts, key=lambda optimizer: optimizer is self.counting)
+            return [weight for optimizer in parts for weight in keras_optimizers.variables_of(optimizer)]
 
         def _create_all_weights(self, var_list):
-            for one, chosen in zip(self.parts, self.which, strict=True):
+            for optimizer, chosen in zip(self.parts, self.which, strict=True):
                 mine = [variable for variable in var_list if id(variable) in chosen]
-                one._create_all_weights(mine) if keras_optimizers.is_legacy(one) else one.build(mine)
+                optimizer._create_all_weights(mine) if keras_optimizers.is_legacy(optimizer) else optimizer.build(mine)
 
         def apply_gradients(self, grads_and_vars, name=None, **options):
-            given = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
-            for one, chosen in zip(self.parts, self.which, strict=True):
-                one.apply_gradients([pair for pair in given if id(pair[1]) in chosen])
+            pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+            for optimizer, chosen in zip(self.parts, self.which, strict=True):
+                optimizer.apply_gradients([pair for pair in pairs if id(pair[1]) in chosen])
             return self.iterations
 
         def minimize_each(self, losses, tape, when):
-            """A step of each part down a loss of its own, by gradients of before all of them.
+            """Minimize a separate loss for each part, with all gradients from before any update.
 
             Args:
-                losses: a scalar for each part.
-                tape: a persistent GradientTape that watched them.
-                when: for each part whether it steps: True or a boolean tensor.
+                losses: A scalar for each part.
+                tape: A persistent GradientTape that recorded them.
+                when: For each part whether it is updated: True or a boolean tensor.
             """
-            given = [tape.gradient(loss, own) for loss, own in zip(losses, self.variables, strict=True)]
-            self._create_all_weights([variable for own in self.variables for variable in own])
-            for one, own, gradients, does in zip(self.parts, self.variables, given, when, strict=True):
-                pairs = [(gradient, variable) for gradient, variable in zip(gradients, own, strict=True)
+            by_part = [tape.gradient(loss, variables) for loss, variables in zip(losses, self.variables, strict=True)]
+            self._create_all_weights([variable for variables in self.variables for variable in variables])
+            for optimizer, variables, gradients, does in zip(self.parts, self.variables, by_part, when, strict=True):
+                pairs = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)
                          if gradient is not None]  # fmt: skip
-                step = functools.partial(_stepped, one, pairs)
+                step = functools.partial(_stepped, optimizer, pairs)
                 tf.cond(does, step, tf.no_op) if tf.is_tensor(does) else step()
 
         def get_config(self):

@@ -1,13 +1,13 @@
-"""The weights of a Keras model by the names that an Estimator gave them: read, restored, taken over from another one.
+"""Warm starts and restores of a Keras model's weights by the names of an Estimator's variables.
 
     from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
 
     keras_weights.warm_start(model, keras_weights.WarmStartSettings("old_model", ".*conv.*"), scope="net")
     print(keras_weights.named_values(model, scope="net")["net/conv1/kernel"])
 
-A layer of a converted program has the scope of its variables before its name, or nothing of it: what was
-`net/conv1/kernel` is `net_conv1/kernel` or `conv1/kernel`, and with `scope` it is asked for by the first of the three.
-Checkpoints may be an Estimator's, or what `save_weights` wrote.
+A layer of a converted program has the variable scope as a prefix of its name, or no scope: `net/conv1/kernel` becomes
+`net_conv1/kernel` or `conv1/kernel`. With `scope="net"`, the names here are those of the Estimator, `net/conv1/kernel`.
+Checkpoints may come from an Estimator or from `save_weights`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["WarmStartSettings", "assign", "named_values", "restore", "warm_start
 
 @dataclass(frozen=True)
 class WarmStartSettings:
-    """Which weights begin as those of a checkpoint.
+    """The weights to initialize from a checkpoint.
 
     Args:
-        ckpt_to_initialize_from: a checkpoint, a folder with checkpoints, or a SavedModel.
-        vars_to_warm_start: a pattern that the names of trained weights begin with, or a list of patterns for the names
-            of any.
-        var_name_to_prev_var_name: name -> the name in the checkpoint, where it is another one.
-        scope: that the names in the checkpoint began with, where `save_weights` wrote it.
+        ckpt_to_initialize_from: A checkpoint, a folder with checkpoints, or a SavedModel.
+        vars_to_warm_start: A pattern that matches the start of the names of trainable weights, or a list of patterns
+            for the names of any weights.
+        var_name_to_prev_var_name: Name -> name in the checkpoint, where they differ.
+        scope: The scope of the names in a checkpoint that `save_weights` wrote.
     """
 
     ckpt_to_initialize_from: str
@@ -48,34 +48,36 @@ class WarmStartSettings:
 
 
 def named_values(model: Any, *, scope: str = "") -> dict[str, Any]:
-    """Return the values of a model's weights by the names that they had.
+    """Return the values of a model's weights by the names of the Estimator's variables.
 
     Args:
-        scope: the scope of variables that all names began with.
+        model: A Keras model.
+        scope: The variable scope of all names in the Estimator.
     """
     return {name: weight.numpy() for name, weight in _named(model, scope).items()}
 
 
 def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) -> bool:
-    """Give a model all weights of the last checkpoint of a folder, as an Estimator evaluates what is in its own.
+    """Restore all weights of a model from the latest checkpoint of a folder.
 
     Args:
-        folder: of the model.
-        scope: as for `named_values`.
-        required: whether there has to be one.
+        model: A Keras model.
+        folder: The folder with the checkpoints.
+        scope: As for `named_values`.
+        required: Whether to raise if there is no checkpoint.
 
     Returns:
         Whether there was a checkpoint.
 
     Raises:
-        ConfigError: there is none, it lacks a weight, or has one of another shape.
+        ConfigError: There is no checkpoint, it lacks a weight, or a weight has a different shape.
     """
     path = compat.tensorflow().train.latest_checkpoint(folder)
     if path is None and required:
         raise ConfigError(
-            f"a model is to be restored from {folder}, and there is no checkpoint",
+            f"the model cannot be restored: there is no checkpoint in {folder}",
             code="file/not-found",
-            hint="train it first",
+            hint="train the model first",
         )
     if path is None:
         return False
@@ -84,15 +86,15 @@ def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) 
 
 
 def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: str = "") -> None:
-    """Give weights of a model the values of a checkpoint, before it is trained.
+    """Initialize weights of a model from a checkpoint before training.
 
     Args:
-        settings: as an Estimator takes them for `warm_start_from`; a path is for all weights that are trained; None:
-            nothing is done.
-        scope: as for `named_values`.
+        model: A Keras model.
+        settings: As for an Estimator's `warm_start_from`; a path means all trainable weights; None: no warm start.
+        scope: As for `named_values`.
 
     Raises:
-        ConfigError: the checkpoint lacks a weight, or has one of another shape, or a name is not used.
+        ConfigError: The checkpoint lacks a weight, a weight has a different shape, or a name is not used.
     """
     warm_start_named(_named(model, scope), model.trainable_weights, settings)
 
@@ -100,13 +102,13 @@ def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: s
 def warm_start_named(
     named: Mapping[str, Any], trained: Iterable[Any], settings: WarmStartSettings | str | None, *, kind: str = "weight"
 ) -> None:
-    """The same for weights that no model has.
+    """Initialize weights from a checkpoint, without a model.
 
     Args:
-        named: name -> weight.
-        trained: those that a single pattern may mean.
-        settings: as for `warm_start`.
-        kind: what the weights are called in errors.
+        named: Name -> weight.
+        trained: The weights that a single pattern may match.
+        settings: As for `warm_start`.
+        kind: The word for a weight in error messages.
     """
     if settings is None:
         return
@@ -124,10 +126,10 @@ def warm_start_named(
     unused = sorted(before.keys() - chosen.keys())
     if unused:
         raise ConfigError(
-            f"a warm start has another name for {unused[0]!r}, and no such weight is started from the checkpoint",
+            f"var_name_to_prev_var_name has {unused[0]!r}, and no such weight is initialized from the checkpoint",
             code="argument/bad-value",
             found=f"weights: {', '.join(chosen) or 'none'}",
-            hint="name one of them, or let the patterns match it",
+            hint="use one of these names, or change the patterns to match it",
         )
     path = _path(settings.ckpt_to_initialize_from)
     assign(chosen, path, lambda name: before.get(name, name), scope=settings.scope, kind=kind)
@@ -136,20 +138,23 @@ def warm_start_named(
 def assign(
     named: Mapping[str, Any], path: str, before: Callable[[str], str] = str, *, scope: str = "", kind: str = "weight"
 ) -> None:
-    """Give weights the values of a checkpoint.
+    """Assign weights from a checkpoint.
 
     Args:
-        named: name -> weight.
-        path: of the checkpoint.
-        before: the name that the checkpoint has for a name.
-        scope: as for `named_values`.
-        kind: what the weights are called in errors.
+        named: Name -> weight.
+        path: The path of the checkpoint.
+        before: Converts a name to the name in the checkpoint.
+        scope: As for `named_values`.
+        kind: The word for a weight in error messages.
 
     Raises:
-        ConfigError: the checkpoint lacks a weight, or has one of another shape.
+        ConfigError: The checkpoint lacks a weight, or a weight has a different shape.
     """
     saved, read = _checkpoint(path, scope)
-    hint = "it is of another model: choose another folder; a warm start takes other names by var_name_to_prev_var_name"
+    hint = (
+        "the checkpoint belongs to a different model: choose a different folder; for a warm start, map the names with "
+        "var_name_to_prev_var_name"
+    )
     for name, weight in named.items():
         old = before(name)
         if old not in saved:
@@ -162,7 +167,7 @@ def assign(
         value = np.asarray(read(saved[old]))
         if value.shape != tuple(weight.shape):
             raise ConfigError(
-                f"the {kind} {name!r} has the shape {tuple(weight.shape)}, and another one in the checkpoint {path}",
+                f"the {kind} {name!r} has the shape {tuple(weight.shape)}, but not in the checkpoint {path}",
                 code="model-dir/other-model",
                 found=f"{old!r} of {value.shape}",
                 hint=hint,
@@ -171,19 +176,19 @@ def assign(
 
 
 def _named(model: Any, scope: str) -> dict[str, Any]:
-    """Name -> weight of a model, without what its metrics keep."""
+    """Return a model's weights by name, without the variables of its metrics."""
     weights = keras_optimizers.weights_of(model)
     names = keras_names.names_of(weights)
     return {_before(names[id(weight)], scope): weight for weight in weights}
 
 
 def _before(name: str, scope: str) -> str:
-    """Return the name that a weight had in its scope."""
+    """Return the Estimator's name of a weight in a scope."""
     return f"{scope}/{name.removeprefix(scope.replace('/', '_') + '_')}" if scope else name
 
 
 def _path(source: str) -> str:
-    """Return the checkpoint that is meant."""
+    """Return the path of a checkpoint from a checkpoint, a folder or a SavedModel."""
     tf = compat.tensorflow()
     inside = os.path.join(source, "variables", "variables")
     if tf.io.gfile.exists(f"{inside}.index"):
@@ -191,7 +196,7 @@ def _path(source: str) -> str:
     path = tf.train.latest_checkpoint(source) if tf.io.gfile.isdir(source) else source
     if path is None:
         raise ConfigError(
-            f"a warm start from {source}, and there is no checkpoint",
+            f"a warm start is not possible: there is no checkpoint in {source}",
             code="file/not-found",
             hint="train that model first",
         )
@@ -199,11 +204,11 @@ def _path(source: str) -> str:
 
 
 def _checkpoint(path: str, scope: str) -> tuple[dict[str, str], Callable[[str], Any]]:
-    """(name of a weight -> its key in a checkpoint, what reads a key)."""
+    """Return the key in a checkpoint of each weight name, and a function that reads a key."""
     reader = compat.tensorflow().train.load_checkpoint(path)
     keys = reader.get_variable_to_shape_map()
     if object_graph.KEY not in keys:
         return {name: name for name in keys}, reader.get_tensor
     described = object_graph.variables_in(reader.get_tensor(object_graph.KEY))
-    saved = {_before(one.full_name, scope): one.key for one in described if one.full_name and one.slot is None}
+    saved = {_before(item.full_name, scope): item.key for item in described if item.full_name and item.slot is None}
     return saved, reader.get_tensor

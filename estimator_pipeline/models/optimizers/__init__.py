@@ -1,4 +1,4 @@
-"""Optimizers by name (`spec.py`), for tf.compat.v1, Keras 2 and Keras 3, and what is wrapped around them.
+"""Optimizers by name (`spec.py`), for tf.compat.v1, Keras 2 and Keras 3, and their wrappers.
 
-Gradient accumulation, moving averages, weight decay, loss scaling.
+The wrappers add gradient accumulation, moving averages, weight decay and loss scaling.
 """

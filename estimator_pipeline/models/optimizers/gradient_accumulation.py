@@ -1,19 +1,18 @@
-"""Gradients added up over several batches: every N-th step changes the variables, by the mean of N gradients.
+"""Gradient accumulation: every N-th step updates the variables with the mean gradient of N batches.
 
-So N batches of B records make the step of one batch of N * B, in the memory that B records need. It is what Keras 3
-calls `gradient_accumulation_steps`, with these meanings in all engines:
+N batches of B examples make the update of one batch of N * B examples, with the memory of B examples. It is
+`gradient_accumulation_steps` of Keras 3, with the same meaning in all engines:
 
-* A step is a batch, as everywhere: the global step, `max_steps`, checkpoints, summaries and learning rates count
-  batches. The rate of a change is that of its step; what follows from the number of changes, as Adam's correction of
-  its first moments does, counts changes.
-* Gradients are summed over the replicas first, and clipped when their mean is there: as those of the one big batch are.
-* A gradient of rows, as an embedding has it, is made dense.
-* The sums are part of the checkpoint: a run that is resumed amid N batches ends as one that was not.
-* In float16 a batch whose gradients are not finite counts as one of zeros in an Estimator; Keras 2 leaves such a step
-  out, its count included, as it does without accumulation.
+* Each batch is a step: the global step, `max_steps`, checkpoints, summaries and learning rates count batches. An update
+  uses the learning rate of its step. Values that depend on the number of updates, such as Adam's bias correction, count
+  updates.
+* Gradients are summed over the replicas first, and their mean is clipped, as for one large batch.
+* The sparse gradient of an embedding becomes dense.
+* The sums are stored in the checkpoint, so a run that resumes between updates ends with the same result.
+* In float16, an Estimator counts a batch with non-finite gradients as zeros. Keras 2 skips such a step without counting
+  it, as it does without accumulation.
 
-What an asynchronous worker would add up belongs to variables that others have changed meanwhile: under parameter
-servers it is refused.
+Parameter servers are not supported: other workers would update the variables while one worker is still accumulating.
 """
 
 from __future__ import annotations
@@ -35,34 +34,34 @@ __all__ = [
     "mean_of_steps"
 ]  # fmt: skip
 
-# The name of a sum: after its variable's in an Estimator, and as a slot's in Keras. `utils.variable_names` knows it.
+# The suffix of a sum's name in an Estimator, and its slot name in Keras; also used by `utils.variable_names`.
 SUM = "gradient_sum"
 
 
 def accumulates(optimizer: Any) -> bool:
-    """Whether an optimizer of Keras adds gradients up by itself, and clips their mean."""
+    """Return whether a Keras optimizer accumulates gradients and clips their mean."""
     return getattr(optimizer, "accumulated_steps", 1) > 1
 
 
 def _is_last(step: Any, steps: int) -> Any:
-    """Whether a step, counted from 0, changes the variables: a scalar bool."""
+    """Return whether a step, counted from 0, updates the variables: a scalar bool."""
     tf = compat.tensorflow()
     step = tf.convert_to_tensor(step)
     return tf.equal(step % tf.cast(steps, step.dtype), tf.cast(steps - 1, step.dtype))
 
 
 def changes(gradients: Sequence[Any], *, steps: int, global_step: Any) -> tuple[Any, list[Any]]:
-    """Whether a step changes the variables, in an Estimator's graph.
+    """Determine in an Estimator's graph whether a step updates the variables.
 
     Args:
-        gradients: of this replica.
-        steps: how many make a change.
-        global_step: counts them.
+        gradients: The gradients of this replica.
+        steps: The number of steps for an update.
+        global_step: The step counter.
 
     Returns:
-        A scalar bool, and the gradients: whoever uses them waits for the answer. So the sum over the replicas does, and
-        with it the count of steps, which does not wait for gradients that change nothing: a replica that asked later
-        would be told of the next step.
+        A scalar bool, and the gradients with a control dependency on it. So the bool is read before the sum over the
+        replicas, and before the step counter advances, which does not wait for gradients that update nothing. A replica
+        that read it later would see the next step.
     """
     tf = compat.tensorflow()
     last = _is_last(global_step, steps)
@@ -76,15 +75,15 @@ def mean_of_steps(
     """Return the mean gradients of the last steps, in an Estimator's graph.
 
     Args:
-        variables: that are trained.
-        gradients: of this step, dense and summed over the replicas; the same on all of them.
-        steps: how many make a mean.
-        last: from `changes`.
-        finite: a scalar bool: whether these gradients count; None: they do.
+        variables: The trainable variables.
+        gradients: The gradients of this step, dense and summed over the replicas, the same on all replicas.
+        steps: The number of steps of a mean.
+        last: The result of `changes`.
+        finite: Whether these gradients count, a scalar bool; None: they do.
 
     Returns:
-        The means; whether to change the variables by them now, a scalar bool; and the operations that keep the sums
-        for the next step.
+        The means; whether to update the variables with them now, a scalar bool; and the operations that store the
+        sums for the next step.
     """
     tf = compat.tensorflow()
     sums = [
@@ -100,10 +99,10 @@ def mean_of_steps(
     ]
     if finite is not None:
         gradients = [tf.where(finite, g, tf.zeros_like(g)) for g in gradients]
-    totals = [one.read_value() + g for one, g in zip(sums, gradients, strict=True)]
+    totals = [sum_variable.read_value() + g for sum_variable, g in zip(sums, gradients, strict=True)]
     with tf.control_dependencies(totals):
-        # What is done under this condition may change a variable before it uses its gradient, and no gradient may see
-        # that: once the condition is made part of the graph, its inputs are not waited for as a whole.
+        # The conditional update may change a variable before another gradient is computed, and no gradient may see
+        # that. When tf.cond is lowered into the graph, its branches do not wait for all inputs, so wait for them here.
         last = tf.identity(last)
         kept = [tf.where(last, tf.zeros_like(total), total) for total in totals]
         done = _assigned(sums, kept)
@@ -115,26 +114,26 @@ def _plain_name(variable: Any) -> str:
 
 
 def _assigned(variables: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Give variables values that are the same on all replicas, without their talking."""
+    """Assign values that are the same on all replicas, without communication."""
     tf = compat.tensorflow()
 
     def assign(strategy: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-        return [strategy.extended.update(one, lambda v, x: v.assign(x), args=(value,)) for one, value in pairs]
+        return [strategy.extended.update(var, lambda v, x: v.assign(x), args=(value,)) for var, value in pairs]
 
     done = tf.distribute.get_replica_context().merge_call(assign, args=(list(zip(variables, values, strict=True)),))
-    return [one for one in tf.nest.flatten(done) if one is not None]
+    return [operation for operation in tf.nest.flatten(done) if operation is not None]
 
 
 @functools.cache
 def counting_changes(kind: Any) -> Any:
-    """Return a class of `tf.keras.optimizers.legacy`, or of ours over it, whose steps are not all changes.
+    """Return a subclass of a legacy Keras optimizer that counts updates separately from steps.
 
     Args:
-        kind: the optimizer's class.
+        kind: The optimizer's class.
 
     Returns:
-        Its subclass. Of `accumulated_steps` steps one is a change; what goes by the number of changes counts these.
-        `iterations` stays the count of steps, and so does what a learning rate follows.
+        The subclass. One of `accumulated_steps` steps is an update, and values that depend on the number of updates
+        count updates. `iterations` and learning-rate schedules still count steps.
     """
 
     class CountingChanges(kind):
@@ -170,13 +169,13 @@ def counting_changes(kind: Any) -> Any:
 
 @functools.cache
 def accumulating(kind: Any) -> Any:
-    """Return a class of `tf.keras.optimizers.legacy`, or of ours over it, that adds gradients up; it can be saved.
+    """Return a subclass of a legacy Keras optimizer that accumulates gradients, registered for saving.
 
     Args:
-        kind: the optimizer's class.
+        kind: The optimizer's class.
 
     Returns:
-        Its subclass; it takes `gradient_accumulation_steps` as well.
+        The subclass, with the additional argument `gradient_accumulation_steps`.
     """
     tf = compat.tensorflow()
     base: Any = counting_changes(kind)
@@ -192,22 +191,22 @@ def accumulating(kind: Any) -> Any:
                 self.add_slot(variable, SUM)
 
         def _transform_gradients(self, grads_and_vars):
-            # They are summed over the replicas by now; the base clips.
+            # The gradients are already summed over the replicas; the base class clips.
             gradients, variables = zip(*grads_and_vars, strict=True)
             sums = [self.get_slot(variable, SUM) for variable in variables]
-            totals = [one + tf.convert_to_tensor(g) for one, g in zip(sums, gradients, strict=True)]
+            totals = [sum_variable + tf.convert_to_tensor(g) for sum_variable, g in zip(sums, gradients, strict=True)]
             last = _is_last(self.iterations, self.accumulated_steps)
             _assigned(sums, [tf.where(last, tf.zeros_like(total), total) for total in totals])
             means = [total / self.accumulated_steps for total in totals]
             return super()._transform_gradients(list(zip(means, variables, strict=True)))
 
         def _resource_apply_dense(self, grad, var, apply_state=None):
-            given = {"apply_state": apply_state} if "apply_state" in self._dense_apply_args else {}
+            options = {"apply_state": apply_state} if "apply_state" in self._dense_apply_args else {}
             last = _is_last(self.iterations, self.accumulated_steps)
-            return _if(last, lambda: super(Accumulating, self)._resource_apply_dense(grad, var, **given))
+            return _if(last, lambda: super(Accumulating, self)._resource_apply_dense(grad, var, **options))
 
         def _next_power(self, power, beta):
-            # Of our V1Adam, when the step has been counted.
+            # Called by V1Adam after the step counter has advanced.
             changed = tf.equal(self.iterations % self.accumulated_steps, 0)
             return tf.where(changed, super()._next_power(power, beta), power)
 
@@ -220,15 +219,15 @@ def accumulating(kind: Any) -> Any:
 
 @functools.cache
 def accumulating_of_keras_3(kind: Any) -> Any:
-    """Return a class of Keras 3, or of ours over it, that adds gradients up; it can be saved.
+    """Return a subclass of a Keras 3 optimizer that accumulates gradients, registered for saving.
 
-    Keras 3's own way makes the replicas meet within a condition, which TensorFlow's strategies refuse.
+    Not Keras 3's own accumulation: it synchronizes replicas within a condition, which TensorFlow's strategies reject.
 
     Args:
-        kind: the optimizer's class.
+        kind: The optimizer's class.
 
     Returns:
-        Its subclass; it takes `gradient_accumulation_steps` as well.
+        The subclass, with the additional argument `gradient_accumulation_steps`.
     """
     tf = compat.tensorflow()
 
@@ -256,14 +255,14 @@ def accumulating_of_keras_3(kind: Any) -> Any:
                 self.build(variables)
             there = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
             replica = tf.distribute.get_replica_context()
-            given = [tf.convert_to_tensor(g) for g, _ in there]
+            gradients = [tf.convert_to_tensor(g) for g, _ in there]
             if replica.num_replicas_in_sync > 1:
-                given = replica.all_reduce(tf.distribute.ReduceOp.SUM, given)
+                gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
             sums = [self._sums[self._get_variable_index(v)].value for _, v in there]
-            totals = [one + g for one, g in zip(sums, given, strict=True)]
+            totals = [sum_variable + g for sum_variable, g in zip(sums, gradients, strict=True)]
             last = _is_last(self._iterations.value, self.accumulated_steps)
             _assigned(sums, [tf.where(last, tf.zeros_like(total), total) for total in totals])
-            # The base sums over the replicas once more.
+            # The base class sums over the replicas again.
             share = 1.0 / (self.accumulated_steps * replica.num_replicas_in_sync)
             super().apply([total * share for total in totals], [v for _, v in there])
 
@@ -274,12 +273,12 @@ def accumulating_of_keras_3(kind: Any) -> Any:
             return [g / replicas for g in super()._clip_gradients([g * replicas for g in grads])]
 
         def _apply_weight_decay(self, variables):
-            """Done before each change, in the step below."""
+            """Do nothing: `update_step` decays the weights before each update."""
 
         def update_step(self, gradient, variable, learning_rate):
             def change():
                 if self.weight_decay is not None and self._use_weight_decay(variable):
-                    decay, rate = (tf.cast(one, variable.dtype) for one in (self.weight_decay, learning_rate))
+                    decay, rate = (tf.cast(value, variable.dtype) for value in (self.weight_decay, learning_rate))
                     variable.assign_sub(variable * decay * rate)
                 self._counts_changes = True
                 try:
@@ -300,7 +299,11 @@ def _if(condition: Any, change: Callable[[], Any]) -> Any:
     tf = compat.tensorflow()
 
     def changed() -> Any:
-        done = [one for one in tf.nest.flatten(change()) if one is not None and hasattr(one, "graph")]
+        done = [
+            operation
+            for operation in tf.nest.flatten(change())
+            if operation is not None and hasattr(operation, "graph")
+        ]
         with tf.control_dependencies(done):
             return tf.constant(True)
 
@@ -309,4 +312,4 @@ def _if(condition: Any, change: Callable[[], Any]) -> Any:
 
 def _named_after(accumulating: Any, kind: Any) -> None:
     accumulating.__name__ = accumulating.__qualname__ = f"{kind.__name__}Accumulating"
-    accumulating.__signature__ = inspect.signature(kind)  # for who looks which arguments it takes
+    accumulating.__signature__ = inspect.signature(kind)  # for callers that inspect its arguments

@@ -1,4 +1,4 @@
-"""What the optimizer of a compiled Keras model says of the training: its step, its learning rate."""
+"""The step and the learning rate of a compiled Keras model's optimizer."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""The optimizers of `spec` for `Model.fit`, with the arithmetic asked for.
+"""The optimizers of `spec` for `Model.fit`, with the requested arithmetic.
 
 `api="keras"` is the Keras 2 optimizer that the Estimator uses as well (`tf.keras.optimizers.legacy`). `api="v1"` is a
-Keras optimizer with the arithmetic of the `tf.compat.v1.train` one, to the last bit: where Keras has the same
-operation under other names of its arguments, that class with these arguments; where it has not, a class of ours over
-TensorFlow's own operation:
+Keras optimizer that matches `tf.compat.v1.train` bit by bit. Where Keras has the same operation with different argument
+names, it is Keras's class with these arguments. Otherwise it is a class of this module over TensorFlow's training
+operation:
 
 ========= ============================================ ==========================================================
-optimizer `tf.compat.v1.train`                         what `tf.keras.optimizers.legacy` does otherwise
+optimizer `tf.compat.v1.train`                         difference of `tf.keras.optimizers.legacy`
 ========= ============================================ ==========================================================
-sgd       var -= rate g                                nothing
-momentum  a = m a + g; var -= rate a                   a = m a - rate g; var += a: the same while the rate stays
-                                                       the same; after a change the old rate lives on in `a`
+sgd       var -= rate g                                none
+momentum  a = m a + g; var -= rate a                   a = m a - rate g; var += a: the same while the rate is
+                                                       constant; after a change `a` still contains the old rate
 nesterov  the same with var -= rate (g + m a)          as momentum
 adam      epsilon 1e-8; powers of beta multiplied up   epsilon 1e-7; powers of beta computed from the step
 adagrad   var -= rate g / sqrt(a)                      an epsilon of 1e-7 is added to the root
 rmsprop   epsilon 1e-10 under the root; a starts at 1  epsilon 1e-7, outside the root without momentum; a
                                                        starts at 0
-ftrl      as in Keras                                  nothing
+ftrl      as in Keras                                  none
 ========= ============================================ ==========================================================
 
 Source of the left column: the documentation of TensorFlow's training operations (`ApplyMomentum`, `ApplyAdagrad`,
@@ -44,26 +44,24 @@ __all__ = [
 
 # Names of the same argument: tf.compat.v1.train -> Keras.
 _ARGUMENTS = {"beta1": "beta_1", "beta2": "beta_2", "decay": "rho"}
-# What tf.compat.v1.train takes where nothing is said, and Keras does not: for Keras 3, whose Adam is its own.
+# Defaults of tf.compat.v1.train that differ in Keras; for Keras 3, where api="v1" uses the stock Adam.
 _V1_DEFAULTS: dict[str, dict[str, Any]] = {"adam": {"epsilon": 1e-8}}
 
 
 def of_v1(name: str, learning_rate: LearningRate, **clipping: Any) -> Any:
-    """The optimizer that has the arithmetic of `getattr(tf.compat.v1.train, name + "Optimizer")(learning_rate)`.
+    """Return a Keras optimizer with the arithmetic of a `tf.compat.v1.train` optimizer.
 
     Args:
-        name: such as `Adam` or `GradientDescent`.
-        learning_rate: see `estimator_pipeline.models.optimizers.spec.Optimizer`.
-        **clipping: of `make`.
+        name: The name without "Optimizer", such as `Adam` or `GradientDescent`.
+        learning_rate: See `estimator_pipeline.models.optimizers.spec.Optimizer`.
+        **clipping: The clipping arguments of `make`.
 
     Raises:
-        ConfigError: there is none of that name that a learning rate alone makes, or none with its arithmetic.
+        ConfigError: The name is unknown, or the optimizer needs more arguments than a learning rate.
     """
     names = {"GradientDescent": "sgd", "Adam": "adam", "Adagrad": "adagrad", "RMSProp": "rmsprop", "Ftrl": "ftrl"}
     if name not in names:
-        raise ConfigError(
-            f"optimizer {name!r}: there is none of that name", code="argument/unknown-name", found=", ".join(names)
-        )
+        raise ConfigError(f"the optimizer {name!r} is not known", code="argument/unknown-name", found=", ".join(names))
     return make(Optimizer(name=names[name], learning_rate=learning_rate), **clipping)
 
 
@@ -77,17 +75,17 @@ def make(
     """Return the optimizer for `Model.compile`.
 
     Args:
-        optimizer: which one.
-        clip_norm: the global norm to which the gradient is clipped, after it was summed over the replicas.
-        clip_value: the absolute value to which each of its elements is clipped, after the same.
-        whole_rows: what is clipped of an embedding's gradient is the sum of a row's parts, as `build_model_fn` has it.
-            By default it is the parts, as `tf.clip_by_global_norm` and Keras have it, and so programs of either.
+        optimizer: The configuration.
+        clip_norm: The global norm to which the gradient is clipped, after the sum over the replicas.
+        clip_value: The absolute value to which each element is clipped, after the sum over the replicas.
+        whole_rows: Whether to sum the repeated rows of an embedding's gradient before clipping, as in
+            `build_model_fn`. By default they are clipped separately, as in `tf.clip_by_global_norm` and Keras.
 
     Returns:
         A `tf.keras.optimizers.legacy.Optimizer`; in a process with Keras 3 a `tf.keras.optimizers.Optimizer`.
 
     Raises:
-        ConfigError: an option that the optimizer does not take.
+        ConfigError: The optimizer does not take an option.
     """
     tf = compat.tensorflow()
     clipping = {"global_clipnorm": clip_norm, "clipvalue": clip_value}
@@ -98,22 +96,22 @@ def make(
         if optimizer.api == "v1":
             options = {_ARGUMENTS.get(name, name): value for name, value in options.items()}
             options = {**_V1_DEFAULTS.get(optimizer.name, {}), **options}
-        made = optimizer.construct_keras(rate, {**options, **clipping})
+        keras_optimizer = optimizer.construct_keras(rate, {**options, **clipping})
     else:
         kind = _v1_classes()[optimizer.name]
         if optimizer.name == "nesterov":
             options["use_nesterov"] = True
-        made = optimizer.construct(kind, rate, {**options, **clipping})
-    if clipping and whole_rows and is_legacy(made):
-        _clip_whole_rows(made)
-    return made
+        keras_optimizer = optimizer.construct(kind, rate, {**options, **clipping})
+    if clipping and whole_rows and is_legacy(keras_optimizer):
+        _clip_whole_rows(keras_optimizer)
+    return keras_optimizer
 
 
 def _clip_whole_rows(optimizer: Any) -> None:
-    """Has an optimizer of Keras 2 clip the sum of a row's parts, and not the parts.
+    """Make a Keras 2 optimizer sum the repeated rows of sparse gradients before it clips.
 
-    A gradient of rows, as an embedding has it, names a row once for each time that it was looked up, on each replica.
-    Keras takes the norm of the parts: it is another one for another number of replicas, and not the gradient's.
+    The sparse gradient of an embedding contains a row once for each lookup, on each replica. Keras computes the norm of
+    the unsummed rows, which is not the norm of the gradient and depends on the number of replicas.
     """
     tf = compat.tensorflow()
 
@@ -123,7 +121,7 @@ def _clip_whole_rows(optimizer: Any) -> None:
 
         return changed
 
-    # Before the sum over the replicas, in the order in which an Estimator adds up; or without it.
+    # Before the sum over the replicas, in the same order as an Estimator; and for calls without that sum.
     optimizer._aggregate_gradients = of_whole_rows(optimizer._aggregate_gradients)
     optimizer._transform_gradients = of_whole_rows(optimizer._transform_gradients)
 
@@ -132,17 +130,17 @@ def proximal_adagrad(
     learning_rate: LearningRate, initial_accumulator_value: float = 0.1, l1_regularization_strength: float = 0.0,
     l2_regularization_strength: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Return an optimizer with the arithmetic of `tf.compat.v1.train.ProximalAdagradOptimizer`; Keras 2 has none."""
+    """Return an optimizer with the arithmetic of `tf.compat.v1.train.ProximalAdagradOptimizer`, for Keras 2."""
     strengths = (l1_regularization_strength, l2_regularization_strength)
     rate = _rate(compat.tensorflow(), Optimizer(learning_rate=learning_rate))
     return _proximal_adagrad()(rate, initial_accumulator_value, *strengths)
 
 
 def differences(optimizer: Optimizer) -> str | None:
-    """Why the stock Keras 2 optimizer trains otherwise than this `tf.compat.v1.train` one; None where it does not.
+    """Explain why the stock Keras 2 optimizer trains differently than `tf.compat.v1.train`; None if it does not.
 
     Args:
-        optimizer: with `api="v1"`; for "keras" there is no difference.
+        optimizer: An optimizer with `api="v1"`; for "keras" there is no difference.
     """
     if optimizer.api != "v1":
         return None
@@ -150,10 +148,10 @@ def differences(optimizer: Optimizer) -> str | None:
     if name in ("momentum", "nesterov") and _rate_changes(optimizer):
         return (
             "tf.compat.v1.train.MomentumOptimizer multiplies the velocity by the learning rate of the step, Keras "
-            "stores it multiplied already: they part when the schedule changes the rate"
+            "stores it already multiplied: they differ when the schedule changes the rate"
         )
     if name == "adam" and "epsilon" not in options:
-        return "epsilon is 1e-8 in tf.compat.v1.train and 1e-7 in Keras; say options: {epsilon: ...} in both"
+        return "epsilon is 1e-8 in tf.compat.v1.train and 1e-7 in Keras; set options: {epsilon: ...} in both"
     if name == "adagrad":
         return "Keras adds an epsilon of 1e-7 to the root of the accumulator; options: {epsilon: 1.0e-30} in Keras"
     if name == "rmsprop":
@@ -165,19 +163,19 @@ def differences(optimizer: Optimizer) -> str | None:
 
 
 def register() -> None:
-    """Lets Keras find our optimizers and schedules by name, for a model that was saved with one."""
+    """Register the optimizers and schedules of this package with Keras, to load models that were saved with them."""
     classes = [*_v1_classes().values(), *map(stock_class, NAMES)]
     linear_warmup()
     keras_2 = compat.keras_generation() == 2
     for kind in classes:
         decays = (decaying if keras_2 else decaying_of_keras_3)(kind)
-        averages = [(averaging if keras_2 else averaging_of_keras_3)(one) for one in (kind, decays)]
-        for one in (kind, decays, *averages):
-            (accumulating if keras_2 else accumulating_of_keras_3)(one)
+        averages = [(averaging if keras_2 else averaging_of_keras_3)(base) for base in (kind, decays)]
+        for base in (kind, decays, *averages):
+            (accumulating if keras_2 else accumulating_of_keras_3)(base)
 
 
 def create_slots(model: Any) -> None:
-    """Make the slot variables of a compiled model's optimizer now; Keras makes them with the first step."""
+    """Create the slot variables of a compiled model's optimizer now instead of in the first step."""
     if compat.keras_generation() == 3:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -190,7 +188,7 @@ def create_slots(model: Any) -> None:
 
 
 def is_legacy(optimizer: Any) -> bool:
-    """Whether it is one of `tf.keras.optimizers.legacy`, and not of the newer ones of Keras 2."""
+    """Return whether an optimizer is from `tf.keras.optimizers.legacy`, not one of the newer ones of Keras 2."""
     if compat.keras_generation() == 3:
         return False
     legacy: Any = compat.tensorflow().keras.optimizers.legacy.Optimizer
@@ -198,24 +196,24 @@ def is_legacy(optimizer: Any) -> bool:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer of either family: the step and the slots, and the settings of newer ones."""
+    """Return the variables of an optimizer: the step, the slots, and the hyperparameters of newer optimizers."""
     return list(optimizer.weights if is_legacy(optimizer) else optimizer.variables)
 
 
 def weights_of(model: Any) -> list[Any]:
-    """Return the variables of a Keras model, without those of the metrics that it holds as attributes."""
+    """Return the variables of a Keras model, without those of metrics that are its attributes."""
     counts = {id(variable) for metric in model.metrics for variable in metric.variables}
     return [variable for variable in model.variables if id(variable) not in counts]
 
 
 def current_rate(optimizer: Any) -> float:
-    """Return the learning rate of the step that comes next."""
+    """Return the learning rate of the next step."""
     tf = compat.tensorflow()
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
     if is_legacy(optimizer):
         return float(optimizer._decayed_lr(tf.float32))
     rate = optimizer._learning_rate
-    # On several replicas it is a variable of each.
+    # With several replicas it is a variable on each.
     return float(rate(optimizer.iterations) if callable(rate) else tf.convert_to_tensor(rate))
 
 
@@ -224,7 +222,7 @@ def _rate_changes(optimizer: Optimizer) -> bool:
 
 
 def _rate(tf: Any, optimizer: Optimizer) -> Any:
-    """Return a number or a schedule object; a plain function of the step is made one."""
+    """Return the learning rate as a number or a schedule object, which wraps a plain function of the step."""
     rate = optimizer.rate()
     base: Any = tf.keras.optimizers.schedules.LearningRateSchedule
     if not callable(rate) or isinstance(rate, base):
@@ -235,13 +233,13 @@ def _rate(tf: Any, optimizer: Optimizer) -> Any:
             return rate(step)
 
         def get_config(self) -> Mapping[str, Any]:
-            raise NotImplementedError("a schedule that is a function of one's own cannot be saved")
+            raise NotImplementedError("a schedule that is a custom function cannot be saved")
 
     return Function()
 
 
 def _v1_classes() -> Mapping[str, type]:
-    """name -> Keras optimizer over the operation of the `tf.compat.v1.train` one, for the Keras of this process."""
+    """Return the optimizer classes over the operations of `tf.compat.v1.train`, for the Keras of this process."""
     return keras3_optimizers.v1_classes() if compat.keras_generation() == 3 else _v1_classes_of_keras_2()
 
 
@@ -252,7 +250,7 @@ def _proximal_adagrad() -> Any:
 
     @tf.keras.saving.register_keras_serializable(package="estimator_pipeline")  # type: ignore[misc]
     class V1ProximalAdagrad(adagrad):
-        """Adagrad, whose weights are then drawn towards 0."""
+        """Adagrad with a proximal step that shrinks the weights towards 0."""
 
         def __init__(self, learning_rate=0.01, initial_accumulator_value=0.1, l1=0.0, l2=0.0,
                      name="V1ProximalAdagrad", **kwargs):  # fmt: skip
@@ -267,8 +265,8 @@ def _proximal_adagrad() -> Any:
             return tf.raw_ops.ResourceApplyProximalAdagrad(**self._arguments(var, apply_state), grad=grad)
 
         def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-            given = self._arguments(var, apply_state)
-            return tf.raw_ops.ResourceSparseApplyProximalAdagrad(**given, grad=grad, indices=indices)
+            arguments = self._arguments(var, apply_state)
+            return tf.raw_ops.ResourceSparseApplyProximalAdagrad(**arguments, grad=grad, indices=indices)
 
         def get_config(self):
             return {**super().get_config(), "l1": self.strengths[0], "l2": self.strengths[1]}
@@ -299,7 +297,7 @@ def _v1_classes_of_keras_2() -> Mapping[str, type]:
 
     @register
     class V1Momentum(V1Optimizer):
-        """`tf.compat.v1.train.MomentumOptimizer`: the velocity is that of the gradients alone."""
+        """`tf.compat.v1.train.MomentumOptimizer`: the velocity contains only gradients, not the learning rate."""
 
         def __init__(self, learning_rate=0.01, momentum=0.9, use_nesterov=False, name="V1Momentum", **kwargs):
             super().__init__(learning_rate, name, **kwargs)
@@ -335,7 +333,7 @@ def _v1_classes_of_keras_2() -> Mapping[str, type]:
 
     @register
     class V1Adam(V1Optimizer):
-        """`tf.compat.v1.train.AdamOptimizer`: the powers of beta are multiplied up, not computed from the step."""
+        """`tf.compat.v1.train.AdamOptimizer`: powers of beta are variables, not computed from the step."""
 
         def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, name="V1Adam", **kwargs):
             super().__init__(learning_rate, name, **kwargs)
@@ -344,7 +342,7 @@ def _v1_classes_of_keras_2() -> Mapping[str, type]:
 
         def _create_slots(self, var_list):
             if not self._powers:
-                # The same on all replicas, as the step is.
+                # The same on all replicas, like the step.
                 self._powers = tuple(
                     self.add_weight(
                         f"beta{number}_power",
@@ -382,19 +380,19 @@ def _v1_classes_of_keras_2() -> Mapping[str, type]:
 
         def _resource_apply_dense(self, grad, var, apply_state=None):
             slots = {name: self.get_slot(var, name).handle for name in ("m", "v")}
-            given = self._arguments(var, apply_state)
-            return ops.ResourceApplyAdam(var=var.handle, **slots, **given, grad=grad, use_locking=self._use_locking)
+            arguments = self._arguments(var, apply_state)
+            return ops.ResourceApplyAdam(var=var.handle, **slots, **arguments, grad=grad, use_locking=self._use_locking)
 
         def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-            # All rows move, those without a gradient by what is left of their moments.
-            given = self._arguments(var, apply_state)
-            rate = given["lr"] * tf.sqrt(1 - given["beta2_power"]) / (1 - given["beta1_power"])
+            # All rows change; those without a gradient by their decayed moments.
+            arguments = self._arguments(var, apply_state)
+            rate = arguments["lr"] * tf.sqrt(1 - arguments["beta2_power"]) / (1 - arguments["beta1_power"])
             moved = []
-            for name, beta, value in (("m", given["beta1"], grad), ("v", given["beta2"], grad * grad)):
+            for name, beta, value in (("m", arguments["beta1"], grad), ("v", arguments["beta2"], grad * grad)):
                 slot = self.get_slot(var, name)
                 with tf.control_dependencies([slot.assign(slot * beta, use_locking=self._use_locking)]):
                     moved.append(self._resource_scatter_add(slot, indices, value * (1 - beta)))
-            change = rate * moved[0] / (tf.sqrt(moved[1]) + given["epsilon"])
+            change = rate * moved[0] / (tf.sqrt(moved[1]) + arguments["epsilon"])
             return var.assign_sub(change, use_locking=self._use_locking)
 
         def get_config(self):

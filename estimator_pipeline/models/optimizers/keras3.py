@@ -1,8 +1,8 @@
-"""Optimizers of Keras 3 with the arithmetic of the `tf.compat.v1.train` ones, and where stock Keras 3 has another.
+"""Optimizers of Keras 3 with the arithmetic of `tf.compat.v1.train`, and differences of stock Keras 3.
 
-As in `estimator_pipeline.models.optimizers.keras2`, `api="v1"` is that optimizer to the last bit, over
-TensorFlow's own operation where Keras has none such, and `api="keras"` is the stock one. Stock Keras 3 is the stock
-Keras 2 of `tf.keras.optimizers.legacy` but for two:
+As in `estimator_pipeline.models.optimizers.keras2`, `api="v1"` matches `tf.compat.v1.train` bit by bit, with
+TensorFlow's training operation where Keras has no equivalent, and `api="keras"` is the stock optimizer. The stock
+optimizers of Keras 3 and of `tf.keras.optimizers.legacy` are equal except for two:
 
 ========= ============================================== =====================================================
 optimizer Keras 3                                        `tf.keras.optimizers.legacy`
@@ -11,8 +11,8 @@ adagrad   var -= rate g / sqrt(a + 1e-7)                 var -= rate g / (sqrt(a
 rmsprop   epsilon 1e-7 under the root                    under the root with momentum, outside of it without
 ========= ============================================== =====================================================
 
-With an embedding's gradient, which names some rows, momentum, nesterov, rmsprop with momentum and ftrl of Keras 2
-leave the other rows alone, slots included; Keras 3 makes a step for every row.
+For the sparse gradient of an embedding, momentum, nesterov, rmsprop with momentum and ftrl of Keras 2 update only the
+rows of the batch, including their slots; Keras 3 updates every row.
 
 Source: the update rules in the documentation of `keras.optimizers`, checked by tests/engines/test_keras3.py.
 """
@@ -28,7 +28,7 @@ from estimator_pipeline.models.optimizers.spec import Optimizer
 
 __all__ = ["SLOTS", "differences", "takes_rows", "v1_classes"]
 
-# Class -> name of a slot in Keras 3 -> what Keras 2 calls it, where the two differ.
+# Class -> name of a slot in Keras 3 -> its name in Keras 2, where they differ.
 SLOTS: Mapping[str, Mapping[str, str]] = {
     "Adam": {"momentum": "m", "velocity": "v", "velocity_hat": "vhat"},
     "RMSprop": {"velocity": "rms", "average_gradient": "mg"},
@@ -37,35 +37,33 @@ SLOTS: Mapping[str, Mapping[str, str]] = {
 
 
 def differences(optimizer: Optimizer, *, rows: bool = False) -> str | None:
-    """Why this optimizer trains otherwise under Keras 3 than under the engine keras; None where it does not.
+    """Explain why an optimizer trains differently in Keras 3 than in the Keras 2 engine; None if it does not.
 
     Args:
-        optimizer: which one.
-        rows: whether gradients name some rows of a variable alone, as those of embeddings do.
+        optimizer: The optimizer.
+        rows: Whether gradients are sparse, as those of embeddings.
     """
     if optimizer.api != "keras":
         return None
     moves_on = optimizer.name in ("momentum", "nesterov", "ftrl") or optimizer.options.get("momentum")
     if rows and moves_on:
-        return "Keras 3 makes a step for every row of an embedding, Keras 2 for those that the batch names"
+        return "Keras 3 updates every row of an embedding, Keras 2 only the rows of the batch"
     if optimizer.name == "adagrad":
         return "Keras 3 adds its epsilon under the root of the accumulator, Keras 2 to the root"
     if optimizer.name == "rmsprop" and not optimizer.options.get("momentum"):
-        return (
-            "Keras 3 adds its epsilon under the root of the mean square, Keras 2 to the root where there is no momentum"
-        )
+        return "Keras 3 adds its epsilon under the root of the mean square, Keras 2 to the root if there is no momentum"
     return None
 
 
 def takes_rows(optimizer: Any) -> bool:
-    """Whether an optimizer of Keras 3 is right with a gradient that names rows, some of them more than once."""
+    """Return whether a Keras 3 optimizer is correct for sparse gradients with repeated rows."""
     stock = compat.tensorflow().keras.optimizers.SGD
     return getattr(optimizer, "takes_rows", False) or (isinstance(optimizer, stock) and not optimizer.momentum)
 
 
 @functools.cache
 def v1_classes() -> Mapping[str, type]:
-    """name -> optimizer of Keras 3 over the operation of the `tf.compat.v1.train` one."""
+    """Return the Keras 3 optimizer classes over the operations of `tf.compat.v1.train`, by name."""
     tf = compat.tensorflow()
     keras = tf.keras
     register = keras.utils.register_keras_serializable(package="estimator_pipeline")
@@ -73,11 +71,11 @@ def v1_classes() -> Mapping[str, type]:
     ops = tf.raw_ops
 
     class V1Optimizer(base):
-        """The common part: slots, and a gradient of rows with each row once."""
+        """The common part: slots, and sparse gradients summed by row."""
 
         takes_rows = True
 
-        # Name of a slot -> its first value; `apply` and `apply_rows` take them by `arguments`.
+        # Name of a slot -> its initial value; `operation` takes the slots from `arguments`.
         slots: Mapping[str, float] = {}
 
         def build(self, variables):
@@ -91,7 +89,7 @@ def v1_classes() -> Mapping[str, type]:
 
         def update_step(self, gradient, variable, learning_rate):
             index = self._get_variable_index(variable)
-            slots = {name: found[index].value for name, found in self._slots.items()}
+            slots = {name: variables_of_slot[index].value for name, variables_of_slot in self._slots.items()}
             rate = tf.cast(learning_rate, variable.dtype)
             arguments = self.arguments(variable, slots, rate)
             if isinstance(gradient, tf.IndexedSlices):
@@ -102,7 +100,7 @@ def v1_classes() -> Mapping[str, type]:
 
     @register
     class V1Momentum(V1Optimizer):
-        """`tf.compat.v1.train.MomentumOptimizer`: the velocity is that of the gradients alone."""
+        """`tf.compat.v1.train.MomentumOptimizer`: the velocity contains only gradients, not the learning rate."""
 
         slots: Mapping[str, float] = {"momentum": 0.0}
 
@@ -189,7 +187,7 @@ def v1_classes() -> Mapping[str, type]:
 
     @register
     class V1Ftrl(V1Optimizer):
-        """`tf.compat.v1.train.FtrlOptimizer`: rows that a gradient does not name stay as they are."""
+        """`tf.compat.v1.train.FtrlOptimizer`: rows that are not in a sparse gradient do not change."""
 
         def __init__(
             self,

@@ -1,12 +1,12 @@
-"""A loss scale that follows the gradients, for float16 in an Estimator's graph.
+"""Dynamic loss scaling for float16 in an Estimator's graph.
 
-Gradients of float16 activations below 6e-8 vanish, and above 65504 they are infinite. The loss is scaled up before it
-is differentiated, and the gradients down again. Where one of them is not finite, on whichever replica, all leave their
-variables and slots as they are and halve the scale; after `GROWTH_STEPS` steps that were finite it is doubled.
+Gradients of float16 activations below 6e-8 vanish, and above 65504 they are infinite. The loss is multiplied by a scale
+before differentiation, and the gradients are divided by it. If a gradient is not finite on any replica, all replicas
+skip the update of variables and slots and halve the scale. After `GROWTH_STEPS` finite steps the scale is doubled.
 
-As in P. Micikevicius et al., "Mixed Precision Training" (2018), and in Keras's LossScaleOptimizer. Other than there, a
-step that is left out counts as one, for what a job reads goes by the step; and the scale begins at 1024, so that few
-are.
+As in P. Micikevicius et al., "Mixed Precision Training" (2018), and in Keras's LossScaleOptimizer, with two
+differences. A skipped step is counted, because the data position depends on the step. The initial scale is 1024, so
+that few steps are skipped.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["GROWTH_STEPS", "INITIAL_SCALE", "LossScale", "apply_if"]
 
 INITIAL_SCALE = 2.0**10
 GROWTH_STEPS = 2000
-# How gradients come to a variable in either family of optimizers.
+# The methods that apply gradients in either family of optimizers.
 _APPLIES = ("_resource_apply_dense", "_resource_apply_sparse_duplicate_indices", "_finish")
 
 
 class LossScale:
-    """The loss scale of a training graph; made in the `model_fn`, on each replica.
+    """The loss scale of a training graph, created in the `model_fn` on each replica.
 
     Attributes:
-        value: the scale of this step, a float32 scalar tensor.
+        value: The scale of this step, a float32 scalar tensor.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class LossScale:
         )
 
     def all_finite(self, gradients: Sequence[Any], summed: Callable[[list[Any]], list[Any]] | None) -> Any:
-        """Whether all gradients are finite on all replicas: a scalar bool.
+        """Return whether all gradients are finite on all replicas, a scalar bool tensor.
 
         Args:
-            gradients: of this replica.
-            summed: sums tensors over the replicas; None: there is one.
+            gradients: The gradients of this replica.
+            summed: Sums tensors over the replicas; None: there is one replica.
         """
         tf = compat.tensorflow()
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
@@ -69,7 +69,7 @@ class LossScale:
         """Return the operation that sets the scale of the next step.
 
         Args:
-            finite: from `all_finite`.
+            finite: The result of `all_finite`.
         """
         tf = compat.tensorflow()
         with tf.control_dependencies([self.value]):
@@ -77,21 +77,22 @@ class LossScale:
         grows = tf.greater_equal(good, GROWTH_STEPS)
         scale = tf.where(grows, self.value * 2.0, tf.where(finite, self.value, tf.maximum(self.value / 2.0, 1.0)))
         scale = tf.where(tf.math.is_finite(scale), scale, self.value)
-        # At a scale of 1 it is not the scale: training would go on for ever and change nothing.
+        # At a scale of 1 the scale is not the cause: training would continue without ever updating the variables.
         possible = tf.logical_or(finite, tf.greater(self.value, 1.0))
-        told = "the gradient is not finite, at a loss scale of 1 either; lower the learning rate, or compute in float32"
-        with tf.control_dependencies([tf.debugging.Assert(possible, [told])]):
+        message = "the gradient is not finite, even at loss scale 1; lower the learning rate, or compute in float32"
+        with tf.control_dependencies([tf.debugging.Assert(possible, [message])]):
             return tf.group(self._scale.assign(scale), self._good.assign(tf.where(grows, tf.zeros_like(good), good)))
 
 
 def apply_if(finite: Any, optimizer: Any) -> None:
-    """Has an optimizer change nothing where the gradients are not finite.
+    """Make an optimizer skip the update if the gradients are not finite.
 
-    The condition lies where a device applies its gradients, for a strategy's replicas cannot meet within one.
+    The condition is inside the methods that apply gradients on a device, because replicas of a strategy cannot
+    synchronize within a condition.
 
     Args:
-        finite: from `LossScale.all_finite`.
-        optimizer: of `tf.compat.v1.train` or `tf.keras.optimizers.legacy`, made for this graph.
+        finite: The result of `LossScale.all_finite`.
+        optimizer: A new optimizer of `tf.compat.v1.train` or `tf.keras.optimizers.legacy` for this graph.
     """
     tf = compat.tensorflow()
 
@@ -112,7 +113,7 @@ def apply_if(finite: Any, optimizer: Any) -> None:
 
 
 def _finishing(tf: Any, finite: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Of V1's optimizers: what is done once all variables have their gradients, as Adam's powers of beta."""
+    """Return a conditional `_finish` of a V1 optimizer, which runs after all updates: Adam's powers of beta."""
 
     def finish(updates: Sequence[Any], name: str) -> Any:
         def apply() -> Any:

@@ -1,16 +1,16 @@
-"""Exponential moving averages of the weights: what is trained goes its way, and what is evaluated and exported is calm.
+"""Exponential moving averages (EMA) of the trainable weights, used by evaluation, prediction and export.
 
-After each change of the variables `average -= (average - variable) * (1 - momentum)`, as
-`tf.train.ExponentialMovingAverage(momentum)` does it. See B. Polyak and A. Juditsky, "Acceleration of Stochastic
-Approximation by Averaging" (1992). In all engines:
+After each update of the variables `average -= (average - variable) * (1 - momentum)`, as in
+`tf.train.ExponentialMovingAverage(momentum)`. See B. Polyak and A. Juditsky, "Acceleration of Stochastic Approximation
+by Averaging" (1992). In all engines:
 
-* An average begins with what its variable begins with, be it drawn or taken from another training.
-* Evaluation, prediction and exports have the averages in the place of the weights, the file `model.keras` too. What
-  training goes on from, the checkpoint, has both: the average as a variable named after its own, with the ending
-  `ExponentialMovingAverage`.
-* Weights that are trained have one; what layers update by themselves, as BatchNorm's statistics, is an average already.
-* Where gradients are added up, averages move with each change, and where float16 leaves a step out, they do not move.
-* Under parameter servers each worker moves them after its own change, as all else there.
+* The initial value of an average is that of its variable, whether random or from a warm start.
+* Evaluation, prediction and exports use the averages instead of the weights, also in the file `model.keras`. The
+  checkpoint contains both. The average has the variable's name with the suffix `ExponentialMovingAverage`.
+* Only trainable weights have averages; BatchNorm's moving statistics already are averages.
+* With gradient accumulation, averages are updated with each update of the variables. If float16 skips a step, they do
+  not change.
+* With parameter servers, each worker updates the averages after its own update of the variables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 # The name of an average: after its variable's in an Estimator, and as a slot's in Keras.
 AVERAGE = "ExponentialMovingAverage"
-# The collection of an Estimator's graph with the operations that give averages their variables' values.
+# The collection of an Estimator's graph with the operations that set averages to their variables' values.
 BEGIN = "estimator_pipeline/begin_averages"
 
 
@@ -39,17 +39,17 @@ BEGIN = "estimator_pipeline/begin_averages"
 
 
 def begin_with(variables: Sequence[Any]) -> tuple[list[Any], Callable[[Any, Any], None]]:
-    """Return the averages of some variables, made in the graph.
+    """Create the averages of variables in the current graph.
 
     Args:
-        variables: that are trained.
+        variables: The trainable variables.
 
     Returns:
-        The averages, in the same order; and the `init_fn` of a `tf.compat.v1.train.Scaffold`, which gives them their
-        variables' values when all variables have been initialized, warm-started ones too.
+        The averages, in the same order; and the `init_fn` of a `tf.compat.v1.train.Scaffold`, which sets them to their
+        variables' values after initialization and warm start.
     """
     tf = compat.tensorflow()
-    made = [
+    averages = [
         tf.compat.v1.get_variable(
             f"{_plain_name(variable)}/{AVERAGE}",
             shape=variable.shape,
@@ -60,23 +60,23 @@ def begin_with(variables: Sequence[Any]) -> tuple[list[Any], Callable[[Any, Any]
         )
         for variable in variables
     ]
-    begun = _updated(made, variables, lambda average, variable: average.assign(variable.read_value()))
-    for one in begun:
-        tf.compat.v1.add_to_collection(BEGIN, one)
-    return made, lambda scaffold, session: session.run(begun)
+    begun = _updated(averages, variables, lambda average, variable: average.assign(variable.read_value()))
+    for operation in begun:
+        tf.compat.v1.add_to_collection(BEGIN, operation)
+    return averages, lambda scaffold, session: session.run(begun)
 
 
 def move(
     averages: Sequence[Any], variables: Sequence[Any], *, momentum: float, changed: Any = None, after: Any
 ) -> list[Any]:
-    """Operations that move averages towards their variables.
+    """Return the operations that move averages towards their variables.
 
     Args:
-        averages: from `begin_with`.
-        variables: theirs.
-        momentum: the share of an average that stays.
-        changed: a scalar bool: whether there was a change; None: there was.
-        after: the operation that changes the variables.
+        averages: The averages of `begin_with`.
+        variables: Their variables.
+        momentum: The share of an average that is kept.
+        changed: Whether the variables were updated, a scalar bool; None: they were.
+        after: The operation that updates the variables.
     """
     tf = compat.tensorflow()
     share: Any = 1.0 - momentum
@@ -87,24 +87,24 @@ def move(
 
 
 def restored(variables: Sequence[Any]) -> Any:
-    """A `tf.compat.v1.train.Saver` of the current graph that restores the averages of variables in their places.
+    """Return a `tf.compat.v1.train.Saver` of the current graph that restores averages into their variables.
 
     Args:
-        variables: that are trained.
+        variables: The trainable variables.
     """
     return renamed_saver({f"{_plain_name(variable)}/{AVERAGE}": variable for variable in variables})
 
 
 def _updated(averages: Sequence[Any], variables: Sequence[Any], function: Callable[[Any, Any], Any]) -> list[Any]:
-    """Return what `function(average, variable)` gives for each pair, on all replicas."""
+    """Return the operations of `function(average, variable)` for each pair, on all replicas."""
     tf = compat.tensorflow()
 
     def update(strategy: Any) -> list[Any]:
         pairs = zip(averages, variables, strict=True)
-        return [strategy.extended.update(one, function, args=(other,)) for one, other in pairs]
+        return [strategy.extended.update(average, function, args=(variable,)) for average, variable in pairs]
 
     done = tf.distribute.get_replica_context().merge_call(update)
-    return [one for one in tf.nest.flatten(done) if one is not None]
+    return [operation for operation in tf.nest.flatten(done) if operation is not None]
 
 
 def _moved(tf: Any, average: Any, variable: Any, share: Any) -> Any:
@@ -121,13 +121,13 @@ def _plain_name(variable: Any) -> str:
 
 @functools.cache
 def averaging(kind: Any) -> Any:
-    """Return a class of `tf.keras.optimizers.legacy`, or of ours over it, that keeps averages; it can be saved.
+    """Return a subclass of a legacy Keras optimizer that keeps averages, registered for saving.
 
     Args:
-        kind: the optimizer's class.
+        kind: The optimizer's class.
 
     Returns:
-        Its subclass; it takes `average_momentum` as well.
+        The subclass, with the additional argument `average_momentum`.
     """
     tf = compat.tensorflow()
 
@@ -172,15 +172,15 @@ def _value_of(variable: Any) -> Callable[..., Any]:
 
 @functools.cache
 def averaging_of_keras_3(kind: Any) -> Any:
-    """Return a class of Keras 3, or of ours over it, that keeps averages; it can be saved.
+    """Return a subclass of a Keras 3 optimizer that keeps averages, registered for saving.
 
-    Keras 3's own `use_ema` begins with what the first step has come to, and moves where no step was made.
+    Not Keras 3's `use_ema`: it starts with the weights after the first step, and also moves in skipped steps.
 
     Args:
-        kind: the optimizer's class.
+        kind: The optimizer's class.
 
     Returns:
-        Its subclass; it takes `average_momentum` as well.
+        The subclass, with the additional argument `average_momentum`.
     """
     tf = compat.tensorflow()
 
@@ -219,11 +219,11 @@ def averaging_of_keras_3(kind: Any) -> Any:
 
 def _named_after(averaging: Any, kind: Any) -> None:
     averaging.__name__ = averaging.__qualname__ = f"{kind.__name__}Averaging"
-    averaging.__signature__ = inspect.signature(kind)  # for who looks which arguments it takes
+    averaging.__signature__ = inspect.signature(kind)  # for callers that inspect its arguments
 
 
 def keeps(model: Any) -> bool:
-    """Whether the optimizer of a compiled model keeps averages."""
+    """Return whether the optimizer of a compiled model keeps averages."""
     return hasattr(_optimizer(model), "average_of")
 
 
@@ -233,10 +233,10 @@ def _optimizer(model: Any) -> Any:
 
 
 def averages(model: Any) -> list[tuple[Any, Any]]:
-    """Return the trained variables of a compiled model, each with its average.
+    """Return the trainable variables of a compiled model, each with its average.
 
-    None where its optimizer keeps none, or has none yet: they come with the first step, or with
-    `estimator_pipeline.models.optimizers.keras2.create_slots`.
+    The list is empty if the optimizer keeps no averages, or has not created them yet: the first step or
+    `estimator_pipeline.models.optimizers.keras2.create_slots` creates them.
     """
     optimizer = _optimizer(model)
     if not keeps(model) or not optimizer.has_averages:
@@ -245,19 +245,19 @@ def averages(model: Any) -> list[tuple[Any, Any]]:
 
 
 def take(model: Any) -> None:
-    """Give a compiled model's weights the values of their averages, for good."""
+    """Set a compiled model's weights permanently to their averages."""
     for variable, average in averages(model):
         variable.assign(average)
 
 
 @contextlib.contextmanager
 def averaged_weights(model: Any) -> Iterator[None]:
-    """In the block the weights of a compiled model are their averages: evaluate it, predict with it, export it.
+    """Replace the weights of a compiled model by their averages within the block, to evaluate, predict or export.
 
-    The averages are what the weights are meanwhile, so that no third copy is needed; afterwards all is as before.
+    Within the block, the averages hold the weights, so no third copy is needed. Both are restored after the block.
 
     Args:
-        model: whose optimizer has `ema_momentum`, and has made a step; any other is left as it is.
+        model: A model whose optimizer has `ema_momentum` and its averages; any other model is unchanged.
     """
     exchange(model)
     try:
@@ -267,7 +267,7 @@ def averaged_weights(model: Any) -> Iterator[None]:
 
 
 def exchange(model: Any) -> None:
-    """Exchanges the weights of a compiled model with their averages. All workers must call it."""
+    """Swap the weights of a compiled model with their averages. All workers must call it."""
     tf = compat.tensorflow()
     for variable, average in averages(model):
         value = tf.identity(tf.convert_to_tensor(variable))

@@ -1,8 +1,8 @@
 """Optimizers by name, in both of TensorFlow's families, with learning rates that follow the global step.
 
 `api="v1"`: `tf.compat.v1.train.*Optimizer`. `api="keras"`: `tf.keras.optimizers.legacy.*`, the Keras optimizers that
-can work inside an Estimator's graph (the newer ones need eager execution). An optimizer is made anew for each graph:
-one that was used in an earlier `train()` call would bring slot variables of a graph that is gone.
+can work inside an Estimator's graph (the newer ones need eager execution). Each graph needs a new optimizer: an
+optimizer of an earlier `train()` call has slot variables of a graph that no longer exists.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CLASSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "ftrl": ("FtrlOptimizer", {}, "Ftrl", {}),
 }  # fmt: skip
 
-# What Keras's AdamW takes where nothing is said.
+# The default weight decay of Keras's AdamW.
 ADAMW_DECAY = 0.004
 _FIELDS = (
     "name, learning_rate, api, options, warmup_steps, warmup_from, weight_decay, exclude_from_weight_decay, "
@@ -61,29 +61,29 @@ LearningRate = float | Mapping[str, Any] | Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """Which optimizer, with which learning rate.
+    """The configuration of an optimizer and its learning rate.
 
     Attributes:
-        name: one of `NAMES`, or "adamw": "adam" with a weight decay of 0.004, unless another one is given.
-        learning_rate: a number; or a mapping with `kind` (constant, exponential, piecewise, cosine, polynomial,
+        name: One of `NAMES`, or "adamw": "adam" with a weight decay of 0.004 by default.
+        learning_rate: A number; or a mapping with `kind` (constant, exponential, piecewise, cosine, polynomial,
             inverse_time) and the arguments of that class of `tf.keras.optimizers.schedules`; or a function of the
             global step.
         api: "v1" or "keras".
-        options: further arguments of the optimizer's class, such as `{"momentum": 0.95}` or `{"beta_1": 0.8}`.
-        warmup_steps: for so many steps the learning rate rises in a straight line from `warmup_from` to what
-            `learning_rate` says of step `warmup_steps`; from there on it is `learning_rate`, at the same global step.
-        warmup_from: the learning rate of step 0 then.
-        weight_decay: what each variable loses before each step: this share of itself, times the learning rate; see
-            `estimator_pipeline.models.optimizers.weight_decay`. None: nothing.
-        exclude_from_weight_decay: names of weights within their layers that lose nothing, such as "bias".
-        gradient_accumulation_steps: so many batches make one change of the variables, by the mean of their gradients;
-            see `estimator_pipeline.models.optimizers.gradient_accumulation`. A step is a batch all the same.
-        ema_momentum: what is evaluated and exported are exponential moving averages of the weights; the share of an
-            average that a change leaves, such as 0.999; see
-            `estimator_pipeline.models.optimizers.moving_averages`. None: the weights themselves.
+        options: Further arguments of the optimizer's class, such as `{"momentum": 0.95}` or `{"beta_1": 0.8}`.
+        warmup_steps: The number of steps in which the learning rate increases linearly from `warmup_from` to the value
+            of `learning_rate` at step `warmup_steps`. Later steps use `learning_rate` at the same global step.
+        warmup_from: The learning rate of step 0 of the warm-up.
+        weight_decay: The share of each variable, times the learning rate, that is subtracted before each step; see
+            `estimator_pipeline.models.optimizers.weight_decay`. None: no weight decay.
+        exclude_from_weight_decay: Names of weights within their layers that do not decay, such as "bias".
+        gradient_accumulation_steps: The number of batches whose mean gradient makes one update of the variables; see
+            `estimator_pipeline.models.optimizers.gradient_accumulation`. Each batch still counts as a step.
+        ema_momentum: The share of the exponential moving average that is kept in an update, such as 0.999. Evaluation
+            and exports then use the averages; see `estimator_pipeline.models.optimizers.moving_averages`. None: no
+            averages.
 
     Raises:
-        ConfigError: a name that is not known, or a warm-up, weight decay, momentum or number of steps that cannot be.
+        ConfigError: A name is unknown, or a warm-up, weight decay, momentum or number of steps is invalid.
     """
 
     name: str = "sgd"
@@ -98,10 +98,10 @@ class Optimizer:
     ema_momentum: float | None = None
 
     def __post_init__(self) -> None:
-        for what, value, allowed in (("optimizer", self.name, (*NAMES, "adamw")), ("optimizer api", self.api, APIS)):
+        for kind, value, allowed in (("optimizer", self.name, (*NAMES, "adamw")), ("optimizer api", self.api, APIS)):
             if value not in allowed:
                 raise ConfigError(
-                    f"the {what} {value!r} is not known",
+                    f"the {kind} {value!r} is not known",
                     code="argument/unknown-name",
                     found=f"allowed: {', '.join(allowed)}",
                 )
@@ -115,14 +115,14 @@ class Optimizer:
             raise ConfigError(
                 f"warmup_from is {self.warmup_from!r}, with warmup_steps {self.warmup_steps}",
                 code="model/bad-optimizer",
-                hint="give a learning rate of 0 or more, and the steps that it takes to rise from there",
+                hint="give a learning rate of 0 or more, and the number of warm-up steps",
             )
         steps = self.gradient_accumulation_steps
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ConfigError(
                 f"gradient_accumulation_steps is {steps!r}",
                 code="model/bad-optimizer",
-                hint="give the number of batches for a change, 1 or more",
+                hint="give the number of batches for an update, 1 or more",
             )
         momentum = self.ema_momentum
         number = isinstance(momentum, int | float) and not isinstance(momentum, bool)
@@ -164,10 +164,10 @@ class Optimizer:
         object.__setattr__(self, "exclude_from_weight_decay", tuple(excluded))
 
     def rate(self) -> Any:
-        """Return the learning rate, warm-up included: a float, a schedule of Keras, or another function of the step.
+        """Return the learning rate with warm-up: a float, a Keras schedule, or a custom function of the step.
 
         Raises:
-            ConfigError: a schedule that cannot be made.
+            ConfigError: The schedule is invalid.
         """
         rate = learning_rate(self.learning_rate)
         if not self.warmup_steps:
@@ -180,7 +180,7 @@ class Optimizer:
         """Return the optimizer for the current graph, and its learning rate (a float or a scalar tensor).
 
         Args:
-            global_step: the graph's global step variable. A Keras optimizer counts with it.
+            global_step: The graph's global step variable, which a Keras optimizer uses as its counter.
         """
         tf = compat.tensorflow()
         v1_name, v1_options, _, _ = _CLASSES[self.name]
@@ -192,15 +192,15 @@ class Optimizer:
             if self.weight_decay:
                 kind, options = decaying_v1(kind), {**options, **self.decay(), "decay_rate": value}
             return _construct(kind, value, options), value
-        # Keras evaluates a schedule itself, on its own counter; that counter is made the global step.
-        given = rate if not callable(rate) or _is_schedule(tf, rate) else rate(global_step)
+        # Keras evaluates a schedule at its own counter, which is set to the global step below.
+        rate_argument = rate if not callable(rate) or _is_schedule(tf, rate) else rate(global_step)
         kind, options = stock_class(self.name), {**_CLASSES[self.name][3], **self.options}
         if self.gradient_accumulation_steps > 1:
-            # The gradients are added up in the graph, see `model_fn`; where they change nothing is decided there.
-            optimizer = _construct(counting_changes(self._decaying(kind)), given, {**options, **self.decay()})
+            # `model_fn` accumulates the gradients in the graph and decides which steps update the variables.
+            optimizer = _construct(counting_changes(self._decaying(kind)), rate_argument, {**options, **self.decay()})
             optimizer.accumulated_steps = self.gradient_accumulation_steps
         else:
-            optimizer = _construct(self._decaying(kind), given, {**options, **self.decay()})
+            optimizer = _construct(self._decaying(kind), rate_argument, {**options, **self.decay()})
         optimizer.iterations = global_step
         return optimizer, rate(global_step) if callable(rate) else rate
 
@@ -212,64 +212,63 @@ class Optimizer:
         return self.construct(stock_class(self.name), rate, {**_CLASSES[self.name][3], **options})
 
     def construct(self, kind: Any, rate: Any, options: Mapping[str, Any]) -> Any:
-        """An optimizer of a Keras class, with this learning rate and these arguments, which decays weights, keeps their
-        averages and adds gradients up as asked for.
+        """Create an optimizer of a Keras class, with weight decay, averages and accumulation as configured.
 
         Raises:
-            ConfigError: an argument that the class does not take.
+            ConfigError: The class does not take an argument.
         """
-        given = self.decay()
+        extra = self.decay()
         kind = self._decaying(kind)
         if compat.keras_generation() == 3 and not self.exclude_from_weight_decay:
-            given.pop("exclude_from_weight_decay", None)
+            extra.pop("exclude_from_weight_decay", None)
         if self.ema_momentum is not None:
             kind = (averaging if compat.keras_generation() == 2 else averaging_of_keras_3)(kind)
-            given["average_momentum"] = self.ema_momentum
+            extra["average_momentum"] = self.ema_momentum
         if self.gradient_accumulation_steps > 1:
             kind = (accumulating if compat.keras_generation() == 2 else accumulating_of_keras_3)(kind)
-            given["gradient_accumulation_steps"] = self.gradient_accumulation_steps
-        return _construct(kind, rate, {**options, **given})
+            extra["gradient_accumulation_steps"] = self.gradient_accumulation_steps
+        return _construct(kind, rate, {**options, **extra})
 
     def _decaying(self, kind: Any) -> Any:
-        """Return the class of Keras, with weight decay where it is asked for and not there."""
+        """Return the Keras class, with weight decay added where configured and not built in."""
         if self.weight_decay and compat.keras_generation() == 2:
             return decaying(kind)
         return decaying_of_keras_3(kind) if self.exclude_from_weight_decay else kind
 
     def decay(self) -> dict[str, Any]:
-        """Return the arguments that say what decays; empty where nothing does."""
+        """Return the weight-decay arguments; empty without weight decay."""
         if not self.weight_decay:
             return {}
         return {"weight_decay": self.weight_decay, "exclude_from_weight_decay": self.exclude_from_weight_decay}
 
 
 def stock_class(name: str) -> Any:
-    """Keras's class for one of `NAMES`: of `tf.keras.optimizers.legacy`, or of Keras 3."""
+    """Return Keras's class for one of `NAMES`: of `tf.keras.optimizers.legacy`, or of Keras 3."""
     module = compat.tensorflow().keras.optimizers
     return getattr(module.legacy if compat.keras_generation() == 2 else module, _CLASSES[name][2])
 
 
-def optimizer_of(given: str | Mapping[str, Any] | Optimizer) -> Optimizer:
-    """Return an optimizer from its name, from its fields, or as it is.
+def optimizer_of(value: str | Mapping[str, Any] | Optimizer) -> Optimizer:
+    """Return an optimizer configuration from a name, a mapping of fields, or an `Optimizer`.
 
     Raises:
-        ConfigError: none of these.
+        ConfigError: The value has a different type, or a field is invalid.
     """
-    if isinstance(given, Optimizer):
-        return given
-    if isinstance(given, str):
-        return Optimizer(name=given)
-    if not isinstance(given, Mapping):
+    if isinstance(value, Optimizer):
+        return value
+    if isinstance(value, str):
+        return Optimizer(name=value)
+    if not isinstance(value, Mapping):
         raise ConfigError(
-            f"the optimizer is a {type(given).__name__}",
+            f"the optimizer is a {type(value).__name__}",
             code="model/bad-optimizer",
             hint=f"give its name, or a mapping with {_FIELDS}",
         )
     try:
-        return Optimizer(**given)
+        return Optimizer(**value)
     except TypeError as error:
         raise ConfigError(
-            f"the optimizer {dict(given)} cannot be read: {error}",
+            f"the optimizer {dict(value)} cannot be read: {error}",
             code="model/bad-optimizer",
             hint=f"use the fields {_FIELDS}",
         ) from error
@@ -291,20 +290,20 @@ def _is_schedule(tf: Any, rate: Any) -> bool:
     return isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule)
 
 
-def learning_rate(given: LearningRate) -> Any:
-    """Return a float, or a function of the step, from any of the ways to say a learning rate."""
-    if not isinstance(given, Mapping):
-        return given if callable(given) else float(given)
+def learning_rate(value: LearningRate) -> Any:
+    """Return a float or a function of the step from any form of a learning rate."""
+    if not isinstance(value, Mapping):
+        return value if callable(value) else float(value)
     tf = compat.tensorflow()
-    arguments = dict(given)
+    arguments = dict(value)
     kind = arguments.pop("kind", None)
     if kind == "constant":
         if set(arguments) != {"learning_rate"} or not isinstance(arguments["learning_rate"], int | float):
             raise ConfigError(
-                f"the learning-rate schedule {dict(given)} cannot be made",
+                f"the learning-rate schedule {dict(value)} cannot be made",
                 code="model/bad-optimizer",
                 found="constant takes: learning_rate, a number",
-                hint="give the number alone, or kind: constant and learning_rate",
+                hint="give only the number, or kind: constant and learning_rate",
             )
         return float(arguments["learning_rate"])
     if kind not in SCHEDULES:
@@ -327,7 +326,7 @@ def learning_rate(given: LearningRate) -> Any:
 
 @functools.cache
 def linear_warmup() -> Any:
-    """Return a schedule of Keras that rises in a straight line to another one, and then is that one; it can be saved.
+    """Return the Keras schedule class of a linear warm-up before any schedule, registered for saving.
 
     As in P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), section 2.2.
     """

@@ -1,9 +1,9 @@
-"""Weight decay apart from the gradient, for every optimizer: `var -= rate * decay * var`, then the optimizer's step.
+"""Decoupled weight decay for every optimizer: `var -= rate * decay * var`, then the optimizer's step.
 
 As in I. Loshchilov and F. Hutter, "Decoupled Weight Decay Regularization" (2019), with the step's learning rate as the
-factor: Adam with it is AdamW, SGD with it SGDW. It is what the optimizers of Keras 3 do for `weight_decay`; those of
-`tf.compat.v1.train` and `tf.keras.optimizers.legacy` have none and get it here, in classes of their own. The whole
-variable decays, also where a gradient names some of its rows.
+factor: Adam with it is AdamW, SGD with it SGDW. The optimizers of Keras 3 do the same for `weight_decay`. Those of
+`tf.compat.v1.train` and `tf.keras.optimizers.legacy` have no weight decay; subclasses here add it. The whole variable
+decays, also with a sparse gradient.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from estimator_pipeline import compat
 
 __all__ = ["decaying", "decaying_of_keras_3", "decaying_v1", "decays"]
 
-# What a distribution strategy and a partitioner add to the name of a part of a variable.
+# The suffix that a distribution strategy or a partitioner adds to the name of a part of a variable.
 _PART = re.compile(r"/(replica|part)_\d+$")
 
 
 def decays(name: str, excluded: Sequence[str]) -> bool:
-    """Whether a variable decays.
+    """Return whether a variable decays.
 
     Args:
-        name: of the variable: "dense/bias:0", "dense/bias/replica_1:0" or "bias".
-        excluded: names of weights within their layers, such as "bias", that don't.
+        name: The name of the variable: "dense/bias:0", "dense/bias/replica_1:0" or "bias".
+        excluded: Names of weights within their layers, such as "bias", that do not decay.
     """
     return _PART.sub("", name.partition(":")[0]).rpartition("/")[2] not in excluded
 
 
 @functools.cache
 def decaying_v1(kind: Any) -> Any:
-    """Return a class of `tf.compat.v1.train` with weight decay.
+    """Return a subclass of a `tf.compat.v1.train` optimizer with weight decay.
 
     Args:
-        kind: the optimizer's class.
+        kind: The optimizer's class.
 
     Returns:
-        Its subclass; it takes `weight_decay`, `exclude_from_weight_decay` and `decay_rate` (the learning rate of the
-        step, a number or a scalar tensor) as well.
+        The subclass, with the additional arguments `weight_decay`, `exclude_from_weight_decay` and `decay_rate` (the
+        learning rate of the step, a number or a scalar tensor).
     """
     tf = compat.tensorflow()
 
@@ -68,13 +68,14 @@ def decaying_v1(kind: Any) -> Any:
 
 @functools.cache
 def decaying(kind: Any) -> Any:
-    """Return a class of `tf.keras.optimizers.legacy`, or of ours over it, with weight decay; it can be saved.
+    """Return a subclass of a legacy Keras optimizer with weight decay, registered for saving.
 
     Args:
-        kind: the optimizer's class.
+        kind: The optimizer's class.
 
     Returns:
-        Its subclass, `AdamW` of `Adam`; it takes `weight_decay` and `exclude_from_weight_decay` as well.
+        The subclass, such as `AdamW` of `Adam`, with the additional arguments `weight_decay` and
+        `exclude_from_weight_decay`.
     """
     tf = compat.tensorflow()
 
@@ -106,13 +107,15 @@ def decaying(kind: Any) -> Any:
 
 @functools.cache
 def decaying_of_keras_3(kind: Any) -> Any:
-    """Return a class of Keras 3 that tells, when it is saved, which weights don't decay; stock ones forget it.
+    """Return a subclass of a Keras 3 optimizer that saves the names excluded from weight decay.
+
+    The stock classes do not save them.
 
     Args:
-        kind: the optimizer's class.
+        kind: The optimizer's class.
 
     Returns:
-        Its subclass, `AdamW` of `Adam`; it takes `exclude_from_weight_decay` as well.
+        The subclass, such as `AdamW` of `Adam`, with the additional argument `exclude_from_weight_decay`.
     """
     keras = compat.tensorflow().keras
 
@@ -121,7 +124,7 @@ def decaying_of_keras_3(kind: Any) -> Any:
             super().__init__(*args, **kwargs)
             self._excluded = tuple(exclude_from_weight_decay)
             if self._excluded:
-                # It is asked about TensorFlow's variable at times, at others about Keras's.
+                # Keras matches the names of TensorFlow's variables in some calls, in others those of Keras's.
                 names = [rf"(^|/){re.escape(name)}(/replica_\d+)?(:\d+)?$" for name in self._excluded]
                 self.exclude_from_weight_decay(var_names=names)
 
@@ -134,11 +137,11 @@ def decaying_of_keras_3(kind: Any) -> Any:
 
 def _named_after(decaying: Any, kind: Any) -> None:
     decaying.__name__ = decaying.__qualname__ = f"{kind.__name__}W"
-    decaying.__signature__ = inspect.signature(kind)  # for who looks which arguments it takes
+    decaying.__signature__ = inspect.signature(kind)  # for callers that inspect its arguments
 
 
 def _decayed(tf: Any, variable: Any, gradient: Any, rate: Any, decay: float, excluded: Sequence[str]) -> list[Any]:
-    """Has a variable decay, once its gradient is there; nothing where it doesn't decay."""
+    """Return the operations that decay a variable after its gradient is computed; empty if it does not decay."""
     if not decays(variable.name, excluded):
         return []
     with tf.control_dependencies([gradient]):

@@ -114,7 +114,7 @@ def _mixed_up(sides: tuple[str, str], state: StepState) -> ParityFinding | None:
 def _added(
     state: StepState, side: int, options: Mapping[str, Any], rate: float | None
 ) -> tuple[dict[str, np.ndarray], bool] | None:
-    """Return what the gradient adds to each weight or slot, and whether -rate is a factor of it; None: unknown.
+    """Return the gradient's contribution to each weight or slot, and whether it includes -rate; None: unknown.
 
     Checks that the rest of the step comes from a single update: with two, the values would not be gradients.
     """

@@ -20,7 +20,7 @@ __all__ = ["about", "of_program"]
 def about(
     path: str | os.PathLike[str], job: Job, *, engines: Sequence[str], settings: Sequence[str], tolerances: Tolerances
 ) -> dict[str, Any]:
-    """Return what was run, by name.
+    """Return the metadata of a job's comparison, by name.
 
     Args:
         path: the job file.
@@ -61,7 +61,7 @@ def of_program(
     predictions: Mapping[str, str],
     tolerances: Tolerances,
 ) -> dict[str, Any]:
-    """Return what was run of a program, by name.
+    """Return the metadata of a program's comparison, by name.
 
     Args:
         estimator: its Estimator.

@@ -1,4 +1,4 @@
-"""Parity of programs: an Estimator against a Keras model that somebody wrote for it.
+"""Parity of programs: an Estimator against its manually written Keras model.
 
 Job files are compared in `parity/jobs`.
 """

@@ -27,7 +27,7 @@ _OF_MODEL = ("mapping", "metric_names", "predictions")
 
 
 def check_proof(proof: Path, program: Path) -> None:
-    """Check the files before anything is converted.
+    """Check the files before the conversion.
 
     Raises:
         ConfigError: the file is missing, or the program is a folder or a notebook.

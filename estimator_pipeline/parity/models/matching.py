@@ -1,4 +1,4 @@
-"""Matching of the names of an Estimator and a Keras model, before anything is trained. No TensorFlow."""
+"""Matching of the names of an Estimator and a Keras model, before training. No TensorFlow."""
 
 from __future__ import annotations
 

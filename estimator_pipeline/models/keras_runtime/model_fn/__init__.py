@@ -1,4 +1,4 @@
-"""A model_fn of an Estimator as a Keras model, and what its program needs beside `fit`, `evaluate` and `predict`.
+"""Keras models of an Estimator's model_fn, and the other Estimator features of its program.
 
     from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn
     import tensorflow as tf
@@ -7,7 +7,7 @@
     model.fit(keras_model_fn.dataset(train_input_fn), steps_per_epoch=1000)
     print(model.evaluate(keras_model_fn.dataset(eval_input_fn), return_dict=True))
 
-Import it before TensorFlow: it is Keras 2 that it needs, where TensorFlow has Keras 3 otherwise.
+Import it before TensorFlow: it selects Keras 2, where TensorFlow would otherwise load Keras 3.
 """
 
 from __future__ import annotations
@@ -104,5 +104,5 @@ __all__ = [
     "stop_if_no_increase_hook", "tpu_model", "train_and_evaluate",
 ]  # fmt: skip
 
-# Before the program's other imports: libraries of them may want Keras 2, or names of tf.estimator.
+# Before the program's other imports: they may need Keras 2, or names of tf.estimator.
 compat.install()

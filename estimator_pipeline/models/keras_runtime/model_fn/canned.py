@@ -1,6 +1,6 @@
-"""The canned Estimators of TensorFlow 1, `tf.compat.v1.estimator`, as Keras models of their model functions.
+"""The canned Estimators of TensorFlow 1, `tf.compat.v1.estimator`, as Keras models of their model_fn.
 
-They have the arguments, variables, numbers and names of metrics of the Estimators of their names.
+Arguments, variables, numbers and metric names are those of the Estimators.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def DNNClassifier(
     activation_fn: Any = None, dropout: float | None = None, input_layer_partitioner: Any = None,
     config: RunConfig | None = None, warm_start_from: Any = None, loss_reduction: str = _SUM, batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """Return a network of dense layers that tells classes apart."""
+    """Build a DNN classifier."""
     head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _Deep(feature_columns, hidden_units, activation_fn, dropout, batch_norm)
     return _model(_of(head, deep, optimizer), model_dir, config, warm_start_from)
@@ -46,7 +46,7 @@ def DNNRegressor(
     input_layer_partitioner: Any = None, config: RunConfig | None = None, warm_start_from: Any = None,
     loss_reduction: str = _SUM, batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """Return a network of dense layers that gives numbers."""
+    """Build a DNN regressor."""
     head = V1RegressionHead(label_dimension, weight_column, None, loss_reduction)
     deep = _Deep(feature_columns, hidden_units, activation_fn, dropout, batch_norm)
     return _model(_of(head, deep, optimizer), model_dir, config, warm_start_from)
@@ -57,7 +57,7 @@ def LinearClassifier(
     label_vocabulary: Sequence[str] | None = None, optimizer: Any = "Ftrl", config: RunConfig | None = None,
     partitioner: Any = None, warm_start_from: Any = None, loss_reduction: str = _SUM, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a weight for each category and number, that tells classes apart."""
+    """Build a linear classifier: a weight for each category and number."""
     head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     wide = _Wide(feature_columns, sparse_combiner)
     return _model(_of(head, wide, optimizer), model_dir, config, warm_start_from)
@@ -68,7 +68,7 @@ def LinearRegressor(
     optimizer: Any = "Ftrl", config: RunConfig | None = None, partitioner: Any = None, warm_start_from: Any = None,
     loss_reduction: str = _SUM, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a weight for each category and number, that gives numbers."""
+    """Build a linear regressor: a weight for each category and number."""
     head = V1RegressionHead(label_dimension, weight_column, None, loss_reduction)
     wide = _Wide(feature_columns, sparse_combiner)
     return _model(_of(head, wide, optimizer), model_dir, config, warm_start_from)
@@ -82,7 +82,7 @@ def DNNLinearCombinedClassifier(
     config: RunConfig | None = None, warm_start_from: Any = None, loss_reduction: str = _SUM,
     batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a linear part and a deep one, each with its optimizer, that tell classes apart."""
+    """Build a wide and deep classifier: a linear part and a DNN, each with its optimizer."""
     head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     return _combined(**locals())
 
@@ -95,7 +95,7 @@ def DNNLinearCombinedRegressor(
     warm_start_from: Any = None, loss_reduction: str = _SUM, batch_norm: bool = False,
     linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a linear part and a deep one, each with its optimizer, that give numbers."""
+    """Build a wide and deep regressor: a linear part and a DNN, each with its optimizer."""
     head = V1RegressionHead(label_dimension, weight_column, None, loss_reduction)
     return _combined(**locals())
 
@@ -119,7 +119,7 @@ def _combined(
 
 
 def listed(columns: Any) -> list[Any]:
-    """The feature columns that are given: one, or any that can be read once, as values of a dict or of a generator."""
+    """Return feature columns as a list, from one column or any iterable, such as a generator."""
     if hasattr(columns, "parse_example_spec"):  # a column is a tuple itself
         return [columns]
     return list(columns or ())
@@ -177,19 +177,19 @@ class _Wide:
             return v1.feature_column.linear_model(features, self.columns, units=width, sparse_combiner=self.combiner)
 
 
-def _optimizer(given: Any, rate: float) -> Any:
-    """Return an optimizer of TensorFlow 1, by name or made by a function."""
+def _optimizer(optimizer: Any, rate: float) -> Any:
+    """Return an optimizer of TensorFlow 1 from its name, the optimizer, or a function that returns it."""
     train = compat.tensorflow().compat.v1.train
-    if isinstance(given, str):
-        if given not in _OPTIMIZERS:
+    if isinstance(optimizer, str):
+        if optimizer not in _OPTIMIZERS:
             raise ConfigError(
-                f"optimizer {given!r}: there is none of that name",
+                f"the optimizer {optimizer!r} is not known",
                 code="argument/unknown-name",
                 found=", ".join(_OPTIMIZERS),
-                hint="name one of them, or give an optimizer",
+                hint="use one of these names, or give an optimizer",
             )
-        return getattr(train, _OPTIMIZERS[given])(learning_rate=rate)
-    return given() if callable(given) else given
+        return getattr(train, _OPTIMIZERS[optimizer])(learning_rate=rate)
+    return optimizer() if callable(optimizer) else optimizer
 
 
 def _of(head: V1Head, part: Any, optimizer: Any) -> Callable[..., ModelFnSpec]:
@@ -197,15 +197,15 @@ def _of(head: V1Head, part: Any, optimizer: Any) -> Callable[..., ModelFnSpec]:
 
     def model_fn(features: Any, labels: Any, mode: str) -> ModelFnSpec:
         logits = part.logits(features, mode, head.logits_dimension)
-        made = _optimizer(optimizer, 0.2 if optimizer != "Ftrl" and part.scope == "linear" else part.rate)
-        with compat.tensorflow().compat.v1.name_scope(f"{part.scope}/"):  # of the optimizer's own variables
-            return head.create_estimator_spec(features, mode, logits, labels, made)
+        v1_optimizer = _optimizer(optimizer, 0.2 if optimizer != "Ftrl" and part.scope == "linear" else part.rate)
+        with compat.tensorflow().compat.v1.name_scope(f"{part.scope}/"):  # the scope of the optimizer's variables
+            return head.create_estimator_spec(features, mode, logits, labels, v1_optimizer)
 
     return model_fn
 
 
-def _of_both(head: V1Head, deep: _Deep, wide: _Wide, one: Any, other: Any) -> Callable[..., ModelFnSpec]:
-    """Return the model_fn of a deep and a linear part, or of the one that has columns."""
+def _of_both(head: V1Head, deep: _Deep, wide: _Wide, dnn: Any, linear: Any) -> Callable[..., ModelFnSpec]:
+    """Return the model_fn of a DNN and a linear part, or of the part that has columns."""
     if not deep.columns and not wide.columns:
         raise ConfigError(
             "neither linear_feature_columns nor dnn_feature_columns", code="argument/missing", hint="give one of them"
@@ -216,11 +216,11 @@ def _of_both(head: V1Head, deep: _Deep, wide: _Wide, one: Any, other: Any) -> Ca
         parts: list[Any] = [part for part in (deep, wide) if part.columns]
         logits = [part.logits(features, mode, head.logits_dimension) for part in parts]
         rates = {"dnn": 0.001, "linear": min(0.005, 1 / math.sqrt(max(len(wide.columns), 1)))}
-        given = {"dnn": one, "linear": other}
+        optimizers = {"dnn": dnn, "linear": linear}
 
         def train_op(loss: Any) -> Any:
             ops = [
-                _optimizer(given[part.scope], rates[part.scope]).minimize(
+                _optimizer(optimizers[part.scope], rates[part.scope]).minimize(
                     loss, var_list=v1.get_collection(v1.GraphKeys.TRAINABLE_VARIABLES, scope=part.scope)
                 )
                 for part in parts

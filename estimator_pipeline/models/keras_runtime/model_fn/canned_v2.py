@@ -1,6 +1,6 @@
-"""The canned Estimators of TensorFlow 2, `tf.estimator.DNNClassifier` and its like, as Keras models of their functions.
+"""The canned Estimators of TensorFlow 2, such as `tf.estimator.DNNClassifier`, as Keras models of their model_fn.
 
-They have the arguments, variables, numbers and names of metrics of the Estimators of their names.
+Arguments, variables, numbers and metric names are those of the Estimators.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def DNNClassifierV2(
     activation_fn: Any = "relu", dropout: float | None = None, config: RunConfig | None = None,
     warm_start_from: Any = None, loss_reduction: Any = _MEAN, batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """Return a network of dense layers that tells classes apart."""
+    """Build a DNN classifier."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _Deep(feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm)
     return ModelFnModel(_of(head, [deep]), model_dir, config, None, warm_start_from)
@@ -48,7 +48,7 @@ def DNNRegressorV2(
     config: RunConfig | None = None, warm_start_from: Any = None, loss_reduction: Any = _MEAN,
     batch_norm: bool = False,
 ) -> Any:  # fmt: skip
-    """Return a network of dense layers that gives numbers."""
+    """Build a DNN regressor."""
     head = V2RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _Deep(feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm)
     return ModelFnModel(_of(head, [deep]), model_dir, config, None, warm_start_from)
@@ -59,7 +59,7 @@ def LinearClassifierV2(
     label_vocabulary: Sequence[str] | None = None, optimizer: Any = "Ftrl", config: RunConfig | None = None,
     warm_start_from: Any = None, loss_reduction: Any = _MEAN, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a weight for each category and number, that tells classes apart."""
+    """Build a linear classifier: a weight for each category and number."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     wide = _Wide(feature_columns, optimizer, sparse_combiner, alone=True)
     return ModelFnModel(_of(head, [wide]), model_dir, config, None, warm_start_from)
@@ -70,7 +70,7 @@ def LinearRegressorV2(
     optimizer: Any = "Ftrl", config: RunConfig | None = None, warm_start_from: Any = None,
     loss_reduction: Any = _MEAN, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a weight for each category and number, that gives numbers."""
+    """Build a linear regressor: a weight for each category and number."""
     head = V2RegressionHead(label_dimension, weight_column, loss_reduction)
     wide = _Wide(feature_columns, optimizer, sparse_combiner, alone=True)
     return ModelFnModel(_of(head, [wide]), model_dir, config, None, warm_start_from)
@@ -83,7 +83,7 @@ def DNNLinearCombinedClassifierV2(
     label_vocabulary: Sequence[str] | None = None, config: RunConfig | None = None, warm_start_from: Any = None,
     loss_reduction: Any = _MEAN, batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a linear part and a deep one, each with its optimizer, that tell classes apart."""
+    """Build a wide and deep classifier: a linear part and a DNN, each with its optimizer."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _Deep(
         dnn_feature_columns, dnn_optimizer, dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm, rate=0.001
@@ -99,7 +99,7 @@ def DNNLinearCombinedRegressorV2(
     weight_column: Any = None, config: RunConfig | None = None, warm_start_from: Any = None,
     loss_reduction: Any = _MEAN, batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
-    """Return a linear part and a deep one, each with its optimizer, that give numbers."""
+    """Build a wide and deep regressor: a linear part and a DNN, each with its optimizer."""
     head = V2RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _Deep(
         dnn_feature_columns, dnn_optimizer, dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm, rate=0.001
@@ -109,7 +109,7 @@ def DNNLinearCombinedRegressorV2(
 
 
 def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction: Any) -> V2Head:
-    """Return the head of so many classes."""
+    """Return the classification head for the number of classes."""
     if classes == 2:
         return V2BinaryClassHead(weights, None, words, reduction)
     return V2MultiClassHead(classes, weights, words, reduction)
@@ -126,7 +126,7 @@ class _Deep:
         self.units, self.activation, self.dropout, self.norm = tuple(units or ()), activation, dropout, norm
 
     def built(self, features: Any, mode: str, width: int) -> tuple[Any, list[Any], list[Any]]:
-        """Return (the logits, the variables that are trained, what updates moving statistics)."""
+        """Return (the logits, the trainable variables, the update operations of moving statistics)."""
         tf = compat.tensorflow()
         v1, keras = tf.compat.v1, tf.keras.layers
         initial, trains, layers = v1.glorot_uniform_initializer(), mode == "train", []
@@ -145,8 +145,8 @@ class _Deep:
                     net = layers[-1](net, training=trains)
                 v1.summary.scalar(f"{name}/fraction_of_zero_values", tf.math.zero_fraction(net))
                 v1.summary.histogram(f"{name}/activation", net)
-        trained = [one for layer in layers for one in layer.trainable_variables]
-        return net, trained, [one for layer in layers for one in layer.updates]
+        trained = [variable for layer in layers for variable in layer.trainable_variables]
+        return net, trained, [variable for layer in layers for variable in layer.updates]
 
 
 class _Wide:
@@ -154,32 +154,32 @@ class _Wide:
 
     def __init__(self, columns: Any, optimizer: Any, combiner: str, *, alone: bool = False) -> None:
         self.columns, self.optimizer, self.combiner = listed(columns), optimizer, combiner
-        # By its name an optimizer has the same rate for any number of columns, where nothing is beside the part.
+        # In a purely linear model, a named optimizer has the same default rate for any number of columns.
         self.rate = 0.2 if alone else linear_rate(len(self.columns))
 
     def built(self, features: Any, mode: str, width: int) -> tuple[Any, list[Any], list[Any]]:
-        """Return (the logits, the variables that are trained, nothing)."""
+        """Return (the logits, the trainable variables, no update operations)."""
         v1 = compat.tensorflow().compat.v1
         with v1.variable_scope("linear"):
-            found = v1.feature_column.linear_model(features, self.columns, units=width, sparse_combiner=self.combiner)
-        return found, v1.get_collection(v1.GraphKeys.TRAINABLE_VARIABLES, scope="linear/"), []
+            logits = v1.feature_column.linear_model(features, self.columns, units=width, sparse_combiner=self.combiner)
+        return logits, v1.get_collection(v1.GraphKeys.TRAINABLE_VARIABLES, scope="linear/"), []
 
 
 def _optimizer(part: Any) -> Any:
-    """Return the optimizer of a part, one that makes operations of a graph."""
+    """Return the optimizer of a part, a legacy one that works in a graph."""
     tf = compat.tensorflow()
-    made = keras_optimizer(part.optimizer, part.rate)
-    if isinstance(made, tf.keras.optimizers.experimental.Optimizer):
+    optimizer = keras_optimizer(part.optimizer, part.rate)
+    if isinstance(optimizer, tf.keras.optimizers.experimental.Optimizer):
         with tf.init_scope():
-            made = tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(made)
-    return made
+            optimizer = tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)
+    return optimizer
 
 
-def _of(head: V2Head, given: Sequence[Any]) -> Callable[..., ModelFnSpec]:
-    """Return the model_fn of a deep and a linear part, or of the one that has columns."""
-    parts = [part for part in given if part.columns]
+def _of(head: V2Head, parts: Sequence[Any]) -> Callable[..., ModelFnSpec]:
+    """Return the model_fn of a DNN and a linear part, or of the part that has columns."""
+    parts = [part for part in parts if part.columns]
     if not parts:
-        raise ConfigError("no feature columns", code="argument/missing", hint="give feature columns of some part")
+        raise ConfigError("no feature columns", code="argument/missing", hint="give feature columns for a part")
 
     def model_fn(features: Any, labels: Any, mode: str) -> ModelFnSpec:
         tf = compat.tensorflow()
@@ -190,7 +190,7 @@ def _of(head: V2Head, given: Sequence[Any]) -> Callable[..., ModelFnSpec]:
             for number, (part, (_, variables, updates)) in enumerate(zip(parts, built, strict=True)):
                 optimizer = _optimizer(part)
                 step = tf.compat.v1.train.get_or_create_global_step()
-                if not number and getattr(optimizer, "_iterations", None) is not step:  # the first one counts the steps
+                if not number and getattr(optimizer, "_iterations", None) is not step:  # the first optimizer counts
                     optimizer.iterations = step
                 ops += [*optimizer.get_updates(loss, variables), *updates]
             return tf.group(*ops)

@@ -1,4 +1,4 @@
-"""Checkpoints of a model by the names of its variables: those that an Estimator writes, and reads."""
+"""Checkpoints of a model by variable name, compatible with those of an Estimator."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class NamedCheckpoints:
     """The checkpoints of a folder.
 
     Args:
-        folder: of the model; None: nothing is kept.
-        keep: how many; None or 0: all.
-        warm_start_from: a checkpoint, a folder or settings, for a model that has none yet.
+        folder: The model's folder; None: no checkpoints are written.
+        keep: The number of checkpoints to keep; None or 0: all.
+        warm_start_from: A checkpoint, a folder or settings, for a model without a checkpoint.
 
     Attributes:
-        variables: name -> variable of what is kept.
-        part_of_scope: scope -> how the checkpoints call the one part that its variables have, where the slots of an
-            optimizer are named after it: `dnn/logits/kernel/t_0/Adagrad`. Canned Estimators ask for variables in parts.
+        variables: Name -> variable of the checkpoint's content.
+        part_of_scope: Scope -> the name of the only partition of its variables, where slot names contain it:
+            `dnn/logits/kernel/t_0/Adagrad`. Canned Estimators create partitioned variables.
     """
 
     def __init__(self, folder: str | None, keep: int | None, warm_start_from: Any) -> None:
@@ -42,41 +42,41 @@ class NamedCheckpoints:
 
     @property
     def last(self) -> str | None:
-        """The last checkpoint."""
-        found: str | None = compat.tensorflow().train.latest_checkpoint(self._folder) if self._folder else None
-        return found
+        """The path of the latest checkpoint; None without one."""
+        path: str | None = compat.tensorflow().train.latest_checkpoint(self._folder) if self._folder else None
+        return path
 
     def last_step(self) -> int:
-        """Return the global step of the last checkpoint; 0 without one."""
+        """Return the global step of the latest checkpoint; 0 without one."""
         return int(self.value("global_step")) if self.last else 0
 
     def names(self) -> list[str]:
-        """Return the names of the last checkpoint's variables."""
+        """Return the names of the latest checkpoint's variables."""
         return sorted(self._reader(self._needed()).get_variable_to_shape_map())
 
     def value(self, name: str) -> Any:
-        """Return the value of a variable in the last checkpoint."""
+        """Return the value of a variable in the latest checkpoint."""
         return self._reader(self._needed()).get_tensor(name.removesuffix(":0"))
 
     def save(self, step: int) -> str | None:
-        """Write a checkpoint, and remove the oldest of what is more than is to be kept."""
+        """Write a checkpoint, and remove the oldest checkpoints beyond `keep`."""
         if self._folder is None:
             return None
         tf = compat.tensorflow()
         tf.io.gfile.makedirs(self._folder)
         if self._saver is None or self._saved != set(self.variables):
             known = self._saver.last_checkpoints if self._saver is not None else []
-            named = {self.key(name): one for name, one in self.variables.items()}
+            named = {self.key(name): variable for name, variable in self.variables.items()}
             self._saver = tf.compat.v1.train.Saver(named, max_to_keep=self._keep or None)
             self._saver.set_last_checkpoints(known)
             self._saved = set(self.variables)
         return str(self._saver.save(None, os.path.join(self._folder, "model.ckpt"), step, write_meta_graph=False))
 
     def restore(self, path: str | None = None) -> bool:
-        """Give the variables the values of a checkpoint, of the last one by default; whether there was one.
+        """Restore the variables from a checkpoint, by default the latest; return whether there was one.
 
         Raises:
-            ConfigError: it lacks a variable, or has one of another shape.
+            ConfigError: The checkpoint lacks a variable, or a variable has a different shape.
         """
         path = path or self.last
         if path is None:
@@ -85,8 +85,8 @@ class NamedCheckpoints:
         return True
 
     def warm_start(self) -> None:
-        """Give variables the values of another model's checkpoint."""
-        trained = [one for one in self.variables.values() if one.trainable]
+        """Initialize variables from the checkpoint of a different model."""
+        trained = [variable for variable in self.variables.values() if variable.trainable]
         keras_weights.warm_start_named(self.variables, trained, self.warm_start_from, kind="variable")
 
     def key(self, name: str) -> str:
@@ -99,7 +99,7 @@ class NamedCheckpoints:
         path = self.last
         if path is None:
             raise ConfigError(
-                f"the model of {self._folder} has no checkpoint", code="file/not-found", hint="train it first"
+                f"the model of {self._folder} has no checkpoint", code="file/not-found", hint="train the model first"
             )
         return path
 
@@ -109,13 +109,13 @@ class NamedCheckpoints:
 
 @functools.cache
 def saving_callbacks() -> Any:
-    """Return the callbacks of this module."""
+    """Return the callback classes of this module."""
     tf = compat.tensorflow()
 
     class Keeping(tf.keras.callbacks.Callback):  # type: ignore[misc,name-defined]
-        """Writes what a RunConfig says, into the model's folder."""
+        """Writes checkpoints, summaries and log lines at the intervals of a RunConfig."""
 
-        _supports_tf_logs = True  # the loss is read where it is shown
+        _supports_tf_logs = True  # the loss is only read for a log line
 
         def __init__(
             self, checkpoints: NamedCheckpoints, config: RunConfig, listeners: Sequence[Any], session: Any

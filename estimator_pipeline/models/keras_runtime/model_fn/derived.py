@@ -1,4 +1,4 @@
-"""Models that are made of a ModelFnModel: with further metrics, or with features beside its predictions."""
+"""Models derived from a ModelFnModel: with further metrics, or with features in the predictions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def add_metrics(model: Any, metric_fn: Callable[..., Mapping[str, Any]]) -> Any:
     """Return a model with further metrics.
 
     Args:
-        model: a ModelFnModel.
-        metric_fn: of what it has parameters for among features, labels, predictions and config: name -> metric.
+        model: A ModelFnModel.
+        metric_fn: A function of any of features, labels, predictions and config that returns metrics by name.
 
     Returns:
-        Another model, of the same folder.
+        A new model with the same folder.
     """
     names = inspect.signature(metric_fn).parameters
 
@@ -28,31 +28,31 @@ def add_metrics(model: Any, metric_fn: Callable[..., Mapping[str, Any]]) -> Any:
         spec = model.call_model_fn(features, labels, mode)
         if mode != "eval":
             return spec
-        given = {"features": features, "labels": labels, "predictions": spec.predictions, "config": model.config}
-        further = metric_fn(**{name: value for name, value in given.items() if name in names})
+        arguments = {"features": features, "labels": labels, "predictions": spec.predictions, "config": model.config}
+        further = metric_fn(**{name: value for name, value in arguments.items() if name in names})
         return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **further})
 
     return _like(model, model_fn)
 
 
 def forward_features(model: Any, keys: Sequence[str] | str | None = None) -> Any:
-    """Return a model whose predictions have features beside them.
+    """Return a model that adds features to its predictions.
 
     Args:
-        model: a ModelFnModel.
-        keys: which features; None: all.
+        model: A ModelFnModel.
+        keys: The features to add; None: all.
 
     Returns:
-        Another model, of the same folder.
+        A new model with the same folder.
     """
     names = [keys] if isinstance(keys, str) else keys
 
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
-        given = dict(features)
+        original = dict(features)
         spec = model.call_model_fn(features, labels, mode)
         if mode != "infer":
             return spec
-        added = {name: given[name] for name in names or given}
+        added = {name: original[name] for name in names or original}
         exports = dict(spec.export_outputs or {})
         for key, output in exports.items():
             if isinstance(output, PredictOutput):
@@ -63,7 +63,7 @@ def forward_features(model: Any, keys: Sequence[str] | str | None = None) -> Any
 
 
 def _like(model: Any, model_fn: Callable[..., Any]) -> Any:
-    """Return a model of another model_fn, all else like the one given."""
-    made = ModelFnModel(model_fn, None, model.config, model.params, model.checkpoints.warm_start_from)
-    made.checkpoints.part_of_scope, made.batch_sizes = model.checkpoints.part_of_scope, model.batch_sizes
-    return made
+    """Return a copy of a model with a different model_fn."""
+    copy = ModelFnModel(model_fn, None, model.config, model.params, model.checkpoints.warm_start_from)
+    copy.checkpoints.part_of_scope, copy.batch_sizes = model.checkpoints.part_of_scope, model.batch_sizes
+    return copy

@@ -1,6 +1,6 @@
-"""SavedModels of a model_fn: its graph for predictions behind a serving input function, with a checkpoint's weights.
+"""SavedModels of a model_fn: its PREDICT graph on a serving input function, with the weights of a checkpoint.
 
-They are those that an Estimator writes, with the same signatures.
+They have the same format and signatures as those of an Estimator.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """Return a serving input function that takes serialized `tf.Example`.
+    """Return a serving input function for serialized `tf.Example`.
 
     Args:
-        feature_spec: as `tf.io.parse_example` takes it.
-        default_batch_size: of what is fed; None: any.
+        feature_spec: The feature spec of `tf.io.parse_example`.
+        default_batch_size: The batch size of the input; None: any.
     """
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
@@ -50,22 +50,22 @@ def build_parsing_serving_input_receiver_fn(
 def build_raw_serving_input_receiver_fn(
     features: Any, default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """Return a serving input function that takes tensors like those given.
+    """Return a serving input function for tensors with the shapes and dtypes of `features`.
 
     Args:
-        features: a tensor, placeholder or `tf.TensorSpec`, or a dict of them.
-        default_batch_size: of what is fed; None: any.
+        features: A tensor, placeholder or `tf.TensorSpec`, or a dict of them.
+        default_batch_size: The batch size of the input; None: any.
     """
 
-    def receiver(name: str, one: Any) -> Any:
-        shape = [default_batch_size, *one.shape.as_list()[1:]] if one.shape.rank else one.shape
-        return compat.tensorflow().compat.v1.placeholder(one.dtype, shape, name=name)
+    def receiver(name: str, like: Any) -> Any:
+        shape = [default_batch_size, *like.shape.as_list()[1:]] if like.shape.rank else like.shape
+        return compat.tensorflow().compat.v1.placeholder(like.dtype, shape, name=name)
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
         if not isinstance(features, Mapping):
-            made = receiver("input", features)
-            return TensorServingInputReceiver(made, {"input": made})
-        tensors = {name: receiver(name, one) for name, one in features.items()}
+            tensor = receiver("input", features)
+            return TensorServingInputReceiver(tensor, {"input": tensor})
+        tensors = {name: receiver(name, like) for name, like in features.items()}
         return ServingInputReceiver(dict(tensors), tensors)
 
     return serving_input_receiver_fn
@@ -76,28 +76,29 @@ def export_saved_model(
     model: Any, export_dir_base: str, serving_input_receiver_fn: Callable[[], Any],
     assets_extra: Mapping[str, str] | None = None, as_text: bool = False, checkpoint_path: str | None = None,
 ) -> bytes:  # fmt: skip
-    """Write a SavedModel of the last checkpoint.
+    """Write a SavedModel of the latest checkpoint.
 
     Args:
-        model: a ModelFnModel.
-        export_dir_base: a new folder in it, named after the time in seconds, is for the SavedModel.
-        serving_input_receiver_fn: makes placeholders, and features of them.
-        assets_extra: path below `assets.extra` -> file that is copied there.
-        as_text: whether the model is written as text.
-        checkpoint_path: another checkpoint than the last.
+        model: A ModelFnModel.
+        export_dir_base: The folder in which a new folder, named after the time in seconds, is created for the
+            SavedModel.
+        serving_input_receiver_fn: Creates the placeholders, and the features from them.
+        assets_extra: Path below `assets.extra` -> file to copy there.
+        as_text: Whether to write the model in text format.
+        checkpoint_path: The checkpoint to export; None: the latest.
 
     Returns:
         The name of the new folder.
 
     Raises:
-        ConfigError: there is no checkpoint, or nothing that could be exported.
+        ConfigError: There is no checkpoint, or no output to export.
     """
     tf = compat.tensorflow()
     v1 = tf.compat.v1
     checkpoint = checkpoint_path or tf.train.latest_checkpoint(model.model_dir)
     if checkpoint is None:
         raise ConfigError(
-            f"an export of {model.model_dir}, and there is no checkpoint",
+            f"the model cannot be exported: there is no checkpoint in {model.model_dir}",
             code="file/not-found",
             hint="train the model first",
         )
@@ -133,7 +134,7 @@ def _features(receiver: Any) -> Any:
 
 
 def _signatures(spec: Any, receiver: Any) -> dict[str, Any]:
-    """Name -> signature, as an Estimator names them."""
+    """Return the signatures by the names of an Estimator's export."""
     inputs = receiver.receiver_tensors
     inputs = dict(inputs) if isinstance(inputs, Mapping) else {"input": inputs}
     outputs = dict(spec.export_outputs or {})
@@ -141,34 +142,34 @@ def _signatures(spec: Any, receiver: Any) -> dict[str, Any]:
         outputs = {"serving_default": PredictOutput(spec.predictions)}
     if len(outputs) == 1:
         outputs = {"serving_default": next(iter(outputs.values()))} | outputs
-    found = {}
+    signatures = {}
     for name, output in outputs.items():
         signature = _signature(output, inputs)
         if signature is not None:
-            found[name] = signature
-    if not found:
-        raise ConfigError("the model_fn has no output that could be exported", code="argument/bad-value")
-    return found
+            signatures[name] = signature
+    if not signatures:
+        raise ConfigError("the model_fn has no output that can be exported", code="argument/bad-value")
+    return signatures
 
 
 def _signature(output: Any, inputs: dict[str, Any]) -> Any:
     v1 = compat.tensorflow().compat.v1
     utils = v1.saved_model.signature_def_utils
-    one = next(iter(inputs.values())) if len(inputs) == 1 else None
-    text = one is not None and one.dtype.base_dtype == compat.tensorflow().string
-    # Libraries have heads that give tf.estimator's own.
+    tensor = next(iter(inputs.values())) if len(inputs) == 1 else None
+    text = tensor is not None and tensor.dtype.base_dtype == compat.tensorflow().string
+    # Compared by name: heads of libraries return the classes of tf.estimator.
     kind = type(output).__name__
     if kind == ClassificationOutput.__name__:
-        return utils.classification_signature_def(one, output.classes, output.scores) if text else None
+        return utils.classification_signature_def(tensor, output.classes, output.scores) if text else None
     if kind == RegressionOutput.__name__:
-        return utils.regression_signature_def(one, output.value) if text else None
+        return utils.regression_signature_def(tensor, output.value) if text else None
     outputs = output.outputs
     if not isinstance(outputs, Mapping):
         outputs = {"output": outputs}
     return utils.predict_signature_def(inputs, dict(outputs))
 
 
-# Exporters: those of Keras evaluations, by the arguments of the Estimator's
+# Exporters of Keras evaluations, with the arguments of the Estimator's exporters
 
 
 def LatestExporter(
@@ -184,7 +185,7 @@ def FinalExporter(
     name: str, serving_input_receiver_fn: Callable[[], Any], assets_extra: Mapping[str, str] | None = None,
     as_text: bool = False,
 ) -> keras_evaluation.FinalExporter:  # fmt: skip
-    """Export once, when training has ended."""
+    """Export once, when training ends."""
     return keras_evaluation.FinalExporter(name, _exporting(serving_input_receiver_fn, assets_extra, as_text))
 
 
@@ -193,7 +194,7 @@ def BestExporter(
     event_file_pattern: str = "eval/*.tfevents.*", compare_fn: Callable[..., bool] | None = None,
     assets_extra: Mapping[str, str] | None = None, as_text: bool = False, exports_to_keep: int | None = 5,
 ) -> keras_evaluation.BestExporter:  # fmt: skip
-    """Export after an evaluation that is better than all before it; they are known without event files."""
+    """Export after an evaluation that is better than all before it; `event_file_pattern` is not used."""
     export = _exporting(serving_input_receiver_fn, assets_extra, as_text)
     return keras_evaluation.BestExporter(name, export, compare=compare_fn, exports_to_keep=exports_to_keep)
 

@@ -1,4 +1,4 @@
-"""A compiled Keras model as the model of a model_fn: what `tf.keras.estimator.model_to_estimator` made of one."""
+"""`model_to_estimator`: a compiled Keras model as the model of a model_fn."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def model_to_estimator(
     use_v2_estimator: bool = False, metric_names_map: Mapping[str, str] | None = None,
     export_outputs: Mapping[str, Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Return a ModelFnModel with the layers, loss, metrics and optimizer of a compiled Keras model, and its weights.
+    """Return a ModelFnModel with the layers, loss, metrics, optimizer and weights of a compiled Keras model.
 
-    Keras changes its classes for layers in graphs: layers and models that were made before are not to be called any
-    more, the given one among them, as after a conversion to an Estimator.
+    Keras switches its classes to layers in graphs. Layers and models that were created before, including `keras_model`,
+    can then no longer be called, as after a conversion to an Estimator.
 
     Args:
-        keras_model: Sequential or functional, compiled.
-        keras_model_path: the file or folder of one, in place of it.
-        custom_objects: name -> class or function that the model needs.
-        model_dir: the folder of checkpoints and event files; None: that of `config`, or a temporary one.
-        config: how the model is trained and kept.
-        checkpoint_format: has no meaning here: checkpoints have the names of variables, as those of "saver".
-        use_v2_estimator: has no meaning here.
-        metric_names_map: name of a metric of the Keras model -> its name in evaluations.
-        export_outputs: name of an output -> class of what a SavedModel gives under that name as well.
+        keras_model: A compiled Sequential or functional model.
+        keras_model_path: The file or folder of such a model, instead of `keras_model`.
+        custom_objects: Name -> class or function that the model needs.
+        model_dir: The folder of checkpoints and event files; None: that of `config`, or a temporary one.
+        config: The RunConfig of the training.
+        checkpoint_format: Ignored: checkpoints use variable names, as with "saver".
+        use_v2_estimator: Ignored.
+        metric_names_map: Name of a metric of the Keras model -> its name in evaluations.
+        export_outputs: Name of an output -> class of an additional SavedModel output of this name.
 
     Raises:
-        ConfigError: neither a model nor a path or both, a model that is not compiled, a subclassed one, or a
-            metric_names_map that is not of the model's metrics.
+        ConfigError: There is neither a model nor a path, or both; the model is not compiled, or subclassed; or
+            metric_names_map does not match the model's metrics.
     """
     tf = compat.tensorflow()
     if (keras_model is None) == (keras_model_path is None):
@@ -57,10 +57,10 @@ def model_to_estimator(
         keras_model = tf.keras.models.load_model(keras_model_path, custom_objects=custom_objects)
     if not getattr(keras_model, "_is_graph_network", False):
         raise ConfigError(
-            f"the Keras model {keras_model.name!r} has no inputs that are known beforehand",
+            f"the Keras model {keras_model.name!r} has no defined inputs",
             code="argument/bad-value",
             found=type(keras_model).__name__,
-            hint="give a functional model, or a Sequential one with the shape of its input",
+            hint="give a functional model, or a Sequential model with an input shape",
         )
     optimizer = getattr(keras_model, "optimizer", None)
     if not optimizer:
@@ -68,7 +68,7 @@ def model_to_estimator(
             f"the Keras model {keras_model.name!r} is not compiled", code="argument/bad-value", hint="call compile"
         )
     if isinstance(optimizer, tf.keras.optimizers.experimental.Optimizer):
-        # The clone's optimizer makes operations of a graph.
+        # The clone's optimizer must work in a graph.
         keras_model.optimizer = tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)
     folder = model_dir or (config.model_dir if config is not None else None) or tempfile.mkdtemp()
     cloned, values = _Cloned(keras_model, custom_objects), keras_model.get_weights()
@@ -87,9 +87,9 @@ def _model_fn(
         exports |= {name: kind(predictions[name]) for name, kind in (outputs or {}).items()}
         if mode == "infer":
             return ModelFnSpec(mode, predictions, export_outputs=exports)
-        # Means of the outputs' losses are not among the metrics. No checkpoint has any of these.
-        counted = [*clone.metrics, *(one.output_loss_metric for one in clone._training_endpoints)]
-        for variable in [one for metric in counted if metric is not None for one in metric.variables]:
+        # The mean losses of the outputs are not in `metrics`. Checkpoints contain neither.
+        counted = [*clone.metrics, *(endpoint.output_loss_metric for endpoint in clone._training_endpoints)]
+        for variable in [variable for metric in counted if metric is not None for variable in metric.variables]:
             v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, variable)
         metrics = _named(clone, names)
         if mode == "eval":
@@ -102,7 +102,7 @@ def _model_fn(
 
 
 class _Cloned:
-    """What a Keras model is compiled with, asked for before there is a graph, and clones of it."""
+    """The compile arguments of a Keras model, read before the graph exists, and clones of the model."""
 
     def __init__(self, keras_model: Any, custom_objects: Any) -> None:
         self._model, self._objects = keras_model, custom_objects or {}
@@ -110,7 +110,7 @@ class _Cloned:
         self._optimizer = self._compiled.pop("optimizer")
 
     def clone(self, mode: str, features: Any = None, labels: Any = None) -> Any:
-        """Return the model in the graph that is the default one, compiled where it is not for predictions."""
+        """Return a clone in the current default graph, compiled except for predictions."""
         tf = compat.tensorflow()
         tf.keras.backend.set_learning_phase(mode == "train")
         with tf.keras.utils.custom_object_scope(self._objects):
@@ -119,55 +119,59 @@ class _Cloned:
                 return clone
             optimizer = type(self._optimizer).from_config(self._optimizer.get_config())
             optimizer.iterations = tf.compat.v1.train.get_or_create_global_step()
-            given = tf.nest.map_structure(_another, self._compiled)
-            clone.compile(optimizer, **given, target_tensors=_listed(labels, self._model.output_names))
+            arguments = tf.nest.map_structure(_copied_metric, self._compiled)
+            clone.compile(optimizer, **arguments, target_tensors=_listed(labels, self._model.output_names))
         return clone
 
 
-def _another(one: Any) -> Any:
-    """Return a metric that counts by itself; all else as it is."""
-    return type(one).from_config(one.get_config()) if isinstance(one, compat.tensorflow().keras.metrics.Metric) else one
+def _copied_metric(value: Any) -> Any:
+    """Return a new copy of a metric; other values unchanged."""
+    return (
+        type(value).from_config(value.get_config())
+        if isinstance(value, compat.tensorflow().keras.metrics.Metric)
+        else value
+    )
 
 
-def _listed(given: Any, names: list[str]) -> list[Any] | None:
-    """Tensors in the order of names."""
-    if given is None:
+def _listed(values: Any, names: list[str]) -> list[Any] | None:
+    """Return tensors in the order of the names."""
+    if values is None:
         return None
-    if isinstance(given, Mapping):
-        missing = [name for name in names if name not in given]
+    if isinstance(values, Mapping):
+        missing = [name for name in names if name not in values]
         if missing:
             raise ConfigError(
-                "the data lacks inputs or outputs of the Keras model",
+                "the data lack inputs or outputs of the Keras model",
                 code="argument/missing",
-                found=f"{', '.join(sorted(given))}; missing: {', '.join(missing)}",
+                found=f"{', '.join(sorted(values))}; missing: {', '.join(missing)}",
                 hint="name features after the model's inputs, labels after its outputs",
             )
-        return [given[name] for name in names]
-    return list(given) if isinstance(given, list | tuple) else [given]
+        return [values[name] for name in names]
+    return list(values) if isinstance(values, list | tuple) else [values]
 
 
 def _named(clone: Any, names: Mapping[str, str] | None) -> dict[str, Any]:
     """Return the metrics by their names in evaluations."""
-    found = {metric.name: metric for metric in clone._compile_metric_functions}
-    if names and set(names) != set(found):
+    metrics = {metric.name: metric for metric in clone._compile_metric_functions}
+    if names and set(names) != set(metrics):
         raise ConfigError(
-            "metric_names_map is not of the Keras model's metrics",
+            "metric_names_map does not match the Keras model's metrics",
             code="argument/bad-value",
-            found=f"given: {', '.join(sorted(names))}; the model has {', '.join(sorted(found))}",
-            hint="name each of the model's metrics, and no other",
+            found=f"metric_names_map has {', '.join(sorted(names))}; the model has {', '.join(sorted(metrics))}",
+            hint="map each of the model's metrics, and no other",
         )
-    return {names[name]: metric for name, metric in found.items()} if names else found
+    return {names[name]: metric for name, metric in metrics.items()} if names else metrics
 
 
 def _weights(cloned: _Cloned, values: list[Any], folder: str) -> WarmStartSettings | None:
-    """Return the model's weights as a checkpoint, by the names that they have in a graph."""
+    """Write the model's weights as a checkpoint with their names in a graph, and return its warm-start settings."""
     tf = compat.tensorflow()
     with tf.Graph().as_default():
         clone = cloned.clone("infer")
-        names = [one.name.partition(":")[0] for one in clone.weights]
+        names = [weight.name.partition(":")[0] for weight in clone.weights]
     if not names:
         return None
-    named = {name: tf.Variable(one) for name, one in zip(names, values, strict=True)}
+    named = {name: tf.Variable(value) for name, value in zip(names, values, strict=True)}
     path = os.path.join(folder, "keras", "keras_model.ckpt")
     tf.io.gfile.makedirs(os.path.dirname(path))
     tf.compat.v1.train.Saver(named).save(None, path, write_meta_graph=False)

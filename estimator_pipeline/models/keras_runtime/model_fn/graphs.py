@@ -1,7 +1,7 @@
-"""The graph of a model_fn for one mode, as functions: what a session ran of it, a step of Keras runs.
+"""The graph of a model_fn for one mode, as functions that a Keras step runs like a session.
 
-A model_fn is called in a function graph with empty collections, as `tf.compat.v1.wrap_function` makes one. Its
-variables live outside of the graph, by their names, and are those of all modes. Nothing runs but what is asked for.
+A model_fn is called in a function graph with empty collections, created by `tf.compat.v1.wrap_function`. Its variables
+are stored by name outside of the graph and shared by all modes. Only the fetched operations run.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ __all__ = ["ModeGraph", "Variables", "components"]
 
 
 def components(value: Any) -> list[Any]:
-    """Return the tensors of a structure, those of sparse and ragged tensors each by itself."""
-    found: list[Any] = compat.tensorflow().nest.flatten(value, expand_composites=True)
-    return found
+    """Return the tensors of a structure, with sparse and ragged tensors split into their components."""
+    tensors: list[Any] = compat.tensorflow().nest.flatten(value, expand_composites=True)
+    return tensors
 
 
 class Variables:
-    """Variables by their names: a second one of the same name is the first one.
+    """Variables by name: creating a variable with an existing name returns the existing one.
 
     Attributes:
-        by_name: all of them.
-        initial: (variable, tensor of the graph that it was made in) of those whose values are still to be worked out.
+        by_name: All variables.
+        initial: (variable, tensor of the graph in which it was created) for variables without a computed initial value.
     """
 
     def __init__(self) -> None:
         self.by_name: dict[str, Any] = {}
         self.initial: list[tuple[Any, Any]] = []
 
-    def creator(self, next_creator: Callable[..., Any], **given: Any) -> Any:
-        """For `tf.variable_creator_scope`, within a function graph."""
+    def creator(self, next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        """Create a variable for `tf.variable_creator_scope`, within a function graph."""
         tf = compat.tensorflow()
         v1 = tf.compat.v1
-        with v1.name_scope(given.get("name"), "Variable") as scope:
+        with v1.name_scope(arguments.get("name"), "Variable") as scope:
             name = scope.rstrip("/")
         known = self.by_name.get(name)
         if known is None:
-            # What belongs to the graph, and the variable is none of it.
-            given |= {"caching_device": None, "use_resource": True}
-            initial: Any = given.get("initial_value")
+            # These arguments belong to the graph, and the variable is outside of it.
+            arguments |= {"caching_device": None, "use_resource": True}
+            initial: Any = arguments.get("initial_value")
             of_graph = isinstance(initial, tf.Tensor) and hasattr(initial, "op") and not hasattr(initial, "numpy")
             if of_graph:
                 zeros = functools.partial(tf.zeros, initial.shape, initial.dtype.base_dtype)
-                given = given | {"initial_value": zeros}
-            # A name that ends with a slash is taken as it is, and not made unique once more.
-            known = self.by_name[name] = _with_operation(next_creator(**given | {"name": scope}))
+                arguments = arguments | {"initial_value": zeros}
+            # A name that ends with a slash is used unchanged, and not made unique again.
+            known = self.by_name[name] = _with_operation(next_creator(**arguments | {"name": scope}))
             if of_graph:
                 self.initial.append((known, initial))
             return known
-        keys = list(given.get("collections") or [v1.GraphKeys.GLOBAL_VARIABLES])
+        keys = list(arguments.get("collections") or [v1.GraphKeys.GLOBAL_VARIABLES])
         if known.trainable and v1.GraphKeys.TRAINABLE_VARIABLES not in keys:
             keys.append(v1.GraphKeys.TRAINABLE_VARIABLES)
         for key in keys:
@@ -64,7 +64,7 @@ class Variables:
 
 
 class _Operation(NamedTuple):
-    """What programs ask the operation of a variable for: `tf.summary.histogram(variable.op.name, variable)`."""
+    """The fields of a variable's `op` that programs use: `tf.summary.histogram(variable.op.name, variable)`."""
 
     name: str
     type: str = "VarHandleOp"
@@ -73,7 +73,7 @@ class _Operation(NamedTuple):
 
 
 def _with_operation(variable: Any) -> Any:
-    """Return a variable with an `op`, which one that was made eagerly does not have."""
+    """Add an `op` to a variable, which eagerly created variables lack."""
     kind: Any = type(variable)
     variable.__class__ = _class_with_operation(kind)
     return variable
@@ -89,12 +89,13 @@ def _class_with_operation(of: Hashable) -> Any:
 
 @contextlib.contextmanager
 def _control_flow_of_graphs() -> Iterator[None]:
-    """Make loops and branches of TensorFlow 1 in the graph of a function.
+    """Create TensorFlow 1 loops and branches in the graph of a function.
 
-    A loop may ask for the gradient of what is worked out before it, as differentially private optimizers do for each
-    part of a batch. In the graph of an Estimator it gets one, whatever loops are made of; a loop of TensorFlow 2 in the
-    graph of a function finds no way to variables outside, and nothing would be trained. Private use: TensorFlow makes
-    its own unless the graph has an attribute of an older class of such graphs, the same from 2.15 to 2.21.
+    A loop may compute gradients of tensors from before the loop, as differentially private optimizers do for each part
+    of a batch. In the graph of an Estimator this works with either kind of loop. In the graph of a function, a
+    TensorFlow 2 loop finds no path to the variables outside, and nothing would be trained. Private use: TensorFlow
+    creates TensorFlow 2 loops unless the graph has `_captured`, an attribute of an older graph class, the same from
+    2.15 to 2.21.
     """
     v1 = compat.tensorflow().compat.v1
     graph = v1.get_default_graph()
@@ -111,18 +112,18 @@ def _control_flow_of_graphs() -> Iterator[None]:
 
 
 class ModeGraph:
-    """What a model_fn gives for a mode and for inputs of one kind.
+    """The graph of a model_fn for a mode and for inputs of one type spec.
 
     Args:
-        build: called with inputs like `spec` in the graph; what it gives is `found`.
+        build: Called in the graph with inputs of the type `spec`.
         spec: `tf.TypeSpec`s of the inputs, in any structure.
-        variables: those of all modes.
-        seed: of the graph.
+        variables: The variables of all modes.
+        seed: The seed of the graph.
 
     Attributes:
-        found: what `build` gave.
-        graph: the graph.
-        local: variables of metrics, and others that no checkpoint has.
+        result: The return value of `build`.
+        graph: The graph.
+        local: Variables of metrics, and others that checkpoints do not contain.
     """
 
     def __init__(self, build: Callable[[Any], Any], spec: Any, variables: Variables, seed: int | None) -> None:
@@ -132,14 +133,14 @@ class ModeGraph:
 
         def call(*inputs: Any) -> Any:
             v1.set_random_seed(seed)
-            given = tf.nest.pack_sequence_as(spec, inputs, expand_composites=True)
+            arguments = tf.nest.pack_sequence_as(spec, inputs, expand_composites=True)
             with keras_graphs.as_in_graphs(), _control_flow_of_graphs(), tf.variable_creator_scope(variables.creator):
                 v1.train.get_or_create_global_step()
-                self.found = build(given)
+                self.result = build(arguments)
                 self.local = v1.local_variables()
-                # None for tables that were filled where they were made.
+                # None for tables that were initialized at creation.
                 tables = v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)
-                self._begin = [one for one in tables if one is not None]
+                self._begin = [initializer for initializer in tables if initializer is not None]
                 self.summary = v1.summary.merge_all()
             return []
 
@@ -154,17 +155,17 @@ class ModeGraph:
             variable.assign(self.run(tensor))
 
     def initial_values(self) -> list[Any]:
-        """Operations that give variables values of a checkpoint, as `init_from_checkpoint` asks for them."""
-        ops = [getattr(one, "_initializer_op", None) for one in self._variables.by_name.values()]
+        """Return the operations that initialize variables from a checkpoint, as set by `init_from_checkpoint`."""
+        ops = [getattr(variable, "_initializer_op", None) for variable in self._variables.by_name.values()]
         return [op for op in ops if op is not None and getattr(op, "graph", None) is self.graph]
 
     def run(self, fetches: Any, inputs: Any = None, feeds: Mapping[Any, Any] | None = None) -> Any:
-        """Return the values of tensors, after all that they depend on has run.
+        """Run the fetches with their dependencies, and return the values of tensors.
 
         Args:
-            fetches: tensors, operations and variables of the graph, or their names, in any structure.
-            inputs: values of the inputs; None where nothing of the fetches depends on them.
-            feeds: values of other tensors of the graph.
+            fetches: Tensors, operations and variables of the graph, or their names, in any structure.
+            inputs: Values of the inputs; None if no fetch depends on them.
+            feeds: Values of other tensors of the graph.
 
         Returns:
             The same structure of tensors; None for operations.
@@ -174,22 +175,22 @@ class ModeGraph:
             self._started = True
             if self._begin:
                 self.run(self._begin)
-        flat = [self._element(one) for one in components(fetches)]
+        flat = [self._element(fetch) for fetch in components(fetches)]
         fed = {self._element(key): value for key, value in (feeds or {}).items()}
-        wanted = list({id(one): one for one in flat}.values())
+        wanted = list({id(element): element for element in flat}.values())
         key = (*map(id, wanted), None, *map(id, fed), inputs is None)
         if key not in self._pruned:
             self._pruned[key] = self._function.prune([*([] if inputs is None else self.inputs), *fed], wanted)
-        given = [] if inputs is None else components(inputs)
-        found = self._pruned[key](*(tf.convert_to_tensor(one) for one in (*given, *fed.values())))
-        values = dict(zip(map(id, wanted), found, strict=True))
-        return tf.nest.pack_sequence_as(fetches, [values[id(one)] for one in flat], expand_composites=True)
+        arguments = [] if inputs is None else components(inputs)
+        results = self._pruned[key](*(tf.convert_to_tensor(value) for value in (*arguments, *fed.values())))
+        values = dict(zip(map(id, wanted), results, strict=True))
+        return tf.nest.pack_sequence_as(fetches, [values[id(element)] for element in flat], expand_composites=True)
 
-    def _element(self, one: Any) -> Any:
-        """Return the tensor or operation of the graph that is meant."""
-        if not isinstance(one, compat.tensorflow().Variable):
-            return self.graph.as_graph_element(one)
-        if id(one) not in self._read:
+    def _element(self, fetch: Any) -> Any:
+        """Return the graph's tensor or operation for a fetch."""
+        if not isinstance(fetch, compat.tensorflow().Variable):
+            return self.graph.as_graph_element(fetch)
+        if id(fetch) not in self._read:
             with self.graph.as_default():
-                self._read[id(one)] = one.read_value()
-        return self._read[id(one)]
+                self._read[id(fetch)] = fetch.read_value()
+        return self._read[id(fetch)]

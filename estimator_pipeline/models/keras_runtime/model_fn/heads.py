@@ -1,6 +1,6 @@
-"""Heads of TensorFlow 1: from logits and labels to what a model_fn gives. Losses are sums over the batch by default.
+"""Heads of TensorFlow 1, which build the spec of a model_fn. Losses are sums over the batch by default.
 
-Numbers, names of metrics and of predictions are those of the heads of `tf.compat.v1.estimator`'s canned Estimators.
+Numbers and the names of metrics and predictions are those of the canned Estimators of `tf.compat.v1.estimator`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ _MEAN = "weighted_sum_over_batch_size"
 
 
 class V1Head(ABC):
-    """What follows the logits.
+    """Base class of the TensorFlow 1 heads.
 
     Args:
-        weight_column: the feature, or the numeric column, of the weights of examples.
-        label_vocabulary: the labels as texts, in the order of the classes.
-        loss_reduction: of `tf.compat.v1.losses.Reduction`.
-        loss_fn: of labels, logits and, if it has the parameter, features: the loss of each example.
-        name: stands behind the names of metrics.
+        weight_column: The feature or numeric column with the sample weights.
+        label_vocabulary: The class names in order, where labels are text.
+        loss_reduction: A value of `tf.compat.v1.losses.Reduction`.
+        loss_fn: A function of labels, logits and, if it has the parameter, features that returns the loss of each
+            example.
+        name: The suffix of metric names.
 
     Attributes:
-        logits_dimension: how many logits an example has.
+        logits_dimension: The number of logits of an example.
     """
 
     logits_dimension = 1
@@ -55,21 +56,21 @@ class V1Head(ABC):
         self, features: Any, mode: str, logits: Any, labels: Any = None, optimizer: Any = None,
         train_op_fn: Callable[[Any], Any] | None = None, regularization_losses: Sequence[Any] | None = None,
     ) -> ModelFnSpec:  # fmt: skip
-        """Return what a model_fn gives for a mode.
+        """Return the spec of a model_fn for a mode.
 
         Args:
-            features: a dict of tensors.
+            features: A dict of tensors.
             mode: "train", "eval" or "infer".
-            logits: of shape [batch, logits_dimension].
-            labels: of shape [batch] or [batch, dimension of labels].
-            optimizer: that minimises the loss.
-            train_op_fn: makes the operation of a step of the loss, in place of an optimizer.
-            regularization_losses: are added to the loss.
+            logits: [batch, logits_dimension].
+            labels: [batch] or [batch, label dimension].
+            optimizer: The optimizer that minimizes the loss.
+            train_op_fn: Returns the train op for the loss, instead of an optimizer.
+            regularization_losses: Losses to add to the loss.
 
         Raises:
-            ConfigError: neither an optimizer nor a train_op_fn to train by.
+            ConfigError: There is neither an optimizer nor a train_op_fn for training.
         """
-        with compat.tensorflow().compat.v1.name_scope(self.name or "head"):  # of the optimizer's own variables
+        with compat.tensorflow().compat.v1.name_scope(self.name or "head"):  # the scope of the optimizer's variables
             return self._spec(features, mode, logits, labels, optimizer, train_op_fn, regularization_losses)
 
     def _spec(
@@ -91,7 +92,7 @@ class V1Head(ABC):
             metrics |= self.metrics(labels, predictions, weights)
             if added is not None:
                 metrics["regularization_loss"] = v1.metrics.mean(added)
-            named = {f"{key}/{self.name}" if self.name else key: one for key, one in metrics.items()}
+            named = {f"{key}/{self.name}" if self.name else key: metric for key, metric in metrics.items()}
             return ModelFnSpec(mode, predictions, total, eval_metric_ops=named)
         step = v1.train.get_global_step()
         if optimizer is not None:
@@ -99,35 +100,35 @@ class V1Head(ABC):
         elif train_op_fn is not None:
             train_op = train_op_fn(total)
         else:
-            raise ConfigError("a head has no optimizer to train by", code="argument/missing", hint="give optimizer=")
+            raise ConfigError("the head has no optimizer for training", code="argument/missing", hint="give optimizer=")
         updates = v1.get_collection(v1.GraphKeys.UPDATE_OPS)
         return ModelFnSpec(mode, predictions, total, v1.group(train_op, *updates))
 
     @abstractmethod
     def predictions(self, logits: Any) -> dict[str, Any]:
-        """The predictions by their names."""
+        """Return the predictions by name."""
 
     @abstractmethod
     def outputs(self, predictions: dict[str, Any]) -> dict[str, Any]:
-        """What a SavedModel gives, by the keys of its signatures."""
+        """Return the outputs of a SavedModel by signature key."""
 
     @abstractmethod
     def losses(self, labels: Any, logits: Any) -> Any:
-        """The loss of each example, of shape [batch, 1] or [batch, dimension of labels]."""
+        """Return the loss of each example, [batch, 1] or [batch, label dimension]."""
 
     @abstractmethod
     def metrics(self, labels: Any, predictions: dict[str, Any], weights: Any) -> dict[str, Any]:
-        """The metrics of an evaluation besides the mean loss."""
+        """Return the metrics of an evaluation, without the mean loss."""
 
     def _ids(self, labels: Any) -> Any:
-        """Labels as the loss takes them."""
+        """Return the labels in the form that the loss takes."""
         return labels
 
     def _unreduced(self, labels: Any, logits: Any, features: Any) -> Any:
         if self.loss_fn is None:
             return self.losses(labels, logits)
-        given = {"features": features} if "features" in inspect.signature(self.loss_fn).parameters else {}
-        return self.loss_fn(labels=labels, logits=logits, **given)
+        extra = {"features": features} if "features" in inspect.signature(self.loss_fn).parameters else {}
+        return self.loss_fn(labels=labels, logits=logits, **extra)
 
     def _shaped(self, labels: Any, logits: Any) -> Any:
         tf = compat.tensorflow()
@@ -154,7 +155,7 @@ class V1Head(ABC):
         return table.lookup(labels)
 
     def _classes(self, ids: Any, count: int) -> dict[str, Any]:
-        """Return the names of the classes, of the chosen one and of all."""
+        """Return the ids and names of the predicted class and of all classes."""
         tf = compat.tensorflow()
         names = [str(number) for number in range(count)] if self.vocabulary is None else list(self.vocabulary)
         every = tf.shape(ids)[0]
@@ -171,7 +172,7 @@ def _scores(predictions: dict[str, Any]) -> ClassificationOutput:
 
 
 class V1BinaryClassHead(V1Head):
-    """Two classes by one logit."""
+    """Binary head with one logit."""
 
     def __init__(self, *arguments: Any, thresholds: Sequence[float] | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -180,8 +181,8 @@ class V1BinaryClassHead(V1Head):
     def predictions(self, logits: Any) -> dict[str, Any]:
         tf = compat.tensorflow()
         both = tf.concat([tf.zeros_like(logits), logits], axis=-1)
-        found = {"logits": logits, "logistic": tf.sigmoid(logits), "probabilities": tf.nn.softmax(both)}
-        return found | self._classes(tf.argmax(both, axis=-1)[:, tf.newaxis], 2)
+        predictions = {"logits": logits, "logistic": tf.sigmoid(logits), "probabilities": tf.nn.softmax(both)}
+        return predictions | self._classes(tf.argmax(both, axis=-1)[:, tf.newaxis], 2)
 
     def outputs(self, predictions: dict[str, Any]) -> dict[str, Any]:
         scores = _scores(predictions)
@@ -203,7 +204,7 @@ class V1BinaryClassHead(V1Head):
         weights = weights * tf.ones_like(logistic)
         mean = metrics.mean(labels, weights=weights)
         baseline = (tf.maximum(mean[0], 1 - mean[0]), tf.maximum(mean[1], 1 - mean[1]))
-        found = {
+        by_name = {
             "accuracy": metrics.accuracy(labels, ids, weights),
             "precision": metrics.precision(labels, ids, weights),
             "recall": metrics.recall(labels, ids, weights),
@@ -213,23 +214,23 @@ class V1BinaryClassHead(V1Head):
             "auc": metrics.auc(labels, logistic, weights),
             "auc_precision_recall": metrics.auc(labels, logistic, weights, curve="PR"),
         }
-        for one in self.thresholds:
-            above = tf.cast(logistic > one, tf.float32)
-            found[f"accuracy/positive_threshold_{one:g}"] = metrics.accuracy(labels, above, weights)
+        for threshold in self.thresholds:
+            above = tf.cast(logistic > threshold, tf.float32)
+            by_name[f"accuracy/positive_threshold_{threshold:g}"] = metrics.accuracy(labels, above, weights)
             for kind, metric in (
                 ("precision", metrics.precision_at_thresholds),
                 ("recall", metrics.recall_at_thresholds),
             ):
-                value, update = metric(labels, logistic, [one], weights)
-                found[f"{kind}/positive_threshold_{one:g}"] = (tf.squeeze(value), tf.squeeze(update))
-        return found
+                value, update = metric(labels, logistic, [threshold], weights)
+                by_name[f"{kind}/positive_threshold_{threshold:g}"] = (tf.squeeze(value), tf.squeeze(update))
+        return by_name
 
 
 class V1MultiClassHead(V1Head):
-    """Several classes, a logit for each.
+    """Multi-class head with a logit for each class.
 
     Args:
-        n_classes: how many.
+        n_classes: The number of classes.
     """
 
     def __init__(self, n_classes: int, *arguments: Any, **options: Any) -> None:
@@ -238,8 +239,8 @@ class V1MultiClassHead(V1Head):
 
     def predictions(self, logits: Any) -> dict[str, Any]:
         tf = compat.tensorflow()
-        found = {"logits": logits, "probabilities": tf.nn.softmax(logits)}
-        return found | self._classes(tf.argmax(logits, axis=-1)[:, tf.newaxis], self.logits_dimension)
+        predictions = {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+        return predictions | self._classes(tf.argmax(logits, axis=-1)[:, tf.newaxis], self.logits_dimension)
 
     def outputs(self, predictions: dict[str, Any]) -> dict[str, Any]:
         scores = _scores(predictions)
@@ -250,8 +251,8 @@ class V1MultiClassHead(V1Head):
 
     def losses(self, labels: Any, logits: Any) -> Any:
         tf = compat.tensorflow()
-        found = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.squeeze(labels, -1), logits=logits)
-        return found[:, tf.newaxis]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.squeeze(labels, -1), logits=logits)
+        return losses[:, tf.newaxis]
 
     def metrics(self, labels: Any, predictions: dict[str, Any], weights: Any) -> dict[str, Any]:
         tf = compat.tensorflow()
@@ -260,11 +261,11 @@ class V1MultiClassHead(V1Head):
 
 
 class V1RegressionHead(V1Head):
-    """Numbers.
+    """Regression head.
 
     Args:
-        label_dimension: how many an example has.
-        inverse_link_fn: makes the predictions of the logits; None: they are the logits.
+        label_dimension: The number of label values of an example.
+        inverse_link_fn: Converts logits to predictions; None: the predictions are the logits.
     """
 
     def __init__(
@@ -292,10 +293,10 @@ class V1RegressionHead(V1Head):
 
     def metrics(self, labels: Any, predictions: dict[str, Any], weights: Any) -> dict[str, Any]:
         tf = compat.tensorflow()
-        metrics, found = tf.compat.v1.metrics, predictions["predictions"]
-        weights = weights * tf.ones_like(found)
+        metrics, values = tf.compat.v1.metrics, predictions["predictions"]
+        weights = weights * tf.ones_like(values)
         return {
-            "prediction/mean": metrics.mean(found, weights=weights),
+            "prediction/mean": metrics.mean(values, weights=weights),
             "label/mean": metrics.mean(labels, weights=weights),
         }
 
@@ -306,7 +307,7 @@ class V1RegressionHead(V1Head):
 def binary_or_multi_class_head(
     n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: str, loss_fn: Any = None
 ) -> V1Head:  # fmt: skip
-    """The head of the canned Estimators of TensorFlow 1 for classes, which programs take by its private name."""
+    """Return the classification head of TensorFlow 1's canned Estimators, which programs use by its private name."""
     if n_classes == 2:
         return V1BinaryClassHead(weight_column, label_vocabulary, loss_reduction, loss_fn)
     return V1MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction, loss_fn)
@@ -317,7 +318,7 @@ def binary_classification_head(
     label_vocabulary: Sequence[str] | None = None, loss_reduction: str = _MEAN,
     loss_fn: Callable[..., Any] | None = None, name: str | None = None,
 ) -> V1Head:  # fmt: skip
-    """Return the head of two classes. See `V1Head`."""
+    """Return a binary head. See `V1Head`."""
     return V1BinaryClassHead(weight_column, label_vocabulary, loss_reduction, loss_fn, name, thresholds=thresholds)
 
 
@@ -325,7 +326,7 @@ def multi_class_head(
     n_classes: int, weight_column: Any = None, label_vocabulary: Sequence[str] | None = None,
     loss_reduction: str = _MEAN, loss_fn: Callable[..., Any] | None = None, name: str | None = None,
 ) -> V1Head:  # fmt: skip
-    """Return the head of more than two classes. See `V1Head`."""
+    """Return a head for more than two classes. See `V1Head`."""
     return V1MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction, loss_fn, name)
 
 
@@ -334,7 +335,7 @@ def regression_head(
     loss_fn: Callable[..., Any] | None = None, inverse_link_fn: Callable[[Any], Any] | None = None,
     name: str | None = None,
 ) -> V1Head:  # fmt: skip
-    """Return the head of numbers. See `V1RegressionHead`."""
+    """Return a regression head. See `V1RegressionHead`."""
     return V1RegressionHead(
         label_dimension, weight_column, None, loss_reduction, loss_fn, name, inverse_link_fn=inverse_link_fn
     )
@@ -344,19 +345,19 @@ def poisson_regression_head(
     weight_column: Any = None, label_dimension: int = 1, loss_reduction: str = _MEAN, compute_full_loss: bool = True,
     name: str | None = None,
 ) -> V1Head:  # fmt: skip
-    """Return the head of counts, with the loss of Poisson's distribution; `compute_full_loss` is that of the loss."""
+    """Return a head for counts with the Poisson loss; see `tf.nn.log_poisson_loss` for `compute_full_loss`."""
     inverse = compat.tensorflow().exp
     loss_fn = poisson_loss(compute_full_loss)
     return regression_head(weight_column, label_dimension, loss_reduction, loss_fn, inverse, name)
 
 
 def logistic_regression_head(weight_column: Any = None, loss_reduction: str = _MEAN, name: str | None = None) -> V1Head:
-    """Return the head of numbers in [0, 1], with the cross entropy of the sigmoid."""
+    """Return a head for numbers in [0, 1] with sigmoid cross entropy."""
     return regression_head(weight_column, 1, loss_reduction, logistic_loss, compat.tensorflow().sigmoid, name)
 
 
 def poisson_loss(full: bool) -> Callable[..., Any]:
-    """Return the loss of Poisson's distribution; whether with the part that no logit changes."""
+    """Return the Poisson loss function, with `full` including the term that does not depend on the logits."""
 
     def loss_fn(labels: Any, logits: Any) -> Any:
         return compat.tensorflow().nn.log_poisson_loss(labels, logits, compute_full_loss=full)
@@ -365,5 +366,5 @@ def poisson_loss(full: bool) -> Callable[..., Any]:
 
 
 def logistic_loss(labels: Any, logits: Any) -> Any:
-    """Return the cross entropy of the sigmoid, of labels in [0, 1]."""
+    """Return the sigmoid cross entropy of labels in [0, 1]."""
     return compat.tensorflow().nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)

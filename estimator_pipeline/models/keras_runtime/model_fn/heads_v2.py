@@ -1,6 +1,6 @@
-"""Heads of TensorFlow 2, `tf.estimator.BinaryClassHead` and its like: losses are means over the batch by default.
+"""Heads of TensorFlow 2, such as `tf.estimator.BinaryClassHead`. Losses are means over the batch by default.
 
-Numbers, names of metrics and of predictions are theirs. Metrics are Keras's, optimizers as well.
+Numbers and the names of metrics and predictions are those of TensorFlow. Metrics and optimizers are Keras's.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ _REDUCTIONS = (_MEAN, "sum")
 
 
 class V2Head(V1Head):
-    """What follows the logits.
+    """Base class of the TensorFlow 2 heads.
 
     Args:
-        weight_column: the feature, or the numeric column, of the weights of examples.
-        label_vocabulary: the labels as texts, in the order of the classes.
-        loss_reduction: "sum_over_batch_size" or "sum", or of `tf.keras.losses.Reduction`.
-        loss_fn: of labels, logits and, if it has the parameter, features: the loss of each example.
-        name: stands behind the names of metrics.
+        weight_column: The feature or numeric column with the sample weights.
+        label_vocabulary: The class names in order, where labels are text.
+        loss_reduction: "sum_over_batch_size" or "sum", or a value of `tf.keras.losses.Reduction`.
+        loss_fn: A function of labels, logits and, if it has the parameter, features that returns the loss of each
+            example.
+        name: The suffix of metric names.
 
     Raises:
-        ConfigError: another loss_reduction.
+        ConfigError: The loss_reduction is unknown.
     """
 
     def __init__(
@@ -58,14 +59,14 @@ class V2Head(V1Head):
 
     @property
     def loss_reduction(self) -> str:
-        """ "sum_over_batch_size" or "sum"."""
+        """The reduction, "sum_over_batch_size" or "sum"."""
         return str(self.reduction)
 
     def loss(
         self, labels: Any, logits: Any, features: Any = None, mode: str | None = None,
         regularization_losses: Sequence[Any] | None = None,
     ) -> Any:  # fmt: skip
-        """Return the loss that is trained, a scalar."""
+        """Return the training loss, a scalar."""
         tf = compat.tensorflow()
         labels = self._ids(self._shaped(labels, logits))
         unreduced = self._unreduced(labels, logits, features)
@@ -79,21 +80,22 @@ class V2Head(V1Head):
         trainable_variables: Sequence[Any] | None = None, train_op_fn: Callable[[Any], Any] | None = None,
         update_ops: Sequence[Any] | None = None, regularization_losses: Sequence[Any] | None = None,
     ) -> ModelFnSpec:  # fmt: skip
-        """Return what a model_fn gives for a mode.
+        """Return the spec of a model_fn for a mode.
 
         Args:
-            features: a dict of tensors.
+            features: A dict of tensors.
             mode: "train", "eval" or "infer".
-            logits: of shape [batch, logits_dimension].
-            labels: of shape [batch] or [batch, dimension of labels].
-            optimizer: of Keras, that minimises the loss.
-            trainable_variables: that it changes.
-            train_op_fn: makes the operation of a step of the loss, in place of an optimizer.
-            update_ops: run with each step.
-            regularization_losses: are added to the loss.
+            logits: [batch, logits_dimension].
+            labels: [batch] or [batch, label dimension].
+            optimizer: The Keras optimizer that minimizes the loss.
+            trainable_variables: The variables that the optimizer updates.
+            train_op_fn: Returns the train op for the loss, instead of an optimizer.
+            update_ops: Operations to run with each step.
+            regularization_losses: Losses to add to the loss.
 
         Raises:
-            ConfigError: neither an optimizer nor a train_op_fn to train by, or an optimizer without variables.
+            ConfigError: There is neither an optimizer nor a train_op_fn for training, or an optimizer without
+                variables.
         """
         tf = compat.tensorflow()
         with tf.compat.v1.name_scope(self.name or "head"):
@@ -102,28 +104,28 @@ class V2Head(V1Head):
                 return ModelFnSpec(mode, predictions, export_outputs=self.outputs(predictions))
             total = self.loss(labels, logits, features, mode, regularization_losses)
             if mode == "eval":
-                found = self.evaluation(features, logits, labels, regularization_losses)
-                return ModelFnSpec(mode, predictions, total, eval_metric_ops=found)
+                metrics = self.evaluation(features, logits, labels, regularization_losses)
+                return ModelFnSpec(mode, predictions, total, eval_metric_ops=metrics)
             train_op = _train_op(total, optimizer, trainable_variables, train_op_fn, update_ops)
         return ModelFnSpec(mode, predictions, total, train_op)
 
     def evaluation(
         self, features: Any, logits: Any, labels: Any, regularization_losses: Sequence[Any] | None = None
     ) -> dict[str, Any]:
-        """Return the metrics of an evaluation by their names, told of the batch."""
+        """Return the metrics of an evaluation by name, updated with the batch."""
         tf = compat.tensorflow()
         labels = self._ids(self._shaped(labels, logits))
         unreduced = self._unreduced(labels, logits, features)
         weights = self._weights(features) * tf.ones_like(unreduced[:, :1])
-        found = self.keras_metrics(labels, logits, weights, regularized=regularization_losses is not None)
-        found["average_loss"].update_state(unreduced, sample_weight=weights)
+        metrics = self.keras_metrics(labels, logits, weights, regularized=regularization_losses is not None)
+        metrics["average_loss"].update_state(unreduced, sample_weight=weights)
         if regularization_losses is not None:
-            found["regularization_loss"].update_state(tf.add_n(list(regularization_losses)))
-        return {f"{key}/{self.name}" if self.name else key: one for key, one in found.items()}
+            metrics["regularization_loss"].update_state(tf.add_n(list(regularization_losses)))
+        return {f"{key}/{self.name}" if self.name else key: metric for key, metric in metrics.items()}
 
     @abstractmethod
     def keras_metrics(self, labels: Any, logits: Any, weights: Any, *, regularized: bool) -> dict[str, Any]:
-        """The metrics of Keras; those of losses are still to be told."""
+        """Return the Keras metrics, updated with the batch except for those of losses."""
 
     def metrics(self, labels: Any, predictions: dict[str, Any], weights: Any) -> dict[str, Any]:
         logits = predictions["logits"] if "logits" in predictions else predictions["predictions"]
@@ -133,13 +135,13 @@ class V2Head(V1Head):
 def _train_op(
     loss: Any, optimizer: Any, variables: Sequence[Any] | None, train_op_fn: Any, updates: Sequence[Any] | None
 ) -> Any:
-    """Return the operation of a step, in the scope that optimizers of such heads have."""
+    """Return the train op, in the name scope of these heads' optimizers."""
     tf = compat.tensorflow()
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope("training"):
         if optimizer is not None:
             if variables is None:
                 raise ConfigError(
-                    "a head has an optimizer, and no trainable_variables",
+                    "the head has an optimizer, but no trainable_variables",
                     code="argument/missing",
                     hint="give trainable_variables=",
                 )
@@ -147,22 +149,22 @@ def _train_op(
         elif train_op_fn is not None:
             train_op = train_op_fn(loss)
         else:
-            raise ConfigError("a head has no optimizer to train by", code="argument/missing", hint="give optimizer=")
+            raise ConfigError("the head has no optimizer for training", code="argument/missing", hint="give optimizer=")
         return tf.group(train_op, *updates) if updates is not None else train_op
 
 
-def _told(head: Any, labels: Any, logits: Any, weights: Any, regularized: bool) -> dict[str, Any]:
-    """Return the metrics of a head for Keras layers, told of all but losses."""
-    found: dict[str, Any] = head.metrics(regularized=regularized)
-    head.tell(found, labels, logits, weights)
-    return found
+def _updated_metrics(head: Any, labels: Any, logits: Any, weights: Any, regularized: bool) -> dict[str, Any]:
+    """Return the metrics of a head of `keras_runtime.heads`, updated except for those of losses."""
+    metrics: dict[str, Any] = head.metrics(regularized=regularized)
+    head.update_predicted(metrics, labels, logits, weights)
+    return metrics
 
 
 class V2BinaryClassHead(V2Head, V1BinaryClassHead):
-    """Two classes by one logit. See `V2Head`.
+    """Binary head with one logit. See `V2Head`.
 
     Args:
-        thresholds: accuracy, precision and recall are told at each of these as well.
+        thresholds: Additional thresholds for accuracy, precision and recall.
     """
 
     def __init__(
@@ -175,17 +177,19 @@ class V2BinaryClassHead(V2Head, V1BinaryClassHead):
 
     def keras_metrics(self, labels: Any, logits: Any, weights: Any, *, regularized: bool) -> dict[str, Any]:
         tf = compat.tensorflow()
-        found = _told(keras_heads.BinaryClassHead(None, self.thresholds), labels, logits, weights, regularized)
-        mean = found["label/mean"]
+        metrics = _updated_metrics(
+            keras_heads.BinaryClassHead(None, self.thresholds), labels, logits, weights, regularized
+        )
+        mean = metrics["label/mean"]
         larger = tf.math.maximum(mean.total, mean.count - mean.total)
-        return found | {"accuracy_baseline": (tf.math.divide_no_nan(larger, mean.count), tf.no_op())}
+        return metrics | {"accuracy_baseline": (tf.math.divide_no_nan(larger, mean.count), tf.no_op())}
 
 
 class V2MultiClassHead(V2Head, V1MultiClassHead):
-    """Several classes, a logit for each. See `V2Head`.
+    """Multi-class head with a logit for each class. See `V2Head`.
 
     Args:
-        n_classes: how many.
+        n_classes: The number of classes.
     """
 
     def __init__(
@@ -196,15 +200,15 @@ class V2MultiClassHead(V2Head, V1MultiClassHead):
         self.logits_dimension = n_classes
 
     def keras_metrics(self, labels: Any, logits: Any, weights: Any, *, regularized: bool) -> dict[str, Any]:
-        return _told(keras_heads.MultiClassHead(self.logits_dimension), labels, logits, weights, regularized)
+        return _updated_metrics(keras_heads.MultiClassHead(self.logits_dimension), labels, logits, weights, regularized)
 
 
 class V2RegressionHead(V2Head, V1RegressionHead):
-    """Numbers. See `V2Head`.
+    """Regression head. See `V2Head`.
 
     Args:
-        label_dimension: how many an example has.
-        inverse_link_fn: makes the predictions of the logits; None: they are the logits.
+        label_dimension: The number of label values of an example.
+        inverse_link_fn: Converts logits to predictions; None: the predictions are the logits.
     """
 
     def __init__(
@@ -217,14 +221,14 @@ class V2RegressionHead(V2Head, V1RegressionHead):
 
     def keras_metrics(self, labels: Any, logits: Any, weights: Any, *, regularized: bool) -> dict[str, Any]:
         values = self.predictions(logits)["predictions"]
-        return _told(keras_heads.RegressionHead(self.logits_dimension), labels, values, weights, regularized)
+        return _updated_metrics(keras_heads.RegressionHead(self.logits_dimension), labels, values, weights, regularized)
 
 
 def PoissonRegressionHead(
     label_dimension: int = 1, weight_column: Any = None, loss_reduction: Any = _MEAN, compute_full_loss: bool = True,
     name: str | None = None,
 ) -> V2RegressionHead:  # fmt: skip
-    """Return the head of counts, with the loss of Poisson's distribution; `compute_full_loss` is that of the loss."""
+    """Return a head for counts with the Poisson loss; see `tf.nn.log_poisson_loss` for `compute_full_loss`."""
     inverse = compat.tensorflow().math.exp
     loss_fn = poisson_loss(compute_full_loss)
     return V2RegressionHead(label_dimension, weight_column, loss_reduction, loss_fn, inverse, name)
@@ -233,20 +237,20 @@ def PoissonRegressionHead(
 def LogisticRegressionHead(
     weight_column: Any = None, loss_reduction: Any = _MEAN, name: str | None = None
 ) -> V2RegressionHead:
-    """Return the head of numbers in [0, 1], with the cross entropy of the sigmoid."""
+    """Return a head for numbers in [0, 1] with sigmoid cross entropy."""
     inverse = compat.tensorflow().math.sigmoid
     return V2RegressionHead(1, weight_column, loss_reduction, logistic_loss, inverse, name)
 
 
 class V2MultiLabelHead(V2Head):
-    """Several classes, of which an example has any number; labels are 0 or 1 for each, or a sparse tensor of classes.
+    """Multi-label head: labels are 0 or 1 for each class, or a sparse tensor of classes.
 
     See `V2Head`.
 
     Args:
-        n_classes: how many.
-        thresholds: accuracy, precision and recall are told at each of these.
-        classes_for_class_based_metrics: numbers or names of classes that have metrics of their own.
+        n_classes: The number of classes.
+        thresholds: Thresholds for accuracy, precision and recall.
+        classes_for_class_based_metrics: Numbers or names of classes with separate metrics.
     """
 
     def __init__(
@@ -258,7 +262,9 @@ class V2MultiLabelHead(V2Head):
         super().__init__(weight_column, label_vocabulary, loss_reduction, loss_fn, name)
         self.logits_dimension, self.thresholds = n_classes, tuple(thresholds or ())
         words = list(label_vocabulary or ())
-        self.told = [words.index(one) if isinstance(one, str) else one for one in classes_for_class_based_metrics or ()]
+        self.metric_classes = [
+            words.index(name) if isinstance(name, str) else name for name in classes_for_class_based_metrics or ()
+        ]
 
     def predictions(self, logits: Any) -> dict[str, Any]:
         tf = compat.tensorflow()
@@ -289,37 +295,37 @@ class V2MultiLabelHead(V2Head):
     def keras_metrics(self, labels: Any, logits: Any, weights: Any, *, regularized: bool) -> dict[str, Any]:
         tf = compat.tensorflow()
         kinds, shares = tf.keras.metrics, tf.sigmoid(logits)
-        found = {"average_loss": kinds.Mean()} | ({"regularization_loss": kinds.Mean()} if regularized else {})
+        metrics = {"average_loss": kinds.Mean()} | ({"regularization_loss": kinds.Mean()} if regularized else {})
 
-        def tell(name: str, metric: Any, *values: Any) -> None:
+        def add(name: str, metric: Any, *values: Any) -> None:
             metric.update_state(*values, sample_weight=weights)
-            found[name] = metric
+            metrics[name] = metric
 
-        tell("auc", kinds.AUC(), labels, shares)
-        tell("auc_precision_recall", kinds.AUC(curve="PR"), labels, shares)
-        for one in self.thresholds:
-            at = f"positive_threshold_{one:g}"
-            tell(f"accuracy/{at}", kinds.BinaryAccuracy(threshold=one), labels, shares)
-            tell(f"precision/{at}", kinds.Precision(thresholds=one), labels, shares)
-            tell(f"recall/{at}", kinds.Recall(thresholds=one), labels, shares)
-        for place in self.told:
+        add("auc", kinds.AUC(), labels, shares)
+        add("auc_precision_recall", kinds.AUC(curve="PR"), labels, shares)
+        for threshold in self.thresholds:
+            at = f"positive_threshold_{threshold:g}"
+            add(f"accuracy/{at}", kinds.BinaryAccuracy(threshold=threshold), labels, shares)
+            add(f"precision/{at}", kinds.Precision(thresholds=threshold), labels, shares)
+            add(f"recall/{at}", kinds.Recall(thresholds=threshold), labels, shares)
+        for place in self.metric_classes:
             name = self.vocabulary[place] if self.vocabulary else f"class{place}"
-            own, share = labels[:, place : place + 1], shares[:, place : place + 1]
-            tell(f"probability_mean/{name}", kinds.Mean(), share)
-            tell(f"auc/{name}", kinds.AUC(), own, share)
-            tell(f"auc_precision_recall/{name}", kinds.AUC(curve="PR"), own, share)
-        return found
+            class_labels, share = labels[:, place : place + 1], shares[:, place : place + 1]
+            add(f"probability_mean/{name}", kinds.Mean(), share)
+            add(f"auc/{name}", kinds.AUC(), class_labels, share)
+            add(f"auc_precision_recall/{name}", kinds.AUC(curve="PR"), class_labels, share)
+        return metrics
 
 
 class V2MultiHead(V2Head):
-    """Several heads over one network: labels are a dict by their names, logits as well or side by side.
+    """Several heads over one network: labels are a dict by head name, logits a dict or concatenated.
 
     Args:
-        heads: each with a name.
-        head_weights: what each one's loss counts.
+        heads: Heads, each with a name.
+        head_weights: The weight of each head's loss.
 
     Raises:
-        ConfigError: a head without a name.
+        ConfigError: A head has no name.
     """
 
     def __init__(self, heads: Sequence[V2Head], head_weights: Sequence[float] | None = None) -> None:
@@ -338,7 +344,7 @@ class V2MultiHead(V2Head):
     def create_estimator_spec(self, *arguments: Any, **options: Any) -> ModelFnSpec:
         v1 = compat.tensorflow().compat.v1
         with v1.name_scope(None):
-            for _ in self.heads:  # each one took a scope before that of the optimizer's variables
+            for _ in self.heads:  # in TensorFlow, each head uses one scope name before the optimizer's scope
                 v1.get_default_graph().unique_name("training")
         return super().create_estimator_spec(*arguments, **options)
 
@@ -353,7 +359,7 @@ class V2MultiHead(V2Head):
         self, labels: Any, logits: Any, features: Any = None, mode: str | None = None,
         regularization_losses: Sequence[Any] | None = None,
     ) -> Any:  # fmt: skip
-        losses = [head.loss(labels[head.name], own, features, mode) for head, own in self._parts(logits)]
+        losses = [head.loss(labels[head.name], part, features, mode) for head, part in self._parts(logits)]
         losses = [loss * weight for loss, weight in zip(losses, self.head_weights, strict=True)]
         added = compat.tensorflow().add_n
         return added(losses) if regularization_losses is None else added(losses) + added(list(regularization_losses))
@@ -363,32 +369,35 @@ class V2MultiHead(V2Head):
 
     def predictions(self, logits: Any) -> dict[Any, Any]:
         return {
-            (head.name, key): one for head, own in self._parts(logits) for key, one in head.predictions(own).items()
+            (head.name, key): value
+            for head, part in self._parts(logits)
+            for key, value in head.predictions(part).items()
         }
 
     def outputs(self, predictions: dict[Any, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        outputs: dict[str, Any] = {}
         for head in self.heads:
-            own = head.outputs({key: one for (name, key), one in predictions.items() if name == head.name})
-            found.setdefault("serving_default", own["serving_default"])
-            found |= {
-                str(head.name) if key == "serving_default" else f"{head.name}/{key}": one for key, one in own.items()
+            by_key = head.outputs({key: value for (name, key), value in predictions.items() if name == head.name})
+            outputs.setdefault("serving_default", by_key["serving_default"])
+            outputs |= {
+                str(head.name) if key == "serving_default" else f"{head.name}/{key}": output
+                for key, output in by_key.items()
             }
-        return found | {"predict": PredictOutput({"/".join(key): one for key, one in predictions.items()})}
+        return outputs | {"predict": PredictOutput({"/".join(key): value for key, value in predictions.items()})}
 
     def evaluation(
         self, features: Any, logits: Any, labels: Any, regularization_losses: Sequence[Any] | None = None
     ) -> dict[str, Any]:
         tf = compat.tensorflow()
-        found: dict[str, Any] = {}
-        for head, own in self._parts(logits):
-            found[f"loss/{head.name}"] = tf.keras.metrics.Mean()
-            found[f"loss/{head.name}"].update_state(head.loss(labels[head.name], own, features))
-            found |= head.evaluation(features, own, labels[head.name])
+        metrics: dict[str, Any] = {}
+        for head, part in self._parts(logits):
+            metrics[f"loss/{head.name}"] = tf.keras.metrics.Mean()
+            metrics[f"loss/{head.name}"].update_state(head.loss(labels[head.name], part, features))
+            metrics |= head.evaluation(features, part, labels[head.name])
         if regularization_losses is not None:
-            metric = found[f"regularization_loss/{self.name}"] = tf.keras.metrics.Mean()
+            metric = metrics[f"regularization_loss/{self.name}"] = tf.keras.metrics.Mean()
             metric.update_state(tf.add_n(list(regularization_losses)))
-        return found
+        return metrics
 
     def keras_metrics(self, labels: Any, logits: Any, weights: Any, *, regularized: bool) -> dict[str, Any]:
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Hooks of sessions around the steps of a model: what they ask for is fetched with the step, as a session did it.
+"""Session hooks for the steps of a Keras model: their fetches run with the step, as in a session.
 
-Those that look at evaluations have the arguments and rules of `tf.estimator.experimental`'s.
+The early-stopping hooks have the arguments and rules of `tf.estimator.experimental`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = [
     "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook", "stop_if_no_increase_hook",
 ]  # fmt: skip
 
-# What the model does by itself.
+# Hooks for work that the model does itself.
 _OWN = ("CheckpointSaverHook", "StepCounterHook", "SummarySaverHook", "NanTensorHook", "GlobalStepWaiterHook")
 
 
 class Session:
-    """What a hook takes for its session: it runs what a graph has.
+    """The session of a hook: runs tensors and operations of a mode's graph.
 
     Attributes:
-        graph: the graph of the mode.
+        graph: The graph of the mode.
     """
 
     def __init__(self, mode: ModeGraph) -> None:
@@ -36,19 +36,19 @@ class Session:
         self.graph = mode.graph
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        """Values of tensors as NumPy arrays; None for operations, those of an input function's graph among them."""
+        """Return the values of tensors as NumPy arrays; None for operations, also in an input function's graph."""
         of_input = next(filter(None, map(_input_graph, compat.tensorflow().nest.flatten(fetches))), None)
         if of_input is not None:
             return of_input.run_first(fetches, feed_dict)
         return _numpy(self._mode.run(fetches, None, feed_dict), fetches)
 
     def should_stop(self) -> bool:
-        """Whether the session was asked to stop."""
+        """Return False: the session is never asked to stop."""
         return False
 
 
 def _input_graph(fetch: Any) -> InputGraph | None:
-    graph = getattr(fetch, "graph", None)  # variables are of none
+    graph = getattr(fetch, "graph", None)  # variables belong to no graph
     return InputGraph.of.get(graph) if graph is not None else None
 
 
@@ -56,11 +56,11 @@ class HookedSteps:
     """The hooks of a training or an evaluation.
 
     Args:
-        hooks: as of `tf.compat.v1.train.SessionRunHook`.
-        mode: the graph that they are for.
+        hooks: Hooks of the type `tf.compat.v1.train.SessionRunHook`.
+        mode: The graph of the mode.
 
     Attributes:
-        stopped: whether one of them asked for an end.
+        stopped: Whether a hook requested a stop.
     """
 
     def __init__(self, hooks: Sequence[Any], mode: ModeGraph) -> None:
@@ -69,7 +69,7 @@ class HookedSteps:
         self.stopped = False
 
     def begin(self) -> None:
-        """What hooks do before the first step."""
+        """Call the hooks before the first step."""
         v1 = compat.tensorflow().compat.v1
         with self._mode.graph.as_default():
             for hook in self._hooks:
@@ -78,32 +78,32 @@ class HookedSteps:
             hook.after_create_session(self._session, v1.train.Coordinator())
 
     def run(self, fetches: Any, inputs: Any) -> Any:
-        """Return a step: the values of the fetches, the hooks told before and after it."""
+        """Run a step with the hooks before and after it, and return the values of the fetches."""
         v1 = compat.tensorflow().compat.v1
         contexts, asked = [], {}
         for number, hook in enumerate(self._hooks):
             original = v1.train.SessionRunArgs(fetches)
             contexts.append(v1.train.SessionRunContext(original, self._session))
-            told = hook.before_run(contexts[-1])
-            if told is not None and told.fetches is not None:
-                asked[str(number)] = told.fetches
-        found = self._mode.run([fetches, asked], inputs) if asked else [self._mode.run(fetches, inputs), {}]
+            arguments = hook.before_run(contexts[-1])
+            if arguments is not None and arguments.fetches is not None:
+                asked[str(number)] = arguments.fetches
+        values = self._mode.run([fetches, asked], inputs) if asked else [self._mode.run(fetches, inputs), {}]
         for number, (hook, context) in enumerate(zip(self._hooks, contexts, strict=True)):
             name = str(number)
-            results = _numpy(found[1][name], asked[name]) if name in asked else None
+            results = _numpy(values[1][name], asked[name]) if name in asked else None
             hook.after_run(context, v1.train.SessionRunValues(results, None, None))
             self.stopped = self.stopped or context.stop_requested
-        return found[0]
+        return values[0]
 
     def end(self) -> None:
-        """What hooks do behind the last step."""
+        """Call the hooks after the last step."""
         for hook in self._hooks:
             hook.end(self._session)
 
 
-def _numpy(found: Any, fetches: Any) -> Any:
+def _numpy(values: Any, fetches: Any) -> Any:
     tf = compat.tensorflow()
-    return tf.nest.map_structure(lambda one: one.numpy() if hasattr(one, "numpy") else one, found)
+    return tf.nest.map_structure(lambda value: value.numpy() if hasattr(value, "numpy") else value, values)
 
 
 class _Hook:
@@ -111,26 +111,26 @@ class _Hook:
         """See `tf.compat.v1.train.SessionRunHook`."""
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
     def before_run(self, context: Any) -> None:
-        """Nothing is asked for."""
+        """Request no fetches."""
 
     def after_run(self, context: Any, values: Any) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
     def end(self, session: Any) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
 
 class ProfilerHook(_Hook):
-    """Profiles a step each so many steps or seconds, for TensorBoard. A hook of `fit`.
+    """A hook of `fit` that profiles a step at an interval of steps or seconds, for TensorBoard.
 
     Args:
-        save_steps: steps from one profile to the next.
-        save_secs: seconds from one to the next.
-        output_dir: the folder of the profiles.
-        show_dataflow, show_memory: have no meaning here.
+        save_steps: Steps between profiles.
+        save_secs: Seconds between profiles.
+        output_dir: The folder of the profiles.
+        show_dataflow, show_memory: Ignored.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ProfilerHook(_Hook):
         self._time = time.monotonic()
 
     def before_run(self, context: Any) -> None:
-        """Begins a profile, where it is time to."""
+        """Start a profile if one is due."""
         self._step += 1
         late = self._seconds is not None and time.monotonic() - self._time >= self._seconds
         if late or (self._steps is not None and self._step % self._steps == 0):
@@ -153,21 +153,21 @@ class ProfilerHook(_Hook):
             self._runs = True
 
     def after_run(self, context: Any, values: Any) -> None:
-        """Write the profile."""
+        """Stop and write the profile."""
         if self._runs:
             compat.tensorflow().profiler.experimental.stop()
             self._runs, self._time = False, time.monotonic()
 
 
 class StoppingHook(_Hook):
-    """Asks for the end of a training where a function says so. See `make_early_stopping_hook`."""
+    """A hook that stops training when a function returns True. See `make_early_stopping_hook`."""
 
     def __init__(self, should_stop: Callable[[], bool], seconds: float | None, steps: int | None) -> None:
         self._should_stop, self._seconds, self._every = should_stop, seconds, steps
         self._step, self._time = 0, float("-inf")
 
     def after_run(self, context: Any, values: Any) -> None:
-        """Asks the function, where it is time to."""
+        """Call the function if a check is due."""
         self._step += 1
         late = self._seconds is not None and time.monotonic() - self._time >= self._seconds
         if late or (self._every is not None and (self._step - 1) % self._every == 0):
@@ -177,14 +177,14 @@ class StoppingHook(_Hook):
 
 
 class EvaluationHook(_Hook):
-    """Evaluates a model while it trains, with the weights that it has. `InMemoryEvaluatorHook` of Estimators.
+    """A hook that evaluates the model with its current weights. `InMemoryEvaluatorHook` of Estimators.
 
     Args:
-        estimator: a ModelFnModel.
-        input_fn: of the evaluation.
-        hooks: of the evaluation.
-        name: of the evaluation.
-        every_n_iter: steps from one to the next; there is one before the first step and one behind the last.
+        estimator: A ModelFnModel.
+        input_fn: The input function of the evaluation.
+        hooks: The hooks of the evaluation.
+        name: The name of the evaluation.
+        every_n_iter: Steps between evaluations. There is also one before the first step and one after the last.
     """
 
     def __init__(
@@ -195,17 +195,17 @@ class EvaluationHook(_Hook):
         self._every, self._step, self._evaluated = every_n_iter, 0, -1
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Evaluate."""
+        """Evaluate before the first step."""
         self._evaluate()
 
     def after_run(self, context: Any, values: Any) -> None:
-        """Evaluate, where it is time to."""
+        """Evaluate if an evaluation is due."""
         self._step += 1
         if self._step % self._every == 0:
             self._evaluate()
 
     def end(self, session: Any) -> None:
-        """Evaluate, unless the last step was evaluated."""
+        """Evaluate, unless the last step has been evaluated."""
         if self._evaluated != self._step:
             self._evaluate()
 
@@ -219,13 +219,13 @@ def make_early_stopping_hook(
     estimator: Any, should_stop_fn: Callable[[], bool], run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """Return a hook that ends a training where a function says so.
+    """Return a hook that stops training when a function returns True.
 
     Args:
-        estimator: a ModelFnModel.
-        should_stop_fn: is asked after the first step, and then
-        run_every_secs: each so many seconds, or
-        run_every_steps: each so many steps; then `run_every_secs` is None.
+        estimator: A ModelFnModel.
+        should_stop_fn: Called after the first step, and then at an interval.
+        run_every_secs: The interval in seconds; ignored if `run_every_steps` is set.
+        run_every_steps: The interval in steps.
     """
     return StoppingHook(should_stop_fn, None if run_every_steps is not None else run_every_secs, run_every_steps)
 
@@ -234,20 +234,20 @@ def stop_if_higher_hook(
     estimator: Any, metric_name: str, threshold: float, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """Return a hook that ends a training once a metric is above a threshold.
+    """Return a hook that stops training when a metric is above a threshold.
 
     Args:
-        estimator: a ModelFnModel.
-        metric_name: of an evaluation.
-        threshold: of the metric.
-        eval_dir: the folder of the evaluations' event files; None: that of the model.
-        min_steps: evaluations before it do not count.
-        run_every_secs, run_every_steps: see `make_early_stopping_hook`.
+        estimator: A ModelFnModel.
+        metric_name: The name of the metric in evaluations.
+        threshold: The threshold of the metric.
+        eval_dir: The folder of the evaluations' event files; None: that of the model.
+        min_steps: Evaluations before this step are ignored.
+        run_every_secs, run_every_steps: See `make_early_stopping_hook`.
     """
 
     def should_stop() -> bool:
-        found = _evaluations(eval_dir or estimator.eval_dir(), metric_name)
-        return any(step >= min_steps and value > threshold for step, value in found)
+        evaluations = _evaluations(eval_dir or estimator.eval_dir(), metric_name)
+        return any(step >= min_steps and value > threshold for step, value in evaluations)
 
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 
@@ -256,11 +256,11 @@ def stop_if_lower_hook(
     estimator: Any, metric_name: str, threshold: float, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """Return a hook that ends a training once a metric is below a threshold. See `stop_if_higher_hook`."""
+    """Return a hook that stops training when a metric is below a threshold. See `stop_if_higher_hook`."""
 
     def should_stop() -> bool:
-        found = _evaluations(eval_dir or estimator.eval_dir(), metric_name)
-        return any(step >= min_steps and value < threshold for step, value in found)
+        evaluations = _evaluations(eval_dir or estimator.eval_dir(), metric_name)
+        return any(step >= min_steps and value < threshold for step, value in evaluations)
 
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 
@@ -269,7 +269,10 @@ def stop_if_no_decrease_hook(
     estimator: Any, metric_name: str, max_steps_without_decrease: int, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """Return a hook that ends a training where a metric was not lower for so many steps. See `stop_if_higher_hook`."""
+    """Return a hook that stops training if a metric has not decreased for a number of steps.
+
+    See `stop_if_higher_hook`.
+    """
     should_stop = _without_better(estimator, metric_name, max_steps_without_decrease, eval_dir, min_steps, operator.lt)
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 
@@ -278,7 +281,10 @@ def stop_if_no_increase_hook(
     estimator: Any, metric_name: str, max_steps_without_increase: int, eval_dir: str | None = None, min_steps: int = 0,
     run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> StoppingHook:  # fmt: skip
-    """A hook that ends a training where a metric was not higher for so many steps. See `stop_if_higher_hook`."""
+    """Return a hook that stops training if a metric has not increased for a number of steps.
+
+    See `stop_if_higher_hook`.
+    """
     should_stop = _without_better(estimator, metric_name, max_steps_without_increase, eval_dir, min_steps, operator.gt)
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 
@@ -301,13 +307,13 @@ def _without_better(
 
 
 def _evaluations(folder: str, metric: str) -> list[tuple[int, float]]:
-    """(step, value of a metric) of the evaluations that a folder has event files of, in their order."""
+    """Return (step, value of a metric) of all evaluations in a folder's event files, by step."""
     tf = compat.tensorflow()
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
     for path in sorted(tf.io.gfile.glob(os.path.join(folder, "*tfevents*"))):
         for event in tf.compat.v1.train.summary_iterator(path):
             for value in event.summary.value:
                 if value.tag == metric:
                     number = tf.make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
-                    found[event.step] = float(number)
-    return sorted(found.items())
+                    values[event.step] = float(number)
+    return sorted(values.items())

@@ -1,4 +1,4 @@
-"""What a program says of its training, by the names and fields that tf.estimator has for it."""
+"""The configuration classes of tf.estimator, with the same names and fields, for Keras models of a model_fn."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ __all__ = [
     "TrainSpec",
 ]  # fmt: skip
 
-_NOT_SAID = object()
+_UNSET = object()
 _OF_CLUSTERS = (
     "global_id_in_cluster", "is_chief", "num_ps_replicas", "num_worker_replicas", "task_id", "task_type",
 )  # fmt: skip
 
 
 class ModelFnModeKeys:
-    """What a model_fn is told as its mode."""
+    """The values of a model_fn's `mode`."""
 
     TRAIN, EVAL, PREDICT, INFER = "train", "eval", "infer", "infer"
 
 
 class ModelFnRunConfig:
-    """How a model is trained and kept, and its place in a cluster: that of a process by itself.
+    """The RunConfig of a model_fn that trains in a single process.
 
     Args:
-        model_dir: the folder of checkpoints and event files.
-        tf_random_seed: of the model's initial values and random numbers; None: another one each time.
-        save_summary_steps: steps from one summary to the next; None: none are written.
-        save_checkpoints_steps: steps from one checkpoint to the next; None: `save_checkpoints_secs` counts.
-        save_checkpoints_secs: seconds from one checkpoint to the next; 600 where nothing is said.
-        keep_checkpoint_max: how many checkpoints are kept; None or 0: all.
-        log_step_count_steps: steps from one line of the log to the next; None: none.
-        train_distribute, eval_distribute: strategies of one replica change nothing.
-        further: fields that say how sessions, servers or TPUs are used. Keras has none; they can be read.
+        model_dir: The folder of checkpoints and event files.
+        tf_random_seed: The seed of initial values and random numbers; None: a different seed each time.
+        save_summary_steps: Steps between summaries; None: no summaries.
+        save_checkpoints_steps: Steps between checkpoints; None: `save_checkpoints_secs` applies.
+        save_checkpoints_secs: Seconds between checkpoints; 600 by default.
+        keep_checkpoint_max: The number of checkpoints to keep; None or 0: all.
+        log_step_count_steps: Steps between log lines; None: no log lines.
+        train_distribute, eval_distribute: Strategies; those with one replica have no effect.
+        further: Fields of sessions, servers and TPUs. Keras ignores them; they can be read.
 
     Raises:
-        ConfigError: checkpoints by steps and by seconds.
-        ClusterError: a strategy of several replicas, or a cluster in TF_CONFIG.
+        ConfigError: Checkpoints are set both by steps and by seconds.
+        ClusterError: A strategy has several replicas, or TF_CONFIG has a cluster.
     """
 
     def __init__(
         self, model_dir: str | None = None, tf_random_seed: int | None = 1, save_summary_steps: int | None = 100,
-        save_checkpoints_steps: Any = _NOT_SAID, save_checkpoints_secs: Any = _NOT_SAID, session_config: Any = None,
+        save_checkpoints_steps: Any = _UNSET, save_checkpoints_secs: Any = _UNSET, session_config: Any = None,
         keep_checkpoint_max: int | None = 5, keep_checkpoint_every_n_hours: float = 10000,
         log_step_count_steps: int | None = 100, train_distribute: Any = None, device_fn: Any = None,
         protocol: Any = None, eval_distribute: Any = None, experimental_distribute: Any = None, **further: Any,
     ) -> None:  # fmt: skip
-        by_steps = save_checkpoints_steps not in (_NOT_SAID, None)
-        if by_steps and save_checkpoints_secs not in (_NOT_SAID, None):
+        by_steps = save_checkpoints_steps not in (_UNSET, None)
+        if by_steps and save_checkpoints_secs not in (_UNSET, None):
             raise ConfigError(
-                "RunConfig: save_checkpoints_steps and save_checkpoints_secs are both given",
+                "RunConfig: save_checkpoints_steps and save_checkpoints_secs are both set",
                 code="argument/conflict",
-                hint="give one of them",
+                hint="set only one of them",
             )
         for strategy in (train_distribute, eval_distribute):
             if strategy is not None and strategy.num_replicas_in_sync > 1:
@@ -71,11 +71,11 @@ class ModelFnRunConfig:
         if not task.is_single_process:
             raise _of_one_process(f"TF_CONFIG describes a cluster; this task is {task.task}")
         self._cluster = keras_cluster.Cluster(task)
-        self._given: dict[str, Any] = {
+        self._fields: dict[str, Any] = {
             "model_dir": model_dir, "tf_random_seed": tf_random_seed, "save_summary_steps": save_summary_steps,
             "save_checkpoints_steps": save_checkpoints_steps if by_steps else None,
             "save_checkpoints_secs": None if by_steps or save_checkpoints_secs is None else (
-                600 if save_checkpoints_secs is _NOT_SAID else save_checkpoints_secs
+                600 if save_checkpoints_secs is _UNSET else save_checkpoints_secs
             ),
             "session_config": session_config, "keep_checkpoint_max": keep_checkpoint_max,
             "keep_checkpoint_every_n_hours": keep_checkpoint_every_n_hours,
@@ -83,40 +83,40 @@ class ModelFnRunConfig:
             "protocol": protocol, "eval_distribute": None, "master": "", **further,
         }  # fmt: skip
         for name in ("save_summary_steps", "save_checkpoints_steps", "log_step_count_steps"):
-            # A share of a step is one: programs divide numbers of records by sizes of batches.
-            self._given[name] = math.ceil(self._given[name]) if self._given[name] is not None else None
+            # Fractions are rounded up: programs divide numbers of records by batch sizes.
+            self._fields[name] = math.ceil(self._fields[name]) if self._fields[name] is not None else None
 
     def __getattr__(self, name: str) -> Any:
-        given = self.__dict__.get("_given", {})
-        if name in given:
-            return given[name]
+        fields = self.__dict__.get("_fields", {})
+        if name in fields:
+            return fields[name]
         if name in _OF_CLUSTERS:
             return getattr(self._cluster, name)
         raise AttributeError(f"RunConfig has no field {name!r}")
 
     def replace(self, **fields: Any) -> ModelFnRunConfig:
-        """Return the same with other values of some fields."""
-        given = dict(self._given)
+        """Return a copy with new values for some fields."""
+        copy = dict(self._fields)
         if "save_checkpoints_steps" in fields:
-            given["save_checkpoints_secs"] = None
+            copy["save_checkpoints_secs"] = None
         if "save_checkpoints_secs" in fields:
-            given["save_checkpoints_steps"] = None
-        return ModelFnRunConfig(**given | fields)
+            copy["save_checkpoints_steps"] = None
+        return ModelFnRunConfig(**copy | fields)
 
 
 def _of_one_process(found: str) -> ClusterError:
     return ClusterError(
-        "a model_fn that stays a function of TensorFlow 1 trains in one process, on one device",
+        "a model_fn that is still TensorFlow 1 code trains in one process, on one device",
         code="training/unsupported",
         found=found,
-        hint="train without it; or convert the program by migrate convert --to keras-layers, whose Keras layers train "
-        "on several, or by --to estimator, and run its Estimator by estimator-pipeline exec",
+        hint="train without it; or convert the program with migrate convert --to keras-layers, whose Keras layers "
+        "train on several devices, or with --to estimator, and run its Estimator with estimator-pipeline exec",
     )
 
 
 @dataclass(frozen=True)
 class TPUConfig:
-    """What was said for TPUs, of which `fit` on a CPU or a GPU takes nothing."""
+    """The TPU fields of a RunConfig, which `fit` on a CPU or a GPU ignores."""
 
     iterations_per_loop: int = 2
     num_shards: int | None = None
@@ -136,17 +136,17 @@ class TPUConfig:
 
 @dataclass
 class ModelFnSpec:
-    """What a model_fn gives for a mode: tensors and operations of the graph that it is called in.
+    """The EstimatorSpec of a model_fn: tensors and operations of the graph of a mode.
 
     Attributes:
         mode: "train", "eval" or "infer".
-        predictions: a tensor or a dict of tensors.
-        loss: a scalar.
-        train_op: the operation of a step.
-        eval_metric_ops: name -> (value, update operation), or a Keras metric.
-        export_outputs: signature -> output of a SavedModel.
-        training_chief_hooks, training_hooks, evaluation_hooks, prediction_hooks: hooks, as of `tf.compat.v1.train`.
-        scaffold: of which `init_fn` is called once, when a training begins without a checkpoint.
+        predictions: A tensor or a dict of tensors.
+        loss: A scalar.
+        train_op: The operation of a training step.
+        eval_metric_ops: Name -> (value, update operation), or a Keras metric.
+        export_outputs: Signature -> output of a SavedModel.
+        training_chief_hooks, training_hooks, evaluation_hooks, prediction_hooks: Hooks of `tf.compat.v1.train`.
+        scaffold: Its `init_fn` is called once, when training starts without a checkpoint.
     """
 
     mode: str
@@ -170,11 +170,11 @@ def TPUModelFnSpec(
     export_outputs: Any = None, scaffold_fn: Any = None, host_call: Any = None, training_hooks: Any = None,
     evaluation_hooks: Any = None, prediction_hooks: Any = None,
 ) -> ModelFnSpec:  # fmt: skip
-    """Return what a model_fn of a TPUEstimator gives: `eval_metrics` is a function and its arguments."""
+    """Return the spec of a TPUEstimator's model_fn; `eval_metrics` is (function, its arguments)."""
     metrics = None
     if eval_metrics is not None:
-        function, given = eval_metrics
-        metrics = function(**given) if isinstance(given, Mapping) else function(*given)
+        function, arguments = eval_metrics
+        metrics = function(**arguments) if isinstance(arguments, Mapping) else function(*arguments)
     return ModelFnSpec(
         mode, predictions, loss, train_op, metrics, export_outputs, None, training_hooks,
         scaffold_fn() if scaffold_fn is not None else None, evaluation_hooks, prediction_hooks,
@@ -186,10 +186,10 @@ def TPUModelFnSpec(
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """What is trained on, and until which step of all runs together; None: to the end of the data.
+    """The training data, and the global step at which training ends; None: the end of the data.
 
     Raises:
-        ConfigError: a number of steps below 1.
+        ConfigError: The number of steps is below 1.
     """
 
     input_fn: Callable[..., Any]
@@ -203,15 +203,15 @@ class TrainSpec:
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """What is evaluated on after a checkpoint, and what is exported then.
+    """The evaluation data and the exporters that run after a checkpoint.
 
     Args:
-        steps: how many batches; None: all.
-        throttle_secs: from the begin of an evaluation to that of the next.
-        start_delay_secs: has no meaning, as in an Estimator of one process.
+        steps: The number of batches; None: all.
+        throttle_secs: The minimum time between the starts of two evaluations, in seconds.
+        start_delay_secs: Ignored, as in an Estimator of one process.
 
     Raises:
-        ConfigError: a number of steps below 1.
+        ConfigError: The number of steps is below 1.
     """
 
     input_fn: Callable[..., Any]
@@ -230,7 +230,7 @@ def _require(kind: str, **steps: float | None) -> None:
     for name, value in steps.items():
         if value is not None and value <= 0:
             raise ConfigError(
-                f"{kind}: {name} is {value}", code="argument/bad-value", hint="give a number from 1 on, or None"
+                f"{kind}: {name} is {value}", code="argument/bad-value", hint="give a number, 1 or more, or None"
             )
 
 
@@ -239,7 +239,7 @@ def _require(kind: str, **steps: float | None) -> None:
 
 @dataclass(frozen=True)
 class ServingInputReceiver:
-    """What a SavedModel is fed with, and the features that the model_fn gets of it."""
+    """The inputs of a SavedModel, and the features of the model_fn that are computed from them."""
 
     features: Any
     receiver_tensors: Any
@@ -248,19 +248,19 @@ class ServingInputReceiver:
 
 @dataclass(frozen=True)
 class TensorServingInputReceiver(ServingInputReceiver):
-    """The same with features that are one tensor."""
+    """A ServingInputReceiver whose features are one tensor."""
 
 
 @dataclass(frozen=True)
 class PredictOutput:
-    """All of a dict of tensors."""
+    """A signature output with all tensors of a dict."""
 
     outputs: Any
 
 
 @dataclass(frozen=True)
 class ClassificationOutput:
-    """Scores and names of classes."""
+    """A signature output with scores and class names."""
 
     scores: Any = None
     classes: Any = None
@@ -268,6 +268,6 @@ class ClassificationOutput:
 
 @dataclass(frozen=True)
 class RegressionOutput:
-    """A number."""
+    """A signature output with a number."""
 
     value: Any

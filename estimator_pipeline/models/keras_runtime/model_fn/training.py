@@ -1,4 +1,4 @@
-"""`train_and_evaluate` of one process: training by `fit`, an evaluation and exports with its checkpoints."""
+"""`train_and_evaluate` in one process: training by `fit`, with evaluations and exports after checkpoints."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ __all__ = ["train_and_evaluate"]
 def train_and_evaluate(
     estimator: Any, train_spec: settings.TrainSpec, eval_spec: settings.EvalSpec
 ) -> tuple[dict[str, Any] | None, list[bytes | None]]:
-    """Trains until `max_steps`; evaluates and exports after checkpoints and at the end, as an Estimator of one process.
+    """Train until `max_steps`, and evaluate and export after checkpoints, as an Estimator in one process.
 
-    The first checkpoint of a training, before its first step, is not evaluated; the next one is, and each after it
-    from which the last evaluation began `throttle_secs` ago. `start_delay_secs` is of clusters, and has no meaning.
+    The checkpoint before the first step is not evaluated. The next checkpoint is, and each later one if the last
+    evaluation started at least `throttle_secs` before. `start_delay_secs` is ignored.
 
     Args:
-        estimator: a ModelFnModel.
-        train_spec: what it trains on.
-        eval_spec: what it is evaluated on.
+        estimator: A ModelFnModel.
+        train_spec: The training data and the number of steps.
+        eval_spec: The evaluation data and the exporters.
 
     Returns:
-        The metrics of the last evaluation, and for each exporter the folder that it wrote last; None, where a model
-        had come to `max_steps` before.
+        The metrics of the last evaluation, and the last export of each exporter. (None, []) if the model had already
+        reached `max_steps`.
     """
-    given = eval_spec.exporters
+    exporters = eval_spec.exporters
     evaluation = Evaluation(
         functools.partial(dataset, eval_spec.input_fn, "eval", estimator),
         throttle_secs=eval_spec.throttle_secs, name=eval_spec.name, folder=estimator.model_dir,
         options={"steps": eval_spec.steps, "hooks": eval_spec.hooks, "name": eval_spec.name},
-        exporters=list(given) if isinstance(given, list | tuple) else [given] if given is not None else [],
+        exporters=(
+            list(exporters) if isinstance(exporters, list | tuple) else [exporters] if exporters is not None else []
+        ),
     )  # fmt: skip
     evaluation.set_model(estimator)
     history = estimator.fit(
