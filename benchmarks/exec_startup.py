@@ -50,12 +50,14 @@ def measure_installation() -> float:
 
 
 def measure() -> dict[str, Any]:
+    import gc
     import time
 
     from estimator_pipeline import compat
     from estimator_pipeline.compat.moved_names import table as moved_names
 
     compat.install("-moved-names")
+    gc.disable()  # as it is in `exec`
     begun = time.perf_counter()
     moved_names.install()
     return {"milliseconds": 1000 * (time.perf_counter() - begun)}
