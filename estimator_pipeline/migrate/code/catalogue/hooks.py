@@ -165,7 +165,7 @@ _WARM = (
     Row("tf.estimator.WarmStartSettings", "warm start", "load weights before fit",
         "model.load_weights(path)  # or: estimator-pipeline migrate checkpoint"),
     Row("tf.estimator.VocabInfo", "warm start", "a copy of the rows of words that both vocabularies have",
-        "new[i] = old[j]  # for each word that has place i now, and had j",
+        "new[i] = old[j]  # for each word at index i, which was at index j",
         also=("tf.compat.v1.train.VocabInfo",)),
     Row("tf.compat.v1.train.init_from_checkpoint", "warm start", "load_weights, or assign from tf.train.load_variable",
         "layer.set_weights([tf.train.load_variable(checkpoint, name)])"),

@@ -47,7 +47,7 @@ _OTHERS = (
     Row("tf.compat.v1.layers.experimental.set_keras_style", "layer",
         "not needed: Keras layers keep their variables", ""),
     *(
-        replace(row, runs=False, because="tf.contrib was removed in TensorFlow 2.0; tf-slim has such layers")
+        replace(row, runs=False, because="tf.contrib was removed in TensorFlow 2.0; tf-slim has these layers")
         for row in table(
             "contrib",
             "tf.contrib.layers.",
