@@ -304,9 +304,9 @@ class _Finder:
                 spelled = catalogue.spell(dotted.removesuffix(".*"))
                 yield Construct(self.tree, place, CatalogueMatch(catalogue.row("tf.examples"), spelled, False))
             elif self._is_unused(node, binding):
-                match = catalogue.find(dotted)
-                if match is not None:
-                    yield Construct(self.tree, place, match, details={"imported": True})
+                public_match = catalogue.find(dotted)
+                if public_match is not None:
+                    yield Construct(self.tree, place, public_match, details={"imported": True})
 
     def _is_unused(self, node: cst.CSTNode, binding: Binding) -> bool:
         """Return whether the file imports a name without using it, for example to re-export it."""
