@@ -203,9 +203,9 @@ def test_the_key_is_that_of_contents_and_options():
 def test_an_answer_holds_until_others_tell_otherwise():
     asking, telling = Others(), Others()
     assert not asking.any("old", False) and telling.any("old", True)
-    assert holds(asking.asked, merged([asking.told]))
-    assert not holds(asking.asked, merged([asking.told, telling.told]))
-    assert Others(merged([telling.told])).any("old", False)
+    assert holds(asking.asked, merged([asking.reported]))
+    assert not holds(asking.asked, merged([asking.reported, telling.reported]))
+    assert Others(merged([telling.reported])).any("old", False)
 
 
 class _Terminal(io.StringIO):

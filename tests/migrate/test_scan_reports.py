@@ -104,7 +104,7 @@ def test_what_is_not_read_is_said(tmp_path, monkeypatch):
     assert set(why) == {".git", "venv", "node_modules", "env", "lib/site-packages", "src/loop", "src/up", "src/out",
                         "src/nothing.py", "src/same.py", "binary.py", "huge.py", "pipe.py"}  # fmt: skip
     assert why["env"] == "a virtual environment" and "2,097,152" in why["huge.py"] and "NUL" in why["binary.py"]
-    assert "leads out of" in why["src/out"] and why["src/nothing.py"] == "a link to nothing"
+    assert "outside of" in why["src/out"] and why["src/nothing.py"] == "a broken link"
     assert all(f"  {path}: {reason}" in text(found) for path, reason in why.items())
 
 
@@ -189,7 +189,7 @@ def test_bad_input(tmp_path):
     (tmp_path / "data.csv").write_text("1,2\n")
     with pytest.raises(ConfigError) as missing:
         scan(tmp_path / "nowhere")
-    assert "there is no such file or folder" in str(missing.value) and "hint: " in str(missing.value)
+    assert "no such file or folder" in str(missing.value) and "hint: " in str(missing.value)
     with pytest.raises(ConfigError) as other:
         scan(tmp_path / "data.csv")
     assert "is not a Python file" in str(other.value) and "'.csv'" in str(other.value)
@@ -362,7 +362,7 @@ def test_fail_on(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "nowhere: there is no such file or folder"),
+        (["nowhere"], "nowhere: no such file or folder"),
         ([".", "--fail-on", "never"], "--fail-on never is not a treatment"),
         (["a.py", "--html", "a.py/x.html"], "--html a.py/x.html: the file cannot be written"),
         (["a.py", "--sarif", "."], "--sarif .: the file cannot be written"),

@@ -104,7 +104,7 @@ def test_all_reports_say_the_same(found):
         assert step in told and step in content
     for one in found.verdicts.values():
         if one.why:
-            assert one.told() in told and one.told() in content
+            assert one.describe() in told and one.describe() in content
     assert found.date in told and found.date in content
 
 

@@ -1,13 +1,14 @@
-"""The code of Estimator programs: read with libcst, never imported; every construct named, with what becomes of it.
+"""Scan and conversion of Estimator programs. The code is parsed with libcst and never imported.
 
-analysis/                which files are read, and how; what an expression means, over all files; what is found
-catalogue/               the constructs, their Keras successors
-renames/                 what the converter renames; tf1_names.py, renamed_text.py, tf_contrib.py: TensorFlow 1
-scanner.py, findings.py  all of it together; failures.py: files that it fails at
-verdicts.py, judging.py  what becomes of each file; checkout.py: of which commit
-converter.py, notes.py, write.py   from a program to the converted one
-to_keras/                a whole file, or a program of several, becomes Keras code
-reports/                 how it is told: text, SARIF, HTML, a diff
+analysis/                source files, syntax trees, name resolution, constructs
+catalogue/               the constructs of tf.estimator and their Keras replacements
+renames/                 renames from TensorFlow 1 to TensorFlow 2: tf1_names.py, renamed_text.py, tf_contrib.py
+repository/              a repository in several processes, with a cache of results
+scanner.py, findings.py  the scan and its result; failures.py: files on which the scan fails
+verdicts.py, judging.py  the verdict on each file; checkout.py: the git commit
+converter.py, notes.py, write.py   the conversion of a program, its comments, the output folder
+to_keras/, to_keras3/    conversion of a file, or a program of several files, to Keras and Keras 3
+reports/                 output as text, SARIF, HTML and diff
 """
 
 from estimator_pipeline.migrate.code.converter import Converted, convert

@@ -1,4 +1,4 @@
-"""Which commit a folder is a checkout of."""
+"""The git commit of a checkout."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ _SECONDS = 10
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit that is checked out in a folder, by git; None where it is no part of one, or git cannot tell."""
-    # HEAD:./ is there where the commit has the folder: not in one that lies beside a repository's files by chance.
+    """Return the commit that is checked out in a folder; None outside of a checkout or without git."""
+    # HEAD:./ exists only where the commit contains the folder, not for an untracked folder inside a repository.
     command = ["git", "-C", os.fspath(folder), "rev-parse", "--verify", "--quiet", "HEAD^{commit}"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        held = subprocess.run([*command[:-1], "HEAD:./"], capture_output=True, timeout=_SECONDS, check=False)
+        commit = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        folder_in_commit = subprocess.run(
+            [*command[:-1], "HEAD:./"], capture_output=True, timeout=_SECONDS, check=False
+        )
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return told.stdout.strip() or None if not told.returncode and not held.returncode else None
+    return commit.stdout.strip() or None if not commit.returncode and not folder_in_commit.returncode else None

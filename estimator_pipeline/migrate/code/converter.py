@@ -1,7 +1,7 @@
-"""From a program to the converted program: what each rule writes, and a marked note where no rule does.
+"""Conversion of a program: the edits of each rule, and a marked comment where no rule applies.
 
-Everything is worked out, and every file that changes is parsed again, before anything is written. A file is changed at
-the places that the rules name and nowhere else: comments, layout, line ends and encoding stay.
+The complete result is computed, and every changed file is parsed again, before anything is written. A file changes only
+where a rule applies: comments, layout, line endings and encoding are unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.notebooks import first_import, is_written, restored, split
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
-from estimator_pipeline.migrate.code.judging import judge_by_itself, switched_behind
+from estimator_pipeline.migrate.code.judging import judge_standalone, switched_behind
 from estimator_pipeline.migrate.code.notebook_json import decoded, rewritten, with_notes_on_packages
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
 from estimator_pipeline.migrate.code.others import Others
@@ -43,17 +43,17 @@ from estimator_pipeline.migrate.code.verdicts import UNCHANGED as VERDICT_UNCHAN
 __all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert", "convert_part"]
 
 SCHEMA = "estimator-pipeline/migrate-convert/1"
-"""The form of the JSON document. A new number where a field goes or changes its meaning; new fields are no change."""
+"""The version of the JSON document. It changes where a field is removed or changes its meaning, not for new fields."""
 
 NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
-"""Which constructs that are left get a note in the code."""
+"""Option -> the treatments of unconverted constructs that get a note in the code."""
 
-# What a program has from Keras 2 or from tensorflow-estimator.
+# Names that need Keras 2 or tensorflow-estimator.
 _OF_KERAS_2 = re.compile(r"\.estimator\b|\bkeras\b|compat\.v1\.layers\b|rnn_cell|tf_slim|estimator_pipeline\.compat\b")
 
 TARGETS = ("keras", "keras-layers", "keras3", "estimator")
-"""What a program becomes: Keras, where need be with a model_fn that stays; Keras as a whole; Keras 3 as a whole, with a
-module beside it for what that lacks; Estimators still."""
+"""Targets: Keras, keeping the model_fn where it is not convertible; Keras layers only; Keras 3 layers only, with a
+module of helpers that Keras 3 lacks; Estimators on TensorFlow 2."""
 
 
 @dataclass
@@ -61,17 +61,17 @@ class ConvertedFile:
     """A file of the converted program.
 
     Attributes:
-        path: relative to the program's root, with slashes.
-        before, after: its text.
-        left: what no rule converts and what does not run as it stands: a person's work.
-        unchanged: what no rule converts, and what runs under compat as it is.
-        kept: why a file is copied as it is, where it might have been converted.
-        keras: whether it is a Keras program now.
-        keeps_model_fn: why its model_fn stays a function, which a Keras model calls; "" where none does.
-        kept_as_estimator: why it stays an Estimator program, where it is one.
-        verdict: what a scan says of it.
-        cells: of a notebook the cells with other code: their numbers, among all and counted from 1, and the code.
-        parts: what it takes from the module that is written beside it, as a program of Keras 3.
+        path: the file, relative to the program's root, with slashes.
+        before, after: the text before and after the conversion.
+        left: constructs that no rule converts and that do not run unchanged: manual work.
+        unchanged: constructs that no rule converts and that run unchanged under compat.
+        kept: why a file is copied unchanged; "" for a file that is not.
+        keras: whether the file was converted to Keras.
+        keeps_model_fn: why its model_fn remains a function that a Keras model calls; "" where none does.
+        kept_as_estimator: why it remains an Estimator program; "" where it does not.
+        verdict: the verdict of a scan.
+        cells: the changed cells of a notebook: (number, counted from 1 among all cells; code).
+        parts: the helpers that a Keras 3 program needs from the module written beside it.
     """
 
     path: str
@@ -99,11 +99,11 @@ class ConvertedFile:
 
     @property
     def notebook(self) -> str:
-        """The notebook whose cells write the file; "" where it is a file already."""
+        """The notebook whose cells write the file; "" for an existing file."""
         return self.verdict.notebook
 
     def document(self) -> dict[str, Any]:
-        def told(finding: CodeFinding) -> dict[str, Any]:
+        def document_of(finding: CodeFinding) -> dict[str, Any]:
             names = ("cell", "line", "column", "name", "spelled", "reason", "keep", "successor", "write")
             return {name: getattr(finding, name) for name in names}
 
@@ -116,20 +116,20 @@ class ConvertedFile:
             "kept_as_estimator": self.kept_as_estimator or None,
             "verdict": self.verdict.document(),
             "changes": [vars(change) for change in self.changes],
-            "manual": [told(finding) for finding in self.left],
-            "unchanged": [told(finding) for finding in self.unchanged],
+            "manual": [document_of(finding) for finding in self.left],
+            "unchanged": [document_of(finding) for finding in self.unchanged],
         }
 
 
 @dataclass
 class Converted:
-    """A whole program.
+    """A converted program.
 
     Attributes:
-        root: what was converted, as it was named.
+        root: the converted file or folder, as the user named it.
         base: the folder that paths are relative to.
-        files: every file that was read, in the order of their names.
-        skipped: what was not read, and is not part of the result.
+        files: every file that was read, sorted by name.
+        skipped: files that were not read and are not part of the result.
     """
 
     root: str
@@ -139,55 +139,55 @@ class Converted:
 
     @property
     def changed(self) -> list[ConvertedFile]:
-        return [one for one in self.files if one.changed]
+        return [file for file in self.files if file.changed]
 
     @property
     def share(self) -> tuple[int, int]:
-        """How many constructs were converted, and how many there were."""
-        done = sum(len(one.changes) for one in self.files)
-        return done, done + sum(len(one.left) + len(one.unchanged) for one in self.files)
+        """The numbers of converted constructs and of all constructs."""
+        done = sum(len(file.changes) for file in self.files)
+        return done, done + sum(len(file.left) + len(file.unchanged) for file in self.files)
 
     @property
     def beside(self) -> dict[str, str]:
-        """Path -> text of the modules that programs of Keras 3 get beside them.
+        """Path -> text of the helper modules that are written beside Keras 3 programs.
 
         Raises:
-            ConfigError: the program has a file of that name.
+            ConfigError: the program already has a file of that name.
         """
-        made = modules_beside({one.path: one.parts for one in self.files if one.parts})
-        for one in self.files:
-            if one.path in made:
+        support = modules_beside({file.path: file.parts for file in self.files if file.parts})
+        for file in self.files:
+            if file.path in support:
                 raise ConfigError(
-                    f"{one.path} is a file of the program's own, and of a module that would be written",
+                    f"{file.path} exists in the program, and the conversion writes a module of that name",
                     code="file/exists",
-                    hint="give the file another name",
+                    hint="rename the file",
                 )
-        return made
+        return support
 
     @property
     def became(self) -> dict[str, int]:
-        """How many files are Keras now, by a model_fn that stays, and how many there are with Estimators."""
-        keras = [one for one in self.files if one.keras]
-        stay = sum(bool(one.kept_as_estimator) for one in self.files)
+        """The numbers of files converted to Keras, of those that keep their model_fn, and of files with Estimators."""
+        keras = [file for file in self.files if file.keras]
+        stay = sum(bool(file.kept_as_estimator) for file in self.files)
         return {
             "keras": len(keras),
-            "keeps_model_fn": sum(bool(one.keeps_model_fn) for one in keras),
+            "keeps_model_fn": sum(bool(file.keeps_model_fn) for file in keras),
             "of": len(keras) + stay,
         }
 
     def document(self) -> dict[str, Any]:
-        """Return the document that `--json` prints."""
+        """Return the JSON document that `--json` prints."""
         return {
             "schema": SCHEMA,
             "root": self.root,
-            "files": [one.document() for one in self.files],
-            "changes": sum(len(one.changes) for one in self.files),
-            "manual": sum(len(one.left) for one in self.files),
-            "unchanged": sum(len(one.unchanged) for one in self.files),
-            "keras": [one.path for one in self.files if one.keras],
+            "files": [file.document() for file in self.files],
+            "changes": sum(len(file.changes) for file in self.files),
+            "manual": sum(len(file.left) for file in self.files),
+            "unchanged": sum(len(file.unchanged) for file in self.files),
+            "keras": [file.path for file in self.files if file.keras],
             "became": self.became,
             "beside": self.beside,
-            "not_read": [{"path": one.path, "why": one.why} for one in self.skipped],
+            "not_read": [{"path": skipped.path, "why": skipped.why} for skipped in self.skipped],
         }
 
 
@@ -200,50 +200,50 @@ def convert(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Converted:
-    """Convert a file or a folder; nothing is written.
+    """Convert a file or a folder without writing anything.
 
     Args:
         root: a Python file, a notebook, or a folder of them.
-        notes: which constructs that are left get a marked comment above them; one of `NOTES`.
+        notes: which unconverted constructs get a marked comment above them; one of `NOTES`.
         to: "keras"; "keras-layers", where a model_fn either becomes Keras layers or keeps its Estimator; "estimator",
-            where all stay Estimators; "keras3", as "keras-layers" in the words of Keras 3.
-        jobs: see `scan`, as for `cache` and `progress`.
+            where all programs keep their Estimators; "keras3", like "keras-layers" but for Keras 3.
+        jobs: see `scan`.
         cache: see `scan`.
         progress: see `scan`.
 
     Returns:
-        Every file with its text before and after, what was changed and what is left.
+        Every file with its text before and after, its changes, and the unconverted constructs.
 
     Raises:
-        ConfigError: there is no such path, no Python file in it, or no such kind of notes.
+        ConfigError: the path does not exist or has no Python file, or `notes` or `to` has an unknown value.
     """
     if notes not in NOTES:
         raise ConfigError(
-            f"notes {notes!r}: there are none of that kind",
+            f"notes {notes!r}: unknown value",
             code="argument/unknown-name",
             found=", ".join(NOTES),
             hint="name one",
         )
     if to not in TARGETS:
         raise ConfigError(
-            f"to {to!r}: nothing of that kind is written",
+            f"to {to!r}: unknown value",
             code="argument/unknown-name",
             found=", ".join(TARGETS),
             hint="name one",
         )
     code = read_code(root)
-    files, verdicts = {}, judge_by_itself(code.sources, code.without)
+    files, verdicts = {}, judge_standalone(code.sources, code.without)
     for source in code.sources:
-        files[source.path] = made = _made(source, verdicts[source.path])
+        files[source.path] = file = _converted_file(source, verdicts[source.path])
         if source.path not in code.without:
-            made.left = [unreadable(source, problem) for problem in source.problems]
+            file.left = [unreadable(source, problem) for problem in source.problems]
     for answer in run(
         code, "convert", convert_part, {"notes": notes, "to": to}, jobs=jobs, cache=cache, progress=progress
     ):
-        for one in answer["files"]:
-            made = files[one["path"]]
-            for name, value in one.items():
-                setattr(made, name, _OF_PLAIN[name](value) if name in _OF_PLAIN else value)
+        for fields in answer["files"]:
+            file = files[fields["path"]]
+            for name, value in fields.items():
+                setattr(file, name, _OF_PLAIN[name](value) if name in _OF_PLAIN else value)
     _rewrite_notebooks(files, code, noted=bool(NOTES[notes]))
     return Converted(os.fspath(root), str(code.base), list(files.values()), code.skipped)
 
@@ -251,7 +251,7 @@ def convert(
 def convert_part(
     sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
 ) -> dict[str, Any]:
-    """Return the files of one program, as plain values: what of them is not as it was."""
+    """Return the files of one program as plain values; a text only where it changed."""
     analysis = analyse(sources, modules, others, to=options["to"], tick=tick)
     by_path: dict[str, list[CodeFinding]] = {}
     for finding in analysis.findings:
@@ -262,98 +262,98 @@ def convert_part(
         imported = imported_files(analysis.program, analysis.trees)
         for source in analysis.sources:
             verdict = verdicts[source.path]
-            made = _made(source, verdict)
+            file = _converted_file(source, verdict)
             findings = by_path.get(source.path, [])
-            made.left = [one for one in findings if one.treatment == MANUAL]
-            made.unchanged = [one for one in findings if one.treatment == UNCHANGED]
-            if not made.kept and source.path in analysis.renamed:
+            file.left = [finding for finding in findings if finding.treatment == MANUAL]
+            file.unchanged = [finding for finding in findings if finding.treatment == UNCHANGED]
+            if not file.kept and source.path in analysis.renamed:
                 renamed = analysis.renamed[source.path]
-                made.after, made.changes = renamed.text, [_placed(source, one) for one in renamed.changes]
+                file.after, file.changes = renamed.text, [_placed(source, change) for change in renamed.changes]
                 outcome = analysis.outcomes.get(source.path)
                 if outcome is not None and outcome.text:
-                    _to_keras(made, outcome, findings)
+                    _to_keras(file, outcome, findings)
                 else:
-                    made.kept_as_estimator = verdict.why
-                    _switch(made, trees[source.path], analysis, imported)
-                    _import(made, trees[source.path], renamed)
+                    file.kept_as_estimator = verdict.why
+                    _switch(file, trees[source.path], analysis, imported)
+                    _import(file, trees[source.path], renamed)
                 if source.cells:
-                    _install(made, source, keras_3=options["to"] == "keras3")
-            files.append(made)
+                    _install(file, source, keras_3=options["to"] == "keras3")
+            files.append(file)
         _note(files, _again(files, analysis, others), NOTES[options["notes"]])
-    for made, source in zip(files, analysis.sources, strict=True):
+    for file, source in zip(files, analysis.sources, strict=True):
         if source.cells:
-            _keep_cells(made, source)
-    return {"files": [_plain(made) for made in files]}
+            _keep_cells(file, source)
+    return {"files": [_plain(file) for file in files]}
 
 
-def _made(source: SourceFile, verdict: FileVerdict) -> ConvertedFile:
-    made = ConvertedFile(source.path, source.text, source.text, source.encoding, verdict=verdict)
+def _converted_file(source: SourceFile, verdict: FileVerdict) -> ConvertedFile:
+    file = ConvertedFile(source.path, source.text, source.text, source.encoding, verdict=verdict)
     if verdict.verdict in (COPIED, UNREADABLE, NO_TENSORFLOW):
-        made.kept = f"{'it cannot be read: ' if verdict.verdict == UNREADABLE else ''}{verdict.why}"
-    return made
+        file.kept = f"{'it cannot be read: ' if verdict.verdict == UNREADABLE else ''}{verdict.why}"
+    return file
 
 
 _OF_PLAIN: Mapping[str, Callable[[Any], Any]] = {
-    "changes": lambda values: [Change(**one) for one in values],
-    "left": lambda values: [CodeFinding(**one) for one in values],
-    "unchanged": lambda values: [CodeFinding(**one) for one in values],
+    "changes": lambda values: [Change(**fields) for fields in values],
+    "left": lambda values: [CodeFinding(**fields) for fields in values],
+    "unchanged": lambda values: [CodeFinding(**fields) for fields in values],
     "verdict": lambda value: FileVerdict(**value),
 }
 
 
-def _plain(made: ConvertedFile) -> dict[str, Any]:
+def _plain(file: ConvertedFile) -> dict[str, Any]:
     plain = {
-        name: value for name, value in vars(made).items() if name != "before" and (name != "after" or made.changed)
+        name: value for name, value in vars(file).items() if name != "before" and (name != "after" or file.changed)
     }
     for name in ("changes", "left", "unchanged"):
-        plain[name] = [vars(one) for one in plain[name]]
-    plain["verdict"] = vars(made.verdict)
+        plain[name] = [vars(entry) for entry in plain[name]]
+    plain["verdict"] = vars(file.verdict)
     return plain
 
 
 def _placed(source: SourceFile, change: Change) -> Change:
-    """Return a change by its line within the cell, where the file is a notebook."""
+    """Return a change with its line within the cell, for a notebook."""
     cell, line = source.place(change.line) if source.cells else (None, change.line)
     return replace(change, cell=cell, line=line)
 
 
-def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[CodeFinding]) -> None:
+def _to_keras(file: ConvertedFile, outcome: ConversionOutcome, findings: list[CodeFinding]) -> None:
     text = outcome.text
-    gone = [one for one in findings if one.rule == KERAS]
-    places = {(one.cell if made.is_notebook else None, one.line, one.column) for one in gone}
-    # Of the names of TensorFlow 1 those that were on the way to Keras are no change of their own.
-    made.changes = [one for one in made.changes if (one.cell, one.line, one.column) not in places
-                    and (one.after in text or not ON_THE_WAY.match(one.after))]  # fmt: skip
-    made.changes += [Change(one.line, one.column, one.spelled, one.successor, KERAS,
-                            one.cell if made.is_notebook else None) for one in gone]  # fmt: skip
-    made.changes.sort(key=lambda change: change.order)
-    made.keras, made.after = True, text
-    made.parts = list(outcome.parts)
+    gone = [finding for finding in findings if finding.rule == KERAS]
+    places = {(finding.cell if file.is_notebook else None, finding.line, finding.column) for finding in gone}
+    # Renames of TensorFlow 1 names that the conversion to Keras replaced again are not reported as changes.
+    file.changes = [change for change in file.changes if (change.cell, change.line, change.column) not in places
+                    and (change.after in text or not ON_THE_WAY.match(change.after))]  # fmt: skip
+    file.changes += [Change(finding.line, finding.column, finding.spelled, finding.successor, KERAS,
+                            finding.cell if file.is_notebook else None) for finding in gone]  # fmt: skip
+    file.changes.sort(key=lambda change: change.order)
+    file.keras, file.after = True, text
+    file.parts = list(outcome.parts)
     if outcome.keeps_model_fn:
-        made.keeps_model_fn = outcome.told() if outcome.reason else "as its program"
+        file.keeps_model_fn = outcome.told() if outcome.reason else "as its program"
 
 
-def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
-    """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
+def _switch(file: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
+    """Add `tf.compat.v1.disable_v2_behavior()` after the imports of a TensorFlow 1 program."""
     last = switched_behind(analysis.program, analysis.trees, tree, imported)
     if last is None:
         return
-    line, lines = analysis.renamed[made.path].line(tree.position(last)[2]), Lines(made.after)
+    line, lines = analysis.renamed[file.path].line(tree.position(last)[2]), Lines(file.after)
     newline = lines.newline(line)
     root = tensorflow_1.root_of_tensorflow(analysis.program, tree)
     written = tensorflow_1.switch_lines(tree, f"{root}.compat.v1")
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
-    made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in written))])
-    made.changes.append(_placed(tree.source, Change(line, 1, "", written[-1].strip(), "tensorflow-1-behavior")))
-    made.changes.sort(key=lambda change: change.order)
+    file.after = apply(file.after, [Edit(at, at, "".join(f"{line_text}{newline}" for line_text in written))])
+    file.changes.append(_placed(tree.source, Change(line, 1, "", written[-1].strip(), "tensorflow-1-behavior")))
+    file.changes.sort(key=lambda change: change.order)
 
 
-def _import(made: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
-    """What the new names need, behind the imports with which a file begins, or before its first statement."""
+def _import(file: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
+    """Add the imports that the new names need, after the first imports or before the first statement."""
     imports = renamed.imports
     if not imports:
         return
-    lines, last = Lines(made.after), tensorflow_1.last_import(tree)
+    lines, last = Lines(file.after), tensorflow_1.last_import(tree)
     if last is not None:
         line = tree.position(last)[2]
     else:
@@ -361,88 +361,96 @@ def _import(made: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
     line = renamed.line(line) if line else 0
     newline = lines.newline(max(line, 1))
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
-    made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in imports))])
-    made.changes += [_placed(tree.source, Change(max(line, 1), 1, "", one, "tensorflow-1-import")) for one in imports]
-    made.changes.sort(key=lambda change: change.order)
+    file.after = apply(file.after, [Edit(at, at, "".join(f"{statement}{newline}" for statement in imports))])
+    file.changes += [
+        _placed(tree.source, Change(max(line, 1), 1, "", statement, "tensorflow-1-import")) for statement in imports
+    ]
+    file.changes.sort(key=lambda change: change.order)
 
 
-def _install(made: ConvertedFile, source: SourceFile, *, keras_3: bool) -> None:
-    """What `estimator-pipeline exec` does for a file, in a notebook that asks for it: before its first import."""
-    if made.keeps_model_fn or (made.keras and keras_3):  # what it imports does that, or it has nothing of Keras 2
+def _install(file: ConvertedFile, source: SourceFile, *, keras_3: bool) -> None:
+    """Add the setup that `estimator-pipeline exec` does for a file, before the first import of a notebook."""
+    if file.keeps_model_fn or (file.keras and keras_3):  # its imports do the setup, or it does not need Keras 2
         return
-    asks = made.keras or made.verdict.verdict == ESTIMATOR or (made.changes and _OF_KERAS_2.search(made.after))
-    line = first_import(made.after)
-    if not asks or not line or any(one in made.before for one in ("compat.install(", "TF_USE_LEGACY_KERAS")):
+    needs_setup = file.keras or file.verdict.verdict == ESTIMATOR or (file.changes and _OF_KERAS_2.search(file.after))
+    line = first_import(file.after)
+    if (
+        not needs_setup
+        or not line
+        or any(switch in file.before for switch in ("compat.install(", "TF_USE_LEGACY_KERAS"))
+    ):
         return
     keras_2 = ["import os", "", 'os.environ["TF_USE_LEGACY_KERAS"] = "1"', ""]
-    written = keras_2 if made.keras else ["import estimator_pipeline", "", "estimator_pipeline.compat.install()", ""]
-    made.changes.append(_placed(source.with_text(made.after), Change(line, 1, "", written[2], "keras-2")))
-    made.changes.sort(key=lambda change: change.order)
-    lines = Lines(made.after)
+    written = keras_2 if file.keras else ["import estimator_pipeline", "", "estimator_pipeline.compat.install()", ""]
+    file.changes.append(_placed(source.with_text(file.after), Change(line, 1, "", written[2], "keras-2")))
+    file.changes.sort(key=lambda change: change.order)
+    lines = Lines(file.after)
     at = lines.starts[line - 1]
-    if made.keras and made.after.startswith(f"import os{lines.newline(line)}", at):  # one import of it is enough
+    if file.keras and file.after.startswith(f"import os{lines.newline(line)}", at):  # do not import os twice
         at, written = lines.starts[line], written[1:]
-    made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{lines.newline(line)}" for one in written))])
+    file.after = apply(
+        file.after, [Edit(at, at, "".join(f"{statement}{lines.newline(line)}" for statement in written))]
+    )
 
 
 def _again(files: list[ConvertedFile], analysis: Analysis, others: Others) -> Analysis:
-    """Return the analysis of what is written."""
+    """Return the analysis of the converted files."""
     counts = any(construct.match.ambiguous for construct, _ in analysis.constructs)
-    if not others.any("a converted file", any(made.changed for made in files), counts=counts):
+    if not others.any("a converted file", any(file.changed for file in files), counts=counts):
         return analysis
-    sources = [one.with_text(made.after) for made, one in zip(files, analysis.sources, strict=True)]
+    sources = [source.with_text(file.after) for file, source in zip(files, analysis.sources, strict=True)]
     outcomes = {path: outcome for path, outcome in analysis.outcomes.items() if not outcome.text}
     return analyse(sources, analysis.program.modules, others, outcomes=outcomes, trees=analysis.program.trees)
 
 
 def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) -> None:
-    """Note, of the program as it is after the conversion: what was converted may be something that stays."""
+    """Add the notes, from the analysis of the converted program: converted code may still contain such constructs."""
     trees = {tree.source.path: tree for tree in done.trees}
-    for made in files:
-        if made.path in trees and not made.kept:
-            text = made.after
-            made.after = apply(text, _noted(trees[made.path], Lines(text), done, noted))
+    for file in files:
+        if file.path in trees and not file.kept:
+            text = file.after
+            file.after = apply(text, _noted(trees[file.path], Lines(text), done, noted))
 
 
-def _keep_cells(made: ConvertedFile, source: SourceFile) -> None:
-    """Put the cells that change in place of the code of a whole notebook."""
-    cells = split(source.cells, made.after)
-    if cells is None:  # a defect: the notebook stays as it was, and says so
-        made.changes, made.keras, made.kept = [], False, "its cells cannot be told in what was written"
+def _keep_cells(file: ConvertedFile, source: SourceFile) -> None:
+    """Replace the code of a whole notebook by its changed cells."""
+    cells = split(source.cells, file.after)
+    if cells is None:  # a defect of the converter: the notebook is unchanged, and the reason is reported
+        file.changes, file.keras, file.kept = [], False, "the converted code cannot be split into its cells"
     for old, new in zip(source.cells, cells or (), strict=False):
         text = restored(old, new.text)
         if text is not None and text != old.source:
-            made.cells.append((new.number, text))
-    made.after = made.before
+            file.cells.append((new.number, text))
+    file.after = file.before
 
 
 def _rewrite_notebooks(files: Mapping[str, ConvertedFile], code: CodeBase, *, noted: bool) -> None:
-    """Give notebooks their JSON, where their code or a file that they write is converted."""
+    """Rewrite the JSON of notebooks whose code, or a file that they write, is converted."""
     sources = {source.path: source for source in code.sources}
     written: dict[str, list[ConvertedFile]] = {}
-    for made in files.values():
-        if made.notebook and made.changed:
-            written.setdefault(made.notebook, []).append(made)
-    for made in files.values():
-        source, cells = sources[made.path], dict(made.cells)
-        for other in written.get(made.path, ()):
+    for file in files.values():
+        if file.notebook and file.changed:
+            written.setdefault(file.notebook, []).append(file)
+    for file in files.values():
+        source, cells = sources[file.path], dict(file.cells)
+        for other in written.get(file.path, ()):
             cells |= _written_cell(source, sources[other.path], other.after)
         if not cells:
             continue
         for cell in source.cells if noted else ():
             text = cells.get(cell.number, cell.source)
             cells[cell.number] = text if is_written(cell.source) else with_notes_on_packages(text)
-        content = (code.base / made.path).read_bytes()
-        made.encoding = "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else made.encoding
-        made.before = decoded(content)
-        made.after = rewritten(
-            made.before, {cell.number: cells[cell.number] for cell in source.cells
+        content = (code.base / file.path).read_bytes()
+        file.encoding = "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else file.encoding
+        file.before = decoded(content)
+        file.after = rewritten(
+            file.before, {cell.number: cells[cell.number] for cell in source.cells
                           if cells.get(cell.number, cell.source) != cell.source}
         )  # fmt: skip
 
 
 def _written_cell(notebook: SourceFile, file: SourceFile, text: str) -> dict[int, str]:
-    """The cell that writes a file by `%%writefile`, with what the file is converted to; none where several write it."""
+    """Return {cell number: code} of the cell that writes a converted file; empty if several cells write it."""
     if len(file.origin) != 1:
         return {}
     (origin,) = file.origin
@@ -452,18 +460,18 @@ def _written_cell(notebook: SourceFile, file: SourceFile, text: str) -> dict[int
 
 
 def _noted(tree: Tree, lines: Lines, analysis: Analysis, noted: tuple[str, ...]) -> Iterator[Edit]:
-    """Yield a comment above each statement with something that is left; those of an earlier conversion go."""
+    """Yield a comment above each statement with an unconverted construct; remove those of an earlier conversion."""
     yield from _old_notes(tree.source.text, lines)
     by_line: dict[int, list[CodeFinding]] = {}
     for construct, finding in analysis.constructs:
         if construct.tree is tree and finding.treatment in noted:
             line = _line_of_statement(tree, construct.node)
             findings = by_line.setdefault(line, [])
-            if all((one.name, one.reason) != (finding.name, finding.reason) for one in findings):
+            if all((other.name, other.reason) != (finding.name, finding.reason) for other in findings):
                 findings.append(finding)
     for line, findings in sorted(by_line.items()):
         indent, newline, at = lines.indent(line), lines.newline(line), lines.starts[line - 1]
-        text = [f"{indent}{told}{newline}" for finding in findings for told in note_lines(finding, len(indent))]
+        text = [f"{indent}{note}{newline}" for finding in findings for note in note_lines(finding, len(indent))]
         yield Edit(at, at, "".join(text))
 
 
@@ -477,7 +485,7 @@ def _line_of_statement(tree: Tree, node: cst.CSTNode) -> int:
 
 
 def _old_notes(text: str, lines: Lines) -> Iterator[Edit]:
-    """Yield the lines of marked comments: they are written anew."""
+    """Yield the deletion of each marked comment, which the conversion writes again."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text, newline="").readline))
     except (tokenize.TokenError, SyntaxError):

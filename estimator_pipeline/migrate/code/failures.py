@@ -1,4 +1,4 @@
-"""Files that the scan itself fails at: each is a finding, and the others are scanned."""
+"""Handling of files on which the scan itself fails: each becomes a finding, and the other files are scanned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Found = TypeVar("_Found")
 
 
 class Each(Protocol):
-    """What a step gives for each thing, where `file` tells the file that a thing belongs to."""
+    """Runs a step for each item; `file` returns the file that an item belongs to."""
 
     def __call__(
         self, things: Iterable[_Thing], step: Callable[[_Thing], _Found], file: Callable[[_Thing], Tree]
@@ -23,7 +23,7 @@ class Each(Protocol):
 
 
 class Failures:
-    """The files that failed; `then` is called after each failure."""
+    """The files on which a step failed; `then` is called after each failure."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.files: set[Tree] = set()
@@ -32,30 +32,33 @@ class Failures:
     def each(
         self, things: Iterable[_Thing], step: Callable[[_Thing], _Found], file: Callable[[_Thing], Tree]
     ) -> Iterator[_Found]:
-        """Yield an `Each`; a file that the step fails at gets a problem, and is left out from then on."""
+        """Yield the result of a step for each item, as `Each`; skip files after their first failure.
+
+        The file that a step fails on gets a problem.
+        """
         for thing in things:
             tree = file(thing)
             if tree in self.files:
                 continue
             try:
-                found = step(thing)
+                result = step(thing)
             except Exception as error:
                 self.files.add(tree)
                 tree.source.problems.append(NotebookProblem(1, 1, why(error)))
                 self._then()
             else:
-                yield found
+                yield result
 
 
 def plainly(
     things: Iterable[_Thing], step: Callable[[_Thing], _Found], file: Callable[[_Thing], Tree]
 ) -> Iterator[_Found]:
-    """Return an `Each` that lets exceptions through."""
+    """Return the result of a step for each item, as `Each`; exceptions propagate."""
     return map(step, things)
 
 
 def why(error: Exception) -> str:
-    """Why a file cannot be read, of what was raised at it."""
+    """Return why a file cannot be read, from the exception."""
     if isinstance(error, RecursionError):
         return "its expressions are nested too deeply"
     return f"the scan fails at it: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What a scan came to, as data: findings, what was left out, sums; and as one JSON document."""
+"""The result of a scan: findings, verdicts, skipped files and totals, and their JSON document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["AUTOMATIC", "MANUAL", "SCHEMA", "TREATMENTS", "UNCHANGED", "CodeFind
 UNCHANGED, AUTOMATIC, MANUAL = "unchanged", "automatic", "manual"
 TREATMENTS = (UNCHANGED, AUTOMATIC, MANUAL)
 SCHEMA = "estimator-pipeline/migrate-scan/2"
-"""The form of the JSON document. A new number where a field goes or changes its meaning; new fields are no change."""
+"""The version of the JSON document. It changes where a field is removed or changes its meaning, not for new fields."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,22 @@ class CodeFinding:
     """A construct of the program.
 
     Attributes:
-        path: relative to what was scanned, with slashes.
+        path: the file, relative to the scanned root, with slashes.
         line, column, end_line, end_column: counted from 1; the end is exclusive. In a notebook: within the cell.
-        cell: of a notebook, counted from 1 among all its cells.
-        kind: of `..catalogue.KINDS`.
-        name: the canonical name, by which the catalogue has it.
-        spelled: the full name by which the program reaches it.
+        cell: the notebook cell, counted from 1 among all cells.
+        kind: one of `..catalogue.KINDS`.
+        name: the canonical name, as in the catalogue.
+        spelled: the full name as the program spells it.
         treatment: unchanged, automatic or manual.
-        reason: why that, in a sentence.
-        keep: what to write so that it runs under compat; "" where it does.
-        successor, write: what takes its place in Keras, and code for it.
-        certainty: "resolved" (by imports and assignments), "by use" (by how it is called), "by name" alone.
-        details: facts of this one: modes, fields, where a function is handed over.
-        docs: where the documents say more.
-        rule: the converter's rule, by name.
-        written: the file that the cell writes (`%%writefile`), where it is in one.
+        reason: the reason for the treatment, in a sentence.
+        keep: the code that runs under compat; "" where the construct runs unchanged.
+        successor, write: the Keras replacement, and code for it.
+        certainty: "resolved" (from imports and assignments), "by use" (from how it is called) or "by name" (only from
+            its name).
+        details: properties of this construct: modes, fields, where a function is passed.
+        docs: the section of the documentation about the construct.
+        rule: the name of the converter's rule.
+        written: the file that the cell writes with `%%writefile`; "" for other cells.
     """
 
     path: str
@@ -77,25 +78,25 @@ class CodeFinding:
     def document(self) -> dict[str, Any]:
         names = ("path", "cell", "line", "column", "end_line", "end_column", "kind", "name", "spelled", "treatment",
                  "reason", "keep", "successor", "write", "certainty", "docs", "rule")  # fmt: skip
-        told = {name: getattr(self, name) for name in names}
-        return told | {"written": self.written or None, "details": dict(self.details)}
+        fields = {name: getattr(self, name) for name in names}
+        return fields | {"written": self.written or None, "details": dict(self.details)}
 
 
 @dataclass
 class Scan:
-    """All of a code base.
+    """The scan of a code base.
 
     Attributes:
-        root: what was scanned, as it was named.
-        findings: in the order of files, lines and columns.
+        root: the scanned file or folder, as the user named it.
+        findings: sorted by file, line and column.
         skipped: files and folders that were not read, and why.
-        files: how many Python files and notebooks were read.
-        lines: how many lines they have.
-        without: how many of them have nothing to do with TensorFlow.
-        texts: path -> the text of a file with findings; of a notebook cell `path#cell`.
-        verdicts: path -> what becomes of a file, of all that were read.
+        files: the number of Python files and notebooks that were read.
+        lines: the number of their lines.
+        without: the number of files that do not use TensorFlow.
+        texts: path -> the text of a file with findings; for a notebook cell `path#cell`.
+        verdicts: path -> the verdict on a file, for every file that was read.
         date: the day of the scan.
-        commit: what is checked out there, where it is a checkout of git.
+        commit: the git commit that is checked out there; None outside of a checkout.
     """
 
     root: str
@@ -111,27 +112,27 @@ class Scan:
 
     def count(self, treatment: str | None = None, kind: str | None = None) -> int:
         return sum(
-            (treatment is None or one.treatment == treatment) and (kind is None or one.kind == kind)
-            for one in self.findings
+            (treatment is None or finding.treatment == treatment) and (kind is None or finding.kind == kind)
+            for finding in self.findings
         )
 
     def by_file(self) -> dict[str, list[CodeFinding]]:
-        found: dict[str, list[CodeFinding]] = {}
-        for one in self.findings:
-            found.setdefault(one.path, []).append(one)
-        return found
+        by_path: dict[str, list[CodeFinding]] = {}
+        for finding in self.findings:
+            by_path.setdefault(finding.path, []).append(finding)
+        return by_path
 
     def judged(self, verdict: str) -> int:
-        """How many files have a verdict."""
-        return sum(one.verdict == verdict for one in self.verdicts.values())
+        """Return the number of files with a verdict."""
+        return sum(file.verdict == verdict for file in self.verdicts.values())
 
     def kinds(self) -> list[str]:
-        """Return the kinds that were found, in the catalogue's order."""
-        there = {one.kind for one in self.findings}
+        """Return the kinds of the findings, in the catalogue's order."""
+        there = {finding.kind for finding in self.findings}
         return [kind for kind in KINDS if kind in there]
 
     def document(self) -> dict[str, Any]:
-        """Return the document that `--json` prints: its form is that of scan.schema.json."""
+        """Return the document that `--json` prints; scan.schema.json is its schema."""
         return {
             "schema": SCHEMA,
             "root": self.root,
@@ -139,7 +140,7 @@ class Scan:
             "commit": self.commit,
             "files": {"read": self.files, "lines": self.lines, "without_tensorflow": self.without},
             "totals": {word: self.judged(word) for word in VERDICTS},
-            "verdicts": [one.document() for one in self.verdicts.values()],
+            "verdicts": [verdict.document() for verdict in self.verdicts.values()],
             "first": first_steps(self),
             "treatments": {
                 name: {"findings": self.count(name)} for name in TREATMENTS
@@ -147,32 +148,33 @@ class Scan:
             "kinds": {
                 kind: {name: self.count(name, kind) for name in TREATMENTS} for kind in self.kinds()
             },
-            "findings": [one.document() for one in self.findings],
-            "skipped": [{"path": one.path, "why": one.why} for one in self.skipped],
+            "findings": [finding.document() for finding in self.findings],
+            "skipped": [{"path": skipped.path, "why": skipped.why} for skipped in self.skipped],
         }  # fmt: skip
 
 
-_MOST = 3  # of each kind of step
+_MOST = 3  # steps of each kind
 _V1 = "import tensorflow.compat.v1 as tf"
 
 
 def first_steps(scan: Scan) -> list[str]:
-    """What to do first, in its order: what keeps most files from running or from Keras comes before the rest."""
-    steps = [f"make {one.path} readable: {one.why}" for one in scan.verdicts.values() if one.verdict == UNREADABLE]
+    """Return the next steps; those that block most files come first."""
+    steps = [f"make {file.path} readable: {file.why}" for file in scan.verdicts.values() if file.verdict == UNREADABLE]
     steps = _shortened(steps, "files that cannot be read")
     gone: dict[str, list[CodeFinding]] = {}
     for finding in scan.findings:
         if finding.treatment == MANUAL and finding.kind != "unreadable":
             gone.setdefault(_V1 if _V1 in finding.keep else finding.spelled, []).append(finding)
-    by_hand = []
-    for name, found in sorted(gone.items(), key=lambda one: (-len({f.path for f in one[1]}), one[0])):
-        files, write = _files(len({one.path for one in found})), found[0].keep
-        what = f"replace {name}{f' by {write}' if write else ''}"
+    manual = []
+    for name, findings in sorted(gone.items(), key=lambda item: (-len({f.path for f in item[1]}), item[0])):
+        files, write = _files(len({finding.path for finding in findings})), findings[0].keep
+        step = f"replace {name}{f' by {write}' if write else ''}"
         if name == _V1:
-            what = f"write `{_V1}`, for {_files(len({one.spelled for one in found}), 'name')} of TensorFlow 1"
-        by_hand.append(f"{what}, in {files}, first at {found[0].place}: {found[0].reason}")
-    steps += _shortened(by_hand, "removed names")
-    converted = [one for one in scan.verdicts.values() if one.verdict in (KERAS, KEEPS_MODEL_FN, RENAMED)]
+            names = _files(len({finding.spelled for finding in findings}), "name")
+            step = f"write `{_V1}`, for {names} of TensorFlow 1"
+        manual.append(f"{step}, in {files}, first at {findings[0].place}: {findings[0].reason}")
+    steps += _shortened(manual, "removed names")
+    converted = [verdict for verdict in scan.verdicts.values() if verdict.verdict in (KERAS, KEEPS_MODEL_FN, RENAMED)]
     if converted or scan.judged(ESTIMATOR):
         keras = scan.judged(KERAS) + scan.judged(KEEPS_MODEL_FN)
         of = keras + scan.judged(ESTIMATOR)
@@ -180,18 +182,18 @@ def first_steps(scan: Scan) -> list[str]:
         effects += [f"renames {_files(scan.judged(RENAMED))} to TensorFlow 2"] if scan.judged(RENAMED) else []
         steps.append(f"run `migrate convert {scan.root} --output DIR`: {', '.join(effects)}")
     stops: dict[tuple[str, str], int] = {}
-    for one in scan.verdicts.values():
-        if one.verdict == ESTIMATOR:
-            stops[one.stops_at, one.reason] = stops.get((one.stops_at, one.reason), 0) + 1
+    for verdict in scan.verdicts.values():
+        if verdict.verdict == ESTIMATOR:
+            stops[verdict.stops_at, verdict.reason] = stops.get((verdict.stops_at, verdict.reason), 0) + 1
     blocks = [f"rewrite what keeps {_files(count)} from Keras: {place}: {reason}"
-              for (place, reason), count in sorted(stops.items(), key=lambda one: (-one[1], one[0]))]  # fmt: skip
+              for (place, reason), count in sorted(stops.items(), key=lambda item: (-item[1], item[0]))]  # fmt: skip
     return steps + _shortened(blocks, "places that keep files from Keras")
 
 
-def _files(count: int, what: str = "file") -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _files(count: int, noun: str = "file") -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _shortened(steps: list[str], what: str) -> list[str]:
+def _shortened(steps: list[str], noun: str) -> list[str]:
     more = len(steps) - _MOST
-    return steps if more <= 1 else [*steps[:_MOST], f"and {more} more {what}"]
+    return steps if more <= 1 else [*steps[:_MOST], f"and {more} more {noun}"]

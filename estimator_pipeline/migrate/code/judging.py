@@ -1,4 +1,4 @@
-"""From what a scan knows to a verdict on each file; the converter goes by the same verdicts."""
+"""The verdict on each file, from the findings of a scan; the converter uses the same verdicts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutc
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
-__all__ = ["as_the_user_has_it", "judge", "judge_by_itself", "switched_behind"]
+__all__ = ["judge", "judge_standalone", "switched_behind", "with_user_positions"]
 
 _OF_ESTIMATORS = ("tf.estimator.", "tf.compat.v1.estimator.", "tf.keras.estimator.")
 
 
-def as_the_user_has_it(
+def with_user_positions(
     outcomes: Mapping[str, ConversionOutcome], sources: Iterable[SourceFile], renamed: Mapping[str, RenamedText]
 ) -> Mapping[str, ConversionOutcome]:
-    """Tells each reason in the lines and names of the files as they were; Keras is planned for their new names.
+    """Return the outcomes with the lines and names of the user's files.
 
-    A file that a notebook writes is told by the cell.
+    The conversion to Keras works on the renamed text. For a file that a notebook writes, the place is the cell.
     """
     by_path = {source.path: source for source in sources}
     for path, outcome in outcomes.items():
@@ -58,17 +58,18 @@ def judge(
     program: Program,
     trees: Sequence[Tree],
 ) -> dict[str, FileVerdict]:
-    """Path -> verdict, on the files of a program.
+    """Return path -> verdict, for the files of a program.
 
     Args:
-        outcomes: what becomes of a file as a Keras program, in the user's words.
+        outcomes: path -> the outcome of the conversion to Keras, with the user's lines and names.
     """
-    manual = collections.Counter(one.written or one.path for one in findings if one.treatment == MANUAL)
-    named = {one.written or one.path for one in findings}
-    runs = {one.path for one in findings if one.treatment == UNCHANGED and f"{one.spelled}.".startswith(_OF_ESTIMATORS)}
+    manual = collections.Counter(finding.written or finding.path for finding in findings if finding.treatment == MANUAL)
+    named = {finding.written or finding.path for finding in findings}
+    runs = {finding.path for finding in findings
+            if finding.treatment == UNCHANGED and f"{finding.spelled}.".startswith(_OF_ESTIMATORS)}  # fmt: skip
     by_path = {tree.source.path: tree for tree in trees}
     imported: set[Tree] | None = None
-    found = {}
+    judged = {}
     for source in sources:
         path, kind, why, outcome = source.path, verdicts.UNCHANGED, "", outcomes.get(source.path)
         text = renamed.get(path)
@@ -79,7 +80,7 @@ def judge(
         elif path in by_path and path in named and not by_path[path].verbatim:
             kind, why = verdicts.COPIED, NOT_VERBATIM
         elif outcome is not None:
-            found[path] = _of_outcome(source, outcome, manual[path])
+            judged[path] = _of_outcome(source, outcome, manual[path])
             continue
         elif text is not None and (text.changes or text.imports):
             kind = verdicts.RENAMED
@@ -88,27 +89,27 @@ def judge(
             if switched_behind(program, trees, by_path[path], imported) is not None:
                 verbatim = by_path[path].verbatim
                 kind, why = (verdicts.RENAMED, "") if verbatim else (verdicts.COPIED, NOT_VERBATIM)
-            elif source.cells and path in runs:  # it has no `exec` that would give it its Estimators
+            elif source.cells and path in runs:  # a notebook cannot be started by `exec`, which provides Estimators
                 kind = verdicts.ESTIMATOR
-        found[path] = _of(source, kind, why, manual[path])
-    return found
+        judged[path] = _of(source, kind, why, manual[path])
+    return judged
 
 
-def judge_by_itself(sources: Iterable[SourceFile], without: Collection[str]) -> dict[str, FileVerdict]:
-    """Path -> the verdict on a file that is part of no program.
+def judge_standalone(sources: Iterable[SourceFile], without: Collection[str]) -> dict[str, FileVerdict]:
+    """Return path -> verdict, for files that belong to no program.
 
     Args:
-        without: the files that have nothing of TensorFlow.
+        without: the files that do not use TensorFlow.
     """
-    found = {}
+    judged = {}
     for source in sources:
-        told = _unreadable(source)
+        problem = _unreadable(source)
         if source.path in without:
-            kind, told = verdicts.NO_TENSORFLOW, f"it cannot be read: {told}" if told else ""
+            kind, problem = verdicts.NO_TENSORFLOW, f"it cannot be read: {problem}" if problem else ""
         else:
-            kind = verdicts.UNREADABLE if told else verdicts.UNCHANGED
-        found[source.path] = _of(source, kind, told, len(source.problems) if kind == verdicts.UNREADABLE else 0)
-    return found
+            kind = verdicts.UNREADABLE if problem else verdicts.UNCHANGED
+        judged[source.path] = _of(source, kind, problem, len(source.problems) if kind == verdicts.UNREADABLE else 0)
+    return judged
 
 
 def _of(source: SourceFile, kind: str, why: str, manual: int) -> FileVerdict:
@@ -144,13 +145,13 @@ def _unreadable(source: SourceFile) -> str:
 
 
 def _line_of_problem(source: SourceFile) -> int:
-    """Return the line of the first thing that cannot be read; a cell has it among its own."""
+    """Return the line of the first problem, in the text of all cells."""
     problem = source.problems[0]
     return problem.line + next((cell.first - 1 for cell in source.cells if cell.number == problem.cell), 0)
 
 
 def _place(source: SourceFile, why: str) -> dict[str, Any]:
-    """Where a file cannot be read."""
+    """Return the fields of a verdict for the place that cannot be read."""
     if not source.problems or not why:
         return {}
     number = _line_of_problem(source)
@@ -161,7 +162,7 @@ def _place(source: SourceFile, why: str) -> dict[str, Any]:
 def switched_behind(
     program: Program, trees: Iterable[Tree], tree: Tree, imported: set[Tree]
 ) -> cst.BaseStatement | None:  # fmt: skip
-    """The statement behind which a file has to say that it was written for TensorFlow 1; None where it need not."""
+    """Return the statement after which a file must disable TensorFlow 2 behavior; None where it need not."""
     files = reached(program, tree, set(trees))
-    switches, of_1 = tensorflow_1.switches_behavior(files), any(one.tensorflow_1 for one in files)
+    switches, of_1 = tensorflow_1.switches_behavior(files), any(file.tensorflow_1 for file in files)
     return tensorflow_1.switch(program, tree, switches, tree in imported, of_1=of_1)

@@ -1,4 +1,4 @@
-"""A notebook with other code in its cells: everything else of its JSON stays."""
+"""Replacement of the code in a notebook's cells; the rest of its JSON is unchanged."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from estimator_pipeline.migrate.code.notes import MARK
 
 __all__ = ["decoded", "rewritten", "with_notes_on_packages"]
 
-# What puts TensorFlow 1 under a notebook: `!pip install tensorflow-gpu==1.15`, Colab's `%tensorflow_version 1.x`.
+# Lines that install TensorFlow 1: `!pip install tensorflow-gpu==1.15`, Colab's `%tensorflow_version 1.x`.
 _TENSORFLOW_1 = re.compile(
     r"[ \t]*[!%]*[ \t]*(?:sudo )?(?:(?:python[\d.]*[ \t]+-m[ \t]+)?pip[\d.]*|conda)[ \t]+install\b.*"
     r"[\s'\"]tensorflow(?:-gpu)?(?:\[[\w,]*\])?[ \t]*[=~<]=?=?[ \t]*1\."
     r"|[ \t]*%{1,2}tensorflow_version[ \t]+1"
 )
-_NOTE = f"{MARK} asks for TensorFlow 1; write estimator_pipeline, which brings TensorFlow 2, in its place"
+_NOTE = f"{MARK} installs TensorFlow 1; install estimator_pipeline instead, which requires TensorFlow 2"
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a notebook's JSON, as it was read from a file."""
+    """Return the text of a notebook's JSON from the bytes of its file."""
     return content.decode("utf-8-sig")
 
 
 def with_notes_on_packages(source: str) -> str:
-    """Return a cell with a marked comment above each line that installs TensorFlow 1."""
+    """Return a cell's code with a marked comment above each line that installs TensorFlow 1."""
     lines = source.split("\n")
-    made: list[str] = []
+    result: list[str] = []
     for line in lines:
-        if _TENSORFLOW_1.match(line) and not (made and made[-1].lstrip().startswith(MARK)):
-            made.append(f"{line[: len(line) - len(line.lstrip())]}{_NOTE}")
-        made.append(line)
-    return "\n".join(made)
+        if _TENSORFLOW_1.match(line) and not (result and result[-1].lstrip().startswith(MARK)):
+            result.append(f"{line[: len(line) - len(line.lstrip())]}{_NOTE}")
+        result.append(line)
+    return "\n".join(result)
 
 
 def rewritten(text: str, sources: Mapping[int, str]) -> str:
-    """Return the JSON of a notebook with other code in cells, which lose their outputs; laid out as it was.
+    """Return a notebook's JSON with new code in some cells, in the original layout.
+
+    The outputs of these cells are removed.
 
     Args:
         text: the JSON.
-        sources: the code of cells that change, by their number among all cells, counted from 1.
+        sources: cell number, counted from 1 among all cells -> its new code.
     """
     document = json.loads(text)
     sheets = document.get("worksheets")
@@ -61,21 +63,21 @@ def rewritten(text: str, sources: Mapping[int, str]) -> str:
 
 
 def _layout(text: str, document: Any) -> dict[str, Any]:
-    """Return the options of `json.dumps` that give the text, but for white space at its end."""
-    found = re.match(r"\s*\{\n([ \t]+)", text)
-    indent: Any = (found[1] if "\t" in found[1] else len(found[1])) if found else None
+    """Return the options of `json.dumps` that reproduce the text, except for trailing whitespace."""
+    match = re.match(r"\s*\{\n([ \t]+)", text)
+    indent: Any = (match[1] if "\t" in match[1] else len(match[1])) if match else None
     options: list[dict[str, Any]] = [
-        {"indent": indent, "ensure_ascii": ascii_alone, "separators": (",", ": ") if indent else separators}
-        for ascii_alone in (False, True)
+        {"indent": indent, "ensure_ascii": ensure_ascii, "separators": (",", ": ") if indent else separators}
+        for ensure_ascii in (False, True)
         for separators in ((", ", ": "), (",", ":"))
     ]
-    return next((one for one in options if _dumped(document, one) == text.rstrip()), options[0])
+    return next((candidate for candidate in options if _dumped(document, candidate) == text.rstrip()), options[0])
 
 
 def _dumped(document: Any, options: dict[str, Any]) -> str:
     text = json.dumps(document, **options)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a pair of surrogates, which JSON's escapes may hold
+    except UnicodeEncodeError:  # an unpaired surrogate, which JSON may contain as an escape
         return json.dumps(document, **{**options, "ensure_ascii": True})
     return text

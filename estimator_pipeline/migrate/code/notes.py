@@ -1,4 +1,4 @@
-"""The comments that a conversion leaves where a person has to go on."""
+"""The comments that a conversion writes above constructs that need manual work."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from estimator_pipeline.migrate.code.findings import UNCHANGED, CodeFinding
 __all__ = ["MARK", "note_lines"]
 
 MARK = "# estimator_pipeline:"
-"""How each line of a note begins; such lines are the converter's own, and are written anew by the next conversion."""
+"""The beginning of each line of a note. The next conversion replaces such lines."""
 
 _WIDTH = 100
 
 
 def note_lines(finding: CodeFinding, indent: int) -> list[str]:
-    """What is left to do at a construct, as lines of comment; `indent` is how far they are moved to the right."""
+    """Return the comment lines about a construct that is not converted, for code indented by `indent` columns."""
     if finding.treatment == UNCHANGED:
-        told = f"{finding.spelled} stays: it runs under compat. In Keras: {finding.successor}"
+        text = f"{finding.spelled} is unchanged: it runs under compat. In Keras: {finding.successor}"
     else:
-        told = f"{finding.spelled} does not run: {finding.reason}"
-        told += f"; write {finding.keep}" if finding.keep else f". In Keras: {finding.successor}"
+        text = f"{finding.spelled} does not run: {finding.reason}"
+        text += f"; write {finding.keep}" if finding.keep else f". In Keras: {finding.successor}"
     width = max(_WIDTH - indent - len(MARK) - 1, 40)
-    return [f"{MARK} {line}" for line in textwrap.wrap(told, width, break_long_words=False, break_on_hyphens=False)]
+    return [f"{MARK} {line}" for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)]

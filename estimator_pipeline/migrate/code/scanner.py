@@ -1,6 +1,6 @@
-"""Reads a code base and says of every Estimator construct what becomes of it.
+"""Scan of a code base: every Estimator construct and its treatment.
 
-Nothing of it is imported or executed, and TensorFlow is not needed.
+The code is neither imported nor executed, and TensorFlow is not needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.checkout import commit_of
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
-from estimator_pipeline.migrate.code.judging import as_the_user_has_it, judge, judge_by_itself
+from estimator_pipeline.migrate.code.judging import judge, judge_standalone, with_user_positions
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import renamed_text, tensorflow_1, tf1_names
 from estimator_pipeline.migrate.code.renames.registry import decide
@@ -39,7 +39,7 @@ from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
 __all__ = ["Analysis", "analyse", "deep", "judged", "scan", "scan_part", "unreadable"]
 
-# Deeply nested expressions of generated code; the default is 1,000.
+# For deeply nested expressions in generated code; the default is 1,000.
 _RECURSION = 10_000
 _RUNS = "runs unchanged under exec and compat.install()"
 _Found = TypeVar("_Found")
@@ -47,12 +47,12 @@ _Found = TypeVar("_Found")
 
 @dataclass
 class Analysis:
-    """What is known of a program: the findings, and the trees and constructs that they were made from.
+    """The analysis of a program: the findings, and the trees and constructs that they come from.
 
     Attributes:
-        constructs: each with its finding; what cannot be read has a finding alone.
-        renamed: path -> the text with the names of TensorFlow 2.
-        outcomes: path -> what becomes of a file as a Keras program.
+        constructs: each construct with its finding; an unreadable file has only a finding.
+        renamed: path -> the text with TensorFlow 2 names.
+        outcomes: path -> the outcome of the conversion to Keras.
     """
 
     sources: list[SourceFile]
@@ -75,42 +75,44 @@ def scan(
 
     Args:
         root: a Python file, a notebook, or a folder of them.
-        jobs: how many processes read the programs of a folder.
-        cache: a folder that keeps what becomes of a program, for the next time that its files are the same.
-        progress: called with how many files are done, and how many there are.
+        jobs: the number of processes that read the programs of a folder.
+        cache: a folder for results, which are reused while the files of a program are unchanged.
+        progress: called with the number of finished files and the number of all files.
 
     Returns:
-        Every construct with its treatment, in the order of files, lines and columns, and a verdict on each file; the
-        same for the same files.
+        Every construct with its treatment, sorted by file, line and column, and a verdict on each file. The result is
+        deterministic.
 
     Raises:
-        ConfigError: there is no such path, or no Python file in it.
+        ConfigError: the path does not exist or has no Python file.
     """
     code = read_code(root)
-    found = Scan(root=os.fspath(root), skipped=code.skipped, files=len(code.sources), without=len(code.without))
-    found.lines = sum(one.text.count("\n") + (not one.text.endswith("\n")) for one in code.sources if one.text)
-    found.lines -= sum(max(len(one.cells) - 1, 0) for one in code.sources)  # what is between two cells
+    result = Scan(root=os.fspath(root), skipped=code.skipped, files=len(code.sources), without=len(code.without))
+    result.lines = sum(
+        source.text.count("\n") + (not source.text.endswith("\n")) for source in code.sources if source.text
+    )
+    result.lines -= sum(max(len(source.cells) - 1, 0) for source in code.sources)  # the marker lines between cells
     findings = [unreadable(source, problem) for source in code.sources if source.path not in code.without
                 for problem in source.problems]  # fmt: skip
-    verdicts = judge_by_itself(code.sources, code.without)
+    verdicts = judge_standalone(code.sources, code.without)
     for answer in run(code, "scan", scan_part, {}, jobs=jobs, cache=cache, progress=progress):
-        findings += [CodeFinding(**one) for one in answer["findings"]]
-        verdicts.update((one["path"], FileVerdict(**one)) for one in answer["verdicts"])
-    found.findings, found.verdicts = in_order(findings), verdicts
-    _keep_texts(found, code.sources)
-    found.date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
-    found.commit = commit_of(code.base)
-    return found
+        findings += [CodeFinding(**fields) for fields in answer["findings"]]
+        verdicts.update((fields["path"], FileVerdict(**fields)) for fields in answer["verdicts"])
+    result.findings, result.verdicts = in_order(findings), verdicts
+    _keep_texts(result, code.sources)
+    result.date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
+    result.commit = commit_of(code.base)
+    return result
 
 
 def scan_part(
     sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
 ) -> dict[str, Any]:
-    """Return the findings and the verdicts of one program, as plain values."""
+    """Return the findings and verdicts of one program as plain values."""
     done = analyse(sources, modules, others, tick=tick)
     return {
-        "findings": [vars(one) for one in done.findings],
-        "verdicts": [vars(one) for one in judged(done).values()],
+        "findings": [vars(finding) for finding in done.findings],
+        "verdicts": [vars(verdict) for verdict in judged(done).values()],
     }
 
 
@@ -124,12 +126,12 @@ def analyse(
     trees: Mapping[str, Tree] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Analysis:
-    """Scan one program, and keep what the findings were made from; for the converter. Problems are added to sources.
+    """Scan one program and keep its trees and constructs for the converter; add problems to the sources.
 
     Args:
-        outcomes: path -> what becomes of a file as a Keras program, where that is known already.
-        to: what a program becomes, one of `converter.TARGETS`.
-        trees: those of an earlier analysis, for files of the same text.
+        outcomes: path -> the outcome of the conversion to Keras, if known.
+        to: the target of the conversion, one of `converter.TARGETS`.
+        trees: the trees of an earlier analysis, reused for files with the same text.
         tick: called twice for each file.
     """
     stage = "program" if outcomes is None else "converted"
@@ -138,9 +140,9 @@ def analyse(
         renamed = _renamed(read, others, stage)
         if outcomes is None:
             outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others, to)
-            outcomes = as_the_user_has_it(outcomes, sources, renamed)
+            outcomes = with_user_positions(outcomes, sources, renamed)
             if to == "keras3":
-                imports = {tree.source.path: [one.source.path for one in read.program.imports(tree)]
+                imports = {tree.source.path: [imported.source.path for imported in read.program.imports(tree)]
                            for tree in read.program.trees.values()}  # fmt: skip
                 outcomes = convert_program(outcomes, sources, imports)
         pairs = _decided(read, outcomes)
@@ -150,14 +152,14 @@ def analyse(
 
 
 def judged(done: Analysis) -> dict[str, FileVerdict]:
-    """Path -> the verdict on a file."""
+    """Return path -> verdict, for each file of an analysis."""
     with deep():
         return judge(done.sources, done.findings, done.renamed, done.outcomes, done.program, done.trees)
 
 
 @dataclass
 class _Read:
-    """A program: its files, what their names mean, what is found in them, and whether any is of TensorFlow 1."""
+    """A program: its trees, the meanings of names, its constructs, and whether it uses TensorFlow 1 (`old`)."""
 
     trees: list[Tree]
     program: Program
@@ -166,7 +168,7 @@ class _Read:
     old: bool = False
 
     def each(self, step: Callable[[Tree], _Found]) -> Iterator[_Found]:
-        """Return what a step gives for each file."""
+        """Yield the result of a step for each file."""
         return self.failures.each(self.trees, step, lambda tree: tree)
 
 
@@ -180,16 +182,17 @@ def _read(
 ) -> _Read:
     trees = _trees(sources, known, tick)
     program = Program(trees, modules)
-    read = _Read(trees, program, [], Failures(then=program.begin_anew))
+    read = _Read(trees, program, [], Failures(then=program.reset))
 
     def find(tree: Tree) -> list[Construct]:
         tick()
         return list(find_constructs(program, tree))
 
-    for found in read.each(find):
-        read.constructs += found
+    for constructs in read.each(find):
+        read.constructs += constructs
     read.constructs += find_functions(program, read.constructs, read.failures.each)
-    old, counts = any(map(_is_tensorflow_1, read.constructs)), any(one.match.ambiguous for one in read.constructs)
+    old = any(map(_is_tensorflow_1, read.constructs))
+    counts = any(construct.match.ambiguous for construct in read.constructs)
     read.old = others.any(f"{stage}: a name of TensorFlow 1", old, counts=counts)
     read.constructs = _without_tensorflow_2(read.constructs, read.old)
 
@@ -199,14 +202,14 @@ def _read(
 
     _all(read.failures.each(read.constructs, mark, lambda construct: construct.tree))
     tensorflow_1.spread(program, trees)
-    # Data sets of a program of TensorFlow 1 stay those of TensorFlow 1, with all that they have.
-    read.constructs = [one for one in read.constructs
-                       if not (one.row.name in DATASET_ATTRIBUTES and one.tree.tensorflow_1)]  # fmt: skip
+    # A TensorFlow 1 program keeps `tf.compat.v1.data` datasets, which have these attributes.
+    read.constructs = [construct for construct in read.constructs
+                       if not (construct.row.name in DATASET_ATTRIBUTES and construct.tree.tensorflow_1)]  # fmt: skip
     return read
 
 
 def _renamed(read: _Read, others: Others, stage: str) -> dict[str, RenamedText]:
-    """Path -> the text of a file with TensorFlow 2's names for those of TensorFlow 1."""
+    """Return path -> the text of a file with TensorFlow 2 names instead of TensorFlow 1 names."""
     _all(read.each(lambda tree: tf1_names.plan(read.program, tree)))
     tf1_names.plan_classes(read.program, read.trees)
     tf1_names.plan_aliases(read.trees, others, stage)
@@ -216,19 +219,19 @@ def _renamed(read: _Read, others: Others, stage: str) -> dict[str, RenamedText]:
 def _outcomes(
     read: _Read, sources: list[SourceFile], renamed: Mapping[str, RenamedText], others: Others, to: str
 ) -> dict[str, ConversionOutcome]:
-    """Path -> what becomes of a file as a Keras program. Files of TensorFlow 1 get there by their new names."""
-    changed = any(one.changes for one in renamed.values())
+    """Return path -> the outcome of the conversion to Keras. TensorFlow 1 files are converted from their new names."""
+    changed = any(text.changes for text in renamed.values())
     old = {tree.source.path: tree.tensorflow_1 for tree in read.trees}
     before = []
     if others.any("a new name", changed, counts=any(old.values())):
-        texts = {path: one.text for path, one in renamed.items()}
-        sources = [one.with_text(texts.get(one.path, one.text)) for one in sources]
+        texts = {path: text.text for path, text in renamed.items()}
+        sources = [source.with_text(texts.get(source.path, source.text)) for source in sources]
         before = [(tree, tree.state()) for tree in read.trees]
         read = _read(sources, read.program.modules, others, "renamed", read.program.trees)
         for tree in read.trees:
-            one = renamed.get(tree.source.path)
-            if one is not None:
-                tree.contrib, tree.needs = one.contrib, one.imports
+            text = renamed.get(tree.source.path)
+            if text is not None:
+                tree.contrib, tree.needs = text.contrib, text.imports
             tree.was_tensorflow_1 = old.get(tree.source.path, False)
     keras.plan(read.program, read.trees, read.constructs, read.failures.each, keep_model_fn=to == "keras")
     outcomes = {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
@@ -240,7 +243,13 @@ def _outcomes(
 def _decided(read: _Read, outcomes: Mapping[str, ConversionOutcome]) -> list[tuple[Construct, CodeFinding]]:
     by_tree = keras.by_tree(read.constructs)
     _all(read.each(lambda tree: keras.adopt(tree, outcomes.get(tree.source.path), by_tree.get(tree, []))))
-    pairs = list(read.failures.each(read.constructs, lambda one: (one, _finding(one, read.old)), lambda one: one.tree))
+    pairs = list(
+        read.failures.each(
+            read.constructs,
+            lambda construct: (construct, _finding(construct, read.old)),
+            lambda construct: construct.tree,
+        )
+    )
     return [(construct, finding) for construct, finding in pairs if construct.tree not in read.failures.files]
 
 
@@ -251,7 +260,7 @@ def _all(steps: Iterator[None]) -> None:
 
 @contextlib.contextmanager
 def deep() -> Iterator[None]:
-    """Room for deeply nested expressions."""
+    """Raise the recursion limit for deeply nested expressions."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
@@ -265,7 +274,10 @@ def _order(finding: CodeFinding) -> tuple[object, ...]:
 
 
 def in_order(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
-    """By files and places. One for a name at a place: a name that is imported by both branches of a `try` is one."""
+    """Return findings sorted by file and place, with one for each name and place.
+
+    A name that both branches of a `try` import is one finding.
+    """
     seen: dict[tuple[object, ...], CodeFinding] = {}
     for finding in findings:
         seen.setdefault(_order(finding), finding)
@@ -276,7 +288,7 @@ def in_order(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
 
 
 def _trees(sources: list[SourceFile], known: Mapping[str, Tree], tick: Callable[[], None]) -> list[Tree]:
-    """Return the trees of files; those of the same text are kept, for libcst is slow."""
+    """Return the trees of files. Trees with the same text are reused because libcst is slow."""
     trees = []
     for source in sources:
         if source.problems and not source.cells:
@@ -284,7 +296,7 @@ def _trees(sources: list[SourceFile], known: Mapping[str, Tree], tick: Callable[
         tick()
         tree = known.get(source.path)
         if tree is not None and tree.source.text == source.text:
-            tree.begin_anew(source)
+            tree.reset(source)
             trees.append(tree)
         else:
             trees += [tree for tree in _parsed(source) if tree is not None]
@@ -294,7 +306,7 @@ def _trees(sources: list[SourceFile], known: Mapping[str, Tree], tick: Callable[
 def _parsed(source: SourceFile) -> list[Tree | None]:
     if not source.cells:
         return [parse(source)]
-    # A cell that cannot be read is left out: the others are one program.
+    # An unreadable cell is blanked: the other cells are one program.
     cells = []
     for cell in source.cells:
         alone = SourceFile(source.path, cell.text)
@@ -311,26 +323,26 @@ def _parsed(source: SourceFile) -> list[Tree | None]:
 
 
 def _is_tensorflow_1(construct: Construct) -> bool:
-    """Whether a construct tells that `tf` is TensorFlow 1: by a name that TensorFlow 2 does not have."""
+    """Return whether a construct shows that `tf` is TensorFlow 1: TensorFlow 2 does not have its name."""
     spelled = construct.match.spelled
     return spelled.startswith("tf.") and not construct.match.exists
 
 
 def _without_tensorflow_2(constructs: list[Construct], old: bool) -> list[Construct]:
-    """Leaves out what is TensorFlow 2's own thing: tf.losses.mean_squared_error is Keras's in a program of today."""
+    """Remove names that mean Keras in a TensorFlow 2 program, such as tf.losses.mean_squared_error."""
     return [
-        one
-        for one in constructs
-        if old or not one.match.ambiguous or one.match.spelled.startswith("tf.summary.")
+        construct
+        for construct in constructs
+        if old or not construct.match.ambiguous or construct.match.spelled.startswith("tf.summary.")
     ]  # fmt: skip
 
 
 def _treatment(construct: Construct, old: bool) -> tuple[str, str, str, str]:
-    """(treatment, reason, what to write so that it runs, rule)."""
+    """Return (treatment, reason, code that runs under compat, rule)."""
     rule, writes, refused = decide(construct)
     if rule:
-        what = f"migrate convert writes {writes}" if writes else f"the converter's rule {rule} converts it"
-        return AUTOMATIC, what, "", rule
+        reason = f"migrate convert writes {writes}" if writes else f"the converter's rule {rule} converts it"
+        return AUTOMATIC, reason, "", rule
     return *_as_it_is(construct, old, refused), ""
 
 
@@ -338,19 +350,19 @@ def _as_it_is(construct: Construct, old: bool, refused: str) -> tuple[str, str, 
     row, match = construct.row, construct.match
     gone = not match.exists or not row.runs or (match.ambiguous and old)
     if gone and is_guarded(construct.tree, construct.node):
-        return UNCHANGED, f"{match.spelled} is reached on a TensorFlow that has it alone", ""
+        return UNCHANGED, f"{match.spelled} is only reached on a TensorFlow version that has it", ""
     if not row.runs:
-        return MANUAL, row.because or f"{match.spelled} is gone", row.keep
+        return MANUAL, row.because or f"{match.spelled} was removed", row.keep
     if match.spelled.startswith("tf.contrib"):
         return MANUAL, "tf.contrib was removed in TensorFlow 2.0", row.name if row.name.startswith("tf.") else ""
     if not match.exists and row.name == "private import":
-        return MANUAL, "a private module of TensorFlow, which may move or go with any version", "the public name"
+        return MANUAL, "a private module of TensorFlow, which any version may move or remove", "the public name"
     if not match.exists:
         name = "tf.compat.v1." + match.spelled.removeprefix("tf.")
         return MANUAL, f"TensorFlow 2 has no {match.spelled}", f"{name}, or: import tensorflow.compat.v1 as tf"
     if match.ambiguous and old:
         name = "tf.compat.v1." + match.spelled.removeprefix("tf.")
-        return MANUAL, f"{match.spelled} of TensorFlow 2 is another thing than that of TensorFlow 1", name
+        return MANUAL, f"{match.spelled} has a different meaning in TensorFlow 2 than in TensorFlow 1", name
     reason = f"{_RUNS}; {row.because}" if row.because else _RUNS
     return UNCHANGED, f"{reason}; not converted: {refused}" if refused else reason, ""
 
@@ -377,7 +389,7 @@ def _finding(construct: Construct, old: bool) -> CodeFinding:
 
 
 def unreadable(source: SourceFile, problem: NotebookProblem) -> CodeFinding:
-    """Return the finding for what cannot be read."""
+    """Return the finding for a file that cannot be read."""
     row = catalogue.row("unreadable file")
     keep = row.keep if "Python 2" in problem.why else ""
     keep = keep.partition(" (")[0] if source.cells else keep  # 2to3 reads no notebooks
@@ -390,14 +402,16 @@ def unreadable(source: SourceFile, problem: NotebookProblem) -> CodeFinding:
     )  # fmt: skip
 
 
-def _keep_texts(found: Scan, sources: list[SourceFile]) -> None:
-    with_findings = {finding.path for finding in found.findings}
+def _keep_texts(result: Scan, sources: list[SourceFile]) -> None:
+    with_findings = {finding.path for finding in result.findings}
     for source in sources:
         if source.shown not in with_findings:
             continue
         for cell in source.cells:
-            found.texts.setdefault(f"{source.path}#{cell.number}", cell.source)
+            result.texts.setdefault(f"{source.path}#{cell.number}", cell.source)
         if source.origin:
-            found.texts |= {f"{source.notebook}#{one.number}": "\n" * one.above + one.text for one in source.origin}
+            result.texts |= {
+                f"{source.notebook}#{cell.number}": "\n" * cell.above + cell.text for cell in source.origin
+            }
         elif not source.cells:
-            found.texts[source.path] = source.text
+            result.texts[source.path] = source.text

@@ -1,4 +1,4 @@
-"""The verdict of a scan on each file: what `migrate convert` makes of it, and at which line it stops."""
+"""The verdict of a scan on each file: the result of `migrate convert`, and the line that blocks the conversion."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ VERDICTS: Mapping[str, str] = {
     UNREADABLE: "cannot be read; is copied unchanged",
     NO_TENSORFLOW: "does not use TensorFlow",
 }
-"""Verdict -> what a conversion does with such a file."""
+"""Verdict -> the result of a conversion."""
 
 
 @dataclass(frozen=True)
 class FileVerdict:
-    """What becomes of a file.
+    """The verdict on a file.
 
     Attributes:
-        path: relative to what was scanned, with slashes.
+        path: relative to the scanned root, with slashes.
         verdict: one of `VERDICTS`.
-        why: why it is not more, in a sentence with its place; "" where there is nothing to say.
-        reason: the same without the place.
-        at, cell, line: the construct that it stops at: the user's file, its cell, its line; line 0: no place.
-        source: that line.
-        manual: how many of its constructs do not run as they stand.
+        why: why the file is not fully converted, with the place; "" without a reason.
+        reason: `why` without the place.
+        at, cell, line: the construct that blocks the conversion: the user's file, its cell, its line; line 0: no place.
+        source: the text of that line.
+        manual: the number of constructs that do not run unchanged.
         notebook: the notebook whose cells write the file.
     """
 
@@ -52,14 +52,14 @@ class FileVerdict:
 
     @property
     def stops_at(self) -> str:
-        """`file.py:3`, or `book.ipynb:cell 2:3`; "" where there is no place."""
+        """The place that blocks the conversion: `file.py:3` or `book.ipynb:cell 2:3`; "" without a place."""
         cell = "" if self.cell is None else f"cell {self.cell}:"
         return f"{self.at}:{cell}{self.line}" if self.line else ""
 
-    def told(self) -> str:
-        """Return the verdict, in a sentence."""
-        said = VERDICTS[self.verdict] + (f": {self.why}" if self.why else "")
-        return f"{said}; {self.manual} manual" if self.manual else said
+    def describe(self) -> str:
+        """Return the verdict as a sentence."""
+        text = VERDICTS[self.verdict] + (f": {self.why}" if self.why else "")
+        return f"{text}; {self.manual} manual" if self.manual else text
 
     def document(self) -> dict[str, Any]:
         place = {"path": self.at, "cell": self.cell, "line": self.line, "source": self.source} if self.line else None

@@ -1,4 +1,4 @@
-"""Writes a converted program into a folder of its own: all of it or nothing, where the folder is a new one."""
+"""Writing of a converted program into a folder. A new folder is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ __all__ = ["check_output", "write"]
 
 
 def check_output(root: Path, output: Path, *, overwrite: bool) -> None:
-    """Whether a converted program may go to a folder.
+    """Check that a converted program may be written to a folder.
 
     Raises:
-        ConfigError: the folder is there and not empty, is no folder, or is the program's own, around it or within it.
+        ConfigError: the folder exists and is not empty, is not a folder, or is the program's folder, one of its
+            parents or inside it.
     """
     source = Path(os.path.realpath(root if root.is_dir() else root.parent))
     target = Path(os.path.realpath(output))
     if target == source or (root.is_dir() and source in target.parents) or target in source.parents:
         raise ConfigError(
-            f"--output {output}: the program itself lies there",
+            f"--output {output}: this folder contains the program",
             code="file/exists",
             found=f"the program is {source}",
             hint="name a folder beside the program",
         )
     if target.exists() and not target.is_dir():
-        raise ConfigError(f"--output {output} is no folder", code="file/exists", hint="name a new folder")
+        raise ConfigError(f"--output {output} is not a folder", code="file/exists", hint="name a new folder")
     if target.is_dir() and any(target.iterdir()) and not overwrite:
         raise ConfigError(
-            f"--output {output} is there already",
+            f"--output {output} already exists",
             code="file/exists",
             found=f"{len(list(target.iterdir()))} files and folders in it",
             hint="name a new folder, or pass --overwrite: files of the same names are replaced, others are unchanged",
@@ -40,23 +41,23 @@ def check_output(root: Path, output: Path, *, overwrite: bool) -> None:
 
 
 def write(converted: Converted, output: Path) -> None:
-    """Write every file that was read, converted or as it is.
+    """Write every file that was read, converted or unchanged.
 
-    A new folder appears when it is complete. In one that is there each file is replaced as a whole, the first of them
-    after all are written beside it.
+    A new folder appears when it is complete. In an existing folder each file is replaced atomically, after all files
+    are written to a temporary folder beside it.
 
     Raises:
-        ConfigError: it cannot be written; nothing of a new folder is left then.
+        ConfigError: the program cannot be written; a new folder is not left behind.
     """
     target = Path(os.path.realpath(output))
     unfinished = target.parent / f".{target.name}.{os.getpid()}.unfinished"
     try:
-        for made in converted.files:
-            _write(made, Path(converted.base), unfinished)
+        for file in converted.files:
+            _write(file, Path(converted.base), unfinished)
         for name, text in converted.beside.items():
             (unfinished / name).write_text(text, encoding="utf-8")
         if target.is_dir():
-            for name in [*(made.path for made in converted.files), *converted.beside]:
+            for name in [*(file.path for file in converted.files), *converted.beside]:
                 path = target / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 durable.rename(unfinished / name, path)
@@ -73,14 +74,14 @@ def write(converted: Converted, output: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _write(made: ConvertedFile, base: Path, folder: Path) -> None:
-    path, source = folder / made.path, base / made.path
+def _write(file: ConvertedFile, base: Path, folder: Path) -> None:
+    path, source = folder / file.path, base / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    if made.notebook:
-        path.write_bytes(made.after.encode(made.encoding))
-    elif made.changed:
-        content = made.after.encode(made.encoding)
+    if file.notebook:
+        path.write_bytes(file.after.encode(file.encoding))
+    elif file.changed:
+        content = file.after.encode(file.encoding)
         path.write_bytes(content)
         shutil.copymode(source, path)
     else:
-        shutil.copy(source, path)  # what was not converted is kept by its bytes
+        shutil.copy(source, path)  # keeps the bytes of an unconverted file

@@ -1,4 +1,4 @@
-"""What a program consists of: files, syntax trees, names, constructs, and edits of its text.
+"""Analysis of a program: source files, syntax trees, name resolution, constructs, and text edits.
 
-Nothing is judged here: what becomes of a construct is in `migrate/code/catalogue`.
+The replacement of a construct is in `migrate/code/catalogue`.
 """

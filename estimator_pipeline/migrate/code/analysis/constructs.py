@@ -1,4 +1,4 @@
-"""Finds the constructs of a program: names, calls with their fields, classes, TF_CONFIG, imports."""
+"""Search for the constructs of a program: names, calls with their fields, classes, TF_CONFIG, imports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["BY_NAME", "BY_USE", "RESOLVED", "Construct", "find_constructs"]
 RESOLVED, BY_USE, BY_NAME = "resolved", "by use", "by name"
 
 _ESTIMATORS = ("estimator", "canned estimator")
-# Methods that no other library has: found whatever they are called on.
+# Methods that no other library has, so that they count on any object.
 _OWN_METHODS = ("export_saved_model", "export_savedmodel", "experimental_export_all_saved_models")
 _METHODS = (
     "train", "evaluate", "predict", "get_variable_names", "get_variable_value", "latest_checkpoint", "eval_dir",
@@ -27,10 +27,10 @@ _METHODS = (
 )  # fmt: skip
 _DATASET_METHODS = ("make_one_shot_iterator", "make_initializable_iterator")
 DATASET_ATTRIBUTES = ("output_classes", "output_shapes", "output_types")
-# Of Python 2 they are lists.
+# Functions that return a list in Python 2, and an iterator in Python 3.
 _READ_ONCE = ("filter", "map", "zip")
 _GRADIENTS = ("minimize", "apply_gradients", "compute_gradients")
-# A class's kind, or its base's name -> the row of classes that come from it.
+# The kind or name of a base class -> the row of its subclasses.
 _SUBCLASSES = {
     "tf.estimator.CheckpointSaverListener": "CheckpointSaverListener subclass",
     "estimator": "tf.estimator.Estimator subclass",
@@ -47,11 +47,11 @@ class Construct:
     """A construct at its place in the program.
 
     Attributes:
-        node: what the place is; for functions and classes their name.
-        match: its row, and how the program spells it.
-        certainty: how it was told.
-        details: facts, fit for JSON.
-        call: the call that it is the callee or a field of.
+        node: the node of the construct; for functions and classes their name.
+        match: the row, and the spelling of the program.
+        certainty: how the construct was recognized: `RESOLVED`, `BY_USE` or `BY_NAME`.
+        details: properties of the construct, as JSON values.
+        call: the call that has the construct as its callee or as an argument.
     """
 
     tree: Tree
@@ -67,7 +67,7 @@ class Construct:
 
 
 def find_constructs(program: Program, tree: Tree) -> Iterator[Construct]:
-    """Every construct of a file but its functions, which are told by how the whole program uses them."""
+    """Yield the constructs of a file, except functions, which depend on the whole program."""
     finder = _Finder(program, tree)
     yield from finder.names()
     yield from finder.calls()
@@ -76,8 +76,8 @@ def find_constructs(program: Program, tree: Tree) -> Iterator[Construct]:
     yield from finder.imports()
 
 
-def own(name: str) -> CatalogueMatch:
-    """Return the match of a construct that is no name of TensorFlow."""
+def catalogue_match(name: str) -> CatalogueMatch:
+    """Return the match of a row by its canonical name, for constructs that are not names of TensorFlow."""
     return CatalogueMatch(catalogue.row(name), name, True)
 
 
@@ -107,19 +107,19 @@ class _Finder:
             yield Construct(self.tree, node, match, call=call, details=self._details(match, call, scope))
 
     def match(self, node: cst.BaseExpression, scope: Scope) -> CatalogueMatch | None:
-        """Return the row of an expression; of several meanings the first that runs."""
-        found = [
+        """Return the row of an expression; if it has several meanings, the first that runs."""
+        matches = [
             match
             for value in self.program.meaning(node, self.tree, scope)
             if isinstance(value, Outside) and (match := catalogue.find(value.dotted)) is not None
         ]
-        return next((match for match in found if match.exists and match.row.runs), found[0] if found else None)
+        return next((match for match in matches if match.exists and match.row.runs), matches[0] if matches else None)
 
     def _is_base(self, parent: cst.CSTNode | None) -> bool:
         return isinstance(parent, cst.Arg) and isinstance(self.tree.parents.get(parent), cst.ClassDef)
 
     def _names_an_import(self, node: cst.Name, parent: cst.CSTNode | None, scope: Scope) -> bool:
-        """Whether a bare name is to be looked at: one that was imported, or an alias that is called."""
+        """Return whether a bare name may be a construct: an imported name, or an alias that is called."""
         bindings = self.program.bindings(node.value, scope)
         if any(binding.kind == "from" for binding in bindings) or not bindings:
             return True
@@ -133,28 +133,28 @@ class _Finder:
         return {"modes": modes.of_spec(self.program, self.tree, call, scope), "fields": fields}
 
     def _is_a_flag(self, node: cst.Attribute | cst.Name, scope: Scope) -> bool:
-        """Whether this is the value of a flag, FLAGS.steps: it is the same with absl."""
+        """Return whether a node is the value of a flag, FLAGS.steps, which absl spells the same."""
         return any(".FLAGS." in name for name in value_names(self.program.meaning(node, self.tree, scope)))
 
     def _method_of_a_data_set(self, node: cst.Attribute | cst.Name, scope: Scope) -> Iterator[Construct]:
-        """V1 data sets alone have such methods; those of `tf.compat.v1.data` are V1 data sets."""
+        """Yield a method that only V1 datasets have, such as those of `tf.compat.v1.data`."""
         if not isinstance(node, cst.Attribute) or node.attr.value not in (*_DATASET_METHODS, *DATASET_ATTRIBUTES):
             return
-        made = self._made_by(node.value, scope, set())
+        origin = self._origin(node.value, scope, set())
         if node.attr.value in DATASET_ATTRIBUTES:
-            if made.startswith("tf.data."):
-                yield Construct(self.tree, node.attr, own(node.attr.value), BY_USE)
+            if origin.startswith("tf.data."):
+                yield Construct(self.tree, node.attr, catalogue_match(node.attr.value), BY_USE)
             return
-        if not made and any(b.name.startswith("tensorflow.compat.v1") for _, b in self.tree.imports):
-            made = "tf.compat.v1."
-        match = own(node.attr.value)
-        if made.startswith("tf.compat.v1."):
-            yield Construct(self.tree, node.attr, own(f"tf.compat.v1.data.{node.attr.value}"), BY_USE)
-        elif not made.startswith("tf.") or made.startswith(("tf.data.", "tf.contrib.data.")):
-            yield Construct(self.tree, node.attr, match, BY_USE if made else BY_NAME)
+        if not origin and any(b.name.startswith("tensorflow.compat.v1") for _, b in self.tree.imports):
+            origin = "tf.compat.v1."
+        match = catalogue_match(node.attr.value)
+        if origin.startswith("tf.compat.v1."):
+            yield Construct(self.tree, node.attr, catalogue_match(f"tf.compat.v1.data.{node.attr.value}"), BY_USE)
+        elif not origin.startswith("tf.") or origin.startswith(("tf.data.", "tf.contrib.data.")):
+            yield Construct(self.tree, node.attr, match, BY_USE if origin else BY_NAME)
 
-    def _made_by(self, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode]) -> str:
-        """The name of TensorFlow at the beginning of `tf.data.Dataset.range(3).map(f).batch(2)`, over variables."""
+    def _origin(self, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode]) -> str:
+        """Return the TensorFlow name at the start of `tf.data.Dataset.range(3).batch(2)`, following variables."""
         while isinstance(node, (cst.Call, cst.Attribute)):
             if isinstance(node, cst.Attribute):
                 names = value_names(self.program.meaning(node, self.tree, scope))
@@ -165,9 +165,9 @@ class _Finder:
             for binding in self.program.bindings(node.value, scope):
                 if binding.kind == "value" and isinstance(binding.node, cst.Call) and binding.node not in seen:
                     seen.add(binding.node)
-                    found = self._made_by(binding.node, binding.scope, seen)
-                    if found:
-                        return found
+                    origin = self._origin(binding.node, binding.scope, seen)
+                    if origin:
+                        return origin
         return ""
 
     # Calls
@@ -176,9 +176,9 @@ class _Finder:
         for call in self.tree.calls:
             scope = self.tree.where[call]
             if isinstance(call.func, cst.Name) and call.func.value == "getattr":
-                made = self.match(call, scope)
-                if made is not None:
-                    yield Construct(self.tree, call, made)
+                match = self.match(call, scope)
+                if match is not None:
+                    yield Construct(self.tree, call, match)
             match = self.match(call.func, scope)
             if match is not None and match.row.fields:
                 yield from self.fields(call, match)
@@ -188,7 +188,7 @@ class _Finder:
                 yield from self.methods(call, call.func, scope)
 
     def fields(self, call: cst.Call, match: CatalogueMatch) -> Iterator[Construct]:
-        """Each argument of a class whose parameters are rows of their own."""
+        """Yield each argument of a class whose parameters have their own rows."""
         for name, arg in _arguments(call, match.row.fields):
             try:
                 row = catalogue.row(f"{match.row.name}.{name}")
@@ -199,7 +199,7 @@ class _Finder:
             yield Construct(self.tree, place, match._replace(row=row, spelled=spelled), call=call)
 
     def read_once(self, call: cst.Call) -> Iterator[Construct]:
-        """Arguments of an Estimator that were lists in Python 2: `units = map(int, text)`."""
+        """Yield arguments of an Estimator that were lists in Python 2: `units = map(int, text)`."""
         for arg in call.args:
             value: Any = arg.value
             if isinstance(value, cst.Name):
@@ -209,32 +209,36 @@ class _Finder:
             if not isinstance(func, cst.Name) or func.value not in _READ_ONCE or func not in self.tree.where:
                 continue
             if not self.program.bindings(func.value, self.tree.where[func]):
-                yield Construct(self.tree, value, own("a list of Python 2"), details={"function": func.value})
+                yield Construct(
+                    self.tree, value, catalogue_match("a list of Python 2"), details={"function": func.value}
+                )
 
     def methods(self, call: cst.Call, func: cst.Attribute, scope: Scope) -> Iterator[Construct]:
         name = func.attr.value
         values = self.program.meaning(func, self.tree, scope)
         for value in values:
             if isinstance(value, Member):
-                found = self._member(value, call, func)
-                if found is not None:
-                    yield found
-                    if found.row.name == "tf.estimator.RunConfig.replace":
-                        yield from self.fields(call, own("tf.estimator.RunConfig"))
-                    elif found.row.fields:
-                        yield from self.fields(call, found.match)
+                construct = self._member(value, call, func)
+                if construct is not None:
+                    yield construct
+                    if construct.row.name == "tf.estimator.RunConfig.replace":
+                        yield from self.fields(call, catalogue_match("tf.estimator.RunConfig"))
+                    elif construct.row.fields:
+                        yield from self.fields(call, construct.match)
                     return
         if values:
             return
         keywords = {arg.keyword.value for arg in call.args if arg.keyword}
         if name in _OWN_METHODS:
-            yield Construct(self.tree, func.attr, own(f"tf.estimator.Estimator.{name}"), BY_NAME, call=call)
+            yield Construct(self.tree, func.attr, catalogue_match(f"tf.estimator.Estimator.{name}"), BY_NAME, call=call)
         elif name in ("train", "evaluate", "predict") and "input_fn" in keywords:
-            yield Construct(self.tree, func.attr, own(f"tf.estimator.Estimator.{name}"), BY_USE, call=call)
+            yield Construct(self.tree, func.attr, catalogue_match(f"tf.estimator.Estimator.{name}"), BY_USE, call=call)
         elif name == "create_estimator_spec":
-            yield Construct(self.tree, func.attr, own("tf.estimator.Head.create_estimator_spec"), BY_NAME, call=call)
+            yield Construct(
+                self.tree, func.attr, catalogue_match("tf.estimator.Head.create_estimator_spec"), BY_NAME, call=call
+            )
         elif name == "minimize" and "global_step" in keywords:
-            yield Construct(self.tree, func.attr, own("minimize"), BY_USE, call=call)
+            yield Construct(self.tree, func.attr, catalogue_match("minimize"), BY_USE, call=call)
 
     def _member(self, value: Member, call: cst.Call, func: cst.Attribute) -> Construct | None:
         of = catalogue.find(value.of)
@@ -244,13 +248,15 @@ class _Finder:
         if of.row.name == "tf.estimator.Estimator" and name == "__init__":
             return Construct(self.tree, func, of, call=call)
         if (kind in _ESTIMATORS or of.row.name.endswith(".TPUEstimator")) and name in _METHODS:
-            return Construct(self.tree, func.attr, own(f"tf.estimator.Estimator.{name}"), call=call)
+            return Construct(self.tree, func.attr, catalogue_match(f"tf.estimator.Estimator.{name}"), call=call)
         if kind == "head" and name == "create_estimator_spec":
-            return Construct(self.tree, func.attr, own("tf.estimator.Head.create_estimator_spec"), call=call)
+            return Construct(
+                self.tree, func.attr, catalogue_match("tf.estimator.Head.create_estimator_spec"), call=call
+            )
         if kind == "run config" and name == "replace":
-            return Construct(self.tree, func.attr, own("tf.estimator.RunConfig.replace"), call=call)
+            return Construct(self.tree, func.attr, catalogue_match("tf.estimator.RunConfig.replace"), call=call)
         if kind == "optimizer" and name in _GRADIENTS:
-            return Construct(self.tree, func.attr, own("minimize"), call=call, details={"method": name})
+            return Construct(self.tree, func.attr, catalogue_match("minimize"), call=call, details={"method": name})
         return None
 
     # Classes
@@ -262,9 +268,9 @@ class _Finder:
                 if match is None:
                     continue
                 known = _SUBCLASSES.get(match.row.name) or _SUBCLASSES.get(match.row.kind)
-                # A class of TensorFlow that is no frame for own ones, such as tf.layers.Layer, is its own row.
+                # Other base classes of TensorFlow, such as tf.layers.Layer, keep the row of the base.
                 match_of_class = match if known is None else match._replace(row=catalogue.row(known))
-                methods = [one.name.value for one in _methods(node)]
+                methods = [method.name.value for method in _methods(node)]
                 details = {"class": node.name.value, "base": catalogue.spell(base.dotted), "methods": methods}
                 yield Construct(self.tree, node.name, match_of_class, details=details)
                 break
@@ -277,7 +283,7 @@ class _Finder:
                 continue
             above = list(self.tree.above(node))
             if not isinstance(above[0], cst.Expr):
-                yield Construct(self.tree, node, own("TF_CONFIG"), details={"access": _access(node, above)})
+                yield Construct(self.tree, node, catalogue_match("TF_CONFIG"), details={"access": _access(node, above)})
 
     # Imports
 
@@ -297,20 +303,20 @@ class _Finder:
             elif dotted.startswith("tensorflow.examples"):
                 spelled = catalogue.spell(dotted.removesuffix(".*"))
                 yield Construct(self.tree, place, CatalogueMatch(catalogue.row("tf.examples"), spelled, False))
-            elif self._is_handed_on(node, binding):
-                found = catalogue.find(dotted)
-                if found is not None:
-                    yield Construct(self.tree, place, found, details={"imported": True})
+            elif self._is_unused(node, binding):
+                public_match = catalogue.find(dotted)
+                if public_match is not None:
+                    yield Construct(self.tree, place, public_match, details={"imported": True})
 
-    def _is_handed_on(self, node: cst.CSTNode, binding: Binding) -> bool:
-        """Whether a name is imported and not used here: for others to import it from here, or for nothing."""
+    def _is_unused(self, node: cst.CSTNode, binding: Binding) -> bool:
+        """Return whether the file imports a name without using it, for example to re-export it."""
         if binding.kind != "from" or not isinstance(node, cst.ImportAlias):
             return False
         return (node.evaluated_alias or node.evaluated_name) not in self.used
 
 
 def arguments(call: cst.Call, fields: tuple[str, ...]) -> dict[str, cst.Arg]:
-    """Parameter -> argument of a call, by position and by name."""
+    """Return parameter -> argument of a call, for positional and keyword arguments."""
     return {name: arg for name, arg in _arguments(call, fields) if name}
 
 
@@ -328,7 +334,7 @@ def _arguments(call: cst.Call, fields: tuple[str, ...]) -> Iterator[tuple[str, c
 
 def _methods(node: cst.ClassDef) -> Iterator[cst.FunctionDef]:
     if isinstance(node.body, cst.IndentedBlock):
-        yield from (one for one in node.body.body if isinstance(one, cst.FunctionDef))
+        yield from (statement for statement in node.body.body if isinstance(statement, cst.FunctionDef))
 
 
 def _root(node: cst.CSTNode) -> str:
@@ -340,9 +346,10 @@ def _root(node: cst.CSTNode) -> str:
 def _access(node: cst.CSTNode, above: list[cst.CSTNode]) -> str:
     """Return what a program does with TF_CONFIG: "read", "parsed" (read as JSON), "written" or "named"."""
     access = "named"
-    for below, one in zip([node, *above], above, strict=False):
-        if isinstance(one, cst.Call):
-            called = one.func.attr.value if isinstance(one.func, cst.Attribute) else getattr(one.func, "value", "")
+    for below, around in zip([node, *above], above, strict=False):
+        if isinstance(around, cst.Call):
+            func = around.func
+            called = func.attr.value if isinstance(func, cst.Attribute) else getattr(func, "value", "")
             if called in ("loads", "load"):
                 return "parsed"
             if called in ("get", "getenv", "pop"):
@@ -351,15 +358,15 @@ def _access(node: cst.CSTNode, above: list[cst.CSTNode]) -> str:
                 return "written"
             elif access == "named":
                 return access
-        elif isinstance(one, cst.Subscript):
+        elif isinstance(around, cst.Subscript):
             access = "read"
-        elif isinstance(one, (cst.AssignTarget, cst.Del)):
+        elif isinstance(around, (cst.AssignTarget, cst.Del)):
             return "written" if access == "read" else access
-        elif isinstance(one, cst.Comparison):
+        elif isinstance(around, cst.Comparison):
             return "read" if access == "named" else access
-        elif isinstance(one, cst.Dict):
+        elif isinstance(around, cst.Dict):
             return "written"
-        elif isinstance(one, cst.BaseStatement | cst.BaseSmallStatement):
+        elif isinstance(around, cst.BaseStatement | cst.BaseSmallStatement):
             break
         del below
     return access

@@ -1,4 +1,4 @@
-"""Changes of a text by its positions: what no edit names stays as it is, to the byte."""
+"""Edits of a text by position; the rest of the text is unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Edit", "Lines", "apply"]
 
 
 class Edit(NamedTuple):
-    """`text[start:end]` becomes `new`; an insertion where the two are one."""
+    """The replacement of `text[start:end]` by `new`; an insertion if `start` equals `end`."""
 
     start: int
     end: int
@@ -18,32 +18,32 @@ class Edit(NamedTuple):
 
 
 class Lines:
-    """Where the lines of a text begin, counted as Python's and libcst's parsers do: at LF, CR LF and CR alone."""
+    """The offsets of a text's lines, which end with LF, CR LF or CR, as for Python's parser and libcst."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.starts = [0, *(found.end() for found in re.finditer(r"\r\n|\n|\r", text))]
+        self.starts = [0, *(match.end() for match in re.finditer(r"\r\n|\n|\r", text))]
 
     def offset(self, line: int, column: int) -> int:
-        """Of a line and a column, both counted from 1."""
+        """Return the offset of a line and a column, both counted from 1."""
         return self.starts[line - 1] + column - 1
 
     def newline(self, line: int) -> str:
-        """How a line ends; how the first one does, where this is the last and has no end."""
-        for one in (line, 1):
-            if one < len(self.starts):
-                ended = self.text[: self.starts[one]]
+        """Return the line ending of a line; that of the first line if the line has none."""
+        for candidate in (line, 1):
+            if candidate < len(self.starts):
+                ended = self.text[: self.starts[candidate]]
                 return "\r\n" if ended.endswith("\r\n") else ended[-1]
         return "\n"
 
     def indent(self, line: int) -> str:
-        """Return the white space before a line's first letter."""
-        found = re.compile(r"[ \t\f]*").match(self.text, self.starts[line - 1])
-        return found[0] if found else ""
+        """Return the leading whitespace of a line."""
+        match = re.compile(r"[ \t\f]*").match(self.text, self.starts[line - 1])
+        return match[0] if match else ""
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with all edits made; insertions at one place in the order in which they are given.
+    """Return the text with all edits applied; insertions at the same place keep their order.
 
     Raises:
         ValueError: two edits overlap.

@@ -1,4 +1,4 @@
-"""Which files of a code base are read, and which are left out and why. Nothing is imported or executed."""
+"""Reading of source files, and the reasons for skipped ones. Nothing is imported or executed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUFFIXES = (".py", ".pyw", ".ipynb")
 
 @dataclass(frozen=True)
 class Skipped:
-    """What was not read, relative to the root, and why."""
+    """A file or folder that was not read, relative to the root, and the reason."""
 
     path: str
     why: str
@@ -37,12 +37,12 @@ class SourceFile:
     """The text of a file.
 
     Attributes:
-        path: relative to the root, with slashes.
-        text: all of it; of a notebook its code cells, one below the other.
-        cells: of a notebook, which cell a line belongs to.
-        problems: what of it cannot be read.
-        encoding: by which the file's bytes are the text.
-        notebook: the notebook whose cells write this file by `%%writefile`, where no file of that name is there.
+        path: the path relative to the root, with slashes.
+        text: the whole text; for a notebook, its code cells one below the other.
+        cells: the code cells of a notebook.
+        problems: the parts that cannot be read.
+        encoding: the encoding of the file.
+        notebook: the notebook whose cells write this file with `%%writefile`, if the file does not exist yet.
         origin: those cells.
     """
 
@@ -56,58 +56,58 @@ class SourceFile:
 
     @property
     def shown(self) -> str:
-        """The file that a user has it in."""
+        """The path of the user's file: the notebook for a file that a notebook writes."""
         return self.notebook or self.path
 
     def document(self) -> dict[str, Any]:
-        """As plain values, without its problems; see `of`."""
-        names = (one.name for one in fields(self) if one.name != "problems")
+        """Return the fields as plain values, without the problems; `of` is the inverse."""
+        names = (item.name for item in fields(self) if item.name != "problems")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> SourceFile:
-        """Return the file of such values, also when they were written as JSON."""
+        """Return a file from the values of `document`, also after a round trip through JSON."""
         cells = {name: tuple(NotebookCell(*cell) for cell in document[name]) for name in ("cells", "origin")}
         return cls(**{**document, **cells})
 
     def place(self, line: int) -> tuple[int | None, int]:
-        """(cell, line within it) of a line; cell is None for a file that no notebook has."""
+        """Return (cell, line within the cell) of a line; without a notebook the cell is missing."""
         for cell in reversed(self.cells or self.origin):
             if line >= cell.first:
                 return cell.number, line - cell.first + 1 + cell.above
         return None, line
 
     def shown_line(self, line: int) -> str:
-        """Return a line as the user has it, without white space around it; "" where there is none."""
-        cell = next((one for one in reversed(self.cells) if line >= one.first), None)
+        """Return a line of the user's file without surrounding whitespace; "" if it does not exist."""
+        cell = next((candidate for candidate in reversed(self.cells) if line >= candidate.first), None)
         lines = (self.text if cell is None else cell.source).splitlines()
         at = line if cell is None else line - cell.first + 1
         return lines[at - 1].strip() if 0 < at <= len(lines) else ""
 
     def with_text(self, text: str) -> SourceFile:
-        """Return the same file with another text; of a notebook with the cells of that text."""
+        """Return a copy with a different text; for a notebook with the cells of that text."""
         cells = notebooks.split(self.cells, text) if self.cells else ()
         return replace(self, text=text, cells=self.cells if cells is None else cells, problems=list(self.problems))
 
     def keeps_cells(self, text: str) -> bool:
-        """Whether another text of a notebook can be taken apart into its cells; of any other file it need not be."""
+        """Return whether a different text of a notebook can be split into its cells; True for other files."""
         return not self.cells or notebooks.split(self.cells, text) is not None
 
 
 def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], list[Skipped]]:
-    """Read a file, or every Python file and notebook below a folder, in the order of their names.
+    """Read a file, or every Python file and notebook below a folder, sorted by name.
 
     Returns:
-        The folder that paths are relative to, the sources, and what was left out.
+        The folder that paths are relative to, the sources, and the skipped files.
 
     Raises:
-        ConfigError: there is no such path, it cannot be read, or it has no Python file.
+        ConfigError: the path does not exist, cannot be read or has no Python file.
     """
     root = Path(root)
     skipped: list[Skipped] = []
     if not root.exists():
         raise ConfigError(
-            f"{root}: there is no such file or folder",
+            f"{root}: no such file or folder",
             code="file/not-found",
             hint="name a Python file, a notebook or a folder",
         )
@@ -119,32 +119,32 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], lis
                 found=f"the suffix {root.suffix!r}",
                 hint="name a .py or .ipynb file",
             )
-        found = [root]
+        paths = [root]
         base = root.parent
     else:
         base = root
-        found = list(_walk(root, skipped))
+        paths = list(_walk(root, skipped))
     sources: list[SourceFile] = []
     written: list[tuple[str, WrittenFile]] = []
-    for path in found:
+    for path in paths:
         name = path.relative_to(base).as_posix()
         source = _read(path, name, skipped, written)
         if source is not None:
             sources.append(source)
     sources += _written(sources, written)
     if not sources:
-        told = "; ".join(f"{one.path}: {one.why}" for one in skipped[:3])
+        reasons = "; ".join(f"{entry.path}: {entry.why}" for entry in skipped[:3])
         raise ConfigError(
             f"{root} has no Python file that can be read",
             code="file/bad-format",
-            found=f"left out: {told}" if told else "no file that ends in .py or .ipynb",
+            found=f"left out: {reasons}" if reasons else "no file that ends in .py or .ipynb",
             hint="name the folder of the program's sources",
         )
-    return base, sorted(sources, key=lambda source: source.path), sorted(skipped, key=lambda one: one.path)
+    return base, sorted(sources, key=lambda source: source.path), sorted(skipped, key=lambda entry: entry.path)
 
 
 def _written(sources: list[SourceFile], written: list[tuple[str, WrittenFile]]) -> Iterator[SourceFile]:
-    """Yield the files that cells of notebooks write; not those that are there with the same text."""
+    """Yield the files that cells of notebooks write, except those that exist with the same text."""
     there = {source.path: source.text.rstrip() for source in sources}
     for notebook, file in written:
         for folder in (PurePosixPath(notebook).parent, PurePosixPath(notebook).with_suffix("").as_posix() + "_files"):
@@ -176,16 +176,16 @@ def _walk(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
             if name == "__pycache__":
                 continue
             if name in LEFT_OUT or name.endswith(".egg-info"):
-                note(path, "a folder of tools or of installed packages")
+                note(path, "a folder of tools or installed packages")
             elif os.path.exists(os.path.join(path, "pyvenv.cfg")):
                 note(path, "a virtual environment")
             elif os.path.islink(path) and not _below(real, top):
-                note(path, f"a link that leads out of {root}")
+                note(path, f"a link to a target outside of {root}")
             elif real in seen or (os.path.islink(path) and _below(os.path.realpath(folder), real)):
-                note(path, "a link to a folder that is read anyway")
+                note(path, "a link to a folder that is already read")
             elif os.path.islink(path):
-                # What it leads to is below the root, and is read there.
-                note(path, "a link to a folder that is read anyway")
+                # The target is below the root and is read there.
+                note(path, "a link to a folder that is already read")
             else:
                 seen.add(real)
                 kept.append(name)
@@ -197,11 +197,11 @@ def _walk(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
             if os.path.islink(path):
                 where = os.path.realpath(path)
                 if not os.path.exists(where):
-                    note(path, "a link to nothing")
+                    note(path, "a broken link")
                 elif _below(where, top):
-                    note(path, "a link to a file that is read anyway")
+                    note(path, "a link to a file that is already read")
                 else:
-                    note(path, f"a link that leads out of {root}")
+                    note(path, f"a link to a target outside of {root}")
                 continue
             yield Path(path)
 
@@ -217,22 +217,22 @@ def _is_python(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            first = file.readline(200)
+            first_line = file.readline(200)
     except OSError:
         return False
-    return first.startswith(b"#!") and b"python" in first
+    return first_line.startswith(b"#!") and b"python" in first_line
 
 
 def _read(
     path: Path, name: str, skipped: list[Skipped], written: list[tuple[str, WrittenFile]]
 ) -> SourceFile | None:  # fmt: skip
     try:
-        if not path.is_file():  # a pipe would never end
+        if not path.is_file():  # reading a pipe would block
             skipped.append(Skipped(name, "not an ordinary file"))
             return None
         size, most = path.stat().st_size, MOST_BYTES.get(path.suffix, MOST_BYTES[".py"])
         if size > most:
-            skipped.append(Skipped(name, f"{size:,} bytes; more than {most:,} are no program that a person wrote"))
+            skipped.append(Skipped(name, f"{size:,} bytes; files above {most:,} bytes are not read"))
             return None
         content = path.read_bytes()
     except OSError as error:
@@ -249,11 +249,11 @@ def _read(
 
 
 def _decoded(name: str, content: bytes) -> SourceFile:
-    """By the file's own declaration (PEP 263) or UTF-8."""
+    """Return the file decoded by its encoding declaration (PEP 263), or as UTF-8."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except (SyntaxError, LookupError) as error:
-        problem = NotebookProblem(1, 1, f"its encoding cannot be told: {error}")
+        problem = NotebookProblem(1, 1, f"its encoding cannot be determined: {error}")
         return SourceFile(name, content.decode("latin-1"), problems=[problem])
     try:
         return SourceFile(name, content.decode(encoding), encoding=encoding)

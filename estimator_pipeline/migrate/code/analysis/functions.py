@@ -1,7 +1,7 @@
-"""Finds model functions, input functions and serving inputs: by where they are handed over, or by their signatures.
+"""Search for model functions, input functions and serving inputs, by where they are passed or by their signatures.
 
 A function is followed through names, `self.method`, functools.partial, lambdas that call it, and factories that return
-it. What is left is told by its parameters and its name.
+it. Functions that are not passed are recognized by their parameters and names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis import modes
-from estimator_pipeline.migrate.code.analysis.constructs import BY_NAME, BY_USE, RESOLVED, Construct, arguments, own
+from estimator_pipeline.migrate.code.analysis.constructs import (
+    BY_NAME,
+    BY_USE,
+    RESOLVED,
+    Construct,
+    arguments,
+    catalogue_match,
+)
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
 from estimator_pipeline.migrate.code.failures import Each, plainly
@@ -24,7 +31,7 @@ MODEL, INPUT, SERVING = "model_fn", "input_fn", "serving_input_receiver_fn"
 
 
 class _Use(NamedTuple):
-    """How a function came to be known."""
+    """One recognition of a function: its role, the certainty, and the callee that it is passed to."""
 
     role: str
     certainty: str
@@ -57,60 +64,63 @@ _SERVING_NAME = re.compile(r"(^|_)serving_input(_receiver)?(_fn|_receiver)?$", r
 
 
 def find_functions(program: Program, constructs: list[Construct], each: Each = plainly) -> Iterator[Construct]:
-    """Every function that plays a part, once, with all places where it is handed over."""
+    """Yield every function with a role once, with all callees that it is passed to."""
     uses: dict[tuple[Any, str], tuple[FunctionOf, list[_Use]]] = {}
-    for handed in each(constructs, lambda one: list(_handed_over(program, one)), lambda one: one.tree):
-        for function, use in handed:
+    for passed in each(
+        constructs, lambda construct: list(_passed_functions(program, construct)), lambda construct: construct.tree
+    ):
+        for function, use in passed:
             uses.setdefault((function.node, use.role), (function, []))[1].append(use)
     taken = {node for node, _ in uses}
-    makers = {above for one in constructs if one.row.name in _SPECS for above in one.tree.above(one.node)}
+    specs = [construct for construct in constructs if construct.row.name in _SPECS]
+    makers = {above for construct in specs for above in construct.tree.above(construct.node)}
 
     def in_file(tree: Tree) -> None:
         for node in tree.functions:
             role = None if node in taken else _by_signature(node, node in makers)
             if role is None:
                 continue
-            # A factory is none itself: what it returns is.
+            # A factory has no role itself: the functions that it returns have it.
             returned = _returned(program, FunctionOf(node, tree))
-            made = [value for value in returned if value.node not in taken]
-            for function in made or ([] if returned else [FunctionOf(node, tree)]):
+            functions = [value for value in returned if value.node not in taken]
+            for function in functions or ([] if returned else [FunctionOf(node, tree)]):
                 uses.setdefault((function.node, role), (function, [_Use(role, BY_NAME, "")]))
 
     for _ in each(program.trees.values(), in_file, lambda tree: tree):
         pass
-    for (node, role), (function, found) in uses.items():
-        certainty = RESOLVED if any(use.certainty == RESOLVED for use in found) else found[0].certainty
+    for (node, role), (function, function_uses) in uses.items():
+        certainty = RESOLVED if any(use.certainty == RESOLVED for use in function_uses) else function_uses[0].certainty
         details: dict[str, Any] = {"function": _name(node), "parameters": parameters_of(node)}
-        places = sorted({use.to for use in found if use.to})
+        places = sorted({use.to for use in function_uses if use.to})
         if places:
             details["passed_to"] = places
         if role == MODEL:
             details |= _of_model_fn(function, constructs)
         place = node.name if isinstance(node, cst.FunctionDef) else node
-        yield Construct(function.tree, place, own(role), certainty, details)
+        yield Construct(function.tree, place, catalogue_match(role), certainty, details)
 
 
-def _handed_over(program: Program, construct: Construct) -> Iterator[tuple[FunctionOf, _Use]]:
+def _passed_functions(program: Program, construct: Construct) -> Iterator[tuple[FunctionOf, _Use]]:
     call = construct.call
-    # A field is a construct of its own, with the same call.
+    # Fields are separate constructs with the same call.
     if call is None or construct.row.name not in _TAKERS:
         return
     fields, roles = _TAKERS[construct.row.name]
     tree = construct.tree
     scope = tree.where[call]
-    given = arguments(call, construct.row.fields or fields)
+    passed = arguments(call, construct.row.fields or fields)
     for parameter, role in roles.items():
-        if parameter not in given:
+        if parameter not in passed:
             continue
         certainty = RESOLVED if construct.certainty == RESOLVED else BY_USE
-        for value in program.meaning(given[parameter].value, tree, scope):
+        for value in program.meaning(passed[parameter].value, tree, scope):
             if isinstance(value, FunctionOf):
                 for function in _through(program, value):
                     yield function, _Use(role, certainty, construct.match.spelled)
 
 
 def _through(program: Program, function: FunctionOf) -> list[FunctionOf]:
-    """Return the function that a lambda calls, where it does nothing else; the lambda itself otherwise."""
+    """Return the functions that a lambda calls, if it does nothing else; otherwise the lambda."""
     node = function.node
     if not isinstance(node, cst.Lambda) or not isinstance(node.body, cst.Call):
         return [function]
@@ -126,9 +136,10 @@ def _returned(program: Program, function: FunctionOf) -> list[FunctionOf]:
 
 
 def _by_signature(node: cst.FunctionDef, makes_spec: bool) -> str | None:
-    """Return what a function must be that nobody hands over, or nobody within the code base.
+    """Return the role of a function that the code base does not pass anywhere, or None.
 
-    A head's methods take features, labels and mode as well, and logits; what gives no spec is a part of a model_fn.
+    Methods of heads also take features, labels and mode, but with logits. A function that returns no spec is only a
+    part of a model_fn.
     """
     name, parameters = node.name.value, parameters_of(node)
     if makes_spec and {"features", "labels", "mode"} <= set(parameters) and "logits" not in parameters:
@@ -147,16 +158,16 @@ def _name(node: cst.FunctionDef | cst.Lambda) -> str:
 def parameters_of(node: cst.FunctionDef | cst.Lambda) -> list[str]:
     """Return the names of a function's parameters."""
     params = node.params
-    return [one.name.value for one in (*params.posonly_params, *params.params, *params.kwonly_params)]
+    return [parameter.name.value for parameter in (*params.posonly_params, *params.params, *params.kwonly_params)]
 
 
 def _of_model_fn(function: FunctionOf, constructs: list[Construct]) -> dict[str, Any]:
-    """Return the modes that it handles, by its specs, and how many it has."""
+    """Return the details of a model_fn: its modes, specs, spec fields and params."""
     tree = function.tree
     specs = [
-        one.details
-        for one in constructs
-        if one.tree is tree and "modes" in one.details and function.node in set(tree.above(one.node))
+        construct.details
+        for construct in constructs
+        if construct.tree is tree and "modes" in construct.details and function.node in set(tree.above(construct.node))
     ]
     handled = {mode for spec in specs for mode in spec["modes"]}
     params = sorted(_params_read(function))

@@ -1,7 +1,7 @@
-"""Which files of a code base have to do with each other, by their imports, before any of them is a tree.
+"""Partition of a code base into programs by the imports of its files, without libcst.
 
-Python's own parser is ten times as fast as libcst, and a repository holds many programs that never meet: each of them
-can be read by itself.
+Python's own parser is ten times as fast as libcst, and a repository contains many unrelated programs, which can be
+read separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import parse
 __all__ = ["Imported", "Part", "imported", "parts", "with_tensorflow"]
 
 _OF_INTEREST = re.compile(r"tensorflow|TF_CONFIG|\btf\.(estimator|contrib|layers|train|compat)\b")
-# What is found by a name alone, whatever a program imports, and what libcst is not asked for: `except A, b:`.
+# Constructs that are recognized by name, independent of imports, and code that is not passed to libcst: `except A, b:`.
 _BY_NAME = re.compile(
     r"\btf\b|(input|model)_?fn|serving_input|export_saved_?model|export_all_saved_models|make_\w+_iterator"
     r"|^[ \t]*except\s+[\w.]+\s*,",
@@ -30,12 +30,13 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+)?import[ \t]+([\w
 
 
 class Imported(NamedTuple):
-    """What a file imports.
+    """The imports of a file.
 
     Attributes:
-        names: (module, level, name): `from ..module import name`; "" for `import module`, "as" where it is bound whole.
-        read: whether Python's own parser can read it.
-        problems: what of it no parser can read.
+        names: (module, level, name) of `from ..module import name`; the name is "" for `import module` and "as" for
+            `import module as alias`.
+        read: whether Python's own parser can read the file.
+        problems: the problems, if no parser can read the file.
     """
 
     names: frozenset[tuple[str, int, str]]
@@ -44,11 +45,11 @@ class Imported(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Files that meet.
+    """A program: files that are connected by imports.
 
     Attributes:
-        paths: of the files, in order.
-        modules: what their imports lead to, also outside of the part: whether a result is that of the same imports.
+        paths: the sorted paths of the files.
+        modules: the modules that the imports resolve to, also outside of the part; they are part of the cache key.
     """
 
     paths: tuple[str, ...]
@@ -56,7 +57,7 @@ class Part(NamedTuple):
 
 
 def imported(source: SourceFile) -> Imported:
-    """Return what a file or a notebook imports, in any of its functions."""
+    """Return the imports of a file or notebook, including those within functions."""
     names: set[tuple[str, int, str]] = set()
     if source.problems:
         return Imported(frozenset(_by_lines(source.text)), False)
@@ -66,7 +67,7 @@ def imported(source: SourceFile) -> Imported:
         if tree is None:
             alone = SourceFile(source.path, text)
             names.update(_of_libcst(alone))
-            if not source.cells:  # a cell that cannot be read leaves the others
+            if not source.cells:  # an unreadable cell does not make a notebook unreadable
                 read, problems = False, alone.problems
             continue
         for node in _statements(tree):
@@ -78,7 +79,7 @@ def imported(source: SourceFile) -> Imported:
 
 
 def _of_libcst(source: SourceFile) -> Iterator[tuple[str, int, str]]:
-    """Yield the imports of what libcst may read and Python's own parser cannot: code of another version of Python."""
+    """Yield the imports of a file that Python's own parser cannot read: code for a different Python version."""
     tree = parse(source)
     if tree is None:
         yield from _by_lines(source.text)
@@ -90,7 +91,7 @@ def _of_libcst(source: SourceFile) -> Iterator[tuple[str, int, str]]:
 
 
 def _by_lines(text: str) -> Iterator[tuple[str, int, str]]:
-    """Yield the imports of what no parser can read, as its lines look."""
+    """Yield the imports of a file that no parser can read, by matching its lines."""
     for dots, module, names in _IMPORT.findall(text):
         for name in re.findall(r"[\w.]+", names):
             yield (module, len(dots), name) if module or dots else (name, 0, "")
@@ -108,31 +109,31 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def with_tensorflow(sources: Mapping[str, SourceFile], imports: Mapping[str, Imported]) -> set[str]:
-    """Return the files that have to do with TensorFlow: by their text, or by what they import."""
+    """Return the files that use TensorFlow, by their text or their imports."""
     chosen = {path for path, source in sources.items() if _OF_INTEREST.search(source.text)}
-    asked = {path: _last_parts(path, imports[path]) for path in sources if path not in chosen}
+    waiting = {path: _last_parts(path, imports[path]) for path in sources if path not in chosen}
     new = chosen
     while new:
-        # A module may get `tf`, or a class of it, from another module of the program.
+        # A module may import `tf`, or a class of it, from a different module of the program.
         names = {_module_name(path) for path in new}
-        new = {path for path, one in asked.items() if names & one}
+        new = {path for path, used in waiting.items() if names & used}
         chosen |= new
         for path in new:
-            del asked[path]
-    # What a program of TensorFlow imports and Python 3 cannot read keeps the program from running.
+            del waiting[path]
+    # A file that Python 3 cannot read also breaks the TensorFlow programs that import it.
     needed = set().union(*(_last_parts(path, imports[path]) for path in chosen))
-    return chosen | {path for path in asked if not imports[path].read and _module_name(path) in needed}
+    return chosen | {path for path in waiting if not imports[path].read and _module_name(path) in needed}
 
 
-def _last_parts(path: str, one: Imported) -> set[str]:
-    found: set[str] = set()
-    for module, level, name in one.names:
-        found.update(module.split("."))
+def _last_parts(path: str, imports: Imported) -> set[str]:
+    last_parts: set[str] = set()
+    for module, level, name in imports.names:
+        last_parts.update(module.split("."))
         if name not in ("", "as"):
-            found.add(name)
+            last_parts.add(name)
         if level and not module:
-            found.add(PurePosixPath(path).parent.name)
-    return found
+            last_parts.add(PurePosixPath(path).parent.name)
+    return last_parts
 
 
 def _module_name(path: str) -> str:
@@ -143,10 +144,10 @@ def _module_name(path: str) -> str:
 def parts(
     sources: Mapping[str, SourceFile], imports: Mapping[str, Imported], chosen: Iterable[str], modules: Modules
 ) -> list[Part]:
-    """Return the files with something of TensorFlow, those together that import each other, at once or through others.
+    """Return the programs: TensorFlow files that are connected by direct or indirect imports.
 
-    What they import is with them. A file that neither has nor reaches anything of TensorFlow joins nothing: it may be
-    in several parts, or in none.
+    Each part includes the files that its files import. A file that neither uses nor reaches TensorFlow connects
+    nothing: it may be in several parts, or in none.
     """
     chosen = sorted(chosen)
     leads = {path: _leads(path, imports[path], modules) for path in chosen}
@@ -161,43 +162,43 @@ def parts(
             importers[other].append(path)
     alive = _all_from([path for path in chosen if not imports[path].read or _has_constructs(sources[path].text)],
                       importers)  # fmt: skip
-    found: list[Part] = []
-    joined = {path: [one for one in (*below[path], *importers[path]) if one in alive] for path in alive}
+    result: list[Part] = []
+    joined = {path: [other for other in (*below[path], *importers[path]) if other in alive] for path in alive}
     left = dict.fromkeys(path for path in chosen if path in alive)
     while left:
         together = _all_from([next(iter(left))], joined)
         paths = _all_from(together, below)
-        found.append(Part(tuple(sorted(paths)), tuple(sorted({name for path in paths for name in leads[path]}))))
+        result.append(Part(tuple(sorted(paths)), tuple(sorted({name for path in paths for name in leads[path]}))))
         for path in together:
             del left[path]
-    return found
+    return result
 
 
 def _all_from(start: Iterable[str], nexts: Mapping[str, Iterable[str]]) -> set[str]:
-    found = set(start)
-    waiting = list(found)
+    reached = set(start)
+    waiting = list(reached)
     while waiting:
-        new = [one for one in nexts[waiting.pop()] if one not in found]
-        found.update(new)
+        new = [node for node in nexts[waiting.pop()] if node not in reached]
+        reached.update(new)
         waiting += new
-    return found
+    return reached
 
 
 def _has_constructs(text: str) -> bool:
     return _OF_INTEREST.search(text) is not None or _BY_NAME.search(text) is not None
 
 
-def _leads(path: str, one: Imported, modules: Modules) -> set[str]:
-    """Return the modules that the names of a file may lead to; of a package that it has as a whole, all within it."""
-    found: set[str] = set()
+def _leads(path: str, imports: Imported, modules: Modules) -> set[str]:
+    """Return the modules that a file's imports may resolve to; for a whole package, all modules below it."""
+    names: set[str] = set()
     wholes: set[str] = set()
-    for dotted, level, name in one.names:
+    for dotted, level, name in imports.names:
         module = modules.named(dotted, level, path)
         if not module and name == "":
             module = modules.named(dotted.split(".")[0], 0, path)
         if not module:
             continue
-        found.add(module)
+        names.add(module)
         if name == "":
             wholes.add(modules.named(dotted.split(".")[0], 0, path) or module)
         elif name in ("as", "*"):
@@ -205,10 +206,10 @@ def _leads(path: str, one: Imported, modules: Modules) -> set[str]:
         else:
             inner = modules.at(within(module, name))
             if inner is not None:
-                found.add(inner)
+                names.add(inner)
                 wholes.add(inner)
-    found |= wholes
+    names |= wholes
     for whole in wholes:
         if whole not in modules.files or whole.rpartition("/")[2] == "__init__":
-            found.update(modules.below(whole))
-    return found
+            names.update(modules.below(whole))
+    return names

@@ -1,4 +1,4 @@
-"""In which modes a part of a model_fn runs: read off the conditions on `mode` around and before it."""
+"""The modes in which a part of a model_fn runs, from the conditions on `mode` around and before it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BY_TEXT = {"train": "train", "eval": "eval", "infer": "predict"}
 
 
 def of_spec(program: Program, tree: Tree, call: cst.Call, scope: Scope) -> list[str]:
-    """Return the modes of an EstimatorSpec: what its argument `mode` names, or the conditions that lead to it."""
+    """Return the modes of an EstimatorSpec, from its argument `mode` or from the conditions that lead to it."""
     for position, arg in enumerate(call.args):
         if (arg.keyword is None and position == 0 and not arg.star) or (arg.keyword and arg.keyword.value == "mode"):
             named = _mode(program, tree, arg.value, scope)
@@ -27,7 +27,7 @@ def of_spec(program: Program, tree: Tree, call: cst.Call, scope: Scope) -> list[
 
 
 def at(program: Program, tree: Tree, node: cst.CSTNode, scope: Scope) -> list[str]:
-    """Return the modes in which a node of a model_fn is run."""
+    """Return the modes in which a node of a model_fn runs."""
     possible = _ALL
     below = node
     for above in tree.above(node):
@@ -46,15 +46,15 @@ def at(program: Program, tree: Tree, node: cst.CSTNode, scope: Scope) -> list[st
             for before in above.body:
                 if before is below:
                     break
-                possible -= _left(program, tree, before, scope)
+                possible -= _ended_modes(program, tree, before, scope)
         elif isinstance(above, (cst.FunctionDef, cst.Lambda)):
             break
         below = above
     return [mode for mode in MODES if mode in possible]
 
 
-def _left(program: Program, tree: Tree, statement: cst.CSTNode, scope: Scope) -> frozenset[str]:
-    """Return the modes that a statement never lets go on: those of an `if` that ends in return or raise."""
+def _ended_modes(program: Program, tree: Tree, statement: cst.CSTNode, scope: Scope) -> frozenset[str]:
+    """Return the modes that end in a statement: those of an `if` whose body ends in return or raise."""
     gone: frozenset[str] = frozenset()
     rest = _ALL
     while isinstance(statement, cst.If):
@@ -94,7 +94,7 @@ def _mode(program: Program, tree: Tree, node: cst.BaseExpression, scope: Scope) 
 def _condition(
     program: Program, tree: Tree, test: cst.BaseExpression, scope: Scope, hops: int = 8
 ) -> frozenset[str] | None:
-    """Return the modes in which a condition holds; None where it is about something else as well."""
+    """Return the modes in which a condition holds; None if it also depends on something else."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         inner = _condition(program, tree, test.expression, scope, hops)
         return None if inner is None else _ALL - inner
@@ -107,9 +107,9 @@ def _condition(
     if isinstance(test, cst.Name):
         # is_training = mode == ModeKeys.TRAIN
         values = [b.node for b in program.bindings(test.value, scope) if b.kind == "value"]
-        made = (cst.Comparison, cst.BooleanOperation, cst.UnaryOperation)
-        # `training = not training` leads to itself: so many names in a row, and no more.
-        if hops and len(values) == 1 and isinstance(values[0], made):
+        conditions = (cst.Comparison, cst.BooleanOperation, cst.UnaryOperation)
+        # `training = not training` refers to itself: `hops` limits the number of names that are followed.
+        if hops and len(values) == 1 and isinstance(values[0], conditions):
             return _condition(program, tree, values[0], scope, hops - 1)
         return None
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
@@ -120,11 +120,11 @@ def _condition(
         named = {_mode(program, tree, element.value, scope) for element in right_side.elements}
         if None in named:
             return None
-        found = frozenset(one for one in named if one)
-        return found if isinstance(operator, cst.In) else _ALL - found
-    one = _mode(program, tree, right_side, scope) or _mode(program, tree, test.left, scope)
-    if one is None:
+        modes_named = frozenset(mode for mode in named if mode)
+        return modes_named if isinstance(operator, cst.In) else _ALL - modes_named
+    mode = _mode(program, tree, right_side, scope) or _mode(program, tree, test.left, scope)
+    if mode is None:
         return None
     if isinstance(operator, (cst.Equal, cst.Is)):
-        return frozenset({one})
-    return _ALL - {one} if isinstance(operator, (cst.NotEqual, cst.IsNot)) else None
+        return frozenset({mode})
+    return _ALL - {mode} if isinstance(operator, (cst.NotEqual, cst.IsNot)) else None

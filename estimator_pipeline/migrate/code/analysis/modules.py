@@ -1,4 +1,4 @@
-"""Which file of a code base an import means, by the paths of its files alone."""
+"""Resolution of imports to the files of a code base, from file paths only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _OUTSIDE = ("tensorflow", "tensorflow_estimator", "tensorflow_core", "keras", "t
 
 
 class Modules:
-    """The modules of a code base, each by its path without the suffix; a folder is one without a file.
+    """The modules of a code base by path without suffix; a folder is a module without a file.
 
     Args:
-        paths: of all files, relative to the root, with slashes.
-        package: the name of the root's folder, by which its own files may import each other.
+        paths: the paths of all files, relative to the root, with slashes.
+        package: the name of the root folder, which imports may use as a package name.
     """
 
     def __init__(self, paths: Iterable[str], package: str = "") -> None:
@@ -24,7 +24,7 @@ class Modules:
         self.package = package
         self.files = {path.rsplit(".", 1)[0]: path for path in paths if path.endswith((".py", ".pyw"))}
         self._folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
-        # Each import of a large repository would look through all of its files otherwise.
+        # Without this index, each import would search all files of the repository.
         self._by_last: dict[str, list[str]] = {}
         for name in self.files:
             whole = name.removesuffix("/__init__")
@@ -32,7 +32,7 @@ class Modules:
         self._known: dict[tuple[str, str, int], str | None] = {}
 
     def at(self, path: str) -> str | None:
-        """Return the module or the folder at a path."""
+        """Return the module or folder at a path, or None."""
         path = path.removeprefix("./")
         package = "__init__" if path in ("", ".") else f"{path}/__init__"
         for name in (path, package):
@@ -41,14 +41,14 @@ class Modules:
         return path if path in self._folders else None
 
     def named(self, dotted: str, level: int, file: str) -> str | None:
-        """The module that an import of a file means; "" for a relative one of nothing, None for one from outside."""
+        """Return the module that a file imports; "" for a missing relative one, None for one outside."""
         key = (file, dotted, level)
         if key not in self._known:
             self._known[key] = self._named(dotted, level, PurePosixPath(file))
         return self._known[key]
 
     def below(self, name: str) -> Iterator[str]:
-        """Return the modules within a package or a folder, and within those."""
+        """Return all modules below a package or folder."""
         start = within(name, "")
         return (other for other in self.files if other.startswith(start) and other != name)
 
@@ -62,19 +62,19 @@ class Modules:
         if not parts or parts[0] in _OUTSIDE:
             return None
         for folder in (here, *here.parents):
-            found = self._other("/".join([*folder.parts, *parts]), file)
-            if found is not None:
-                return found
-        # A package whose sources lie in a folder of their own: src/package. `import time` means Python's.
+            module = self._other("/".join([*folder.parts, *parts]), file)
+            if module is not None:
+                return module
+        # A package in a subfolder: src/package. `import time` means the standard library.
         tail = "/" + "/".join(parts)
         named = () if parts[0] in sys.stdlib_module_names else self._by_last.get(parts[-1], ())
         fits = [name for name in named if name.endswith(tail)]
-        if len(fits) == 1 and (found := self._other(fits[0], file)) is not None:
-            return found
+        if len(fits) == 1 and (module := self._other(fits[0], file)) is not None:
+            return module
         return self.at("/".join(parts[1:])) if parts[0] == self.package else None
 
     def _other(self, path: str, file: PurePosixPath) -> str | None:
-        """The module at a path; none for a file itself: `import plots` in plots.py means an installed package."""
+        """Return the module at a path; None for the file itself: `import plots` in plots.py is an installed package."""
         name = self.at(path)
         return None if self.files.get(name or "") == str(file) and file.stem != "__init__" else name
 

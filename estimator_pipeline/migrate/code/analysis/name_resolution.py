@@ -1,8 +1,8 @@
-"""What an expression of the program means: a name of TensorFlow, or a function, class or object of the program.
+"""Resolution of expressions to a name of TensorFlow, or to a function, class or object of the program.
 
-Everything is read off the trees: imports are followed into the modules of the same code base, names through
-assignments, `self.x` through the class, calls through what their functions return. Where a name has several meanings
-(`try: import a as x` … `except ImportError: import b as x`), all of them are given, in the order of the text.
+Resolution works on the syntax trees only. It follows imports into the modules of the code base, names through
+assignments, `self.x` through the class, and calls through the return values of their functions. If a name has several
+meanings (`try: import a as x` … `except ImportError: import b as x`), all are returned in the order of the text.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
 
 __all__ = ["ClassOf", "FunctionOf", "Instance", "Member", "ModuleOf", "Outside", "Program", "Value"]
 
-# Of one question: names in circles (`x = f(x)` in many branches) would be followed along every path.
+# The steps of one query. Cyclic names (`x = f(x)` in many branches) would be followed along every path.
 _STEPS = 2_000
-# Of questions within questions: each takes some eight frames of Python's stack.
+# The depth of nested queries. Each takes about eight frames of Python's stack.
 _DEPTH = 300
 
 
@@ -34,7 +34,7 @@ class Outside:
 
 @dataclass(frozen=True)
 class ModuleOf:
-    """A module of the code base; `tree` is None for a folder."""
+    """A module of the code base; a folder has no `tree`."""
 
     path: str
     tree: Tree | None
@@ -42,7 +42,7 @@ class ModuleOf:
 
 @dataclass(frozen=True)
 class FunctionOf:
-    """A function, method or lambda of the code base; `partial` is one with arguments bound by functools.partial."""
+    """A function, method or lambda of the code base."""
 
     node: cst.FunctionDef | cst.Lambda
     tree: Tree
@@ -65,7 +65,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Member:
-    """A method or attribute of an object whose class lies outside: `estimator.train`."""
+    """A method or attribute of an object whose class is outside of the code base: `estimator.train`."""
 
     of: str
     name: str
@@ -75,7 +75,7 @@ Value = Outside | ModuleOf | FunctionOf | ClassOf | Instance | Member
 
 
 class Program:
-    """All trees of a code base, and the names between them."""
+    """The trees of a code base, with name resolution across files."""
 
     def __init__(self, trees: Sequence[Tree], modules: Modules) -> None:
         self.trees = {tree.source.path: tree for tree in trees}
@@ -88,7 +88,7 @@ class Program:
     # Expressions
 
     def meaning(self, node: cst.BaseExpression | None, tree: Tree, scope: Scope) -> tuple[Value, ...]:
-        """Return what an expression may be; nothing where that cannot be told."""
+        """Return the possible values of an expression; empty if unknown."""
         if node is None:
             return ()
         if node in self._known:
@@ -97,18 +97,18 @@ class Program:
         if not self._asks(node):
             return ()
         try:
-            found = tuple(dict.fromkeys(self._expression(node, tree, scope)))
+            values = tuple(dict.fromkeys(self._expression(node, tree, scope)))
         finally:
             self._asked.discard(node)
-        # Within a circle an answer may be a part of it, and is another one when asked from elsewhere.
+        # Within a cycle the result may be partial, and would differ for a query that starts elsewhere.
         if not self._asked or self._cuts == before:
-            self._known[node] = found
-        return found
+            self._known[node] = values
+        return values
 
     def _asks(self, question: Any) -> bool:
-        """Whether a question is answered: not within itself, as in a circle of names, nor too far from the first.
+        """Open a query and return True, unless it is already open (a cycle of names) or a limit is reached.
 
-        Then it is open until it is taken from `_asked`.
+        The caller closes the query by removing it from `_asked`.
         """
         self._steps = self._steps + 1 if self._asked else 1
         if question in self._asked or self._steps > _STEPS or len(self._asked) >= _DEPTH:
@@ -117,8 +117,8 @@ class Program:
         self._asked.add(question)
         return True
 
-    def begin_anew(self) -> None:
-        """After an exception: no question is open."""
+    def reset(self) -> None:
+        """Close all queries after an exception."""
         self._asked.clear()
 
     def _expression(self, node: cst.CSTNode, tree: Tree, scope: Scope) -> Iterator[Value]:
@@ -144,7 +144,7 @@ class Program:
             yield from self._item(node, tree, scope)
 
     def _item(self, node: cst.Subscript, tree: Tree, scope: Scope) -> Iterator[Value]:
-        """`{"adam": tf.train.AdamOptimizer}[name]`: any of a dict's values."""
+        """Yield all values of the dict in `{"adam": tf.train.AdamOptimizer}[name]`."""
         literals = [node.value] if isinstance(node.value, cst.Dict) else []
         if isinstance(node.value, cst.Name):
             literals = [b.node for b in self.bindings(node.value.value, scope) if isinstance(b.node, cst.Dict)]
@@ -161,16 +161,16 @@ class Program:
                     yield from self.attribute(base, name.evaluated_value)
             return
         if isinstance(node.func, cst.Name) and node.func.value == "super":
-            own = scope.class_scope()
-            if own is not None and isinstance(own.node, cst.ClassDef):
-                for base in self.bases(ClassOf(own.node, tree)):
+            enclosing = scope.class_scope()
+            if enclosing is not None and isinstance(enclosing.node, cst.ClassDef):
+                for base in self.bases(ClassOf(enclosing.node, tree)):
                     yield Instance(base)
             return
         for function in self.meaning(node.func, tree, scope):
             yield from self.result(function, node, tree, scope)
 
     def result(self, function: Value, node: cst.Call, tree: Tree, scope: Scope) -> Iterator[Value]:
-        """Yield what a call gives."""
+        """Yield the possible return values of a call."""
         if isinstance(function, ClassOf):
             yield Instance(function)
         elif isinstance(function, FunctionOf):
@@ -193,7 +193,7 @@ class Program:
     # Names
 
     def bindings(self, name: str, scope: Scope) -> list[Binding]:
-        """All that binds a name, in the nearest scope that does."""
+        """Return the bindings of a name in the nearest scope that binds it."""
         at: Scope | None = scope
         while at is not None:
             if name in at.names and (at.kind != "class" or at is scope):
@@ -202,7 +202,7 @@ class Program:
         return []
 
     def look_up(self, name: str, scope: Scope) -> Iterator[Value]:
-        """Yield what a name means in a scope."""
+        """Yield the possible values of a name in a scope."""
         bindings = self.bindings(name, scope)
         for binding in bindings:
             yield from self.bound(binding, name)
@@ -225,7 +225,7 @@ class Program:
 
     @staticmethod
     def _is_outside_name(dotted: str) -> bool:
-        """Whether a star import of a package of TensorFlow is known to bring such a name, or one that leads to some."""
+        """Return whether a star import of a TensorFlow package is known to provide a name, or a prefix of names."""
         if dotted.split(".")[0] not in ("tensorflow", "tensorflow_estimator"):
             return False
         if catalogue.find(dotted) is not None:
@@ -234,14 +234,14 @@ class Program:
         return any(name.startswith(prefix) for row in catalogue.ROWS for name in row.spellings)
 
     def bound(self, binding: Binding, name: str) -> Iterator[Value]:
-        """Yield what a binding gives its name."""
+        """Yield the possible values of a binding."""
         tree = binding.scope.tree
         if binding.kind == "import":
             yield from self.module(binding.module, 0, tree)
         elif binding.kind == "from":
             for base in self._module(binding, tree):
                 if isinstance(base, ModuleOf) and base.tree is tree and binding.name == name:
-                    # `from . import nets` in a package's __init__: no name of it yet, but its module.
+                    # `from . import nets` in a package's __init__ imports the submodule.
                     yield from self._at(within(base.path, name))
                 else:
                     yield from self.attribute(base, binding.name)
@@ -276,17 +276,17 @@ class Program:
         if binding.scope.kind == "class" and isinstance(function, cst.FunctionDef):
             params = (*function.params.posonly_params, *function.params.params)
             if params and params[0] is param and isinstance(binding.scope.node, cst.ClassDef):
-                own = ClassOf(binding.scope.node, tree)
+                class_value = ClassOf(binding.scope.node, tree)
                 decorators = [d.decorator.value for d in function.decorators if isinstance(d.decorator, cst.Name)]
                 if "classmethod" in decorators:
-                    yield own
+                    yield class_value
                 elif "staticmethod" not in decorators:
-                    yield Instance(own)
+                    yield Instance(class_value)
 
     # Attributes
 
     def attribute(self, base: Value, name: str) -> Iterator[Value]:
-        """Yield what `base.name` is."""
+        """Yield the possible values of `base.name`."""
         if isinstance(base, Outside):
             yield Outside(f"{base.dotted}.{name}")
         elif isinstance(base, ModuleOf):
@@ -302,36 +302,36 @@ class Program:
     def _public(self, module: ModuleOf, name: str) -> Iterator[Value]:
         if module.tree is not None:
             question = (module.path, name, "public")
-            found, new = [], self._asks(question)
+            values, new = [], self._asks(question)
             if new:
                 try:
-                    found = list(self.look_up(name, module.tree.scope))
+                    values = list(self.look_up(name, module.tree.scope))
                 finally:
                     self._asked.discard(question)
-            if found or (new and name in module.tree.scope.names):
-                yield from found
+            if values or (new and name in module.tree.scope.names):
+                yield from values
                 return
         yield from self._at(within(module.path, name))
 
-    def _of_class(self, own: ClassOf, name: str) -> Iterator[Value]:
-        question = (own.node, name)
+    def _of_class(self, class_value: ClassOf, name: str) -> Iterator[Value]:
+        question = (class_value.node, name)
         if not self._asks(question):
             return
         try:
-            scope = own.tree.scopes[own.node]
-            found = [*scope.names.get(name, ()), *scope.attributes.get(name, ())]
-            for binding in found:
+            scope = class_value.tree.scopes[class_value.node]
+            bindings = [*scope.names.get(name, ()), *scope.attributes.get(name, ())]
+            for binding in bindings:
                 if binding.kind == "def" and any(
                     isinstance(d.decorator, cst.Name) and d.decorator.value in ("property", "cached_property")
                     for d in binding.node.decorators
                 ):
-                    inner = own.tree.scopes[binding.node]
+                    inner = class_value.tree.scopes[binding.node]
                     for value in inner.returns:
-                        yield from self.meaning(value, own.tree, inner)
+                        yield from self.meaning(value, class_value.tree, inner)
                 else:
                     yield from self.bound(binding, name)
-            if not found:
-                for base in self.bases(own):
+            if not bindings:
+                for base in self.bases(class_value):
                     if isinstance(base, ClassOf):
                         yield from self._of_class(base, name)
                     else:
@@ -339,17 +339,17 @@ class Program:
         finally:
             self._asked.discard(question)
 
-    def bases(self, own: ClassOf) -> Iterator[Outside | ClassOf]:
-        """Yield the classes that a class is made of, as it names them."""
-        scope = own.tree.where[own.node]
-        for arg in own.node.bases:
-            for value in self.meaning(arg.value, own.tree, scope):
+    def bases(self, class_value: ClassOf) -> Iterator[Outside | ClassOf]:
+        """Yield the base classes of a class in the order of its definition."""
+        scope = class_value.tree.where[class_value.node]
+        for arg in class_value.node.bases:
+            for value in self.meaning(arg.value, class_value.tree, scope):
                 if isinstance(value, (Outside, ClassOf)):
                     yield value
 
-    def ancestors(self, own: ClassOf) -> Iterator[Outside]:
-        """All classes outside of the code base that a class comes from."""
-        seen, waiting = {own}, [own]
+    def ancestors(self, class_value: ClassOf) -> Iterator[Outside]:
+        """Yield all base classes outside of the code base, direct and indirect."""
+        seen, waiting = {class_value}, [class_value]
         while waiting:
             for base in self.bases(waiting.pop()):
                 if isinstance(base, Outside):
@@ -364,7 +364,7 @@ class Program:
         yield from self.module(binding.module, binding.level, tree)
 
     def module(self, dotted: str, level: int, tree: Tree) -> Iterator[Value]:
-        """Yield the module that an import of a file means: one of the code base, or a name outside of it."""
+        """Yield the module that a file imports: one of the code base, or a name outside of it."""
         name = self.modules.named(dotted, level, tree.source.path)
         if name is None:
             yield Outside(dotted)
@@ -372,7 +372,7 @@ class Program:
             yield self._module_of(name)
 
     def files_of_import(self, tree: Tree, binding: Binding) -> Iterator[Tree]:
-        """Yield the files that an import names: the module, and the one that is a name of it."""
+        """Yield the files that an import reads: the module, and a submodule that it imports by name."""
         dotted = binding.name if binding.kind == "import" else binding.module
         for value in self.module(dotted, binding.level, tree):
             if isinstance(value, ModuleOf):
@@ -390,9 +390,9 @@ class Program:
         return self._imports[tree]
 
     def submodule(self, module: ModuleOf, name: str) -> Tree | None:
-        """Return the file of that name within a package, where there is one."""
-        found = self._at(within(module.path, name))
-        return next((one.tree for one in found if isinstance(one, ModuleOf)), None)
+        """Return the submodule of a package by name, or None."""
+        values = self._at(within(module.path, name))
+        return next((value.tree for value in values if isinstance(value, ModuleOf)), None)
 
     def _at(self, path: str) -> Iterator[Value]:
         name = self.modules.at(path)

@@ -1,4 +1,4 @@
-"""The code of a Jupyter notebook: its cells one below the other, where lines come from, and the files it writes."""
+"""The code of a Jupyter notebook: its cells as one text, the origin of each line, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import NamedTuple
 __all__ = ["NotebookCell", "NotebookCode", "NotebookProblem", "WrittenFile", "code_of", "first_import",
            "is_written", "joined", "python_tree", "restored", "split"]  # fmt: skip
 
-# A comment that no person writes: it stands for a line of IPython, by its number in the cell, and between two cells.
+# The marker comment for an IPython line, followed by its number in the cell, and for the border between two cells.
 _MARK = "#\x7f"
 _MARKED = re.compile(rf"([ \t]*)(.*?){_MARK}(\d+)$")
 _BETWEEN = re.compile(rf"(?m)^{_MARK}cell[ \t]*\n")
 
-# Cell magics below which there is Python.
+# Cell magics with Python code.
 _PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python", "%%python3", "%%tensorflow_version",
                   "%%memit", "%%wandb")  # fmt: skip
-# Those that write the cell to a file; Datalab had them by one sign.
+# Cell magics that write the cell to a file; Datalab used a single %.
 _WRITE_MAGICS = ("writefile", "file", "writetemplate")
-# Of one sign, and yet about the whole cell: so Datalab had them, and so people write them by mistake.
+# Cell magics that Datalab used with a single %, which people also write by mistake.
 _WHOLE = ("bash", "sh", "script", "system", "sx", "html", "HTML", "javascript", "js", "latex", "markdown", "perl", "R",
           "ruby", "svg", "sql", "bq", "bigquery", "ml", "mlalpha", "gcs", "storage", "chart", "pipeline")  # fmt: skip
-# Line magics with a statement of Python behind them, and the options that they may have.
+# Line magics that are followed by a Python statement, with their options.
 _STATEMENT = re.compile(r"(\s*)(%(?:time|timeit|prun|memit|mprun|lprun)\s+(?:-\w+(?:\s+\d+)?\s+)*)(\S.*)$")
-# Commands that IPython takes without a sign: `ls data`.
+# Commands that IPython accepts without % or !: `ls data`.
 _COMMANDS = re.compile(
     r"(?:ls|ll|cd|pwd|cat|cp|mv|mkdir|rmdir|rm|man|more|less|pip3?|conda|head|tail|wget|git|gsutil|gcloud)"
     r"(?:\s+(?!(?:=|in|is|and|or|not|if|for|else)\b)[\w./~*$\"'{-][^=]*)$"
@@ -38,7 +38,7 @@ _ASSIGNED = re.compile(r"^(\s*)([\w.,\s]+?)\s*=\s*[!%](?!=)")
 
 
 class NotebookProblem(NamedTuple):
-    """What cannot be read: a line and a column, counted from 1, and why."""
+    """A place that cannot be read: line and column, counted from 1, and the reason."""
 
     line: int
     column: int
@@ -50,11 +50,11 @@ class NotebookCell(NamedTuple):
     """A code cell.
 
     Attributes:
-        number: among all cells of the notebook, counted from 1.
+        number: the number of the cell, counted from 1 among all cells of the notebook.
         first: its first line in the text of all cells, counted from 1.
-        text: its code, with a marked comment, `pass` or None for what is IPython's; see `restored`.
-        above: how many lines of the cell stand above that text.
-        source: the cell as the notebook has it.
+        text: its code, with a marker comment, `pass` or None instead of IPython syntax; see `restored`.
+        above: the number of lines of the cell above that text.
+        source: the cell's text in the notebook.
     """
 
     number: int
@@ -65,11 +65,11 @@ class NotebookCell(NamedTuple):
 
 
 class WrittenFile(NamedTuple):
-    """A Python file that cells write by `%%writefile`.
+    """A Python file that cells write with `%%writefile`.
 
     Attributes:
-        name: as the notebook has it, relative to the notebook, and never outside of its folder.
-        cells: those that write it, `first` in the lines of the file; more than one where they append to it.
+        name: the path relative to the notebook, never outside of its folder.
+        cells: the cells that write it, with `first` as a line of the file; several if they append to it.
     """
 
     name: str
@@ -81,7 +81,7 @@ class WrittenFile(NamedTuple):
 
 
 class NotebookCode(NamedTuple):
-    """What a notebook holds: the text of all code cells, the cells, what is wrong with it, and the files it writes."""
+    """The contents of a notebook: the text of all code cells, the cells, the problems, the written files."""
 
     text: str = ""
     cells: tuple[NotebookCell, ...] = ()
@@ -92,9 +92,9 @@ class NotebookCode(NamedTuple):
 def code_of(content: bytes) -> NotebookCode:
     """Return the code cells of a notebook (nbformat 3 and 4).
 
-    Lines of IPython (`%matplotlib inline`, `!pip install`, `name?`) become comments or `pass`, so that lines keep their
-    numbers; of `%time f(x)` the statement stays. Cells of other languages are blank, and so are those that
-    `%%writefile` writes to files: Python files among them come by themselves. A marked comment is between two cells.
+    IPython lines (`%matplotlib inline`, `!pip install`, `name?`) become comments or `pass`, so that line numbers are
+    unchanged; `%time f(x)` keeps its statement. Cells of other languages and `%%writefile` cells are blank. Python
+    files that they write are returned separately. A marker comment separates the cells.
     """
     try:
         document = json.loads(content.decode("utf-8-sig"))
@@ -102,10 +102,10 @@ def code_of(content: bytes) -> NotebookCode:
         cells = document["cells"] if sheets is None else [cell for sheet in sheets for cell in sheet["cells"]]
         language = document.get("metadata", {}).get("kernelspec", {}).get("language", "python")
     except (UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return NotebookCode(problems=(NotebookProblem(1, 1, f"it is no notebook: {type(error).__name__}: {error}"),))
+        return NotebookCode(problems=(NotebookProblem(1, 1, f"not a notebook: {type(error).__name__}: {error}"),))
     if not isinstance(language, str) or not language.lower().startswith("python"):
         return NotebookCode()
-    found: list[NotebookCell] = []
+    code_cells: list[NotebookCell] = []
     written: dict[str, list[NotebookCell]] = {}
     for number, cell in enumerate(cells if isinstance(cells, list) else [], start=1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
@@ -114,9 +114,9 @@ def code_of(content: bytes) -> NotebookCode:
         source = "".join(map(str, source)) if isinstance(source, list) else str(source)
         _keep_written(written, number, source)
         text = _python(source)
-        found.append(NotebookCell(number, 1, text if text.endswith("\n") else f"{text}\n", source=source))
+        code_cells.append(NotebookCell(number, 1, text if text.endswith("\n") else f"{text}\n", source=source))
     files = tuple(WrittenFile(name, tuple(cells)) for name, cells in written.items())
-    return NotebookCode(joined(found), _counted(found), (), files)
+    return NotebookCode(joined(code_cells), _counted(code_cells), (), files)
 
 
 def joined(cells: Sequence[NotebookCell]) -> str:
@@ -125,49 +125,49 @@ def joined(cells: Sequence[NotebookCell]) -> str:
 
 
 def _counted(cells: Sequence[NotebookCell]) -> tuple[NotebookCell, ...]:
-    """Return the cells, with the lines at which they begin in the text of all."""
-    found, line = [], 1
+    """Return the cells with their first lines in the text of all cells."""
+    counted, line = [], 1
     for cell in cells:
-        found.append(cell._replace(first=line))
+        counted.append(cell._replace(first=line))
         line += cell.text.count("\n") + 1
-    return tuple(found)
+    return tuple(counted)
 
 
 def split(cells: Sequence[NotebookCell], text: str) -> tuple[NotebookCell, ...] | None:
-    """Return the cells of a text that `joined` gave and that was changed since; None where they cannot be told."""
+    """Return the cells of a changed text that `joined` returned; None if it cannot be split."""
     texts = _BETWEEN.split(text)
     if len(texts) != len(cells):
         return None
-    found = _counted([cell._replace(text=text) for cell, text in zip(cells, texts, strict=True)])
-    same = all(restored(old, new.text) is not None for old, new in zip(cells, found, strict=True))
-    return found if same else None
+    new_cells = _counted([cell._replace(text=text) for cell, text in zip(cells, texts, strict=True)])
+    same = all(restored(old, new.text) is not None for old, new in zip(cells, new_cells, strict=True))
+    return new_cells if same else None
 
 
 def restored(cell: NotebookCell, text: str) -> str | None:
-    """Return what a notebook has of a cell whose text was changed: with its lines of IPython; None where one is gone.
+    """Return the notebook's version of a changed cell, with its IPython lines; None if one of them is missing.
 
     Args:
-        cell: as it was read.
-        text: what its `text` became.
+        cell: the original cell.
+        text: the changed `text` of the cell.
     """
     if text == cell.text:
         return cell.source
-    if not cell.text.strip():  # it is not Python, or cannot be read
+    if not cell.text.strip():  # not Python, or unreadable
         return None if text.strip() else cell.source
-    source, told = cell.source.split("\n"), _python(cell.source).split("\n")
-    magics = [_STATEMENT.match(line) for line, now in zip(source, told, strict=False)
+    source, translated = cell.source.split("\n"), _python(cell.source).split("\n")
+    magics = [_STATEMENT.match(line) for line, now in zip(source, translated, strict=False)
               if line.lstrip().startswith("%") and now.lstrip().startswith("if 1:")]  # fmt: skip
-    marks = [found for line in told if (found := _MARKED.match(line))]
-    whole = next((found[3] for found in marks if source[int(found[3]) - 1].startswith("%%")), "")
-    made: list[str] = []
+    marks = [match for line in translated if (match := _MARKED.match(line))]
+    whole = next((match[3] for match in marks if source[int(match[3]) - 1].startswith("%%")), "")
+    result: list[str] = []
     for line in text.split("\n"):
-        found = _MARKED.match(line)
-        if found is not None:
-            if not marks or marks[0][2] != found[2] or marks[0][3] != found[3]:
+        match = _MARKED.match(line)
+        if match is not None:
+            if not marks or marks[0][2] != match[2] or marks[0][3] != match[3]:
                 return None
-            if found[3] == whole and any(one.strip() and not one.lstrip().startswith("#") for one in made):
-                return None  # the magic of a cell is its first line
-            line = found[1] + source[int(found[3]) - 1][len(marks[0][1]) :]
+            if match[3] == whole and any(before.strip() and not before.lstrip().startswith("#") for before in result):
+                return None  # a cell magic must be the first line
+            line = match[1] + source[int(match[3]) - 1][len(marks[0][1]) :]
             del marks[0]
         elif magics and line.lstrip().startswith("if 1:"):
             statement = line.lstrip().removeprefix("if 1:").lstrip()
@@ -175,14 +175,14 @@ def restored(cell: NotebookCell, text: str) -> str | None:
             if magic is None or not _is_statement(statement):
                 return None
             line = f"{line[: len(line) - len(line.lstrip())]}{magic[2]}{statement}"
-        made.append(line)
+        result.append(line)
     if marks or magics:
         return None
-    return "\n".join(made).removesuffix("" if cell.source.endswith("\n") else "\n")
+    return "\n".join(result).removesuffix("" if cell.source.endswith("\n") else "\n")
 
 
 def _keep_written(written: dict[str, list[NotebookCell]], number: int, text: str) -> None:
-    """Keep the Python file that a cell writes; another cell writes it anew, or appends to it."""
+    """Record the Python file that a cell writes; a later cell replaces it or appends to it."""
     lines = text.split("\n")
     at = _first(lines)
     name, append = _written_name(lines[at].strip())
@@ -195,35 +195,35 @@ def _keep_written(written: dict[str, list[NotebookCell]], number: int, text: str
 
 
 def _first(lines: Sequence[str]) -> int:
-    """Where the first line is that is neither blank nor a comment."""
+    """Return the index of the first line that is neither blank nor a comment."""
     return next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
 
 
 def is_written(text: str) -> bool:
-    """Whether a cell writes its text to a file."""
+    """Return whether a cell writes its text to a file."""
     lines = text.split("\n")
     return bool(_written_name(lines[_first(lines)].strip())[0])
 
 
 def _written_name(first: str) -> tuple[str, bool]:
-    """The file that a cell with this first line writes, "" where it writes none, and whether it appends to it."""
-    magic, _, given = first.partition(" ")
+    """Return (file that a cell with this first line writes or "", whether it appends to the file)."""
+    magic, _, rest = first.partition(" ")
     if magic.lstrip("%") not in _WRITE_MAGICS or not 1 <= len(magic) - len(magic.lstrip("%")) <= 2:
         return "", False
     try:
-        told = shlex.split(given)
+        words = shlex.split(rest)
     except ValueError:
-        told = given.split()
-    names = [one for one in told if not one.startswith("-")]
+        words = rest.split()
+    names = [word for word in words if not word.startswith("-")]
     if not names:
         return "", False
     path = re.sub(r"[^\w./ -]", "_", names[-1].replace("\\", "/"))
     inside = posixpath.normpath("/" + path.lstrip("/")).lstrip("/")
-    return inside, "-a" in told or "--append" in told
+    return inside, "-a" in words or "--append" in words
 
 
 def _is_other(first: str, more: bool) -> bool:
-    """Whether a cell with this first line is not Python; `more` says whether it has further lines."""
+    """Return whether a cell with this first line is not Python; `more` means that it has further lines."""
     word = first.split()[0] if first.split() else ""
     if word.startswith("%%"):
         return word not in _PYTHON_MAGICS
@@ -234,33 +234,33 @@ def _is_other(first: str, more: bool) -> bool:
 
 def _python(text: str) -> str:
     lines = text.split("\n")
-    told = [line.strip() for line in lines if line.strip()]
-    while len(told) > 1 and told[0].startswith("#"):  # what stands above a cell's magic
-        del told[0]
-    if (told and _is_other(told[0], len(told) > 1)) or "\x7f" in text:
+    filled = [line.strip() for line in lines if line.strip()]
+    while len(filled) > 1 and filled[0].startswith("#"):  # comments above a cell magic
+        del filled[0]
+    if (filled and _is_other(filled[0], len(filled) > 1)) or "\x7f" in text:
         return "\n" * text.count("\n")
     if python_tree(text) is not None:
         return text
-    made: list[str] = []
-    before, goes_on = "", False
+    result: list[str] = []
+    before, continued = "", False
     for number, line in enumerate(lines, start=1):
-        plain = "" if goes_on else _plain(line, before)
-        # A command may go over several lines, as Python's own do.
-        goes_on = (goes_on or plain != line) and line.rstrip().endswith("\\")
+        plain = "" if continued else _plain(line, before)
+        # A command may continue over several lines, like a Python statement.
+        continued = (continued or plain != line) and line.rstrip().endswith("\\")
         is_magic = plain != line and not plain.lstrip().startswith("if 1:")
-        made.append(f"{plain}{'  ' if plain else ''}{_MARK}{number}" if is_magic else plain)
+        result.append(f"{plain}{'  ' if plain else ''}{_MARK}{number}" if is_magic else plain)
         before = "" if plain.lstrip().startswith("#") else plain
-    return "\n".join(made)
+    return "\n".join(result)
 
 
 def _plain(line: str, before: str) -> str:
     if before.rstrip().endswith((",", "(", "[", "{", "\\", "+", "-", "*", "/", "%")):
-        return line  # goes on from the line above: `a = (b\n % c)`
+        return line  # continues the line above: `a = (b\n % c)`
     stripped = line.lstrip()
     indent = line[: len(line) - len(stripped)]
     statement = _STATEMENT.match(line)
     if statement is not None and _is_statement(statement[3]):
-        # At the same column, as the user has it.
+        # The statement keeps its column.
         return f"{indent}{'if 1:':{len(statement[2])}}{statement[3]}"
     if _COMMANDS.match(stripped) and not _is_statement(stripped):
         return f"{indent}pass" if indent else ""
@@ -271,13 +271,13 @@ def _plain(line: str, before: str) -> str:
 
 
 def _is_statement(text: str) -> bool:
-    """Whether a line is a statement of Python by itself."""
-    found = python_tree(text)
-    return found is not None and not any(hasattr(node, "body") for node in found.body)
+    """Return whether a line is a complete Python statement."""
+    module = python_tree(text)
+    return module is not None and not any(hasattr(node, "body") for node in module.body)
 
 
 def python_tree(text: str) -> ast.Module | None:
-    """Python's own tree of a text; None where there is none."""
+    """Return the `ast` tree of a text; None if Python cannot parse it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -287,11 +287,11 @@ def python_tree(text: str) -> ast.Module | None:
 
 
 def first_import(text: str) -> int:
-    """Return the line of the first statement that imports something when a program is run; 0 where there is none."""
+    """Return the line of the first statement that imports something when a program runs; 0 without one."""
     module = python_tree(text)
-    for one in module.body if module is not None else ():
-        imports = [node for node in ast.walk(one) if isinstance(node, (ast.Import, ast.ImportFrom))]
-        is_run = not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    for statement in module.body if module is not None else ():
+        imports = [node for node in ast.walk(statement) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        is_run = not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         if is_run and any(getattr(node, "module", "") != "__future__" for node in imports):
-            return one.lineno
+            return statement.lineno
     return 0

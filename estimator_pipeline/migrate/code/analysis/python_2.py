@@ -1,4 +1,4 @@
-"""What of Python 2 keeps a line from being read."""
+"""Python 2 syntax that Python 3 cannot parse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PYTHON_2 = (
 
 
 def why_not_python_3(line: str, message: str) -> str:
-    """Why a line cannot be read, and what Python's own parser says of it."""
+    """Return why a line cannot be parsed, from its Python 2 syntax or else from the message of Python's parser."""
     for pattern, why in _PYTHON_2:
         if re.search(pattern, line):
             return why

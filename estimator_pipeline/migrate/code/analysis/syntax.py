@@ -1,7 +1,7 @@
-"""A file as a tree of libcst, and what is asked of it often: parents, scopes, bindings, calls, classes, names.
+"""The libcst tree of a file with parents, scopes, bindings, calls, classes and names.
 
-One walk over the tree records all of it. libcst's own metadata (scopes, qualified names, positions) is several times
-slower, so of it only the positions are used, and only for files in which something is found.
+One walk over the tree records all of these. libcst's metadata (scopes, qualified names, positions) is several times
+slower, so only its positions are used, and only for files with findings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from estimator_pipeline.migrate.code.analysis.python_2 import why_not_python_3
 
 __all__ = ["Binding", "Scope", "Tree", "dotted_of", "parse"]
 
-# Fields that hold white space, commas and brackets alone.
+# Fields that contain only whitespace, commas and brackets.
 _PLAIN = (
     "lpar", "rpar", "comma", "semicolon", "header", "footer", "leading_lines", "lines_after_decorators", "lbracket",
     "rbracket", "lbrace", "rbrace", "indent", "newline", "dot", "equal", "colon", "star", "trailing_whitespace",
@@ -45,26 +45,26 @@ def _fields(kind: type) -> tuple[str, ...]:
 
 
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the nodes below, without white space and punctuation, in the order of the text."""
+    """Yield the child nodes without whitespace and punctuation, in the order of the text."""
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):
             yield value
         elif isinstance(value, (list, tuple)):
-            for one in value:
-                if isinstance(one, cst.CSTNode):
-                    yield one
+            for element in value:
+                if isinstance(element, cst.CSTNode):
+                    yield element
 
 
 @dataclasses.dataclass
 class Binding:
-    """How a name got a value.
+    """A binding of a name to a value.
 
     Attributes:
-        kind: import, from, value, with, unpacked, def, class, parameter, other.
+        kind: import, from, value, with, unpacked, def, class, parameter or other.
         node: the expression, the definition or the parameter.
-        scope: where the expression is evaluated.
-        module, name, level: of an import; `level` is the position of what was unpacked.
+        scope: the scope in which the expression is evaluated.
+        module, name, level: the parts of an import; for an unpacked value, `level` is its position.
     """
 
     kind: str
@@ -94,14 +94,14 @@ class Scope:
         target.names.setdefault(name, []).append(binding)
 
     def around(self) -> Scope:
-        """Return the nearest function, class or module: comprehensions bind their own names alone."""
+        """Return the nearest function, class or module, because a comprehension only binds its loop variables."""
         scope = self
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent
         return scope
 
     def class_scope(self) -> Scope | None:
-        """Return the class that this function is a method of."""
+        """Return the class of which this function is a method, or None."""
         return self.parent if self.kind == "function" and self.parent and self.parent.kind == "class" else None
 
 
@@ -109,16 +109,16 @@ class Tree:
     """A parsed file.
 
     Attributes:
-        parents: node -> the node around it.
+        parents: node -> its parent node.
         scopes: definition -> its scope.
         where: expression that may be a construct -> the scope in which it is evaluated.
-        tensorflow_1: whether the file was written for TensorFlow 1, by `import tensorflow as tf`.
-        contrib: (name, line) of what is tf.contrib's, and for which the file has another package by now.
-        needs: the imports that the new names of the file need, which are not in it yet.
-        was_tensorflow_1: whether that is so of the file that this one is a renamed copy of.
-        keras: what becomes of the file as a Keras program.
-        renamed: node -> how the converter spells it; renamed_parts: what else is another thing by that;
-            new_name: of a name below tf, as all of the code base has it.
+        tensorflow_1: whether the file was written for TensorFlow 1, with `import tensorflow as tf`.
+        contrib: (name, line) of tf.contrib names that the renamed file takes from a different package.
+        needs: the imports that the new names need and that are not in the file yet.
+        was_tensorflow_1: `tensorflow_1` of the original file, if this is its renamed copy.
+        keras: the outcome of the conversion to Keras.
+        renamed: node -> its new spelling; renamed_parts: other nodes that a rename affects;
+            new_name: function from a name below tf to its new spelling in the whole code base.
     """
 
     def __init__(self, source: SourceFile, module: cst.Module) -> None:
@@ -134,16 +134,16 @@ class Tree:
         self.strings: list[cst.SimpleString] = []
         self.imports: list[tuple[cst.CSTNode, Binding]] = []
         self.scope = Scope("module", module, None, self)
-        self._plan_nothing()
+        self._clear_plan()
         self._positions: Any = None
         _Walk(self).statements(module.body, self.scope, module)
 
-    def begin_anew(self, source: SourceFile) -> None:
-        """Forgets what was planned for the file, whose text is the same."""
-        self._plan_nothing()
+    def reset(self, source: SourceFile) -> None:
+        """Clear the plans for the file and replace its source, which has the same text."""
+        self._clear_plan()
         self.source = source
 
-    def _plan_nothing(self) -> None:
+    def _clear_plan(self) -> None:
         self.tensorflow_1 = False
         self.contrib: list[tuple[str, int]] = []
         self.needs: list[str] = []
@@ -154,39 +154,39 @@ class Tree:
         self.keras: Any = None
 
     def state(self) -> dict[str, Any]:
-        """Return what is planned for the file; `set_state` brings it back."""
+        """Return the plans for the file, for `set_state`."""
         names = ("source", "tensorflow_1", "contrib", "needs", "was_tensorflow_1", "renamed", "renamed_parts",
                  "new_name", "keras")  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes back to an earlier plan."""
+        """Restore plans that `state` returned."""
         vars(self).update(state)
 
     @functools.cached_property
     def verbatim(self) -> bool:
-        """Whether the tree gives the text of the file byte for byte."""
+        """Whether the tree reproduces the text of the file byte for byte."""
         return self.module.code == self.source.text
 
     def position(self, node: cst.CSTNode) -> tuple[int, int, int, int]:
-        """First line and column, last line and column; lines and columns count from 1, the last is exclusive."""
+        """Return (first line, first column, last line, last column), counted from 1; the end is exclusive."""
         if self._positions is None:
             from libcst.metadata import MetadataWrapper, PositionProvider
 
-            # By itself: the wrapper would walk over the whole tree once more, for other metadata than this.
+            # Without the wrapper's `resolve`, which would walk over the whole tree again for other metadata.
             self._positions = PositionProvider()._gen(MetadataWrapper(self.module, unsafe_skip_copy=True))
-        found = self._positions[node]
-        return found.start.line, found.start.column + 1, found.end.line, found.end.column + 1
+        span = self._positions[node]
+        return span.start.line, span.start.column + 1, span.end.line, span.end.column + 1
 
     def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield the nodes around a node, the nearest first."""
+        """Yield the ancestors of a node, the nearest first."""
         while node in self.parents:
             node = self.parents[node]
             yield node
 
 
 def dotted_of(node: cst.CSTNode | None) -> str | None:
-    """`a.b.c` of names and attributes; None for any other expression."""
+    """Return `a.b.c` for names and attributes; None for any other expression."""
     if isinstance(node, cst.Name):
         return node.value
     if isinstance(node, cst.Attribute):
@@ -196,7 +196,7 @@ def dotted_of(node: cst.CSTNode | None) -> str | None:
 
 
 class _Walk:
-    """The one walk: parents, scopes and bindings."""
+    """The walk that records parents, scopes and bindings."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -243,13 +243,13 @@ class _Walk:
     def parameters(self, params: cst.Parameters, inner: Scope, outer: Scope, parent: cst.CSTNode) -> None:
         self.tree.parents[params] = parent
         every = [*params.posonly_params, *params.params, *params.kwonly_params]
-        every += [one for one in (params.star_arg, params.star_kwarg) if isinstance(one, cst.Param)]
-        for one in every:
-            inner.names[one.name.value] = [Binding("parameter", one, outer)]
-            self.tree.parents[one] = params
-            for part in (one.annotation, one.default):
+        every += [parameter for parameter in (params.star_arg, params.star_kwarg) if isinstance(parameter, cst.Param)]
+        for parameter in every:
+            inner.names[parameter.name.value] = [Binding("parameter", parameter, outer)]
+            self.tree.parents[parameter] = params
+            for part in (parameter.annotation, parameter.default):
                 if part is not None:
-                    self.visit(part, outer, one)
+                    self.visit(part, outer, parameter)
 
     def class_(self, node: cst.ClassDef, scope: Scope) -> None:
         scope.bind(node.name.value, Binding("class", node, scope))
@@ -264,7 +264,7 @@ class _Walk:
     def comprehension(self, node: Any, scope: Scope) -> None:
         inner = Scope("comprehension", node, scope, self.tree)
         self.tree.scopes[node] = inner
-        # `for` first: what it binds is used to the left of it.
+        # `for` first: the expression to its left uses the names that it binds.
         self.visit(node.for_in, inner, node)
         for name in ("elt", "key", "value"):
             if hasattr(node, name):
@@ -343,7 +343,7 @@ class _Walk:
         scope.elsewhere |= {item.name.value for item in node.names}
 
     def nonlocal_(self, node: cst.Nonlocal, scope: Scope) -> None:
-        pass  # its assignments count as local ones: the outer ones are found as well
+        pass  # its assignments count as local; lookups find the outer ones too
 
     def target(
         self,
@@ -354,7 +354,7 @@ class _Walk:
         *,
         kind: str = "",
     ) -> None:
-        """Binds the names of an assignment's left side."""
+        """Bind the names of an assignment's left side."""
         self.tree.parents[target] = parent
         binding = Binding(kind or ("value" if value is not None else "other"), value, scope)
         if isinstance(target, cst.Name):
@@ -363,10 +363,10 @@ class _Walk:
             values: list[cst.BaseExpression | None] = [None] * len(target.elements)
             if isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(target.elements):
                 values = [element.value for element in value.elements]
-            for index, (element, one) in enumerate(zip(target.elements, values, strict=True)):
-                self.target(element.value, one, scope, target)
-                if one is None and isinstance(value, cst.Call) and isinstance(element.value, cst.Name):
-                    # Of what a call gives: `train_fn, eval_fn = make_input_fns()`.
+            for index, (element, element_value) in enumerate(zip(target.elements, values, strict=True)):
+                self.target(element.value, element_value, scope, target)
+                if element_value is None and isinstance(value, cst.Call) and isinstance(element.value, cst.Name):
+                    # The unpacked result of a call: `train_fn, eval_fn = make_input_fns()`.
                     scope.bind(element.value.value, Binding("unpacked", value, scope, level=index))
         elif isinstance(target, cst.StarredElement):
             self.target(target.value, None, scope, target)
@@ -378,7 +378,7 @@ class _Walk:
             self.inside(target, scope)
 
     def owner(self, target: cst.Attribute, scope: Scope) -> Scope | None:
-        """Return the class whose attribute `self.x` is."""
+        """Return the scope of the class that has the attribute `self.x`."""
         function: Scope | None = scope
         while function is not None and function.class_scope() is None:
             function = function.parent
@@ -400,7 +400,7 @@ class _Walk:
     def attribute(self, node: cst.Attribute, scope: Scope) -> None:
         self.tree.chains.append(node)
         self.tree.where[node] = scope
-        # Of `a.b.c` the whole is one name; of `f().b` the call is visited.
+        # `a.b.c` is one name; for `f().b` the call is visited.
         inner: cst.CSTNode = node
         while isinstance(inner, cst.Attribute):
             self.tree.where[inner] = scope
@@ -455,8 +455,8 @@ _METHODS: dict[type, Any] = {
 
 
 def parse(source: SourceFile) -> Tree | None:
-    """Return the tree of a source; None, and a problem of the source, where its syntax is not that of Python 3."""
-    # Python 3.14 reads `except A, b:` again, as two classes; whoever wrote it for an older one meant Python 2's.
+    """Return the tree of a source; None if it is not valid Python 3, with a problem added to the source."""
+    # Python 3.14 accepts `except A, b:` with a new meaning, two classes. In older code it is Python 2 syntax.
     clause = re.search(r"^[ \t]*except\s+(?:[\w.]+|\([^()]*\))\s*,\s*\w+\s*:", source.text, re.MULTILINE)
     if clause is not None and sys.version_info < (3, 14):
         line = source.text.count("\n", 0, clause.start()) + 1
@@ -468,22 +468,22 @@ def parse(source: SourceFile) -> Tree | None:
         source.problems.append(_problem(source.text, error))
     except RecursionError:
         source.problems.append(NotebookProblem(1, 1, "its expressions are nested too deeply"))
-    except Exception as error:  # a defect, of libcst or of ours, costs this file
+    except Exception as error:  # a defect of libcst or of this package only affects this file
         source.problems.append(NotebookProblem(1, 1, f"the scan fails at it: {type(error).__name__}: {error}"))
     return None
 
 
 def _problem(text: str, error: cst.ParserSyntaxError) -> NotebookProblem:
-    """Where and why, as Python's own parser says it: libcst's counts lines from the error's logical line."""
-    told = re.search(r"error at (\d+):(\d+)", error.message or "")
-    line, column = (int(told[1]), int(told[2])) if told else (error.raw_line, error.raw_column + 1)
+    """Return the problem at the position of Python's own parser: libcst counts lines from the logical line."""
+    match = re.search(r"error at (\d+):(\d+)", error.message or "")
+    line, column = (int(match[1]), int(match[2])) if match else (error.raw_line, error.raw_column + 1)
     message = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ast.parse(text)
-    except SyntaxError as found:
-        line, column, message = found.lineno or line, found.offset or column, found.msg or ""
+    except SyntaxError as syntax_error:
+        line, column, message = syntax_error.lineno or line, syntax_error.offset or column, syntax_error.msg or ""
     except (ValueError, RecursionError, MemoryError):
         pass
     lines = text.splitlines()

@@ -1,4 +1,4 @@
-"""Whether a place of a program is reached on some TensorFlow alone."""
+"""Detection of code that only runs on some TensorFlow versions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["is_guarded"]
 
 
 def is_guarded(tree: Tree, node: cst.CSTNode) -> bool:
-    """Whether a program reaches a place on some TensorFlow alone: `except AttributeError`, `if tf.__version__ …`."""
+    """Return whether a node only runs on some TensorFlow versions: `except AttributeError`, `if tf.__version__ …`."""
     below = node
     for above in tree.above(node):
         if isinstance(above, (cst.Try, cst.TryStar)):
-            # On either side: the other one runs where this one fails.
-            handlers = [one for one in above.handlers if _catches_what_is_missing(one)]
+            # Both the body and the handler: one runs where the other fails.
+            handlers = [handler for handler in above.handlers if _catches_what_is_missing(handler)]
             if handlers and (below is above.body or below in handlers):
                 return True
         elif isinstance(above, (cst.If, cst.IfExp)) and below is not above.test:
@@ -31,5 +31,5 @@ def _catches_what_is_missing(handler: cst.CSTNode) -> bool:
     if caught is None:
         return True
     elements = caught.elements if isinstance(caught, cst.Tuple) else ()
-    names = [getattr(one, "value", "") for one in (caught, *(element.value for element in elements))]
+    names = [getattr(node, "value", "") for node in (caught, *(element.value for element in elements))]
     return bool({"AttributeError", "ImportError", "ModuleNotFoundError", "Exception"} & set(names))

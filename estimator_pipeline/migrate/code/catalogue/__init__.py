@@ -1,9 +1,8 @@
-"""The catalogue: every construct of Estimator programs, its Keras successor, what to write and how long it takes.
+"""The catalogue: every construct of Estimator programs, its Keras replacement and the code for it.
 
-`find` answers for a full name as a program writes it, in any of its spellings, and says whether TensorFlow 2 with
-`compat.install()` has it by that spelling. A test holds the rows against TensorFlow's real API, both ways: every name
-of a row is there, and every public name of tf.estimator, and of V1's layers, losses, metrics, optimizers and hooks, has
-a row.
+`find` accepts a full name in any spelling and returns whether TensorFlow 2 with `compat.install()` has that spelling.
+A test compares the rows with TensorFlow's API in both directions: every name of a row exists, and every public name of
+tf.estimator and of V1's layers, losses, metrics, optimizers and hooks has a row.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ROWS: tuple[Row, ...] = (
     *graphs.ROWS,
 )
 
-# Names that tf and tf.compat.v1 both have, as two things.
+# Names that tf and tf.compat.v1 both have, for different objects.
 TWO_MEANINGS = frozenset(
     {
         *(f"summary.{name}" for name in ("audio", "histogram", "image", "scalar", "text")),
@@ -40,7 +39,7 @@ TWO_MEANINGS = frozenset(
         "data.Iterator",
     }
 )
-# What lay below tf.contrib before it had a name of its own.
+# Prefixes in tf.contrib -> the later prefixes of the same names.
 _CONTRIB_HOMES = {
     "tf.contrib.tpu.": "tf.compat.v1.estimator.tpu.",
     "tf.contrib.estimator.": "tf.estimator.",
@@ -51,7 +50,7 @@ _CONTRIB_HOMES = {
     "tf.contrib.feature_column.": "tf.feature_column.",
     "tf.contrib.data.": "tf.data.experimental.",
 }
-# Private packages -> where the public names of what they define are.
+# Private packages -> the prefixes of the public names for what they define.
 _PRIVATE_HOMES = {
     "tensorflow.python.estimator.": ("tf.estimator.", "tf.estimator.export.", "tf.estimator.experimental.",
                                      "tf.compat.v1.estimator.inputs.", "tf.compat.v1.estimator.tpu."),
@@ -66,7 +65,7 @@ _PRIVATE_HOMES = {
     "tensorflow.python.ops.": ("tf.compat.v1.",),
     "tensorflow.python.client.session.": ("tf.compat.v1.",),
 }  # fmt: skip
-# Estimators had hooks and specs by these packages as well.
+# Equivalent packages; programs imported hooks and specs from these too.
 _SAME = {
     "tensorflow_estimator.python.estimator.api._v1.estimator": "tf.compat.v1.estimator",
     "tensorflow_estimator.python.estimator.api._v2.estimator": "tf.estimator",
@@ -82,14 +81,14 @@ _SAME = {
 
 
 class CatalogueMatch(NamedTuple):
-    """A row, and what of the name led to it.
+    """A row and the part of the name that matches it.
 
     Attributes:
-        row: what is known.
-        spelled: the name by which the program reaches it: `tf.layers.dense`.
-        exists: whether TensorFlow 2 under compat has something by that name.
-        ambiguous: whether that something may be TensorFlow 2's own thing of the same name.
-        public: the name of a V1 symbol below `tf.compat.v1.`, where the row speaks of all of them.
+        row: the row.
+        spelled: the name as the program spells it: `tf.layers.dense`.
+        exists: whether TensorFlow 2 under compat has an object with that name.
+        ambiguous: whether TensorFlow 2 may have a different object with that name.
+        public: the name of a V1 symbol below `tf.compat.v1.`, if the row covers all V1 symbols.
     """
 
     row: Row
@@ -101,7 +100,7 @@ class CatalogueMatch(NamedTuple):
 
 @functools.cache
 def v1_names() -> Mapping[str, str]:
-    """Name below tf.compat.v1 that tf does not have -> the name below tf of the same object, or ""."""
+    """Return name below tf.compat.v1 that tf lacks -> name below tf of the same object, or ""."""
     text = importlib.resources.files(__package__).joinpath("v1_names.txt").read_text(encoding="utf-8")
     pairs = (line.partition(" = ") for line in text.splitlines())
     return {name: successor for name, _, successor in pairs}
@@ -109,9 +108,9 @@ def v1_names() -> Mapping[str, str]:
 
 @functools.cache
 def shared_names() -> frozenset[str]:
-    """Names that tf and tf.compat.v1 both have, as two things; with a dot behind it, a module of tf.compat.v1.
+    """Return the names that tf and tf.compat.v1 have for different objects; a trailing dot marks a module.
 
-    Functions that differ by their decorators alone, with one signature and one docstring, are one thing.
+    Functions with equal signatures and docstrings, which only differ in their decorators, count as the same object.
     """
     text = importlib.resources.files(__package__).joinpath("shared_names.txt").read_text(encoding="utf-8")
     return frozenset(text.splitlines())
@@ -119,19 +118,19 @@ def shared_names() -> frozenset[str]:
 
 @functools.cache
 def private_modules() -> frozenset[str]:
-    """Modules of tensorflow.python that TensorFlow 2.15 and 2.21 both have."""
+    """Return the modules of tensorflow.python that both TensorFlow 2.15 and 2.21 have."""
     text = importlib.resources.files(__package__).joinpath("private_modules.txt").read_text(encoding="utf-8")
     return frozenset(f"tensorflow.python.{line}" for line in text.splitlines())
 
 
 class ContribNames(NamedTuple):
-    """Where the names of tf.contrib are today: catalogue/contrib_names.txt, which tools/contrib_names.py writes.
+    """The current names of tf.contrib: catalogue/contrib_names.txt, which tools/contrib_names.py writes.
 
     Attributes:
-        homes: name below tf.contrib -> `tf.X`, `tf_slim.X`, or `contrib` for what estimator_pipeline.compat.contrib
-            alone has.
-        wholes: package below tf.contrib -> the module of tf_slim that has all of it.
-        packages: packages that estimator_pipeline.compat.contrib has.
+        homes: name below tf.contrib -> `tf.X`, `tf_slim.X`, or `contrib` for names that only
+            estimator_pipeline.compat.contrib has.
+        wholes: package below tf.contrib -> the module of tf_slim with all of its names.
+        packages: the packages in estimator_pipeline.compat.contrib.
     """
 
     homes: Mapping[str, str]
@@ -141,7 +140,7 @@ class ContribNames(NamedTuple):
 
 @functools.cache
 def contrib_names() -> ContribNames:
-    """Return the table."""
+    """Return the parsed table of contrib_names.txt."""
     homes: dict[str, str] = {}
     wholes: dict[str, str] = {}
     packages: set[str] = set()
@@ -159,7 +158,7 @@ def contrib_names() -> ContribNames:
     return ContribNames(homes, wholes, frozenset(packages))
 
 
-# What compat puts back, beside all of the estimator package: see compat/bootstrap/import_aliases.py and
+# The packages that compat restores, including the estimator package: see compat/bootstrap/import_aliases.py and
 # compat/moved_names/moved_names.txt.
 _PUT_BACK = (
     "tensorflow_estimator", "tensorflow.python.estimator", "tensorflow.python.distribute.estimator_training",
@@ -169,12 +168,12 @@ _PUT_BACK = (
 
 @functools.cache
 def moved_names() -> MovedNamesTable:
-    """Return what compat finds where it is no longer."""
+    """Return the table of private names that compat redirects to their new modules."""
     return MovedNamesTable(FILE.read_text(encoding="utf-8"))
 
 
 def is_there(dotted: str) -> bool:
-    """Whether a private module, or what is imported from one, is there on every supported TensorFlow under compat."""
+    """Return whether a private module or name exists on every supported TensorFlow version under compat."""
     if any(dotted == name or dotted.startswith(name + ".") for name in _PUT_BACK):
         return True
     module = dotted.removesuffix(".*")
@@ -183,40 +182,40 @@ def is_there(dotted: str) -> bool:
         return name in moved_names()[above].homes
     if module in private_modules():
         return True
-    for one in (module, above):
-        if one in moved_names() and moved_names()[one].whole:
+    for candidate in (module, above):
+        if candidate in moved_names() and moved_names()[candidate].whole:
             return True
     if module in moved_names():
         return bool(moved_names()[module].homes)
-    # `from package import name`: a module that is gone, where the package holds nothing but modules.
-    return above in private_modules() and not any(one.startswith(above + ".") for one in private_modules())
+    # `from package import name`: if the package contains only modules, the name is a module that was removed.
+    return above in private_modules() and not any(other.startswith(above + ".") for other in private_modules())
 
 
 @functools.cache
 def _spellings() -> Mapping[str, Row]:
-    found: dict[str, Row] = {}
-    for one in ROWS:
-        for name in one.spellings:
-            found.setdefault(name, one)
-    return found
+    rows: dict[str, Row] = {}
+    for row in ROWS:
+        for name in row.spellings:
+            rows.setdefault(name, row)
+    return rows
 
 
 @functools.cache
 def _by_name() -> Mapping[str, Row]:
-    return {one.name: one for one in ROWS}
+    return {row.name: row for row in ROWS}
 
 
 def row(name: str) -> Row:
     """Return the row of a canonical name.
 
     Raises:
-        KeyError: there is none.
+        KeyError: no row has the name.
     """
     return _by_name()[name]
 
 
 def spell(dotted: str) -> str:
-    """Return a full name as people write it: `tensorflow.compat.v1.layers` is `tf.compat.v1.layers`."""
+    """Return the usual spelling of a full name: `tensorflow.compat.v1.layers` is `tf.compat.v1.layers`."""
     for home, short in _SAME.items():
         if dotted == home or dotted.startswith(home + "."):
             dotted = short + dotted[len(home) :]
@@ -230,29 +229,29 @@ def spell(dotted: str) -> str:
 
 
 def is_private(dotted: str) -> bool:
-    """Whether a full name (of an import) reaches past TensorFlow's public face."""
+    """Return whether the full name of an import is private to TensorFlow."""
     return dotted.startswith(("tensorflow.python.", "tensorflow_estimator.python.", "tensorflow._api.")) and (
         not spell(dotted).startswith("tf.compat.v1.estimator") and not spell(dotted).startswith("tf.estimator")
     )
 
 
 def is_v1_only(spelled: str) -> bool:
-    """Whether `tf.X` is a name that TensorFlow 1 had, and TensorFlow 2 has below tf.compat.v1 alone."""
+    """Return whether TensorFlow 1 had the name `tf.X`, and TensorFlow 2 has it only below tf.compat.v1."""
     if not spelled.startswith("tf.") or spelled.startswith(("tf.compat.", "tf.contrib")):
         return False
     below = spelled.removeprefix("tf.")
     if below in v1_names() or below.startswith("layers."):
         return True
-    found = _spellings().get(spelled)
-    return found is not None and found.name.startswith("tf.compat.v1.") and below not in TWO_MEANINGS
+    match = _spellings().get(spelled)
+    return match is not None and match.name.startswith("tf.compat.v1.") and below not in TWO_MEANINGS
 
 
 @functools.lru_cache(maxsize=100_000)
 def find(dotted: str) -> CatalogueMatch | None:
-    """Return the row of a full name, or of the longest part of it that has one; None for what is no construct.
+    """Return the row of a full name or of its longest prefix with a row; None if it is not a construct.
 
     Args:
-        dotted: the name as the imports of a program lead to it: `tensorflow.estimator.ModeKeys.TRAIN`.
+        dotted: the name with imports resolved: `tensorflow.estimator.ModeKeys.TRAIN`.
     """
     private = _private(dotted)
     if private is not None:
@@ -262,30 +261,30 @@ def find(dotted: str) -> CatalogueMatch | None:
         return None
     for length in range(len(parts), 1, -1):
         spelled = ".".join(parts[:length])
-        found = _row_of(spelled)
-        if found is not None:
+        match = _row_of(spelled)
+        if match is not None:
             gone = spelled.startswith("tf.contrib")
             below = spelled.removeprefix("tf.")
-            if found.name in ("tf.contrib", "tf.examples"):
-                return CatalogueMatch(found, ".".join(parts), False)
-            return CatalogueMatch(found, spelled, not gone and not is_v1_only(spelled), below in TWO_MEANINGS)
+            if match.name in ("tf.contrib", "tf.examples"):
+                return CatalogueMatch(match, ".".join(parts), False)
+            return CatalogueMatch(match, spelled, not gone and not is_v1_only(spelled), below in TWO_MEANINGS)
     return _v1_symbol(parts)
 
 
 def _row_of(spelled: str) -> Row | None:
-    found = _spellings().get(spelled)
-    if found is not None and found.name != "tf.contrib":
-        return found
+    match = _spellings().get(spelled)
+    if match is not None and match.name != "tf.contrib":
+        return match
     for home, now in _CONTRIB_HOMES.items():
         if spelled.startswith(home):
             moved = _spellings().get(now + spelled[len(home) :])
             if moved is not None:
                 return moved
-    return found
+    return match
 
 
 def _v1_symbol(parts: list[str]) -> CatalogueMatch | None:
-    """Return a V1 symbol without a row of its own."""
+    """Return the match of a V1 symbol that only the row for all V1 symbols covers."""
     v1 = parts[:3] == ["tf", "compat", "v1"]
     below = parts[3:] if v1 else parts[1:]
     for length in range(len(below), 0, -1):
@@ -297,7 +296,7 @@ def _v1_symbol(parts: list[str]) -> CatalogueMatch | None:
 
 
 def _private(dotted: str) -> CatalogueMatch | None:
-    """Return what a private module defines, by the last part of its name, where that is a public name too."""
+    """Return the match of a name in a private module by its last part, if that is also a public name."""
     if not is_private(dotted):
         return None
     for home, publics in _PRIVATE_HOMES.items():
@@ -306,8 +305,8 @@ def _private(dotted: str) -> CatalogueMatch | None:
         parts = dotted.split(".")
         for position in range(len(parts) - 1, 1, -1):
             for public in publics:
-                found = _spellings().get(public + parts[position])
-                if found is not None and parts[position] not in ("estimator", "flags", "logging"):
-                    return CatalogueMatch(found, ".".join(parts[: position + 1]), True)
+                match = _spellings().get(public + parts[position])
+                if match is not None and parts[position] not in ("estimator", "flags", "logging"):
+                    return CatalogueMatch(match, ".".join(parts[: position + 1]), True)
         return None
     return None

@@ -41,7 +41,7 @@ _COLUMNS = table(
     ),
 )  # fmt: skip
 
-# TensorFlow 2 has these below tf.compat.v1 alone.
+# TensorFlow 2 has these only below tf.compat.v1.
 _V1 = table(
     "feature column",
     "tf.compat.v1.feature_column.",
@@ -55,7 +55,7 @@ _V1 = table(
     ),
 )  # fmt: skip
 
-# What they were before TensorFlow 1.4.
+# The names of feature columns before TensorFlow 1.4.
 _OLD = tuple(
     Row(
         f"tf.contrib.layers.{old}",

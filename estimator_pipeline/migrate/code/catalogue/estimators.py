@@ -57,9 +57,9 @@ _GONE = (
     ),
     Row("tf.examples", "data", "tf.keras.datasets", "(x, y), (x_test, y_test) = tf.keras.datasets.mnist.load_data()",
         runs=False, keep="tf.keras.datasets",
-        because="tensorflow.examples was removed in TensorFlow 2.0; `exec --tf1` has its reader of MNIST"),
+        because="tensorflow.examples was removed in TensorFlow 2.0; `exec --tf1` provides its MNIST reader"),
     Row("a list of Python 2", "data", "a list", "list(map(...))", runs=False,
-        because="map, filter and zip give in Python 3 what can be read once, and each model_fn reads it",
+        because="map, filter and zip return an iterator in Python 3, which only the first call of model_fn can read",
         keep="list(...) around it"),
 )  # fmt: skip
 _CANNED = table(
@@ -275,7 +275,7 @@ _TPU = (
     ),
     Row("tf.compat.v1.estimator.tpu.experimental.EmbeddingConfigSpec", "tpu",
         "tf.tpu.experimental.embedding.TPUEmbedding", "tf.tpu.experimental.embedding.TPUEmbedding(...)", runs=False,
-        because="TensorFlow 2.16 removed the TPU embeddings that it is made of; it only works on 2.15"),
+        because="TensorFlow 2.16 removed the TPU embeddings that it uses; it only works on 2.15"),
     Row("tf.compat.v1.tpu.CrossShardOptimizer", "tpu", "not needed: a strategy sums the gradients",
         "model.compile(optimizer=optimizer)", also=("tf.contrib.tpu.CrossShardOptimizer",)),
 )  # fmt: skip

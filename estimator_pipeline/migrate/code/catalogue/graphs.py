@@ -138,14 +138,14 @@ _DATA = (
         ),
     ),
     Row("make_one_shot_iterator", "data", "iter, or the data set itself", "for batch in dataset: ...", runs=False,
-        because="data sets of TensorFlow 2 have no such method",
+        because="TensorFlow 2 datasets do not have this method",
         keep="tf.compat.v1.data.make_one_shot_iterator(dataset)"),
     Row("make_initializable_iterator", "data", "iter, or the data set itself", "for batch in dataset: ...", runs=False,
-        because="data sets of TensorFlow 2 have no such method",
+        because="TensorFlow 2 datasets do not have this method",
         keep="tf.compat.v1.data.make_initializable_iterator(dataset)"),
     *(
         Row(name, "data", "dataset.element_spec", "dataset.element_spec", runs=False,
-            because="data sets of TensorFlow 2 have no such attribute", keep=f"tf.compat.v1.data.get_{name}(dataset)")
+            because="TensorFlow 2 datasets do not have this attribute", keep=f"tf.compat.v1.data.get_{name}(dataset)")
         for name in ("output_classes", "output_shapes", "output_types")
     ),
     *(
@@ -181,7 +181,7 @@ _FLAGS = (
     Row("tf.compat.v1.logging", "flags", "absl.logging, or tf.get_logger", "tf.get_logger().setLevel('INFO')"),
     Row("tf.contrib.training.HParams", "flags", "a dataclass or a dict",
         "@dataclasses.dataclass\nclass HParams:\n    learning_rate: float = 0.001", runs=False,
-        because="tf.contrib was removed in TensorFlow 2.0", keep="a class of your own, or a dict"),
+        because="tf.contrib was removed in TensorFlow 2.0", keep="your own class, or a dict"),
     Row("tf.compat.v1.gfile", "flags", "tf.io.gfile", "tf.io.gfile.exists(path)"),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ def _hook(name: str, successor: str, write: str, *, train: bool = True) -> Row:
 
 _HOOKS = (
     _hook("SessionRunHook", "tf.keras.callbacks.Callback", _CALLBACK),
-    _hook("SessionRunArgs", "a tensor that the callback reads by itself", _CALLBACK),
+    _hook("SessionRunArgs", "a tensor that the callback reads", _CALLBACK),
     _hook("SessionRunContext", "self.model of a callback", "self.model.stop_training = True"),
     _hook("SessionRunValues", "`logs` of a callback's method", "logs['loss']"),
     _hook("CheckpointSaverHook", "ModelCheckpoint with save_freq",
@@ -154,7 +154,7 @@ _OUTPUTS = (
              "@tf.function(input_signature=[tf.TensorSpec([None], tf.string)])\n"
              "def serve(examples): return model(tf.io.parse_example(examples, spec))"),
             ("build_raw_serving_input_receiver_fn", "a signature of the features' TensorSpecs",
-             "model.export(path)  # has such a signature by itself"),
+             "model.export(path)  # adds such a signature"),
         ),
     ),
     Row("tf.estimator.experimental.build_raw_supervised_input_receiver_fn", "serving input",
@@ -165,7 +165,7 @@ _WARM = (
     Row("tf.estimator.WarmStartSettings", "warm start", "load weights before fit",
         "model.load_weights(path)  # or: estimator-pipeline migrate checkpoint"),
     Row("tf.estimator.VocabInfo", "warm start", "a copy of the rows of words that both vocabularies have",
-        "new[i] = old[j]  # for each word that has place i now, and had j",
+        "new[i] = old[j]  # for each word at index i, which was at index j",
         also=("tf.compat.v1.train.VocabInfo",)),
     Row("tf.compat.v1.train.init_from_checkpoint", "warm start", "load_weights, or assign from tf.train.load_variable",
         "layer.set_weights([tf.train.load_variable(checkpoint, name)])"),

@@ -27,18 +27,16 @@ _NOTES = {
 
 
 def _layers() -> tuple[Row, ...]:
-    found = []
+    rows = []
     for name, keras in _FUNCTIONS.items():
         arguments = _ARGUMENTS.get(name, "filters, kernel_size")
         call = f"x = tf.keras.layers.{keras}({arguments}){_NOTES.get(name, '(x)')}"
-        found.append(
-            Row(f"tf.compat.v1.layers.{name}", "layer", f"tf.keras.layers.{keras}", call, rule=f"layer:{name}")
-        )
-        found.append(
+        rows.append(Row(f"tf.compat.v1.layers.{name}", "layer", f"tf.keras.layers.{keras}", call, rule=f"layer:{name}"))
+        rows.append(
             Row(f"tf.compat.v1.layers.{keras}", "layer", f"tf.keras.layers.{keras}", f"tf.keras.layers.{keras}(...)",
                 rule=f"layer:{keras}")
         )  # fmt: skip
-    return tuple(found)
+    return tuple(rows)
 
 
 _OTHERS = (
@@ -49,7 +47,7 @@ _OTHERS = (
     Row("tf.compat.v1.layers.experimental.set_keras_style", "layer",
         "not needed: Keras layers keep their variables", ""),
     *(
-        replace(row, runs=False, because="tf.contrib was removed in TensorFlow 2.0; tf-slim has such layers")
+        replace(row, runs=False, because="tf.contrib was removed in TensorFlow 2.0; tf-slim has these layers")
         for row in table(
             "contrib",
             "tf.contrib.layers.",
@@ -93,8 +91,8 @@ _LOSSES = (
             ("compute_weighted_loss", "sample_weight", "tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)"),
             ("cosine_distance", "CosineSimilarity; 1 + it", "1.0 + tf.keras.losses.CosineSimilarity(axis)(y, x)"),
             ("get_losses", "model.losses", "model.losses"),
-            ("get_regularization_loss", "model.losses: fit adds them by itself", "tf.add_n(model.losses)"),
-            ("get_regularization_losses", "model.losses: fit adds them by itself", "model.losses"),
+            ("get_regularization_loss", "model.losses: fit adds them", "tf.add_n(model.losses)"),
+            ("get_regularization_losses", "model.losses: fit adds them", "model.losses"),
             ("get_total_loss", "not needed: fit adds model.losses to the loss", ""),
             ("hinge_loss", "Hinge", "tf.keras.losses.Hinge()"),
             ("huber_loss", "Huber", "tf.keras.losses.Huber(delta)"),

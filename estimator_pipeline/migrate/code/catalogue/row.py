@@ -1,4 +1,4 @@
-"""One row of the catalogue: a construct of Estimator programs, and what takes its place in Keras."""
+"""A row of the catalogue: a construct of Estimator programs and its Keras replacement."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ KINDS: Mapping[str, str] = {
     "v1 symbol": "other V1 symbols",
     "unreadable": "files that cannot be read",
 }
-"""Kind -> what a heading calls it, in the order of reports."""
+"""Kind -> its heading, in the order of reports."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a construct.
+    """A construct of Estimator programs.
 
     Attributes:
-        name: its canonical name: `tf.estimator.X`, `tf.compat.v1.X`, `tf.contrib.X`, or the word for what has no
-            name in TensorFlow ("model_fn"). A field is named below its class: `tf.estimator.RunConfig.model_dir`.
+        name: the canonical name: `tf.estimator.X`, `tf.compat.v1.X`, `tf.contrib.X`, or a term for a construct without
+            a name in TensorFlow ("model_fn"). A field is named below its class: `tf.estimator.RunConfig.model_dir`.
         kind: one of `KINDS`.
-        successor: what takes its place in Keras, or on TensorFlow 2.
-        write: what to write there, as code.
-        also: further full names of the same thing.
-        rule: the converter's rule; the scan says "automatic" only where `..rules` has it.
-        fields: parameters in their order, where each is a row of its own.
-        gives: what a call of it gives, where that is an instance of another row's class.
-        runs: whether it runs under compat where TensorFlow has its name; False: it is gone, whatever its spelling.
-        because: why it does not run; or what to know where it does.
-        keep: what to write so that it runs, where it does not.
+        successor: the replacement in Keras or TensorFlow 2.
+        write: the code of the replacement.
+        also: other full names of the same object.
+        rule: the converter's rule; the scan reports "automatic" only if `..renames.registry` has the rule.
+        fields: the parameters in order, if each has its own row.
+        gives: the class of the object that a call returns, if that class has a row.
+        runs: whether it runs under compat if TensorFlow has its name; False: it was removed under every name.
+        because: why it does not run, or a remark if it does.
+        keep: the code that runs under compat, if the construct does not run.
     """
 
     name: str
@@ -81,17 +81,17 @@ class Row:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Every full name that means this, the canonical one first.
+        """All full names of the construct, the canonical name first.
 
-        `tf.X` is what `tf.compat.v1.X` was called in TensorFlow 1, so each stands for the other.
+        TensorFlow 1 called `tf.compat.v1.X` `tf.X`, so both are included.
         """
-        found = [self.name, *self.also]
-        for name in list(found):
+        names = [self.name, *self.also]
+        for name in list(names):
             if name.startswith("tf.compat.v1."):
-                found.append("tf." + name.removeprefix("tf.compat.v1."))
+                names.append("tf." + name.removeprefix("tf.compat.v1."))
             elif name.startswith("tf.") and not name.startswith("tf.contrib."):
-                found.append("tf.compat.v1." + name.removeprefix("tf."))
-        return tuple(dict.fromkeys(found))
+                names.append("tf.compat.v1." + name.removeprefix("tf."))
+        return tuple(dict.fromkeys(names))
 
     @property
     def anchor(self) -> str:
@@ -101,6 +101,6 @@ class Row:
 
 
 def table(kind: str, prefix: str, rows: Iterable[tuple[str, str, str]], **common: object) -> tuple[Row, ...]:
-    """Rows of one kind: (name below `prefix`, successor, what to write)."""
-    made = (Row(prefix + name, kind, successor, write) for name, successor, write in rows)
-    return tuple(replace(row, **common) for row in made)  # type: ignore[arg-type]
+    """Return rows of one kind from (name below `prefix`, successor, code) tuples."""
+    built = (Row(prefix + name, kind, successor, write) for name, successor, write in rows)
+    return tuple(replace(row, **common) for row in built)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Renames within TensorFlow: TensorFlow 1 names and tf.contrib as TensorFlow 2 has them.
+"""Renames from TensorFlow 1 and tf.contrib to TensorFlow 2.
 
-From Estimators to Keras is `migrate/code/to_keras`.
+The conversion from Estimators to Keras is in `migrate/code/to_keras`.
 """

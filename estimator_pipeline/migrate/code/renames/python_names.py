@@ -1,7 +1,7 @@
-"""Names that Python and NumPy have dropped, in programs of TensorFlow 1: `np.float` is `float`.
+"""Names that Python and NumPy have removed, in TensorFlow 1 programs: `np.float` becomes `float`.
 
-Each is an alias of what is written for it. What has no exact successor (`inspect.getargspec`) stays; `exec --tf1` gives
-it back.
+Each new name is the object that the old name was an alias of. Names without an exact replacement
+(`inspect.getargspec`) are unchanged; `exec --tf1` restores them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import collections.abc
 __all__ = ["MODULES", "of_chain", "of_imported_names"]
 
 MODULES = ("numpy", "collections")
-# NumPy 1.24 and 2.0 removed these; below numpy, where it begins with a dot, else a type of Python's own.
+# Removed by NumPy 1.24 and 2.0. A replacement that begins with a dot is in numpy, any other is a builtin type.
 _OF_NUMPY = {
     "bool": "bool", "complex": "complex", "float": "float", "int": "int", "long": "int", "object": "object",
     "str": "str", "unicode": "str",
@@ -24,7 +24,7 @@ _ABSTRACT = frozenset(collections.abc.__all__)
 
 
 def of_chain(module: str, root: str, name: str) -> str | None:
-    """What is written for `root.name`, of a module imported as `root`; None where it is there, or nothing is."""
+    """Return the new name for `root.name`; None if the name still exists or has no replacement."""
     if module == "collections":
         return f"{root}.abc.{name}" if name in _ABSTRACT else None
     after = _OF_NUMPY.get(name)

@@ -1,8 +1,8 @@
-"""The rules of the converter, by the names that the rows of the catalogue give them.
+"""The registry of the converter's rules, by the rule names in the catalogue.
 
-The scan says "automatic" of a construct where its row names a rule, the rule is registered here, and the rule accepts
-the construct as it stands in the program; or where a general rule, which asks every construct, does. So the scan cannot
-promise what the converter does not do.
+The scan reports a construct as "automatic" if the rule of its row is registered here and accepts the construct, or if
+a general rule accepts it. Scan and converter use the same decision, so the scan promises no more than the converter
+does.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ __all__ = ["GENERAL", "RULES", "GeneralRule", "RenameRule", "decide", "register"
 
 
 class RenameRule(Protocol):
-    """How one construct is converted."""
+    """A rule that converts one construct of the catalogue."""
 
     name: str
 
     def refuses(self, construct: Any) -> str:
-        """Why this one cannot be converted, in a sentence; "" where it can."""
+        """Return why a construct cannot be converted, in a sentence; "" if it can."""
 
 
 class GeneralRule(RenameRule, Protocol):
-    """A rule that no row names: it looks at every construct."""
+    """A rule that is not tied to a row and checks every construct."""
 
     def concerns(self, construct: Any) -> bool:
-        """Whether the construct is this rule's business at all."""
+        """Return whether the rule applies to a construct."""
 
     def writes(self, construct: Any) -> str:
-        """What stands there afterwards, in a few words."""
+        """Return a short description of the converted code."""
 
 
 RULES: dict[str, RenameRule] = {}
-"""Name -> rule, by the names of the catalogue's rows."""
+"""Name -> rule, as named in the rows of the catalogue."""
 
 GENERAL: dict[str, GeneralRule] = {}
-"""Name -> rule that looks at every construct; asked in this order, after the rule of the row."""
+"""Name -> rule that checks every construct, in this order, after the rule of the row."""
 
 
 def register(rule: RenameRule) -> RenameRule:
-    """Add a rule; a name can be taken once."""
+    """Register a rule under its unique name."""
     _free(rule.name)
     RULES[rule.name] = rule
     return rule
 
 
 def register_general(rule: GeneralRule) -> GeneralRule:
-    """Add a rule that looks at every construct; a name can be taken once."""
+    """Register a rule that checks every construct, under its unique name."""
     _free(rule.name)
     GENERAL[rule.name] = rule
     return rule
@@ -58,16 +58,16 @@ def _free(name: str) -> None:
 
 
 def decide(construct: Any) -> tuple[str, str, str]:
-    """(rule, what it writes, refusal): a rule's name where one converts the construct, a sentence where it refuses."""
-    refused = ""
+    """Return (rule, description of the converted code, reason why no rule converts the construct)."""
+    reason = ""
     if construct.row.rule in RULES:
-        refused = RULES[construct.row.rule].refuses(construct)
-        if not refused:
+        reason = RULES[construct.row.rule].refuses(construct)
+        if not reason:
             return construct.row.rule, "", ""
     for name, rule in GENERAL.items():
         if rule.concerns(construct):
-            no = rule.refuses(construct)
-            if not no:
+            general_reason = rule.refuses(construct)
+            if not general_reason:
                 return name, rule.writes(construct), ""
-            refused = refused or no
-    return "", "", refused
+            reason = reason or general_reason
+    return "", "", reason

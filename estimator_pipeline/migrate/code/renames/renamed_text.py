@@ -1,4 +1,4 @@
-"""The text of a file of TensorFlow 1 with the new names in it, as `tf1_names.plan` has found them."""
+"""The text of a TensorFlow 1 file with its new names, as planned by `tf1_names.plan`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree
 __all__ = ["Change", "RenamedText", "of"]
 
 
-NOT_VERBATIM = "it would not be kept byte for byte"
+NOT_VERBATIM = "libcst does not reproduce it byte for byte"
 
 
 @dataclass(frozen=True)
 class Change:
-    """A place that was converted; line and column are those of the program as it was, counted from 1.
+    """A converted place; line and column refer to the original program, counted from 1.
 
-    In a notebook the line is that within the cell, which is counted from 1 among all cells.
+    In a notebook the line is within the cell; cells are counted from 1 among all cells.
     """
 
     line: int
@@ -48,13 +48,14 @@ class RenamedText:
     """The text of a file.
 
     Attributes:
-        text: with the new names.
-        changes: what was changed in it.
-        kept: why it is as it was, where it might have been changed.
-        imports: what the text still needs: `import tf_slim`. It is not in it, for lines stay where they are.
-        contrib: (name, line of the new text) of what is no longer TensorFlow's, in the order of lines.
-        moved: (first line, last line, new first line, new last line) of what has another number of lines now: a name
-            that went over several.
+        text: the text with the new names.
+        changes: the changes in the text.
+        kept: why the text is unchanged; "" where it is not.
+        imports: the imports that the text needs, such as `import tf_slim`. They are added later, so that line numbers
+            are unchanged.
+        contrib: (name, line of the new text) of names that are no longer TensorFlow's, sorted by line.
+        moved: (first line, last line, new first line, new last line) of names that spanned several lines and now have
+            a different number of lines.
     """
 
     text: str
@@ -65,7 +66,7 @@ class RenamedText:
     moved: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def line(self, old: int) -> int:
-        """Return the line of the new text for one of the file as it was; of what became shorter the last one."""
+        """Return the line of the new text for a line of the original file; the last one where lines were joined."""
         by = 0
         for first, last, new_first, new_last in self.moved:
             if first < old < last:
@@ -75,7 +76,7 @@ class RenamedText:
         return old + by
 
     def old_line(self, new: int) -> int:
-        """Return the line of the file as it was for one of the new text; of what became shorter the first one."""
+        """Return the line of the original file for a line of the new text; the first one where lines were joined."""
         by = 0
         for first, last, new_first, new_last in self.moved:
             if new_first <= new <= new_last:
@@ -86,7 +87,7 @@ class RenamedText:
 
 
 def of(tree: Tree) -> RenamedText:
-    """Return the new text of a file; lines stay where they are."""
+    """Return the new text of a file, without the imports that it needs."""
     before = tree.source.text
     if not tree.renamed:
         return RenamedText(before)
@@ -96,20 +97,20 @@ def of(tree: Tree) -> RenamedText:
     edits = list(_edits(tree, Lines(before), changes))
     after = apply(before, edits)
     why = _does_not_read(before, after)
-    if why:  # a defect: the program stays as it was, and says so
-        return RenamedText(before, kept=f"what was written cannot be read: {why}")
+    if why:  # a defect of a rule: the program is unchanged, and the reason is reported
+        return RenamedText(before, kept=f"the converted code cannot be parsed: {why}")
     if not tree.source.keeps_cells(after):
-        return RenamedText(before, kept="its cells cannot be told in what was written")
-    imports = sorted({found.needs for found in tree.renamed.values() if found.needs})
-    contrib = [(tree.position(found.node)[0], found.before) for found in tree.renamed.values() if found.contrib]
-    made = RenamedText(
+        return RenamedText(before, kept="the converted code cannot be split into its cells")
+    imports = sorted({renamed.needs for renamed in tree.renamed.values() if renamed.needs})
+    contrib = [(tree.position(renamed.node)[0], renamed.before) for renamed in tree.renamed.values() if renamed.contrib]
+    result = RenamedText(
         after,
         sorted(changes, key=lambda change: (change.line, change.column)),
         imports=imports,
         moved=list(_of_other_length(before, edits)),
     )
-    made.contrib = [(name, made.line(line)) for line, name in sorted(contrib)]
-    return made
+    result.contrib = [(name, result.line(line)) for line, name in sorted(contrib)]
+    return result
 
 
 def _of_other_length(before: str, edits: list[Edit]) -> Iterator[tuple[int, int, int, int]]:
@@ -125,30 +126,30 @@ def _of_other_length(before: str, edits: list[Edit]) -> Iterator[tuple[int, int,
 
 def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:
     done: set[cst.CSTNode] = set()
-    for found in tree.renamed.values():
-        if found.node in done:
+    for renamed in tree.renamed.values():
+        if renamed.node in done:
             continue  # an import of several names
-        done.add(found.node)
-        line, column, end_line, end_column = tree.position(found.node)
+        done.add(renamed.node)
+        line, column, end_line, end_column = tree.position(renamed.node)
         start, end = lines.offset(line, column), lines.offset(end_line, end_column)
-        if found.function_of is not None:
-            first_line, first, last_line, last = tree.position(found.function_of)
+        if renamed.function_of is not None:
+            first_line, first, last_line, last = tree.position(renamed.function_of)
             begin = lines.offset(first_line, first)
-            yield Edit(begin, begin, f"{found.after}(")
+            yield Edit(begin, begin, f"{renamed.after}(")
             dot = lines.text.rindex(".", 0, start)
             yield Edit(len(lines.text[:dot].rstrip(" \t\r\n\\")), lines.offset(last_line, last), ")")
         else:
-            yield Edit(start, end, found.after)
-        for node, before, behind in found.spans:
+            yield Edit(start, end, renamed.after)
+        for node, before, behind in renamed.spans:
             at, column_at, to, column_to = tree.position(node)
             yield Edit(lines.offset(at, column_at), lines.offset(at, column_at), before)
             if behind:
                 yield Edit(lines.offset(to, column_to), lines.offset(to, column_to), behind)
-        changes.append(Change(line, column, found.before, found.after, "tensorflow-1-name"))
+        changes.append(Change(line, column, renamed.before, renamed.after, "tensorflow-1-name"))
 
 
 def _does_not_read(before: str, after: str) -> str:
-    """Why Python cannot read the converted text; nothing to say where it could not read the one before."""
+    """Return why Python cannot parse the converted text; "" if it can, or could not parse the original."""
     if before == after:
         return ""
     with warnings.catch_warnings():

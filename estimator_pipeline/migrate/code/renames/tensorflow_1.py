@@ -1,4 +1,4 @@
-"""Which files are programs of TensorFlow 1 though their own names do not tell, and where such a program says so."""
+"""Detection of TensorFlow 1 files by their importers, and the place of `disable_v2_behavior()`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _OF_TESTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")
 
 
 def spread(program: Program, trees: Sequence[Tree]) -> None:
-    """Mark as files of TensorFlow 1 those that only such files import, tests apart.
+    """Mark files that only TensorFlow 1 files import as TensorFlow 1 too; imports by tests do not count.
 
-    Of their own names each may have both meanings: `tf.name_scope(name, default_name="loss")`.
+    Names of these files may exist in both versions: `tf.name_scope(name, default_name="loss")`.
     """
     importers: dict[Tree, set[Tree]] = {tree: set() for tree in trees}
     for tree in trees:
@@ -29,18 +29,18 @@ def spread(program: Program, trees: Sequence[Tree]) -> None:
             if other is not tree and other in importers:
                 importers[other].add(tree)
     old = {tree for tree in trees if tree.tensorflow_1}
-    # A file that does not import TensorFlow hands on what its importers are.
+    # A file that does not import TensorFlow passes the version of its importers on to the files that it imports.
     alone = old | {tree for tree in trees if importers[tree] and not tree.source.cells}
     while True:
         others = {tree for tree in alone - old if not importers[tree] <= alone}
         if not others:
             break
         alone -= others
-    while True:  # what is imported by them, at once or through others; files may import each other in a circle
-        found = {tree for tree in alone - old if importers[tree] & old}
-        if not found:
+    while True:  # direct and indirect imports; import cycles are possible
+        reached = {tree for tree in alone - old if importers[tree] & old}
+        if not reached:
             break
-        old |= found
+        old |= reached
     for tree in old:
         tree.tensorflow_1 = tree.tensorflow_1 or (
             root_of_tensorflow(program, tree) is not None and not _names_compat(tree)
@@ -48,20 +48,21 @@ def spread(program: Program, trees: Sequence[Tree]) -> None:
 
 
 def _names_compat(tree: Tree) -> bool:
-    """Whether a file has names of tf.compat: all of it may be written for TensorFlow 2."""
+    """Return whether a file uses tf.compat, so that it may be written for TensorFlow 2."""
     names = [dotted_of(node) or "" for node in tree.chains]
-    return any(".compat." in name for name in names) or any("compat" in one.module for _, one in tree.imports)
+    return any(".compat." in name for name in names) or any("compat" in binding.module for _, binding in tree.imports)
 
 
 def switch(
     program: Program, tree: Tree, switches: bool, imported: bool, *, of_1: bool = False
 ) -> cst.BaseStatement | None:  # fmt: skip
-    """Return the statement behind which a program of TensorFlow 1 has to say that it is one; None where it need not.
+    """Return the statement after which a program must disable TensorFlow 2 behavior; None where it need not.
 
-    `of_1` says that a file which this one imports was written for TensorFlow 1, whatever this one was.
+    TensorFlow 1 built graphs: `tf.placeholder` at module level, `shape[1].value`, datasets with iterators. The module
+    that is run disables TensorFlow 2 behavior once, after its imports.
 
-    TensorFlow 1 built graphs: `tf.placeholder` at the top of a module, `shape[1].value`, data sets with iterators. The
-    module that is run says so once, behind its imports.
+    Args:
+        of_1: whether a file that this one imports was written for TensorFlow 1.
     """
     if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1):
         return None
@@ -69,31 +70,31 @@ def switch(
         return None
     last, by_name = last_import(tree), _import_of_tensorflow(tree)
     if last is None or (by_name is not None and tree.position(by_name) > tree.position(last)):
-        return by_name  # what imports go on behind other statements
+        return by_name  # TensorFlow is imported after other statements
     return last
 
 
 def switch_lines(tree: Tree, v1: str) -> list[str]:
-    """What such a program says, the name of tf.compat.v1 given: where it is run, and not where another imports it."""
-    said = f"{v1}.disable_v2_behavior()"
+    """Return the lines that disable TensorFlow 2 behavior, only when the file is run and not when it is imported."""
+    statement = f"{v1}.disable_v2_behavior()"
     by_main = is_run(tree) and not tree.source.cells  # a notebook is always run
-    return ["", 'if __name__ == "__main__":', f"    {said}"] if by_main else ["", said]
+    return ["", 'if __name__ == "__main__":', f"    {statement}"] if by_main else ["", statement]
 
 
 def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:
     """Return the statement at the top of a module that imports tensorflow itself."""
     for alias, binding in tree.imports:
         if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
-            return next((one for one in tree.module.body if one in set(tree.above(alias))), None)
+            return next((statement for statement in tree.module.body if statement in set(tree.above(alias))), None)
     return None
 
 
 def last_import(tree: Tree) -> cst.BaseStatement | None:
-    """The last statement of the imports with which a module begins; None where it begins with something else."""
+    """Return the last of the imports at the beginning of a module; None if it begins with something else."""
     last = None
     for statement in tree.module.body:
         if isinstance(statement, cst.SimpleStatementLine):
-            if all(isinstance(one, (cst.Import, cst.ImportFrom)) for one in statement.body):
+            if all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in statement.body):
                 last = statement
                 continue
             if isinstance(statement.body[0], cst.Expr) and last is None:
@@ -106,26 +107,26 @@ def last_import(tree: Tree) -> cst.BaseStatement | None:
 
 
 def root_of_tensorflow(program: Program, tree: Tree) -> str | None:
-    """By which name the top of a module has tensorflow itself."""
+    """Return the module-level name of the package tensorflow."""
     for alias, binding in tree.imports:
         if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
             name = alias.evaluated_alias if isinstance(alias, cst.ImportAlias) else None
             return name or "tensorflow"
-    names = ("tf", "tensorflow")  # from another file of the program: by `from nets import *`
+    names = ("tf", "tensorflow")  # imported by `from nets import *`
     return next((name for name in names if set(program.look_up(name, tree.scope)) == {Outside("tensorflow")}), None)
 
 
 def switches_behavior(trees: list[Tree]) -> bool:
-    """Whether a program says by itself which behaviour it wants."""
+    """Return whether a program already selects TensorFlow 1 or TensorFlow 2 behavior."""
     return any(
         (dotted_of(node) or "").rpartition(".")[2] in _SWITCHES for tree in trees for node in tree.chains
     )  # fmt: skip
 
 
 def _acts(tree: Tree) -> bool:
-    """Whether a module uses an Estimator at its top, or calls a function of its own: a script without `__main__`.
+    """Return whether a module is a script without `__main__`.
 
-    A notebook is always run.
+    Such a module uses an Estimator or calls one of its functions at module level. A notebook is always run.
     """
     names = ("train", "evaluate", "predict", "train_and_evaluate", "run")
     functions = {node.name.value for node in tree.module.body if isinstance(node, cst.FunctionDef)}
@@ -138,7 +139,8 @@ def _acts(tree: Tree) -> bool:
 
 
 def is_run(tree: Tree) -> bool:
-    """Whether a module asks for `__main__`."""
+    """Return whether a module tests for `__main__`."""
     return any(
-        isinstance(one, cst.If) and "__main__" in tree.module.code_for_node(one.test) for one in tree.module.body
+        isinstance(statement, cst.If) and "__main__" in tree.module.code_for_node(statement.test)
+        for statement in tree.module.body
     )

@@ -1,11 +1,11 @@
-"""TensorFlow 1's names as TensorFlow 2 has them: `tf.layers.dense` is `tf.compat.v1.layers.dense`.
+"""Renames of TensorFlow 1 names to TensorFlow 2: `tf.layers.dense` becomes `tf.compat.v1.layers.dense`.
 
-A file that has a name of TensorFlow 1 alone by `import tensorflow as tf` was written for TensorFlow 1: each of its
-names means what it meant there. So the names that TensorFlow 2 does not have are spelled anew, and so are those that
-it has for another thing (`tf.argmax`, `tf.estimator.Estimator`). Each new name is the very object that the old one was,
-as the catalogue's tests prove; what comes out is an Estimator program still, of the same numbers.
+A file that uses a name that only TensorFlow 1 has, with `import tensorflow as tf`, was written for TensorFlow 1: all of
+its names have their TensorFlow 1 meaning. Names that TensorFlow 2 lacks are renamed, and so are names with a different
+meaning in TensorFlow 2 (`tf.argmax`, `tf.estimator.Estimator`). The new name is the same object as the old one, as the
+tests of the catalogue prove. The result is still an Estimator program, with the same numeric results.
 
-Where the call has no argument by which the two things of a shared name differ, the name stays: `tf.reduce_mean(x)`.
+A shared name is unchanged where no argument of the call distinguishes its two meanings: `tf.reduce_mean(x)`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["ON_THE_WAY", "RenamedName", "plan", "plan_aliases", "plan_classes"]
 
 _V1 = "tensorflow.compat.v1"
-# Methods of `tf.data.Dataset` that `tf.compat.v1.data.Dataset` has from it, and not of its own.
+# Methods that `tf.compat.v1.data.Dataset` inherits from `tf.data.Dataset`, so that they return a TensorFlow 2 dataset.
 _GIVE_2 = ("enumerate", "rebatch", "ragged_batch", "sparse_batch", "ignore_errors", "group_by_window",
            "bucket_by_sequence_length", "snapshot", "scan", "take_while", "unique", "rejection_resample")  # fmt: skip
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator")
 
 ON_THE_WAY = re.compile(r"\w+\.(compat\.v1|estimator)\b")
-"""What a file that becomes Keras has of these names afterwards is Keras's, and not the new spelling."""
+"""Renamed names that the conversion to Keras replaces again."""
 
-# Functions of tf and tf.compat.v1 that are one by these arguments: (how many by position, which by name). The V1
-# function has further ones, older names of them, or another order behind; the defaults are the same.
+# Functions that are the same in tf and tf.compat.v1 with these arguments: (number of positional arguments, keywords).
+# The V1 function has further arguments, older names or a different order after these; the defaults are the same.
 _REDUCE = (3, ("axis", "keepdims", "name"))
 ONE_BY_ARGUMENTS: dict[str, tuple[int, tuple[str, ...]]] = {
     **{f"{prefix}reduce_{name}": _REDUCE for prefix in ("", "math.")
@@ -66,15 +66,15 @@ ONE_BY_ARGUMENTS: dict[str, tuple[int, tuple[str, ...]]] = {
 
 
 class RenamedName(NamedTuple):
-    """A name that gets another spelling.
+    """A name and its new spelling.
 
     Attributes:
-        node: what of the tree is replaced.
-        before, after: the texts.
-        spans: further pieces of a call that change with it: (node, text before it, text behind it).
+        node: the node that is replaced.
+        before, after: the old and the new text.
+        spans: arguments of the call that change too: (node, text before it, text after it).
         needs: the import that the new text needs.
-        contrib: whether the thing itself is no longer TensorFlow's.
-        function_of: the call of a method that becomes a call of the function `after`.
+        contrib: whether the object is no longer part of TensorFlow.
+        function_of: the method call that becomes a call of the function `after`.
     """
 
     node: cst.CSTNode
@@ -87,9 +87,9 @@ class RenamedName(NamedTuple):
 
 
 def plan(program: Program, tree: Tree) -> None:
-    """Find what a file of TensorFlow 1 has to spell anew, and keep it in `tree.renamed` by the node that is read.
+    """Collect the renames of a TensorFlow 1 file in `tree.renamed`, by the node that the program uses.
 
-    Needs `tree.tensorflow_1`, which the scan has set.
+    Requires `tree.tensorflow_1`, which the scan sets.
     """
     if not tree.tensorflow_1 or not tree.verbatim:
         return
@@ -102,9 +102,9 @@ def plan(program: Program, tree: Tree) -> None:
             continue
         if module == _V1 and (dotted_of(node) or "").split(".")[1] != "contrib":
             continue
-        found = _of_chain(tree, node, module == _V1) if module else None
-        if found is not None:
-            tree.renamed[node] = found
+        renamed = _of_chain(tree, node, module == _V1) if module else None
+        if renamed is not None:
+            tree.renamed[node] = renamed
     for alias, binding in tree.imports:
         if binding.level or not isinstance(alias, cst.ImportAlias):
             continue
@@ -116,57 +116,57 @@ def plan(program: Program, tree: Tree) -> None:
             _of_import_of_python(tree, alias, binding.module)
     for node in tree.chains:
         if isinstance(node, cst.Attribute) and node.attr.value in _ITERATORS:
-            made = _made_by(program, tree, node.value, tree.where[node])
-            if made is None or _is_of_2(program, node.value, tree.where[node]):
+            origin = _origin(program, tree, node.value, tree.where[node])
+            if origin is None or _is_of_2(program, node.value, tree.where[node]):
                 _of_iterator(program, tree, node)
             else:
-                tree.renamed_parts[node.attr] = made
+                tree.renamed_parts[node.attr] = origin
         elif isinstance(node, cst.Attribute) and node.attr.value == "tostring":
             _of_array(tree, node)
 
 
 def plan_classes(program: Program, trees: list[Tree]) -> None:
-    """Mark the classes whose base is spelled anew, in their own file or in that of a class between."""
+    """Mark the classes with a renamed base, directly or through a base class in any file."""
     classes = {node: tree for tree in trees for node in tree.classes}
     known: dict[cst.ClassDef, RenamedName | None] = {}
 
     def of(node: cst.ClassDef) -> RenamedName | None:
         if node not in known:
-            known[node] = None  # a class that comes from itself
+            known[node] = None  # for a class that inherits from itself
             tree = classes[node]
-            found = [tree.renamed[arg.value] for arg in node.bases if arg.value in tree.renamed]
+            renamed = [tree.renamed[arg.value] for arg in node.bases if arg.value in tree.renamed]
             for base in program.bases(ClassOf(node, tree)):
                 if isinstance(base, ClassOf):
-                    found += [one] if (one := of(base.node)) is not None else []
-            known[node] = found[0] if found else None
+                    renamed += [above] if (above := of(base.node)) is not None else []
+            known[node] = renamed[0] if renamed else None
         return known[node]
 
     for node, tree in classes.items():
-        found = of(node)
-        if found is not None:
-            tree.renamed_parts[node.name] = found
+        renamed = of(node)
+        if renamed is not None:
+            tree.renamed_parts[node.name] = renamed
 
 
 def plan_aliases(trees: list[Tree], others: Others, stage: str) -> None:
-    """Keep the new spellings by the old names: for what a program reaches by names of its own."""
+    """Store the new spellings by the old names, for constructs that a program reaches through its own variables."""
     names = {
-        found.before.partition(".")[2]: [tree.source.path, found.after]
-        for tree in trees for node, found in tree.renamed.items() if isinstance(node, cst.Attribute)
+        renamed.before.partition(".")[2]: [tree.source.path, renamed.after]
+        for tree in trees for node, renamed in tree.renamed.items() if isinstance(node, cst.Attribute)
     }  # fmt: skip
-    others.told.update({f"{stage}: new name of {below}": found for below, found in names.items()})
+    others.reported.update({f"{stage}: new name of {below}": new for below, new in names.items()})
 
     def new_name(below: str) -> RenamedName | None:
-        found = others.last(f"{stage}: new name of {below}", names.get(below))
-        return None if found is None else RenamedName(cst.Name("tf"), below, found[1])
+        latest = others.last(f"{stage}: new name of {below}", names.get(below))
+        return None if latest is None else RenamedName(cst.Name("tf"), below, latest[1])
 
     for tree in trees:
         tree.new_name = new_name
 
 
-def _made_by(
+def _origin(
     program: Program, tree: Tree, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode] | None = None
 ) -> RenamedName | None:  # fmt: skip
-    """The name at the beginning of `tf.data.Dataset.range(3).batch(2)`, over variables, if it is spelled anew."""
+    """Return the rename at the start of a chain like `tf.data.Dataset.range(3).batch(2)`, following variables."""
     seen = set() if seen is None else seen
     while isinstance(node, (cst.Call, cst.Attribute)):
         if node in tree.renamed:
@@ -174,22 +174,23 @@ def _made_by(
         node = node.func if isinstance(node, cst.Call) else node.value
     if isinstance(node, cst.Name):
         for binding in program.bindings(node.value, scope):
-            # `x = x.f()` many times over leads from each to all: each is asked once.
+            # Repeated `x = x.f()` leads from each assignment to all others: visit each once.
             if binding.kind == "value" and isinstance(binding.node, cst.Call) and binding.scope.tree is tree and (
                 binding.node not in seen
             ):  # fmt: skip
                 seen.add(binding.node)
-                found = _made_by(program, tree, binding.node, binding.scope, seen)
-                if found is not None:
-                    return found
+                origin = _origin(program, tree, binding.node, binding.scope, seen)
+                if origin is not None:
+                    return origin
     return None
 
 
 def _is_of_2(program: Program, node: cst.BaseExpression, scope: Scope) -> bool:
-    """Whether a data set may come of a method that gives one of TensorFlow 2 for one of TensorFlow 1."""
+    """Return whether a dataset may come from a method that returns a TensorFlow 2 dataset for a TensorFlow 1 one."""
     values = [node]
     if isinstance(node, cst.Name):
-        values = [one.node for one in program.bindings(node.value, scope) if isinstance(one.node, cst.BaseExpression)]
+        bindings = program.bindings(node.value, scope)
+        values = [binding.node for binding in bindings if isinstance(binding.node, cst.BaseExpression)]
     for value in values:
         while isinstance(value, (cst.Call, cst.Attribute)):
             if isinstance(value, cst.Attribute) and value.attr.value in _GIVE_2:
@@ -199,37 +200,37 @@ def _is_of_2(program: Program, node: cst.BaseExpression, scope: Scope) -> bool:
 
 
 def _of_iterator(program: Program, tree: Tree, node: cst.Attribute) -> None:
-    """`data.make_one_shot_iterator()` of a data set from elsewhere: the function that takes those of both."""
+    """Rename `data.make_one_shot_iterator()` of an unknown dataset to the function, which accepts both versions."""
     call, root = tree.parents.get(node), root_of_tensorflow(program, tree)
     if root is None or not isinstance(call, cst.Call) or call.func is not node or call.args or is_guarded(tree, node):
         return
     after = f"{root}.compat.v1.data.{node.attr.value}"
-    found = RenamedName(node.attr, node.attr.value, after, function_of=call)
-    tree.renamed[node] = tree.renamed_parts[node.attr] = found
+    renamed = RenamedName(node.attr, node.attr.value, after, function_of=call)
+    tree.renamed[node] = tree.renamed_parts[node.attr] = renamed
 
 
 def _of_array(tree: Tree, node: cst.Attribute) -> None:
-    """`array.tostring()`, which NumPy 2.3 has no more."""
+    """Rename `array.tostring()`, which NumPy 2.3 removed."""
     call = tree.parents.get(node)
     if isinstance(call, cst.Call) and call.func is node and not call.args:
         tree.renamed[node] = RenamedName(node.attr, "tostring", "tobytes")
 
 
 def _module_of(program: Program, node: cst.Attribute, scope: Scope) -> str:
-    """tensorflow, tensorflow.compat.v1 or numpy, if the first name of a chain is that in any branch; else ""."""
+    """Return the module of a chain's first name: tensorflow, tensorflow.compat.v1, numpy or collections; else ""."""
     root: cst.BaseExpression = node
     while isinstance(root, cst.Attribute):
         root = root.value
     if not isinstance(root, cst.Name):
         return ""
     known = {"tensorflow", _V1, *python_names.MODULES}
-    found = {
-        one.module if one.kind == "import" else f"{one.module}.{one.name}" if one.kind == "from" else ""
-        for one in program.bindings(root.value, scope)
+    modules = {
+        b.module if b.kind == "import" else f"{b.module}.{b.name}" if b.kind == "from" else ""
+        for b in program.bindings(root.value, scope)
     }
-    if not found & known:  # from another file of the program: by `from nets import *`
-        found = {getattr(one, "dotted", "") for one in program.look_up(root.value, scope)}
-    return next(iter(found)) if len(found) == 1 and found <= known else ""
+    if not modules & known:  # imported by `from nets import *`
+        modules = {getattr(value, "dotted", "") for value in program.look_up(root.value, scope)}
+    return next(iter(modules)) if len(modules) == 1 and modules <= known else ""
 
 
 def _of_python(tree: Tree, node: cst.Attribute, module: str) -> None:
@@ -261,7 +262,7 @@ def _of_chain(tree: Tree, node: cst.Attribute, v1: bool) -> RenamedName | None:
         part = _part(node, len(below) - length)
         after = _successor(name, whole, call if whole else None)
         if whole and name not in catalogue.shared_names() and isinstance(parent, cst.Assign):
-            target = parent.targets[0].target  # `layers = tf.keras.layers`: what is asked of it says which one it is
+            target = parent.targets[0].target  # `layers = tf.keras.layers`: the attributes used of it decide
             if isinstance(target, cst.Name) and f"{name}." in catalogue.shared_names() and (
                 not _asks_for_v1(tree, name, target.value)
             ):  # fmt: skip
@@ -272,34 +273,34 @@ def _of_chain(tree: Tree, node: cst.Attribute, v1: bool) -> RenamedName | None:
 
 
 def _part(node: cst.CSTNode, less: int) -> cst.CSTNode:
-    """Return the chain without its last parts."""
+    """Return the chain without its last `less` parts."""
     for _ in range(less):
         node = node.value  # type: ignore[attr-defined]
     return node
 
 
 def _successor(name: str, whole: bool, call: cst.Call | None) -> str | None:
-    """The name below tf that means what `tf.name` meant; the same one where it still does; None for no answer."""
+    """Return the name below tf with the old meaning of `tf.name`, which may be the same name; None if unknown."""
     if name in catalogue.v1_names():
         return catalogue.v1_names()[name] or f"compat.v1.{name}"
     if catalogue.is_v1_only(f"tf.{name}"):
         match = catalogue.find(f"tensorflow.{name}")
         return f"compat.v1.{name}" if match is not None and match.spelled == f"tf.{name}" else None
     if name in catalogue.shared_names():
-        return name if call is not None and _is_one(name, call) else f"compat.v1.{name}"
+        return name if call is not None and _is_same(name, call) else f"compat.v1.{name}"
     if whole and f"{name}." in catalogue.shared_names():
-        return f"compat.v1.{name}"  # a module by itself: `losses = tf.losses`
+        return f"compat.v1.{name}"  # a module without an attribute: `losses = tf.losses`
     return None
 
 
-def _is_one(name: str, call: cst.Call) -> bool:
-    """Whether tf's function does with these arguments what V1's does."""
+def _is_same(name: str, call: cst.Call) -> bool:
+    """Return whether the functions of tf and tf.compat.v1 do the same with the arguments of a call."""
     if name not in ONE_BY_ARGUMENTS:
         return False
     most, names = ONE_BY_ARGUMENTS[name]
     positional = [arg for arg in call.args if arg.keyword is None]
     keywords = [arg.keyword.value for arg in call.args if arg.keyword is not None]
-    # Without a first argument by position it is named, and its name may be V1's alone.
+    # A first argument that is passed by keyword may have a name that only V1 has.
     return (
         1 <= len(positional) <= most
         and not any(arg.star for arg in call.args)
@@ -308,13 +309,13 @@ def _is_one(name: str, call: cst.Call) -> bool:
 
 
 def _of_import(tree: Tree, alias: cst.ImportAlias) -> None:
-    """`from tensorflow import layers`: the whole statement goes to tensorflow.compat.v1, which has all of them."""
+    """Rename the module of `from tensorflow import layers` to tensorflow.compat.v1, which has all of the names."""
     statement = tree.parents.get(alias)
     if not isinstance(statement, cst.ImportFrom):
         return
     if is_guarded(tree, statement) or isinstance(statement.names, cst.ImportStar) or statement.module is None:
         return
-    names = {one.evaluated_name: one.evaluated_alias or one.evaluated_name for one in statement.names}
+    names = {name.evaluated_name: name.evaluated_alias or name.evaluated_name for name in statement.names}
     if {"contrib", "compat"} & names.keys():
         return
     shared = catalogue.shared_names()
@@ -322,32 +323,35 @@ def _of_import(tree: Tree, alias: cst.ImportAlias) -> None:
         name in catalogue.v1_names() or name in shared or (f"{name}." in shared and _asks_for_v1(tree, name, bound))
         for name, bound in names.items()
     ):
-        found = RenamedName(statement.module, "tensorflow", "tensorflow.compat.v1")
-        tree.renamed[alias] = tree.renamed_parts[alias.name] = found
+        renamed = RenamedName(statement.module, "tensorflow", "tensorflow.compat.v1")
+        tree.renamed[alias] = tree.renamed_parts[alias.name] = renamed
 
 
 def _asks_for_v1(tree: Tree, module: str, bound: str) -> bool:
-    """Whether something of a module, by the name that it is bound to, is another thing below tf.compat.v1.
+    """Return whether the file uses an attribute of a module that differs below tf.compat.v1.
 
-    Where nothing is asked of it here, it may be in another file.
+    If the file uses no attribute of the module, a different file may.
+
+    Args:
+        bound: the name that the module is bound to.
     """
-    asked = False
+    used = False
     for node in tree.chains:
         root, *below = (dotted_of(node) or "").split(".")
         if root != bound or isinstance(tree.parents.get(node), cst.AssignTarget):
             continue
-        asked = True
+        used = True
         names = [".".join([module, *below[:length]]) for length in range(len(below) + 1)]
         if any(_successor(name, name == names[-1], None) not in (None, name) for name in names):
             return True
-    return not asked
+    return not used
 
 
 def _of_import_of_python(tree: Tree, alias: cst.ImportAlias, module: str) -> None:
     statement = tree.parents.get(alias)
     if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
         return
-    after = python_names.of_imported_names(module, [one.evaluated_name for one in statement.names])
+    after = python_names.of_imported_names(module, [name.evaluated_name for name in statement.names])
     if after is not None and statement.module is not None and not is_guarded(tree, statement):
         tree.renamed[alias] = RenamedName(statement.module, module, after)
 
@@ -358,24 +362,24 @@ def _is_of_contrib(binding: Binding) -> bool:
 
 
 def _of_import_of_contrib(tree: Tree, alias: cst.ImportAlias, binding: Binding) -> None:
-    """`from tensorflow.contrib import slim`, `import tensorflow.contrib.slim as slim`."""
+    """Rename `from tensorflow.contrib import slim` and `import tensorflow.contrib.slim as slim`."""
     statement = tree.parents.get(alias)
     if statement is None or is_guarded(tree, statement):
         return
-    found = None
+    renamed = None
     if binding.kind == "import" and alias.asname is not None:
         module = tf_contrib.of_import(binding.name)
         if module is not None:
-            found = RenamedName(alias.name, binding.name, module, contrib=True)
+            renamed = RenamedName(alias.name, binding.name, module, contrib=True)
     elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):
-        found = _of_names_of_contrib(statement, binding.module)
-    if found is not None:
-        tree.renamed[alias] = tree.renamed_parts[alias.name] = found
+        renamed = _of_names_of_contrib(statement, binding.module)
+    if renamed is not None:
+        tree.renamed[alias] = tree.renamed_parts[alias.name] = renamed
 
 
 def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName | None:
     assert not isinstance(statement.names, cst.ImportStar) and statement.module is not None
-    names = [one.evaluated_name for one in statement.names]
+    names = [name.evaluated_name for name in statement.names]
     if module in ("tensorflow", _V1):
         home = tf_contrib.FACADE.rpartition(".")[0]
         return RenamedName(statement.module, module, home, contrib=True) if names == ["contrib"] else None
@@ -386,7 +390,7 @@ def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName 
     contrib = not home.startswith("tensorflow")
     if home and name == names[0]:
         return RenamedName(statement.module, module, home, contrib=contrib)
-    # A single one, of another name today.
+    # A single import whose name changed.
     bound = statement.names[0].evaluated_alias or names[0]
     after = f"from {home} import {name}" if home else f"import {name}"
     after += f" as {bound}" if bound != name else ""
@@ -394,26 +398,26 @@ def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName 
 
 
 class _RenamedNames:
-    """The rule, as the scan asks for it."""
+    """The general rule that renames TensorFlow 1 names."""
 
     name = "tensorflow-1-name"
 
     def concerns(self, construct: Construct) -> bool:
-        found = self._at(construct)
-        if found is None:
+        renamed = self._at(construct)
+        if renamed is None:
             return construct.tree.tensorflow_1 and not construct.match.exists
         keras = construct.tree.keras
-        return keras is None or construct.node not in keras.gone or ON_THE_WAY.match(found.after) is None
+        return keras is None or construct.node not in keras.gone or ON_THE_WAY.match(renamed.after) is None
 
     def refuses(self, construct: Construct) -> str:
-        return "" if self._at(construct) is not None else "no name of TensorFlow 2 is the same thing"
+        return "" if self._at(construct) is not None else "TensorFlow 2 has no equivalent name"
 
     def writes(self, construct: Construct) -> str:
-        found = self._at(construct)
-        return found.after if found is not None else ""
+        renamed = self._at(construct)
+        return renamed.after if renamed is not None else ""
 
     def _at(self, construct: Construct) -> RenamedName | None:
-        """What is written for a construct: for its own node, its base class, its call, its import or its alias."""
+        """Return the rename of a construct: of its node, base class, call, import or alias."""
         tree, node = construct.tree, construct.node
         planned = tree.renamed
         if node in planned or node in tree.renamed_parts:
@@ -423,7 +427,7 @@ class _RenamedNames:
         if construct.match.exists and not construct.match.ambiguous:
             return None
         if construct.call is not None and node is not construct.call.func and construct.call.func in planned:
-            return planned[construct.call.func]  # a field of a class that is spelled anew
+            return planned[construct.call.func]  # a field of a renamed class
         below = construct.match.spelled.removeprefix("tf.")
         if below.startswith("contrib."):
             return _of_contrib_by_another_name(construct, below.removeprefix("contrib."))
@@ -434,19 +438,22 @@ class _RenamedNames:
 
 
 def _of_contrib_by_another_name(construct: Construct, below: str) -> RenamedName | None:
-    """`slim.conv2d` of an import that is converted, `conv(x)` of `conv = slim.conv2d`, a class that comes from one."""
+    """Return the rename of a tf.contrib name that is used through an import, a variable or a subclass.
+
+    Examples are `slim.conv2d`, and `conv(x)` after `conv = slim.conv2d`.
+    """
     tree, node = construct.tree, construct.node
     after = tf_contrib.written(below)
     root = _by_its_root(tree, node if construct.call is None else construct.call.func)
-    if after is None or (root is None and all(node is not one.name for one in tree.classes)):
+    if after is None or (root is None and all(node is not class_def.name for class_def in tree.classes)):
         return None
     return root if isinstance(root, RenamedName) else RenamedName(node, construct.match.spelled, after)
 
 
 def _by_its_root(tree: Tree, node: cst.CSTNode) -> RenamedName | bool | None:
-    """`layers.dense` of `from tensorflow import layers`, `losses.log_loss` of `losses = tf.losses`.
+    """Return the rename of the root of `layers.dense`, after `from tensorflow import layers` or `layers = tf.layers`.
 
-    True for another name of the program's own: `Cell(8)` of `Cell = tf.nn.rnn_cell.GRUCell if small else ...`.
+    True for other variables of the program: `Cell(8)` after `Cell = tf.nn.rnn_cell.GRUCell if small else ...`.
     """
     scope: Scope | None = tree.where.get(node)
     while isinstance(node, cst.Attribute):
@@ -454,10 +461,10 @@ def _by_its_root(tree: Tree, node: cst.CSTNode) -> RenamedName | bool | None:
     while scope is not None and isinstance(node, cst.Name):
         if node.value in scope.names:
             bindings = scope.names[node.value]
-            found = [tree.renamed.get(binding.node) for binding in bindings]
-            if len(found) == 1 and found[0] is not None:
-                return found[0]
-            return True if not any(one.module.split(".")[0] == "tensorflow" for one in bindings) else None
+            renamed = [tree.renamed.get(binding.node) for binding in bindings]
+            if len(renamed) == 1 and renamed[0] is not None:
+                return renamed[0]
+            return True if not any(binding.module.split(".")[0] == "tensorflow" for binding in bindings) else None
         scope = scope.parent
     return None
 

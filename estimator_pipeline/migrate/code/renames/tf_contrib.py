@@ -1,9 +1,9 @@
-"""What is written for a name of tf.contrib: where TensorFlow or tf-slim has it today, or estimator_pipeline.
+"""New names for tf.contrib, in TensorFlow, tf-slim, TF-GAN or estimator_pipeline.
 
-The table is the catalogue's (`contrib_names.txt`): each name leads to the very object that `exec --tf1` gives a program
-for it. Where TensorFlow has that object by a public name, that is written; else tf-slim's, by `import tf_slim`, or
-TF-GAN's; else `contrib.X`, by `from estimator_pipeline.compat import contrib`. A name that the table does not have
-stays: TensorFlow 1.15's own files of tf.contrib may have it, under `exec --tf1`.
+The table is `contrib_names.txt` of the catalogue: each name is the object that `exec --tf1` provides for it. The new
+name is TensorFlow's public name if there is one; else that of tf-slim (`import tf_slim`) or TF-GAN; else `contrib.X`
+(`from estimator_pipeline.compat import contrib`). Names outside the table are unchanged: under `exec --tf1`, the
+tf.contrib files of TensorFlow 1.15 may provide them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["FACADE", "Written", "of_chain", "of_import", "of_imported_names", "w
 FACADE = "estimator_pipeline.compat.contrib"
 _LIBRARIES = ("tf_slim", "tensorflow_gan")
 _V1 = "tf.compat.v1."
-# What may have the names of the imports already.
+# The modules whose existing imports may have the names of the new imports.
 _SAME = (*_LIBRARIES, FACADE, "tensorflow.contrib")
 
-# Functions whose arithmetic is that of a public one, which a reader knows.
+# Functions that compute the same as a well-known public function.
 _SAME_NUMBERS = {
     "layers.xavier_initializer": "tf.compat.v1.glorot_uniform_initializer",
     "layers.l2_regularizer": "tf.keras.regularizers.l2",
@@ -35,10 +35,10 @@ class Written(NamedTuple):
     """The new text of a name.
 
     Attributes:
-        text: what stands there.
-        length: of how many parts of the name, `contrib` among them.
+        text: the new text.
+        length: the number of parts of the name that it replaces, including `contrib`.
         needs: the import statement that the text needs, or "".
-        spans: further pieces of a call that change with it: (node, text before it, text behind it).
+        spans: arguments of the call that change too: (node, text before it, text after it).
     """
 
     text: str
@@ -48,35 +48,35 @@ class Written(NamedTuple):
 
 
 def written(name: str) -> str | None:
-    """Where a name below tf.contrib is, or the class, function or package that it is below; None for nowhere."""
+    """Return the new name for a name below tf.contrib, or for its longest known prefix, or None."""
     parts = name.split(".")
-    found = _home(parts)
-    if found is None:
+    match = _home(parts)
+    if match is None:
         return None
-    return found[0] if found[0] != "contrib" else ".".join(["contrib", *parts[: found[1]]])
+    return match[0] if match[0] != "contrib" else ".".join(["contrib", *parts[: match[1]]])
 
 
 def of_chain(tree: Tree, root: str, v1: bool, parts: list[str], call: cst.Call | None) -> Written | None:
-    """Return what is written for `tf.contrib.layers.conv2d`, or for as much of it as is a class, function or module.
+    """Return the new text for `tf.contrib.layers.conv2d`, or for the prefix that is a class, function or module.
 
     Args:
-        tree: the file, whose own names are left alone.
-        root: by which name it has TensorFlow.
+        tree: the file, in which the new import must not hide a name.
+        root: the file's name for TensorFlow.
         v1: whether that name is tensorflow.compat.v1.
-        parts: what is below tf.contrib.
-        call: the call of the whole name, where it is one.
+        parts: the parts of the name below tf.contrib.
+        call: the call of the whole name, if it is called.
 
     Returns:
-        None where the table does not have it, or where its import would take a name of the program's own.
+        None if the table does not have the name, or if its import would hide a name of the file.
     """
     if ".".join(parts) in _SAME_NUMBERS:
         same = _same_numbers(_SAME_NUMBERS[".".join(parts)], call)
         if same is not None:
             return Written(_below(same[0], root, v1), len(parts) + 1, spans=same[1])
-    found = _home(parts)
-    if found is None:
+    match = _home(parts)
+    if match is None:
         return None
-    home, length = found
+    home, length = match
     if home.startswith("tf."):
         return Written(_below(home, root, v1), length + 1)
     library = home.split(".")[0]
@@ -90,29 +90,29 @@ def of_chain(tree: Tree, root: str, v1: bool, parts: list[str], call: cst.Call |
 
 
 def of_import(name: str) -> str | None:
-    """Return the module that is imported for `import tensorflow.contrib.X as y`."""
+    """Return the new module for `import tensorflow.contrib.X as y`."""
     if name == "tensorflow.contrib":
         return FACADE
     below = name.removeprefix("tensorflow.contrib.")
-    found = _home(below.split("."), whole=True)
-    if found is None:
+    match = _home(below.split("."), whole=True)
+    if match is None:
         return None
-    return f"{FACADE}.{below}" if found[0] == "contrib" else _as_module(found[0])
+    return f"{FACADE}.{below}" if match[0] == "contrib" else _as_module(match[0])
 
 
 def of_imported_names(module: str, names: list[str]) -> tuple[str, str] | None:
-    """Return (module, name) from which `from tensorflow.contrib.X import a, b` takes its names today.
+    """Return the new (module, name) for `from tensorflow.contrib.X import a, b`.
 
-    The name is that of a single one, where today it is another: `from tensorflow.contrib import slim` is
-    `import tf_slim as slim`, for which the module is "".
+    The name matters only for a single import whose name changed: `from tensorflow.contrib import slim` becomes
+    `import tf_slim as slim`, with the module "".
     """
     package = module.removeprefix("tensorflow.contrib").lstrip(".")
     homes = []
     for name in names:
-        found = _home([*filter(None, package.split(".")), name], whole=True)
-        if found is None:
+        match = _home([*filter(None, package.split(".")), name], whole=True)
+        if match is None:
             return None
-        homes.append(found[0])
+        homes.append(match[0])
     parents = {home.rpartition(".")[0] for home in homes}
     if len(parents) == 1 and "contrib" not in homes:
         (parent,) = parents
@@ -123,7 +123,7 @@ def of_imported_names(module: str, names: list[str]) -> tuple[str, str] | None:
 
 
 def _home(parts: list[str], *, whole: bool = False) -> tuple[str, int] | None:
-    """(home, of how many parts). `whole`: of all of them, for an import."""
+    """Return (new home, number of parts it covers); with `whole`, for imports, only if it covers all parts."""
     table = catalogue.contrib_names()
     for length in range(len(parts), 0, -1):
         home = table.homes.get(".".join(parts[:length]))
@@ -137,7 +137,7 @@ def _home(parts: list[str], *, whole: bool = False) -> tuple[str, int] | None:
 
 
 def _below(home: str, root: str, v1: bool) -> str:
-    """`tf.X` by the name that the file has for TensorFlow; tf.compat.v1 has what the table has of tf by the same."""
+    """Return `tf.X` with the file's name for TensorFlow; tf.compat.v1 has the table's names of tf as well."""
     below = home.removeprefix(_V1) if v1 and home.startswith(_V1) else home.removeprefix("tf.")
     return f"{root}.{below}"
 
@@ -147,7 +147,7 @@ def _as_module(home: str) -> str:
 
 
 def _is_free(tree: Tree, name: str) -> bool:
-    """Whether a file has nothing by a name that an import is to bind, or has that import already."""
+    """Return whether an import may bind a name: it is unused in the file, or bound by the same import."""
     scopes = (tree.scope, *tree.scopes.values())
     return all(
         binding.kind in ("import", "from") and (f"{binding.module}." * (binding.kind == "from") + binding.name) in _SAME
@@ -159,9 +159,9 @@ def _is_free(tree: Tree, name: str) -> bool:
 def _same_numbers(
     after: str, call: cst.Call | None
 ) -> tuple[str, tuple[tuple[cst.CSTNode, str, str], ...]] | None:  # fmt: skip
-    """Return the new name, and what of the call changes with it; None where this call means something else by it."""
+    """Return the new name and the changed arguments; None if it would compute something different for this call."""
     if after.endswith("glorot_uniform_initializer"):
-        # Uniform by default; the normal one of contrib is no truncated normal of today's scale.
+        # The default is uniform. contrib's normal variant scales the truncated normal differently than TensorFlow 2.
         keywords = {arg.keyword.value for arg in call.args if arg.keyword} if call is not None else set()
         plain = call is not None and all(arg.keyword is not None for arg in call.args)
         return (after, ()) if plain and keywords <= {"seed", "dtype"} else None
@@ -170,7 +170,7 @@ def _same_numbers(
         return None
     if after.endswith("l1"):
         return after, ()
-    # contrib's is scale * l2_loss(w), and l2_loss is half of the sum of squares.
+    # contrib computes scale * l2_loss(w), and l2_loss is half the sum of squares.
     simple = isinstance(arg.value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Float, cst.Integer))
     wrap = ("0.5 * ", "") if simple else ("0.5 * (", ")")
     return after, ((arg.value, *wrap),)

@@ -1,4 +1,4 @@
-"""How a scan is told: text for a terminal, SARIF for tools, one HTML page for people. A conversion: text, a diff."""
+"""Reports of a scan as text, SARIF and HTML, and of a conversion as text and diff."""
 
 from estimator_pipeline.migrate.code.reports.conversion import NOT_RUN, diff, summary
 from estimator_pipeline.migrate.code.reports.page import page

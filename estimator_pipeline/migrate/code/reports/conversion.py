@@ -1,4 +1,4 @@
-"""How a conversion is told: a summary for a terminal, and a unified diff."""
+"""Reports of a conversion: a summary for a terminal, and a unified diff."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ NOT_RUN = "converted, not run"
 
 
 def summary(converted: Converted, ran: str = NOT_RUN) -> str:
-    """Return what was changed, what a person has to write, what was left out.
+    """Return the changes, the manual work, and the files that were not read.
 
     Args:
-        ran: what of it was run.
+        ran: which converted programs were run.
     """
     files = converted.files
-    changes, left = sum(len(one.changes) for one in files), sum(len(one.left) for one in files)
-    stays = sum(len(one.unchanged) for one in files)
-    told = f"{changes} changes in {len(converted.changed)} of {len(files)} files" if changes else "nothing to convert"
-    parts = [f"{converted.root}: {told}; {left} manual, {stays} unchanged"]
+    changes, left = sum(len(file.changes) for file in files), sum(len(file.left) for file in files)
+    unchanged = sum(len(file.unchanged) for file in files)
+    done = f"{changes} changes in {len(converted.changed)} of {len(files)} files" if changes else "nothing to convert"
+    parts = [f"{converted.root}: {done}; {left} manual, {unchanged} unchanged"]
     parts += _keras(converted, ran)
-    parts += [_file(one) for one in files if one.changes or one.left or one.kept]
+    parts += [_file(file) for file in files if file.changes or file.left or file.kept]
     if converted.skipped:
         parts.append("\n".join(["Not read, and not copied", *(f"  {s.path}: {s.why}" for s in converted.skipped)]))
     return "\n\n".join(parts)
 
 
 def _keras(converted: Converted, ran: str) -> list[str]:
-    """How many files are Keras now, which, and for which line others are not."""
+    """Return how many files were converted to Keras, and the line that blocks each other file."""
     lines = []
-    for one in converted.files:
-        if one.keeps_model_fn:
-            why = f"keeps its model_fn as a function that a Keras model calls: {one.keeps_model_fn}"
-            lines.append(f"  {one.path}: converted to Keras; {why}")
-        elif one.keras:
-            lines.append(f"  {one.path}: converted to Keras")
-        elif one.kept_as_estimator:
-            lines.append(f"  {one.path}: remains an Estimator program: {one.kept_as_estimator}")
-            lines.append(f"    {one.verdict.stops_at}: {one.verdict.source}")
+    for file in converted.files:
+        if file.keeps_model_fn:
+            why = f"keeps its model_fn as a function that a Keras model calls: {file.keeps_model_fn}"
+            lines.append(f"  {file.path}: converted to Keras; {why}")
+        elif file.keras:
+            lines.append(f"  {file.path}: converted to Keras")
+        elif file.kept_as_estimator:
+            lines.append(f"  {file.path}: remains an Estimator program: {file.kept_as_estimator}")
+            lines.append(f"    {file.verdict.stops_at}: {file.verdict.source}")
     lines += [f"  {path}: helpers that Keras 3 lacks, written beside the program" for path in converted.beside]
     if not lines:
         return []
@@ -56,28 +56,28 @@ def _keras(converted: Converted, ran: str) -> list[str]:
     return ["\n".join([f"To Keras{share}", f"  {files}: {how}; {ran}", *lines])]
 
 
-def _file(made: ConvertedFile) -> str:
-    lines = [made.path if not made.kept else f"{made.path}: copied unchanged: {made.kept}"]
+def _file(file: ConvertedFile) -> str:
+    lines = [file.path if not file.kept else f"{file.path}: copied unchanged: {file.kept}"]
     rows = [
-        (f"{made.path}:{one.place}", f"{one.before} -> {one.after}" if one.before else f"+ {one.after}")
-        for one in made.changes
+        (f"{file.path}:{change.place}", f"{change.before} -> {change.after}" if change.before else f"+ {change.after}")
+        for change in file.changes
     ]
-    width = min(max([len(place) for place, _ in rows] + [len(one.place) for one in made.left] or [0]), 48)
-    lines += [f"  {place:<{width}}  {what}" for place, what in rows]
-    for one in made.left:
-        keep = f"; write {one.keep}" if one.keep else ""
-        lines.append(f"  {one.place:<{width}}  manual: {one.spelled}: {one.reason}{keep}")
+    width = min(max([len(place) for place, _ in rows] + [len(change.place) for change in file.left] or [0]), 48)
+    lines += [f"  {place:<{width}}  {change}" for place, change in rows]
+    for finding in file.left:
+        keep = f"; write {finding.keep}" if finding.keep else ""
+        lines.append(f"  {finding.place:<{width}}  manual: {finding.spelled}: {finding.reason}{keep}")
     return "\n".join(lines)
 
 
 def diff(converted: Converted) -> str:
-    """All changes as one unified diff, in the order of the files; "" where there are none."""
+    """Return all changes as one unified diff, in the order of the files; "" without changes."""
     parts: list[str] = []
-    for made in converted.files:
-        if made.changed and not made.notebook:
-            parts += _changes(made.before, made.after, f"a/{made.path}", made.path)
-        elif made.notebook:  # what a notebook writes is no file yet
-            parts += _changes("", made.after, "/dev/null", made.path)
+    for file in converted.files:
+        if file.changed and not file.notebook:
+            parts += _changes(file.before, file.after, f"a/{file.path}", file.path)
+        elif file.notebook:  # a file that a notebook writes does not exist yet
+            parts += _changes("", file.after, "/dev/null", file.path)
     for path, text in converted.beside.items():
         parts += _changes("", text, "/dev/null", path)
     return "".join(parts)
@@ -85,5 +85,7 @@ def diff(converted: Converted) -> str:
 
 def _changes(old: str, new: str, name: str, path: str) -> Iterator[str]:
     before, after = (re.split(r"(?<=\n)", text) for text in (old, new))
-    for line in difflib.unified_diff([one for one in before if one], [one for one in after if one], name, f"b/{path}"):
+    for line in difflib.unified_diff(
+        [line for line in before if line], [line for line in after if line], name, f"b/{path}"
+    ):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

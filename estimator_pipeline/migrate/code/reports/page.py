@@ -1,6 +1,6 @@
-"""A scan as one HTML page that stands alone: sums, and every finding beside its source.
+"""Report of a scan as one self-contained HTML page: totals, and every finding beside its source.
 
-It holds its style, asks for nothing from elsewhere and runs no script; everything of the program is escaped.
+The page includes its style, loads nothing and runs no script. All text from the program is escaped.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import jinja2
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.findings import TREATMENTS, CodeFinding, Scan, first_steps
-from estimator_pipeline.migrate.code.reports.text import MEANING, files, headline, made, verdicts_of
+from estimator_pipeline.migrate.code.reports.text import MEANING, files, headline, scan_date_and_commit, verdicts_of
 from estimator_pipeline.migrate.code.verdicts import VERDICTS
 from estimator_pipeline.utils.version import __version__
 
 __all__ = ["page"]
 
 _TEMPLATE = "scan.html.jinja"
-_AROUND = 2  # lines of source around a finding
+_AROUND = 2  # lines of source before and after a finding
 
 
 def page(scan: Scan) -> str:
-    """Return the page, as text."""
+    """Return the HTML page."""
     jinja = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -35,7 +35,7 @@ def page(scan: Scan) -> str:
     return template.render(
         scan=scan,
         headline=headline(scan),
-        made=made(scan),
+        scanned=scan_date_and_commit(scan),
         totals=[{"meaning": meaning, "count": scan.judged(word)} for word, meaning in VERDICTS.items()],
         first=first_steps(scan),
         treatments=[
@@ -49,7 +49,7 @@ def page(scan: Scan) -> str:
         files=[
             {"path": path, "anchor": f"file-{number}", "blocks": _blocks(scan, findings),
              "verdicts": verdicts_of(scan, path),
-             "counts": [sum(one.treatment == name for one in findings) for name in TREATMENTS]}
+             "counts": [sum(finding.treatment == name for finding in findings) for name in TREATMENTS]}
             for number, (path, findings) in enumerate(files(scan).items())
         ],
         version=__version__,
@@ -57,14 +57,14 @@ def page(scan: Scan) -> str:
 
 
 def _blocks(scan: Scan, findings: list[CodeFinding]) -> list[dict[str, Any]]:
-    """One for each line with findings: the line, the lines before it that stand alone, and its findings."""
-    found: list[dict[str, Any]] = []
+    """Return a block for each line with findings: its findings, and the lines around it that no block shows yet."""
+    blocks: list[dict[str, Any]] = []
     for finding in findings:
-        if not found or (found[-1]["cell"], found[-1]["line"]) != (finding.cell, finding.line):
-            found.append({"cell": finding.cell, "line": finding.line, "findings": []})
-        found[-1]["findings"].append(finding)
+        if not blocks or (blocks[-1]["cell"], blocks[-1]["line"]) != (finding.cell, finding.line):
+            blocks.append({"cell": finding.cell, "line": finding.line, "findings": []})
+        blocks[-1]["findings"].append(finding)
     shown: dict[int | None, int] = {}
-    for block, after in zip(found, [*found[1:], None], strict=False):
+    for block, after in zip(blocks, [*blocks[1:], None], strict=False):
         cell, line = block["cell"], block["line"]
         path = findings[0].path
         source = scan.texts.get(path if cell is None else f"{path}#{cell}", "").splitlines()
@@ -73,10 +73,10 @@ def _blocks(scan: Scan, findings: list[CodeFinding]) -> list[dict[str, Any]]:
         block["gap"] = cell in shown and first > shown[cell] + 1
         block["new"] = cell not in shown
         shown[cell] = last
-        # The worst of a line: manual before automatic before unchanged.
-        worst = max((one.treatment for one in block["findings"]), key=TREATMENTS.index)
+        # The mark of a line is its worst treatment: manual, then automatic, then unchanged.
+        worst = max((finding.treatment for finding in block["findings"]), key=TREATMENTS.index)
         block["lines"] = [
             {"number": number, "text": source[number - 1], "mark": worst.replace(" ", "-") if number == line else ""}
             for number in range(first, min(last, len(source)) + 1)
         ]
-    return found
+    return blocks

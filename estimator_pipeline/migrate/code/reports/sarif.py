@@ -1,7 +1,7 @@
-"""A scan as SARIF 2.1.0, for GitHub code scanning and editors.
+"""Report of a scan as SARIF 2.1.0, for GitHub code scanning and editors.
 
-Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0", and what GitHub reads of it: rules
-with an id and help, results with a physical location and partial fingerprints.
+Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0". GitHub reads rules with an id and
+help, and results with a physical location and partial fingerprints.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LEVELS = {MANUAL: "warning", UNCHANGED: "note"}
 
 
 def sarif(scan: Scan) -> dict[str, Any]:
-    """Return the document. Paths are relative to what was scanned (`%SRCROOT%`), lines those of the file.
+    """Return the SARIF document, with paths relative to the scanned root (`%SRCROOT%`).
 
-    A finding in a notebook has the line within its cell, and the cell in its message: SARIF knows no cells.
+    A finding in a notebook has the line within its cell, and the cell in its message: SARIF has no cells.
     """
     names = sorted({finding.name for finding in scan.findings})
     index = {name: number for number, name in enumerate(names)}
@@ -49,10 +49,10 @@ def sarif(scan: Scan) -> dict[str, Any]:
                 "results": [_result(finding, index, scan.texts, seen) for finding in scan.findings],
                 "artifacts": [
                     {
-                        "location": {"uri": quote(one.notebook or one.path), "uriBaseId": "%SRCROOT%"},
-                        "properties": one.document(),
+                        "location": {"uri": quote(verdict.notebook or verdict.path), "uriBaseId": "%SRCROOT%"},
+                        "properties": verdict.document(),
                     }
-                    for one in scan.verdicts.values()
+                    for verdict in scan.verdicts.values()
                 ],
                 "properties": {
                     "files": scan.files,
@@ -97,7 +97,7 @@ def _result(
 ) -> dict[str, Any]:
     line = _line(finding, texts)
     key = hashlib.sha256(f"{finding.path}\0{finding.cell}\0{finding.name}\0{line.strip()}".encode()).hexdigest()
-    # The same line twice: counted, so that each keeps a fingerprint of its own when others move.
+    # Equal lines are numbered, so that each has a unique fingerprint that does not depend on line numbers.
     number = seen[key] = seen.get(key, 0) + 1
     cell = "" if finding.cell is None else f" (cell {finding.cell})"
     keep = f". Write: {finding.keep}" if finding.keep else ""

@@ -1,4 +1,4 @@
-"""A scan as text for a terminal or a log."""
+"""Report of a scan as text for a terminal or a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimator_pipeline.migrate.code.findings import (
 )
 from estimator_pipeline.migrate.code.verdicts import RENAMED, VERDICTS, FileVerdict
 
-__all__ = ["MEANING", "files", "headline", "made", "text", "verdicts_of"]
+__all__ = ["MEANING", "files", "headline", "scan_date_and_commit", "text", "verdicts_of"]
 
 _HEAD = {UNCHANGED: "unchanged", AUTOMATIC: "automatic", MANUAL: "manual"}
 MEANING = {
@@ -25,10 +25,10 @@ MEANING = {
 
 
 def text(scan: Scan) -> str:
-    """The whole of it: sums, what to do first, then each file with its verdict and constructs, then what to write."""
+    """Return the report: totals, next steps, each file with its verdict and constructs, and the Keras replacements."""
     if not files(scan):
         return "\n\n".join(part for part in (headline(scan), _skipped(scan)) if part)
-    head = "\n".join(line for line in (headline(scan), made(scan)) if line)
+    head = "\n".join(line for line in (headline(scan), scan_date_and_commit(scan)) if line)
     parts = [part for part in (head, _totals(scan), _first(scan), _kinds(scan)) if part]
     parts += [_file(scan, path, findings) for path, findings in files(scan).items()]
     parts += [part for part in (_successors(scan), _skipped(scan)) if part]
@@ -36,7 +36,7 @@ def text(scan: Scan) -> str:
 
 
 def headline(scan: Scan) -> str:
-    """Return a sentence that says how it stands."""
+    """Return the result of a scan in one sentence."""
     if not scan.findings:
         return f"{scan.root}: no tf.estimator constructs in {scan.files} files"
     manual, automatic = scan.count(MANUAL), scan.count(AUTOMATIC)
@@ -50,22 +50,26 @@ def headline(scan: Scan) -> str:
     return f"{scan.root}: {where}; {runs}"
 
 
-def made(scan: Scan) -> str:
-    """When, and of what: the day, and the commit of a checkout."""
+def scan_date_and_commit(scan: Scan) -> str:
+    """Return the day of a scan, and the commit of a checkout."""
     commit = f", commit {scan.commit}" if scan.commit else ""
     return f"scanned on {scan.date}{commit}" if scan.date else ""
 
 
 def files(scan: Scan) -> dict[str, list[CodeFinding]]:
-    """Return the user's files that there is something to say of, in their order, each with its findings."""
-    found = scan.by_file()
-    said = [one.notebook or one.path for one in scan.verdicts.values() if one.why or one.verdict == RENAMED]
-    return {path: found.get(path, []) for path in sorted({*found, *said})}
+    """Return path -> findings for the files to report, sorted by path."""
+    by_path = scan.by_file()
+    reported = [
+        verdict.notebook or verdict.path
+        for verdict in scan.verdicts.values()
+        if verdict.why or verdict.verdict == RENAMED
+    ]
+    return {path: by_path.get(path, []) for path in sorted({*by_path, *reported})}
 
 
 def verdicts_of(scan: Scan, path: str) -> list[FileVerdict]:
-    """Return the verdict on a file, and on those that it writes, where it is a notebook."""
-    return [one for one in scan.verdicts.values() if path in (one.path, one.notebook)]
+    """Return the verdict on a file, and for a notebook those on the files that it writes."""
+    return [verdict for verdict in scan.verdicts.values() if path in (verdict.path, verdict.notebook)]
 
 
 def _kinds(scan: Scan) -> str:
@@ -83,7 +87,7 @@ def _kinds(scan: Scan) -> str:
 
 
 def _totals(scan: Scan) -> str:
-    """How many files have each verdict."""
+    """Return the number of files with each verdict."""
     lines = [f"{scan.judged(word):>6}  {meaning}" for word, meaning in VERDICTS.items() if scan.judged(word)]
     return "\n".join(["Files", *lines]) if lines else ""
 
@@ -95,10 +99,10 @@ def _first(scan: Scan) -> str:
 
 def _file(scan: Scan, path: str, findings: list[CodeFinding]) -> str:
     lines = []
-    for one in verdicts_of(scan, path):
-        written = f" writes {one.path}, which" if one.notebook else ":"
-        lines.append(f"{path}{written} {one.told()}")
-        lines += [f"    {one.stops_at}: {one.source}"] if one.source else []
+    for verdict in verdicts_of(scan, path):
+        written = f" writes {verdict.path}, which" if verdict.notebook else ":"
+        lines.append(f"{path}{written} {verdict.describe()}")
+        lines += [f"    {verdict.stops_at}: {verdict.source}"] if verdict.source else []
     lines = lines or [path]
     if not findings:
         return "\n".join(lines)
@@ -106,20 +110,20 @@ def _file(scan: Scan, path: str, findings: list[CodeFinding]) -> str:
     wide = min(max(map(len, places)), 48)
     named = min(max(len(_named(finding)) for finding in findings), 60)
     for finding, place in zip(findings, places, strict=True):
-        told = f"  {place:<{wide}}  {_named(finding):<{named}}  {finding.treatment:<9}"
+        row = f"  {place:<{wide}}  {_named(finding):<{named}}  {finding.treatment:<9}"
         why = "" if finding.treatment == UNCHANGED and not finding.keep else f"  {finding.reason}"
         keep = f"; write {finding.keep}" if finding.keep else ""
-        lines.append(f"{told}{why}{keep}".rstrip())
+        lines.append(f"{row}{why}{keep}".rstrip())
     return "\n".join(lines)
 
 
 def _named(finding: CodeFinding) -> str:
-    """Return the name as the program has it, and what is known of this one."""
+    """Return the name as the program spells it, with details of the construct."""
     details = finding.details
     if "function" in details:
-        told = [f"handles {', '.join(details['modes'])}"] if details.get("modes") else []
+        handled = [f"handles {', '.join(details['modes'])}"] if details.get("modes") else []
         certainty = [finding.certainty] if finding.certainty != "resolved" else []
-        inside = "; ".join([*told, *certainty])
+        inside = "; ".join([*handled, *certainty])
         return f"{finding.name} {details['function']}" + (f" ({inside})" if inside else "")
     if "class" in details:
         return f"class {details['class']}({details['base']})"
@@ -132,7 +136,7 @@ def _named(finding: CodeFinding) -> str:
 
 
 def _successors(scan: Scan) -> str:
-    """Return what takes each construct's place in Keras, once for each name."""
+    """Return the Keras replacements, once for each name."""
     rows: dict[str, CodeFinding] = {}
     for finding in scan.findings:
         if finding.successor:
@@ -149,4 +153,4 @@ def _successors(scan: Scan) -> str:
 def _skipped(scan: Scan) -> str:
     if not scan.skipped:
         return ""
-    return "\n".join(["Not read", *(f"  {one.path}: {one.why}" for one in scan.skipped)])
+    return "\n".join(["Not read", *(f"  {skipped.path}: {skipped.why}" for skipped in scan.skipped)])

@@ -1,7 +1,7 @@
-"""A repository is read program by program: in several processes, with what is known of it from the last time.
+"""Scan and conversion of a repository, program by program, in several processes and with a cache of results.
 
-repository.py      its programs, and what comes of each
-worker.py          one program after another
-processes.py       processes that do so; subprocess_main.py is what they run
-results_cache.py   what came of a program, by the contents of its files
+repository.py      the programs of a repository and their results
+worker.py          runs the work on one program after another
+processes.py       worker processes; subprocess_main.py is their main module
+results_cache.py   results of programs, keyed by the contents of their files
 """

@@ -1,4 +1,4 @@
-"""Processes that read programs, and their end."""
+"""Worker processes that read programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ __all__ = ["Event", "Processes"]
 
 
 class Event(NamedTuple):
-    """What a process says of a job: so many more files read, or its answer. Neither: the process has ended."""
+    """A message of a worker process: files read since the last message, or the answer.
+
+    With neither, the process has ended.
+    """
 
     job: int
     ticks: int
@@ -27,14 +30,14 @@ class Event(NamedTuple):
 
 
 class Processes:
-    """Some workers; at the end of the `with` block, an interrupt included, none of them runs any more."""
+    """Worker processes, which are killed at the end of the `with` block, also after an interrupt."""
 
     def __init__(self, count: int, first: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "estimator_pipeline.migrate.code.repository.subprocess_main"]
-        # As this process found it, wherever it is started from.
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(one or os.getcwd() for one in sys.path)}
+        # The import path of this process, so that the workers import the same package.
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(folder or os.getcwd() for folder in sys.path)}
         self._all = [
-            # In a session of its own a process does not get the terminal's interrupt: it is ended here.
+            # In a new session a process does not receive the terminal's interrupt: `__exit__` kills it.
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ,
                              start_new_session=True)
             for _ in range(count)
@@ -47,19 +50,19 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for one in self._all:
-            one.kill()
-            one.wait()
-            for pipe in (one.stdin, one.stdout):
+        for process in self._all:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
                     if pipe is not None:
                         pipe.close()
 
     def each(self, jobs: Sequence[list[SourceFile]], known: Callable[[], dict[str, Any]]) -> Iterator[Event]:
-        """Give jobs to whoever is free, and what is said of them, until all are done.
+        """Give jobs to idle processes and yield their events until all jobs are done.
 
         Args:
-            known: what is known of the other programs when a job begins.
+            known: returns the facts of the other programs when a job starts.
         """
         events: queue.Queue[Event] = queue.Queue()
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -76,12 +79,12 @@ class Processes:
                 except queue.Empty:
                     return
                 try:
-                    _write(process, {"sources": [one.document() for one in jobs[job]], "known": known()})
+                    _write(process, {"sources": [source.document() for source in jobs[job]], "known": known()})
                     assert process.stdout is not None
                     for line in process.stdout:
-                        said = json.loads(line)
-                        events.put(Event(job, said.get("ticks", 0), said.get("answer")))
-                        if "answer" in said:
+                        message = json.loads(line)
+                        events.put(Event(job, message.get("ticks", 0), message.get("answer")))
+                        if "answer" in message:
                             break
                     else:
                         events.put(Event(job, 0, None))

@@ -1,4 +1,4 @@
-"""From a folder to what comes of each of its programs."""
+"""The programs of a folder and their results."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from estimator_pipeline.migrate.code.repository.worker import PartFunction, Work
 __all__ = ["CodeBase", "Progress", "read_code", "run"]
 
 Progress = Callable[[int, int], None]
-"""Called with how many files are done, and how many there are."""
+"""Called with the number of finished files and the number of all files."""
 
-# Two ticks of a file while it is read, and the last when its program is done.
+# Each file counts two ticks while it is read, and one when its program is done.
 _TICKS = 3
-# A process starts in half a second: for fewer lines than these it would not be worth it.
+# A process takes half a second to start, which does not pay for fewer lines.
 _LINES_FOR_A_PROCESS = 4_000
-# A program is read again where what it was told of others was not the last word: once, as a rule.
+# A program is read again if the facts of other programs changed after it used them: usually once.
 _ROUNDS = 8
 
 
@@ -37,8 +37,8 @@ class CodeBase:
 
     Attributes:
         base: the folder that paths are relative to.
-        parts: its programs; what has nothing of TensorFlow is in none.
-        without: the files that have nothing to do with TensorFlow, nor import what may have.
+        parts: the programs; files that do not use TensorFlow belong to none.
+        without: the files that neither use TensorFlow nor import a file that may use it.
     """
 
     base: Path
@@ -50,21 +50,21 @@ class CodeBase:
 
 
 def read_code(root: str | os.PathLike[str]) -> CodeBase:
-    """Read a file or a folder, and find its programs.
+    """Read a file or a folder and split it into programs.
 
     Raises:
-        ConfigError: there is no such path, it cannot be read, or it has no Python file.
+        ConfigError: the path does not exist, cannot be read or has no Python file.
     """
     base, sources, skipped = read_tree(root)
     by_path = {source.path: source for source in sources}
     imports = {path: imported(source) for path, source in by_path.items()}
     chosen = with_tensorflow(by_path, imports)
     modules = Modules(by_path, base.resolve().name)
-    found = parts(by_path, imports, {path for path in chosen if not by_path[path].problems}, modules)
+    programs = parts(by_path, imports, {path for path in chosen if not by_path[path].problems}, modules)
     without = by_path.keys() - chosen
-    for path in without:  # no program has it, and so nobody else would tell
+    for path in without:  # such a file belongs to no program that would report its problems
         by_path[path].problems += imports[path].problems
-    return CodeBase(base, sources, skipped, modules, found, without)
+    return CodeBase(base, sources, skipped, modules, programs, without)
 
 
 def run(
@@ -77,10 +77,10 @@ def run(
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Return what comes of each program; the same for any number of processes, and with any cache.
+    """Return the result of each program, which depends neither on the number of processes nor on the cache.
 
     Args:
-        work: the name by which a process knows `part`; "scan" or "convert".
+        work: the name of `part` for worker processes: "scan" or "convert".
         part, options: see `..worker.Worker`.
     """
     running = _Run(code, work, part, options, jobs, None if cache is None else ResultsCache(cache), progress)
@@ -102,23 +102,23 @@ class _Run:
         self.code, self.work, self.part, self.options, self.jobs = code, work, part, dict(options), jobs
         self.cache, self.progress = cache, progress
         self.sources = {source.path: source for source in code.sources}
-        self.found: dict[Part, dict[str, Any]] = {}
+        self.results: dict[Part, dict[str, Any]] = {}
         self.known: dict[str, Any] = {}
         self.ticks = dict.fromkeys(code.parts, 0)
         self.processes: Processes | None = None
         self.worker: Worker | None = None
 
     def answers(self, stack: contextlib.ExitStack) -> list[dict[str, Any]]:
-        """Read all programs, and again those that asked for something that turned out otherwise."""
-        # The large ones first: no process waits for another at the end.
+        """Read all programs, and again those that used a fact that has changed."""
+        # Largest first, so that the processes finish at about the same time.
         parts = sorted(self.code.parts, key=self._lines, reverse=True)
         for part in parts if self.cache is not None else ():
             answer = self.cache.get(self._key(part)) if self.cache is not None else None
             if answer is not None:
                 self._keep(part, answer)
         for again in range(_ROUNDS, -1, -1):
-            self.known = merged(self.found[part]["told"] for part in parts if part in self.found)
-            left = [part for part in parts if part not in self.found or (again and self._is_old(part))]
+            self.known = merged(self.results[part]["told"] for part in parts if part in self.results)
+            left = [part for part in parts if part not in self.results or (again and self._is_old(part))]
             if left:
                 self._read(left, stack)
                 continue
@@ -128,7 +128,7 @@ class _Run:
             parts = joined
         if self.cache is not None:
             self.cache.trim()
-        return [self.found[part] for part in parts]
+        return [self.results[part] for part in parts]
 
     def _read(self, left: list[Part], stack: contextlib.ExitStack) -> None:
         others = sum(self._lines(part) for part in left[1:])
@@ -145,7 +145,7 @@ class _Run:
             part = left[event.job]
             if event.ticks:
                 self._tick(part, event.ticks)
-            else:  # a process that was killed costs no result
+            else:  # if the process was killed, the program is read here
                 self._new(part, event.answer or self._answer(part))
 
     def _answer(self, part: Part) -> dict[str, Any]:
@@ -159,44 +159,44 @@ class _Run:
         self._keep(part, answer)
 
     def _keep(self, part: Part, answer: dict[str, Any]) -> None:
-        self.found[part] = answer
+        self.results[part] = answer
         self.known = merged([self.known, answer["told"]])
         self._tick(part, _TICKS * len(part.paths))
 
     def _tick(self, part: Part, ticks: int) -> None:
         if part not in self.ticks:
-            return  # of two programs, which have been counted
+            return  # a program joined from two that are already counted
         self.ticks[part] = min(self.ticks[part] + ticks, _TICKS * len(part.paths))
         if self.progress is not None:
-            self.progress(sum(self.ticks.values()) // _TICKS, sum(len(one.paths) for one in self.ticks))
+            self.progress(sum(self.ticks.values()) // _TICKS, sum(len(program.paths) for program in self.ticks))
 
     def _is_old(self, part: Part) -> bool:
-        """Whether others have told something else by now than the program was told."""
-        return not holds(self.found[part]["asked"], self.known)
+        """Return whether facts that the program used have changed."""
+        return not holds(self.results[part]["asked"], self.known)
 
     def _joined(self, parts: list[Part]) -> list[Part]:
-        """Return the programs, those as one of which a file that is part of both came to different things."""
+        """Return the programs, joining those that have different results for a shared file."""
         by_path: dict[str, list[Part]] = {}
         for part in parts:
             for path in part.paths:
                 by_path.setdefault(path, []).append(part)
         groups = {part: [part] for part in parts}
         for path, owners in by_path.items():
-            if len(owners) > 1 and any(self._of(path, one) != self._of(path, owners[0]) for one in owners):
+            if len(owners) > 1 and any(self._of(path, owner) != self._of(path, owners[0]) for owner in owners):
                 group = list(dict.fromkeys(part for owner in owners for part in groups[owner]))
                 groups.update(dict.fromkeys(group, group))
         distinct = {id(group): group for group in groups.values()}.values()
         return [
-            group[0] if len(group) == 1 else Part(*(tuple(sorted({one for part in group for one in part[field]}))
+            group[0] if len(group) == 1 else Part(*(tuple(sorted({value for part in group for value in part[field]}))
                                                     for field in range(len(Part._fields))))
             for group in distinct
         ]  # fmt: skip
 
     def _of(self, path: str, part: Part) -> list[dict[str, Any]]:
-        answer = self.found[part]
+        answer = self.results[part]
         of_path: list[dict[str, Any]] = [
-            one for name in ("files", "findings", "verdicts") for one in answer.get(name, ())
-            if (one.get("written") or one["path"]) == path
+            entry for name in ("files", "findings", "verdicts") for entry in answer.get(name, ())
+            if (entry.get("written") or entry["path"]) == path
         ]  # fmt: skip
         return of_path
 

@@ -1,4 +1,4 @@
-"""What came of a program, kept by the contents of its files."""
+"""Cache of results, keyed by the contents of a program's files."""
 
 from __future__ import annotations
 
@@ -21,47 +21,49 @@ from estimator_pipeline.utils.version import __version__
 __all__ = ["MOST_BYTES", "ResultsCache", "key"]
 
 MOST_BYTES = 256 * 2**20
-"""What all results may take; those that were not used for the longest time go first."""
+"""The maximum size of all results in bytes; the least recently used are removed first."""
 
 
 def key(work: str, options: Mapping[str, str], package: str, modules: Iterable[str], sources: list[SourceFile]) -> str:
-    """All that the result depends on: the contents, what their imports lead to, the options and the versions."""
-    found = hashlib.sha256()
-    head = [__version__, _own_code(), version("libcst"), sys.version, work, dict(options), package, list(modules)]
-    for part in (head, *(one.document() for one in sources)):
-        found.update(json.dumps(part, sort_keys=True).encode() + b"\n")
-    return found.hexdigest()
+    """Return the cache key: a digest of file contents, imported modules, options and versions."""
+    digest = hashlib.sha256()
+    head = [__version__, _digest_of_code(), version("libcst"), sys.version, work, dict(options), package, list(modules)]
+    for part in (head, *(source.document() for source in sources)):
+        digest.update(json.dumps(part, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
 
 
 @functools.cache
-def _own_code() -> str:
-    """Two versions under work may have one number."""
+def _digest_of_code() -> str:
+    """Return a digest of this package's code: development versions may share a version number."""
     folder = Path(__file__).parents[1]
-    found = hashlib.sha256(FILE.read_bytes())
-    for path in sorted(one for one in folder.rglob("*") if one.suffix in (".py", ".txt")):
-        found.update(path.relative_to(folder).as_posix().encode() + b"\n" + path.read_bytes())
-    return found.hexdigest()
+    digest = hashlib.sha256(FILE.read_bytes())
+    for path in sorted(candidate for candidate in folder.rglob("*") if candidate.suffix in (".py", ".txt")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\n" + path.read_bytes())
+    return digest.hexdigest()
 
 
 class ResultsCache:
-    """A folder of results. One that cannot be read or written is as good as an empty one."""
+    """A folder of results. A folder that cannot be read or written acts as an empty one."""
 
     def __init__(self, folder: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> None:
         self._folder, self._most = Path(folder), most_bytes
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Return what was kept."""
+        """Return a stored result, or None."""
         path = self._path(name)
         try:
-            found = json.loads(zlib.decompress(path.read_bytes()))
+            result = json.loads(zlib.decompress(path.read_bytes()))
             os.utime(path)
         except (OSError, ValueError, zlib.error, RecursionError):
             return None
-        whole = isinstance(found, dict) and {"told", "asked"} <= found.keys() and {"findings", "files"} & found.keys()
-        return found if whole else None
+        is_complete = (
+            isinstance(result, dict) and {"told", "asked"} <= result.keys() and {"findings", "files"} & result.keys()
+        )
+        return result if is_complete else None
 
     def put(self, name: str, result: Mapping[str, Any]) -> None:
-        """Keep a result, all of it or nothing."""
+        """Store a result atomically."""
         path = self._path(name)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
         try:
@@ -73,11 +75,11 @@ class ResultsCache:
                 unfinished.unlink()
 
     def trim(self) -> None:
-        """Keep to the size."""
+        """Remove the least recently used results until the rest fits the maximum size."""
         with contextlib.suppress(OSError):
-            found = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in self._folder.iterdir())
-            size = sum(one for _, one, _ in found)
-            for _, bytes_, path in found:
+            entries = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in self._folder.iterdir())
+            size = sum(bytes_ for _, bytes_, _ in entries)
+            for _, bytes_, path in entries:
                 if size <= self._most:
                     break
                 path.unlink()

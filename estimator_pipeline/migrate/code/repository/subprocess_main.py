@@ -1,9 +1,9 @@
-"""The programs that a repository's process reads, in a process of their own.
+"""The main module of a worker process.
 
     python -m estimator_pipeline.migrate.code.repository.subprocess_main
 
-Asked by a line of JSON on standard input, it answers by one on standard output. It ends with its standard input, and
-so with the process that asks.
+Each request is a line of JSON on standard input, each answer a line on standard output. The process exits when its
+standard input closes, and thus with its parent process.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _TICK_SECS = 0.2
 
 
 def main() -> None:
-    """Answers until standard input ends."""
+    """Answer requests until standard input closes."""
     threading.Thread(target=_end_with_the_asking_process, daemon=True).start()
     first = json.loads(sys.stdin.readline())
     worker = Worker(PARTS[first["work"]], first["options"], Modules(first["paths"], first["package"]))
     with quiet_collector():
         for line in sys.stdin:
             job = json.loads(line)
-            sources = [SourceFile.of(one) for one in job["sources"]]
-            _say({"answer": worker.answer(sources, job["known"], _Ticks())})
+            sources = [SourceFile.of(document) for document in job["sources"]]
+            _send({"answer": worker.answer(sources, job["known"], _Ticks())})
 
 
 class _Ticks:
-    """Tells how many files were read, now and then."""
+    """Reports the number of files read, at most every `_TICK_SECS` seconds."""
 
     def __init__(self) -> None:
         self._count, self._last = 0, time.monotonic()
@@ -46,16 +46,16 @@ class _Ticks:
     def __call__(self) -> None:
         self._count += 1
         if time.monotonic() - self._last > _TICK_SECS:
-            _say({"ticks": self._count})
+            _send({"ticks": self._count})
             self._count, self._last = 0, time.monotonic()
 
 
-def _say(document: dict[str, Any]) -> None:
+def _send(document: dict[str, Any]) -> None:
     print(json.dumps(document), flush=True)
 
 
 def _end_with_the_asking_process() -> None:
-    """Also in the middle of a program, for which nobody waits any more."""
+    """Exit when the parent process ends, also in the middle of a program."""
     poll = select.poll()
     poll.register(sys.stdin.fileno(), 0)
     poll.poll()

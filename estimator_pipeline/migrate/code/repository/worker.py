@@ -1,4 +1,4 @@
-"""The work on programs, one after another."""
+"""The scan or conversion of one program after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from estimator_pipeline.migrate.code.others import Others
 
 __all__ = ["PartFunction", "Worker", "quiet_collector"]
 
-# Trees refer to themselves. So many files are let go at a time: a collection looks at all that there is.
+# Trees contain reference cycles. They are collected after this many files, because a collection visits all objects.
 _FILES_AT_A_TIME = 100
 
 PartFunction = Callable[
@@ -24,11 +24,11 @@ PartFunction = Callable[
 
 
 class Worker:
-    """Reads programs of one code base.
+    """Reads the programs of one code base.
 
     Args:
-        part: what is done with one, such as `scanner.scan_part`.
-        options: of that.
+        part: the function for one program, such as `scanner.scan_part`.
+        options: the options of that function.
     """
 
     def __init__(self, part: PartFunction, options: Mapping[str, str], modules: Modules) -> None:
@@ -38,21 +38,21 @@ class Worker:
     def answer(
         self, sources: list[SourceFile], known: Mapping[str, Any], tick: Callable[[], None]
     ) -> dict[str, Any]:  # fmt: skip
-        """What comes of a program, what it tells of itself, and what it asked for; plain values, as JSON has them."""
+        """Return the result of a program, the facts that it reports and those that it used, as JSON values."""
         others = Others(known)
-        copies = [replace(one, problems=[]) for one in sources]
-        found = self._part(copies, self._modules, others, self._options, tick)
+        copies = [replace(source, problems=[]) for source in sources]
+        result = self._part(copies, self._modules, others, self._options, tick)
         self._files += len(sources)
         if self._files >= _FILES_AT_A_TIME:
             self._files = 0
             gc.collect()
-        answer: dict[str, Any] = json.loads(json.dumps({**found, "told": others.told, "asked": others.asked}))
+        answer: dict[str, Any] = json.loads(json.dumps({**result, "told": others.reported, "asked": others.asked}))
         return answer
 
 
 @contextlib.contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Without garbage collection, which would look at millions of nodes that are all in use, again and again."""
+    """Disable garbage collection, which would scan millions of live nodes repeatedly."""
     was = gc.isenabled()
     gc.disable()
     gc.freeze()

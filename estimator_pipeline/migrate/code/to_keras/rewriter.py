@@ -246,7 +246,7 @@ class Rewriter:
         # By `import tensorflow.compat.v1 as tf`: what TensorFlow 2 has for another thing is spelled out.
         if self.is_v1 and (below in catalogue.v1_names() or below in catalogue.shared_names()):
             call = self.tree.parents.get(node)
-            if isinstance(call, cst.Call) and call.func is node and tf1_names._is_one(below, call):
+            if isinstance(call, cst.Call) and call.func is node and tf1_names._is_same(below, call):
                 return f"{self.tf}.{below}"
             return f"{self.tf}.{name.removeprefix('tf.')}"
         return None
