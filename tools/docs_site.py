@@ -2,7 +2,7 @@
 
 A page of docs/ links to CONTRIBUTING.md, to job files and to tests by their paths in the repository, so that the links
 work in the repository and in an editor. The site has these files under their repository paths: Markdown as pages, other
-files unchanged.
+files unchanged. The search prefers guides to lists of names, which have nearly every word.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
+# Start of a page's path in the site -> its weight in the search; the first that fits counts, 1 for the others.
+SEARCH_BOOSTS = {
+    **dict.fromkeys(("guides/", "overview.md", "reference/job-files.md", "reference/contrib.md"), 2.0),
+    **dict.fromkeys(("reference/api.md", "reference/errors.md", "reference/moved-names.md", "features.md"), 0.5),
+    **dict.fromkeys(("internals/", "architecture.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"), 0.5),
+    "benchmarks/": 0.5,
+}
 # Page -> link -> its file, of the current build. `on_files` fills it.
 _targets: dict[Path, dict[str, Path]] = {}
 
@@ -66,7 +73,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Change the links of a page to the paths of their files in the site."""
+    """Change the links of a page to the paths of their files in the site, and set its weight in the search."""
+    boosts = (boost for start, boost in SEARCH_BOOSTS.items() if page.file.src_uri.startswith(start))
+    page.meta.setdefault("search", {"boost": next(boosts, 1.0)})
     targets, folder = _targets.get(Path(page.file.abs_src_path), {}), Path(page.file.src_uri).parent
 
     def moved(match: re.Match[str]) -> str:
