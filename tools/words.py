@@ -98,11 +98,11 @@ def _introduced(node: ast.AST) -> Iterator[str]:
 
 
 def rooms() -> dict[str, list[Use]]:
-    """Return the uses of each room of the package, of `model_fns`, `tools` and `benchmarks`."""
+    """Return the uses of each room of the package, of `model_fns`, `tools`, `benchmarks` and `tests`."""
     folders = [path for path in sorted((ROOT / "estimator_pipeline").iterdir()) if (path / "__init__.py").exists()]
     counted = {f"{folder.parent.name}/{folder.name}": sorted(folder.rglob("*.py")) for folder in folders}
     counted["estimator_pipeline"] = sorted((ROOT / "estimator_pipeline").glob("*.py"))
-    for name in ("model_fns", "tools", "benchmarks"):
+    for name in ("model_fns", "tools", "benchmarks", "tests"):
         counted[name] = sorted((ROOT / name).rglob("*.py"))
     return {room: [use for path in paths for use in in_code(path)] for room, paths in counted.items()}
 
