@@ -69,7 +69,7 @@ _ERROR = re.compile(r"^\s*[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Warning|Ex
 _LOSS = re.compile(r"\bloss\b\W{0,6}\d", re.IGNORECASE)
 _AT_LINE = re.compile(r"^line \d+: ")
 _PLACE = re.compile(r"\S+\.py(?:, line \d+)?: ")
-_ONE_PROGRAM = re.compile(r"^it is one program with [^;]*; ")
+_ONE_PROGRAM = re.compile(r"^in the same program as [^;]*; ")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -209,13 +209,13 @@ def test_canned_estimators(tmp_path):
     [
         ("tf.estimator.train_and_evaluate(model, *specs)\n"
          "strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()", "trains in one process"),
-        ("tf.estimator.BaselineClassifier('model')", "tf.estimator.BaselineClassifier: no call of Keras"),
+        ("tf.estimator.BaselineClassifier('model')", "tf.estimator.BaselineClassifier: Keras has no"),
         ("model.evaluate(input_fn, hooks=[], unknown=1)", "evaluate of an Estimator with unknown"),
-        ("session = tf.compat.v1.Session()", "tf.compat.v1.Session of a graph of its own, beside an Estimator"),
-        ("place = tf.compat.v1.placeholder(tf.float32)", "a placeholder of any shape, beside an Estimator"),
+        ("session = tf.compat.v1.Session()", "tf.compat.v1.Session of a separate graph, in a function"),
+        ("place = tf.compat.v1.placeholder(tf.float32)", "a placeholder without dtype and shape, in a function"),
         ("from tensorflow.python.estimator import util\nutil.f()", "tensorflow.python.estimator.util, which is"),
-        ("class Own(tf.estimator.Estimator):\n    pass", "no call of Keras takes its place"),
-        ("try:\n    config = tf.estimator.RunConfig()\nexcept AttributeError:\n    config = None", "in a branch of"),
+        ("class Own(tf.estimator.Estimator):\n    pass", "Keras has no equivalent call"),
+        ("try:\n    config = tf.estimator.RunConfig()\nexcept AttributeError:\n    config = None", "in a branch for"),
     ],
 )  # fmt: skip
 def test_what_declines_a_file(tmp_path, text, reason):

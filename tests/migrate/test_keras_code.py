@@ -46,7 +46,7 @@ KERAS = {
     "wine_keras_layers": 0,
 }
 # The other one stays an Estimator program, for this.
-UNCHANGED = "inputs/npz.py, line 17: tf, which is of TensorFlow and comes from another file"
+UNCHANGED = "inputs/npz.py, line 17: tf, a part of TensorFlow that is imported from another file"
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_what_stays_says_why():
     files = convert(program).files
     assert not any(made.keras or made.before != made.after for made in files)
     (why,) = (made.kept_as_estimator for made in files if UNCHANGED in made.kept_as_estimator)
-    assert why.startswith("it is one program with inputs/npz.py, ")
+    assert why.startswith("in the same program as inputs/npz.py, ")
 
 
 def test_to_estimator(tmp_path, capsys):
@@ -114,7 +114,7 @@ def test_the_summary_and_the_document(tmp_path, capsys):
     folder.mkdir()
     (folder / "wine_keras_layers.py").write_text((HERE / "corpus" / "wine_keras_layers.py").read_text())
     (folder / "alone.py").write_text("import tensorflow as tf\n\nspec = tf.estimator.EstimatorSpec('infer')\n")
-    told, why = summary(convert(folder)), "line 3: no Estimator is made in this file"
+    told, why = summary(convert(folder)), "line 3: no Estimator is created in this file"
     assert "To Keras; 33 of 35 constructs are converted\n" in told
     assert "  wine_keras_layers.py: converted to Keras" in told
     assert f"  alone.py: remains an Estimator program: {why}" in told
@@ -467,7 +467,7 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
         ("    estimator.train(input_fn, steps=100)", "    if OLD:\n        pass\n    else:\n"
          "        estimator.train(input_fn, steps=1)", "an Estimator that is used where it may not have been trained"),
         ("params={'rate': 0.01})", "params={'rate': 0.01}, config=made_elsewhere())", "RunConfig that is not created"),
-        ("    logits =", "    tf.debugging.check_numerics(net, 'a')\n    logits =", "there for what it does"),
+        ("    logits =", "    tf.debugging.check_numerics(net, 'a')\n    logits =", "with a side effect"),
         ("0.2, training=mode == tf.estimator.ModeKeys.TRAIN", "0.2, training=params['t']", "cannot determine whether"),
         ("    predicted =", "    if mode == tf.estimator.ModeKeys.TRAIN:\n        logits = logits * 2\n    predicted =",
          "a branch on the mode that is not part of the network"),
@@ -526,11 +526,11 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
                          "    net, _ = tf.nn.dynamic_rnn(cell, net, dtype=tf.float32)\n    logits =",
          "a DropoutWrapper whose keep probability may differ from 1"),
         ("    logits =", "    with tf.variable_scope('a', initializer=tf.zeros_initializer()):\n"
-                         "        net = tf.layers.dense(net, 3)\n    logits =", "what a scope gives to all"),
+                         "        net = tf.layers.dense(net, 3)\n    logits =", "for all variables of a scope"),
         ("    logits =", "    w = tf.Variable([1.])\n    logits =", "tf.Variable creates a variable outside"),
         ("    return data", "    data = data.shuffle(int(tf.train.get_global_step()))\n    return data",
          "a read of the global step"),
-        ("    print(", "    print(tf.trainable_variables());  print(", "compat.v1.trainable_variables would be left"),
+        ("    print(", "    print(tf.trainable_variables());  print(", "compat.v1.trainable_variables would remain"),
         ("    print(", "    print(config.mode);  print(", None),
     ],
 )  # fmt: skip
@@ -558,14 +558,14 @@ def test_comments_between_arguments_are_kept(tmp_path, monkeypatch):
 def test_a_comment_that_has_no_place_is_declined_at_its_line(tmp_path):
     made = old(tmp_path, LOSS="tf.losses.mean_squared_error(\n        labels,  # of one kind\n        logits)")
     line = made.before[: made.before.index("# of one kind")].count("\n") + 1
-    assert made.kept_as_estimator.startswith(f"line {line}: a comment within brackets has no place")
+    assert made.kept_as_estimator.startswith(f"line {line}: a comment inside brackets would be lost")
 
 
 def test_what_has_no_line_of_its_own_is_declined_at_the_first_construct(tmp_path):
     (tmp_path / "one.py").write_text("import tensorflow as tf\n\n\ndef f(m, l):\n"
                                      "    return tf.estimator.EstimatorSpec(m, loss=l)\n")  # fmt: skip
     (made,) = convert(tmp_path / "one.py").files
-    assert made.kept_as_estimator == "line 5: no Estimator is made in this file"
+    assert made.kept_as_estimator == "line 5: no Estimator is created in this file"
 
 
 AVERAGED = """    average = tf.train.ExponentialMovingAverage(0.9)
@@ -633,7 +633,7 @@ def test_a_function_that_makes_the_specs(tmp_path, monkeypatch):
          "tf.GraphKeys.TRAINABLE_VARIABLES, scope='b'))", "var_list of minimize"),
         ("rate=params['rate'])", "*[params['rate']])", "something other than its EstimatorSpec"),
         ("    predicted = tf", "    return spec_of(mode, logits, labels, rate)\n    predicted = tf", "a recursive"),
-        ("if __name__", "print(spec_of('train', 1, 2, 3))\nif __name__", "used elsewhere too"),
+        ("if __name__", "print(spec_of('train', 1, 2, 3))\nif __name__", "also used elsewhere"),
         ("        tf.logging.info('training')", "        logits = tf.layers.dense(logits, 3)",
          "a branch on the mode that does not return"),
         ("        tf.logging.info('training')", "        logits = 2. * logits\n        labels = labels + 0",
@@ -717,7 +717,7 @@ def test_heads(tmp_path, monkeypatch, before, after, reason):
           "return tf.keras.layers.Dense(64, tf.sigmoid)(net)"},
          "a different network for PREDICT, whose layers cannot be matched by variable names"),
         ({"generator(features['noise'], False)": "generator(features['noise'], True)"},
-         "the network is another one where it trains"),
+         "the network differs in TRAIN"),
         ({"EstimatorSpec(mode, predictions={'images': generator(features['noise'], False)})":
           "EstimatorSpec(mode, predictions={'images': discriminator(labels)})"},
          "a different network for PREDICT that needs more than features"),
@@ -822,7 +822,7 @@ def test_a_program_of_parameter_servers(tmp_path):
         ({"files[config.global_id_in_cluster": "files[config.save_summary_steps"}, "config is also used"),
         ({"config.is_chief": "strategy.extended"}, "a parameter server strategy that is also used"),
         ({"max(config.num_ps_replicas, 1)": "1", "(features, logits)": "(features, logits) * config.task_id"},
-         "config would have no value in it"),
+         "config would be undefined after the conversion"),
         ({"[tf.GraphKeys.GLOBAL_VARIABLES, 'own']": "['own']"}, "a variable in collections that cannot be determined"),
         ({"features, logits)\n": "features, logits) + tf.get_collection('own')[0]\n"},
          "a custom collection of variables, which is read"),
@@ -878,7 +878,7 @@ if __name__ == '__main__':
     ("before", "after", "reason"),
     [
         ("", "", ""),
-        ("units=2)", "2)", "bound to a model_fn without their names"),
+        ("units=2)", "2)", "positional arguments bound to a model_fn"),
         ("make()\n", "make()\n    make()\n", "an Estimator that is passed on where it is created"),
         ("[3], columns,", "[3], columns, loss_reduction=tf.losses.Reduction.SUM,", "a different meaning in Keras"),
         ("[3], columns,", "[3], columns, optimizer='Adam',", "a different meaning in Keras"),
@@ -1033,8 +1033,8 @@ def test_a_method_stays_a_method(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"return self.size": "return self.model_fn"}, "a model_fn that is called otherwise than by its Estimator"),
-        ({"    net = Net()\n": "", "net.model_fn": "Net().model_fn"}, "a method of an object without a name"),
+        ({"return self.size": "return self.model_fn"}, "a model_fn that is called outside of its Estimator"),
+        ({"    net = Net()\n": "", "net.model_fn": "Net().model_fn"}, "a method of an unnamed object"),
         ({"predicted = ": "self.last = predicted = "}, "a model_fn that changes its object"),
     ],
 )
@@ -1099,7 +1099,7 @@ def test_evaluations_while_it_trains(tmp_path, monkeypatch):
         ({"EXPORTER": "assets_extra={'a': 'b'}"}, "assets_extra of BestExporter"),
         ({"RESULT": "print(), "}, "train_and_evaluate within another expression"),
         ({"SPEC": "hooks=[tf.estimator.ProfilerHook(100)]"}, "a hook of an evaluation or a prediction"),
-        ({"hooks=[stop]": "hooks=[Mine()]"}, "a hook without a callback"),
+        ({"hooks=[stop]": "hooks=[Mine()]"}, "a hook without an equivalent callback"),
         ({"exporters=[best]": "exporters=made()"}, "an exporter that is not created in this file"),
     ],
 )
@@ -1160,7 +1160,7 @@ def test_hooks_become_callbacks(tmp_path, monkeypatch):
         "class Mine(tf.keras.callbacks.Callback):\n    def on_train_batch_begin(self, batch, logs=None):\n"
         "        self.began = 1\n",
         "        if int(self.model.optimizer.iterations) - 1 > 10:\n            self.model.stop_training = True\n",
-        "lambda one: one.numpy(), self.model.trainable_variables), int(self.model.optimizer.iterations))\n",
+        "lambda value: value.numpy(), self.model.trainable_variables), int(self.model.optimizer.iterations))\n",
         "class Told:\n    def begin(self):\n        self.count = 0\n\n    def after_save(self, step):\n",
         "callbacks=[*callbacks, Mine(), AtCheckpoints(Told(), 1000)]",
     ):
@@ -1178,7 +1178,7 @@ def test_tensors_that_hooks_ask_for(tmp_path, monkeypatch):
     for line in (
         "        if logs['doubled'] > 10:\n",
         "        shown = tf.identity(loss * 2., name='doubled')\n        return {'doubled': shown}\n",
-        "        return {**self.compute_metrics(x, y, y_pred, sample_weight), **watched}\n",
+        "        return {**self.compute_metrics(x, y, y_pred, sample_weight), **tensors}\n",
     ):
         assert line.replace(" ", "") in made.after.replace(" ", ""), made.after
 
@@ -1186,33 +1186,33 @@ def test_tensors_that_hooks_ask_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"self.step = tf.train.get_global_step()": "self.step = tf.constant(1)"}, "what before_run asks for"),
-        ({"{'at': self.step}": "{'at': self.weights}"}, "what before_run asks for cannot be told"),
-        ({"{'at': self.step}": "{'at': self.step}, feed_dict={}"}, "before_run that feeds the session"),
-        ({"run_context.request_stop()": "run_context.session.close()"}, "what a hook does with run_context"),
-        ({"run_values.results['at']": "run_values.run_metadata"}, "run_metadata of what a session gave"),
-        ({"session.run(self.weights)": "session.run('x:0')"}, "a session that is asked for what cannot be told"),
-        ({"session.run(self.weights)": "self.weights"}, "what of the graph self.weights is, is used otherwise"),
+        ({"self.step = tf.train.get_global_step()": "self.step = tf.constant(1)"}, "before_run fetches values"),
+        ({"{'at': self.step}": "{'at': self.weights}"}, "before_run fetches values that a callback does not have"),
+        ({"{'at': self.step}": "{'at': self.step}, feed_dict={}"}, "before_run that sets feed_dict"),
+        ({"run_context.request_stop()": "run_context.session.close()"}, "a use of run_context in a hook"),
+        ({"run_values.results['at']": "run_values.run_metadata"}, "run_metadata of the session's results"),
+        ({"session.run(self.weights)": "session.run('x:0')"}, "a session call whose fetches are not known statically"),
+        ({"session.run(self.weights)": "self.weights"}, "self.weights is a part of the graph"),
         ({"self.began = 1": "self.model = 1"}, "a hook with an attribute model, which callbacks have"),
         ({"self.began = 1": "logs = 1"}, "a hook with a variable logs"),
         ({"self.began = 1": "self.began = tf.constant(1)"}, "tf.constant in a hook: a callback has no graph"),
-        ({"def model_fn": "class More(Mine):\n  pass\n\n\ndef model_fn"}, "a hook that comes from another one"),
+        ({"def model_fn": "class More(Mine):\n  pass\n\n\ndef model_fn"}, "a subclass of another hook"),
         ({"training_hooks=[hook]": "training_hooks=[tf.train.CheckpointSaverHook('a', listeners=[Told()])]"},
          "listeners of a hook of an EstimatorSpec"),
         ({"hooks=[Mine()], saving_listeners=[Told()]":
-          "hooks=[tf.train.CheckpointSaverHook('a', save_secs=9, listeners=[Told()])]"}, "after so many seconds"),
-        ({"self.count += 1": "self.count += session.graph.version"}, "what a hook does with session"),
-        ({"hooks=[Mine()], saving": "hooks=[tf.train.ProfilerHook(9)], saving"}, "a hook without a callback"),
+          "hooks=[tf.train.CheckpointSaverHook('a', save_secs=9, listeners=[Told()])]"}, "every N seconds"),
+        ({"self.count += 1": "self.count += session.graph.version"}, "a use of session in a hook"),
+        ({"hooks=[Mine()], saving": "hooks=[tf.train.ProfilerHook(9)], saving"}, "without an equivalent callback"),
         ({"training_hooks=[hook]": "training_hooks=[hook, Mine()]", "hooks=[Mine()], ": ""}, ""),
         ({"    print(session.run(self.weights)": "    x = session.run('x:0')\n    print(session.run(self.weights)"},
-         "a session that is asked for what cannot be told"),
-        ({"      run_context.request_stop()": "      x = run_context.request_stop()"}, "within another expression"),
-        ({"training_hooks=[hook]": "training_hooks=[hook, Mine(loss)]"}, "a hook that is handed loss, which"),
+         "a session call whose fetches are not known statically"),
+        ({"      run_context.request_stop()": "      x = run_context.request_stop()"}, "inside another expression"),
+        ({"training_hooks=[hook]": "training_hooks=[hook, Mine(loss)]"}, "a hook that takes loss, which"),
         ({"self.step = tf.train.get_global_step()":
-          "self.step = tf.get_default_graph().get_tensor_by_name('loss:0')"}, "a tensor loss, which is no tf.identity"),
+          "self.step = tf.get_default_graph().get_tensor_by_name('loss:0')"}, "loss, which is not a tf.identity"),
         ({"self.step = tf.train.get_global_step()":
           "self.step = tf.get_default_graph().get_tensor_by_name('a/b:0')"}, "the tensor a/b:0, which has no name"),
-        ({"saving_listeners=[Told()]": "saving_listeners=[made()]"}, "a listener that is not made in this file"),
+        ({"saving_listeners=[Told()]": "saving_listeners=[made()]"}, "a listener that is not created in this file"),
     ],
 )  # fmt: skip
 def test_hooks_that_are_declined(tmp_path, monkeypatch, change, reason):
@@ -1361,7 +1361,7 @@ def test_a_defect_costs_the_conversion_and_not_the_scan(tmp_path, monkeypatch):
     monkeypatch.setattr(conversion, "DEFECTS", DEFECTS)
     monkeypatch.setattr(conversion.modelling, "write", broken)
     made = old(tmp_path)
-    assert not made.keras and "the converter fails at it: KeyError" in made.kept_as_estimator
+    assert not made.keras and "the converter failed: KeyError" in made.kept_as_estimator
 
 
 @pytest.mark.nightly

@@ -339,8 +339,8 @@ def test_a_program_of_tensorflow_1(tmp_path):
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        ("from old import model_fn\n", "model_fn, which other.py takes of it"),
-        ("import old\nold.network(1, True)\n", "network, which other.py takes of it"),
+        ("from old import model_fn\n", "model_fn, which other.py uses from it"),
+        ("import old\nold.network(1, True)\n", "network, which other.py uses from it"),
         ("from old import RATE, main\nmain()\n", ""),
     ],
 )
@@ -364,31 +364,31 @@ def test_a_file_that_others_take_of(tmp_path, other, reason):
 @pytest.mark.parametrize(
     ("change", "more", "reason"),
     [
-        ({"task.py": {"from . import model\n": "from .model import *\n", "model.": ""}}, {}, "or of all their names"),
+        ({"task.py": {"from . import model\n": "from .model import *\n", "model.": ""}}, {}, "or with `*`"),
         ({"task.py": {"    parser = ": "    from . import layers\n    parser = "}}, {},
-         "within a function or a condition"),
-        ({"task.py": {"import tensorflow as tf\n": "from .layers import tf\n"}}, {}, "tf, which is of TensorFlow"),
+         "inside a function or a condition"),
+        ({"task.py": {"import tensorflow as tf\n": "from .layers import tf\n"}}, {}, "tf, a part of TensorFlow"),
         ({"task.py": {"import tensorflow as tf": "import tensorflow.compat.v1 as tf"}}, {}, "in several ways"),
-        ({"task.py": {"model.DEFAULTS": "vars(model)['DEFAULTS']"}}, {}, "the module model is handed on"),
+        ({"task.py": {"model.DEFAULTS": "vars(model)['DEFAULTS']"}}, {}, "the module model is used as a value"),
         ({"task.py": {"args = parser": "hidden = args = parser"}, "model.py": {"DEFAULTS =": "D = DEFAULTS ="}},
          {}, ""),
         ({"task.py": {"args = parser": "model_fn = args = parser"}}, {}, "model_fn of another file, where model_fn is"),
         ({"model.py": {"'accuracy': accuracy}": "'accuracy': accuracy}, scaffold=SCAFFOLD"}}, {},
-         "it is one program with layers.py, model.py, inputs.py; model.py, line 17: scaffold of the EstimatorSpec"),
+         "in the same program as layers.py, model.py, inputs.py; model.py, line 17: scaffold of the EstimatorSpec"),
         ({"inputs.py": {"shuffle=False": "shuffle=False, target_column='x'"}}, {}, "inputs.py, line 13: target_column"),
         ({}, {"other": "import tensorflow as tf\nfrom .model import model_fn\n"},
-         "model_fn, which other.py takes of it"),
+         "model_fn, which other.py uses from it"),
         ({}, {"other": "import tensorflow as tf\nfrom . import model\nprint(model.serving_input_fn)\n"},
-         "serving_input_fn, which other.py takes of it"),
+         "serving_input_fn, which other.py uses from it"),
         ({"model.py": {"DEFAULTS = ": "__all__ = ['model_fn']\nDEFAULTS = "}}, {},
          "model_fn, which __all__ of model.py"),
         ({"task.py": {"from . import model\n": "from . import layers, model\n"}}, {}, "an import of several files"),
         ({"model.py": {"from .layers import UNITS, hidden": "from . import layers\nfrom .layers import hidden\n"
-                       "UNITS = layers.tf"}}, {}, "tf, which a file hands on from another one"),
-        ({"inputs.py": {"def main": "def model_fn"}}, {}, "model_fn, which is something else in several files"),
+                       "UNITS = layers.tf"}}, {}, "tf, which a file re-exports from a different file"),
+        ({"inputs.py": {"def main": "def model_fn"}}, {}, "model_fn, which several files define differently"),
         ({"inputs.py": {"import numpy as np": "import numpy.random as np"},
           "task.py": {"import argparse": "import argparse\nimport numpy as np"}}, {},
-         "np, which files of a program import"),
+         "np, which files of the program import"),
     ],
 )  # fmt: skip
 def test_programs_that_are_declined(tmp_path, change, more, reason):

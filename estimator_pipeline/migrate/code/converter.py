@@ -330,7 +330,7 @@ def _to_keras(file: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
     file.keras, file.after = True, text
     file.parts = list(outcome.parts)
     if outcome.keeps_model_fn:
-        file.keeps_model_fn = outcome.told() if outcome.reason else "as its program"
+        file.keeps_model_fn = outcome.describe() if outcome.reason else "as its program"
 
 
 def _switch(file: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:

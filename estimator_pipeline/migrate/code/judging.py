@@ -131,8 +131,8 @@ def _of_outcome(source: SourceFile, outcome: ConversionOutcome, manual: int) -> 
     if not outcome.reason:
         return FileVerdict(source.path, kind, manual=manual, notebook=source.notebook)
     return FileVerdict(
-        source.path, kind, outcome.told(), reason=outcome.reason, at=outcome.path or source.shown, cell=outcome.cell,
-        line=outcome.line, source=outcome.source or "", manual=manual, notebook=source.notebook,
+        source.path, kind, outcome.describe(), reason=outcome.reason, at=outcome.path or source.shown,
+        cell=outcome.cell, line=outcome.line, source=outcome.source or "", manual=manual, notebook=source.notebook,
     )  # fmt: skip
 
 

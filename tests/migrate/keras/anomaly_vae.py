@@ -32,15 +32,15 @@ def gaussian_kl(mean, log_variance):
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: tf.keras.Input(one.shape[1:], name=name, dtype=one.dtype) for name, one in features.items()}
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
 class WhenTraining(tf.keras.layers.Layer):
-    """The first of two tensors while the model trains, the second one otherwise."""
+    """Returns the first of two tensors during training and the second otherwise."""
 
     def call(self, inputs, training=None):
         trained, otherwise = inputs
@@ -48,7 +48,7 @@ class WhenTraining(tf.keras.layers.Layer):
 
 
 def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict per example."""
     for batch in data:
         predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
         for row in zip(*(predicted[key] for key in keys or predicted)):
@@ -113,7 +113,7 @@ class VAE(object):
         mean, log_variance = encoder(x, self.latent_size, self.activation)
         z = WhenTraining()([mean + tf.exp(0.5 * log_variance) * tf.random.normal(tf.shape(mean)), mean])
         logits = decoder(z, size, self.activation)
-        # TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.
+        # TensorBoard logs the loss, metrics and learning rate of each epoch; log more in a callback.
         # Was tf.compat.v1.summary.scalar('kl', tf.reduce_mean(kl))
         # Was tf.compat.v1.summary.image('rebuilt', tf.reshape(rebuilt, [-1, 8, 8, 1]), max_outputs=2)
         model = AnomalyVaeModel(features, {'x': x, 'log_variance': log_variance, 'mean': mean, 'logits': logits}, params, self)

@@ -35,10 +35,10 @@ def last_output(outputs, lengths):
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: tf.keras.Input(one.shape[1:], name=name, dtype=one.dtype) for name, one in features.items()}
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
@@ -83,7 +83,7 @@ def make_rnn_model(features, params):
         initializer=tf.keras.initializers.RandomUniform(-0.1, 0.1))
     net = tf.keras.layers.Dense(16, activation=tf.nn.relu)(last_output(outputs, lengths))
     predicted = tf.keras.layers.Dense(1)(net)
-    # TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.
+    # TensorBoard logs the loss, metrics and learning rate of each epoch; log more in a callback.
     # Was tf.summary.scalar("rmse", tf.sqrt(loss))
     model = RnnModel(features, predicted, params)
     model.compile(optimizer=tf.keras.optimizers.Adam(

@@ -44,10 +44,10 @@ def digit_network(images, params):
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: tf.keras.Input(one.shape[1:], name=name, dtype=one.dtype) for name, one in features.items()}
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
@@ -92,7 +92,7 @@ class DigitConvnetModel(tf.keras.Model):
 def make_model(features, params):
     """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     logits = digit_network(features['image'], params)
-    # TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.
+    # TensorBoard logs the loss, metrics and learning rate of each epoch; log more in a callback.
     # Was tf.compat.v1.summary.scalar('train_accuracy', accuracy[1])
     # Was tf.compat.v1.summary.scalar('learning_rate', learning_rate)
     model = DigitConvnetModel(features, logits, params)

@@ -30,15 +30,15 @@ def discriminator(images, reuse=False):
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: tf.keras.Input(one.shape[1:], name=name, dtype=one.dtype) for name, one in features.items()}
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
 def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict per example."""
     for batch in data:
         predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
         for row in zip(*(predicted[key] for key in keys or predicted)):
@@ -105,7 +105,7 @@ def make_gan_model(features, params):
         fake = generator(noise)
         real_scores = discriminator(real)
         fake_scores = discriminator(fake, reuse=True)
-    # TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.
+    # TensorBoard logs the loss, metrics and learning rate of each epoch; log more in a callback.
     # Was tf.compat.v1.summary.scalar('losses/discriminator', d_loss)
     # Was tf.compat.v1.summary.scalar('losses/generator', g_loss)
     model = GanModel(features, {'real_scores': real_scores, 'fake_scores': fake_scores, 'real': real, 'fake': fake}, params)

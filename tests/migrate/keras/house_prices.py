@@ -38,7 +38,7 @@ def columns_of(frame):
 
 
 def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
-    """Batches of arrays or the columns of a data frame, and of their labels; without end where num_epochs is None."""
+    """Return batches of arrays or data-frame columns and their labels, endlessly if num_epochs is None."""
     if hasattr(x, 'columns'):
         x = {name: column.to_numpy() for name, column in x.items()}
     y = y.to_numpy() if hasattr(y, 'to_numpy') else y
@@ -49,7 +49,7 @@ def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
 
 
 def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict per example."""
     for batch in data:
         predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
         for row in zip(*(predicted[key] for key in keys or predicted)):

@@ -57,15 +57,15 @@ def encode(words, lengths, vocab_file, params):
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: tf.keras.Input(one.shape[1:], name=name, dtype=one.dtype) for name, one in features.items()}
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
 class TableLookup(tf.keras.layers.Layer):
-    """What a table has for keys."""
+    """Looks up keys in a table."""
 
     def __init__(self, table, **options):
         super().__init__(**options)
@@ -76,7 +76,7 @@ class TableLookup(tf.keras.layers.Layer):
 
 
 def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict per example."""
     for batch in data:
         predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
         for row in zip(*(predicted[key] for key in keys or predicted)):
@@ -132,7 +132,7 @@ def make_model(features, params):
         net = tf.keras.layers.Dense(units, activation=tf.nn.relu, name='hidden_%d' % i)(net)
         net = tf.keras.layers.Dropout(0.3)(net)
     logits = tf.squeeze(tf.keras.layers.Dense(1, name='score')(net), axis=1)
-    # TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.
+    # TensorBoard logs the loss, metrics and learning rate of each epoch; log more in a callback.
     # Was tf.compat.v1.summary.scalar('gradient_norm', norm)
     model = ReviewSentimentModel(features, logits, params)
     model.compile(optimizer=keras_optimizers.of_v1(params['optimizer'], params['lr'], clip_norm=5.0))

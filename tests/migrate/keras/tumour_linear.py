@@ -56,7 +56,7 @@ def linear_columns(path):
 
 
 def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict per example."""
     for batch in data:
         predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
         for row in zip(*(predicted[key] for key in keys or predicted)):

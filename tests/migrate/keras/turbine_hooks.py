@@ -52,7 +52,7 @@ class WeightNormHook(tf.keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         norms = tf.nest.map_structure(
-            lambda one: one.numpy(),
+            lambda value: value.numpy(),
             {v.name.partition(':')[0]: tf.norm(v) for v in self.model.trainable_variables})
         with open(self.path, 'a') as out:
             out.write(json.dumps({name: float(norm) for name, norm in sorted(norms.items())}) + '\n')
@@ -76,15 +76,15 @@ def input_fn(path, batch_size, num_epochs=None):
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: tf.keras.Input(one.shape[1:], name=name, dtype=one.dtype) for name, one in features.items()}
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
 class Timer:
-    """Says when so many seconds or steps have gone by since it was last triggered."""
+    """Triggers after a number of seconds or steps since it was last triggered."""
 
     def __init__(self, every_secs=None, every_steps=None):
         self.every_secs, self.every_steps = every_secs, every_steps
@@ -101,7 +101,7 @@ class Timer:
         return step >= self.step + self.every_steps
 
     def update_last_triggered_step(self, step):
-        """Gives the seconds and the steps since the last time, None where there was none."""
+        """Return the seconds and steps since the last trigger, or None for both."""
         now = time.time()
         gone = (None, None) if self.step is None else (now - self.time, step - self.step)
         self.time, self.step = now, step

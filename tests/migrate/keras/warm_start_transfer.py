@@ -23,7 +23,7 @@ def trunk(images, trainable=True):
 
 
 def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
-    """Batches of arrays or the columns of a data frame, and of their labels; without end where num_epochs is None."""
+    """Return batches of arrays or data-frame columns and their labels, endlessly if num_epochs is None."""
     if hasattr(x, 'columns'):
         x = {name: column.to_numpy() for name, column in x.items()}
     y = y.to_numpy() if hasattr(y, 'to_numpy') else y
@@ -34,10 +34,10 @@ def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
 
 
 def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: tf.keras.Input(one.shape[1:], name=name, dtype=one.dtype) for name, one in features.items()}
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 

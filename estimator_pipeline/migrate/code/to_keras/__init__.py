@@ -1,13 +1,13 @@
-"""From Estimator programs to Keras, a whole file at a time; a file that cannot be converted says why.
+"""Conversion of Estimator programs to Keras, one file at a time, or the reason why not.
 
-rewriter.py         what expressions mean, and a file's text with parts of it written anew
-contrib_layers.py   everyday names of tf.contrib as the calls of V1's core that the others read
-keras_of_v1.py      names of TensorFlow 1's Keras that are tf.keras's own
-model_fn/           a model_fn, taken apart: statements for each mode, its network, layers, losses, optimizers
-model/              a model_fn becomes a model, a train_op the optimizer of compile; heads, averages, signatures
-hooks/, classes/    hooks become callbacks; subclasses of Estimators
-job/                RunConfig, Estimators, canned ones, fit, data, SavedModels, flags, clusters
-program/            programs of several files; rule.py: what of it the scan says
-helpers.py          functions that converted programs bring along
-convert_file.py     all of it for a file
+rewriter.py         resolves expressions and rewrites parts of a file's text
+contrib_layers.py   converts common tf.contrib calls to the tf.compat.v1 calls that the other modules read
+keras_of_v1.py      names of TensorFlow 1's Keras that are the same in tf.keras
+model_fn/           analysis of a model_fn: statements by mode, network, layers, losses, optimizers
+model/              model_fn to Keras model, train_op to optimizer; heads, moving averages, signatures
+hooks/, classes/    hooks to callbacks; subclasses of Estimator
+job/                RunConfig, Estimators, canned Estimators, fit, datasets, SavedModels, flags, clusters
+program/            programs of several files; rule.py is the rule that the scan uses
+helpers.py          helper functions that converted programs include
+convert_file.py     the conversion of one file
 """

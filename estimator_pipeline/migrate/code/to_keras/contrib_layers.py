@@ -1,9 +1,10 @@
-"""tf.contrib's everyday layers and training steps as the calls of tf.compat.v1 that they are made of.
+"""Conversion of common tf.contrib layers and training steps to the equivalent tf.compat.v1 calls.
 
-The conversion by layers reads V1's core. `lower` writes a call of tf.contrib, which is tf-slim's or this package's by
-its new name, as the call of the core that does the same: `fully_connected(x, 8)` is
-`dense(x, 8, activation=tf.nn.relu)`, with the same initial values and regularization losses. Its variables have other
-names there, and the same shapes. Lines stay where they are. What has no such call stays, and is declined by its name.
+The layer conversion reads tf.compat.v1 ("the core"). `lower` replaces a tf.contrib call, which the renames have already
+moved to tf-slim or this package, by the equivalent core call: `fully_connected(x, 8)` becomes
+`dense(x, 8, activation=tf.nn.relu)`, with the same initial values and regularization losses. The variables keep their
+shapes but get different names. Line numbers do not change. A call without an equivalent is unchanged, and the file is
+rejected with the name of that call.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from estimator_pipeline.migrate.code.to_keras.imports_of_tensorflow import v1_im
 
 __all__ = ["CoreText", "lower"]
 
-# Where the names of tf.contrib are by now, and the modules below that have those of the tables.
+# The packages that replace tf.contrib, and their modules with the names in the tables below.
 _HOMES = ("tf_slim", "tensorflow_gan", FACADE)
 _MODULES = {"layers", "python", "initializers", "regularizers", "optimizers", "training", "learning", "lookup"}
 
-# Parameters in the order of tf.contrib -> those of the core; "" for what nothing but the default may be given.
+# tf.contrib's parameters, in order -> the core's; "" where only the default value can be converted.
 _OF_WEIGHTS = {
     "activation_fn": "activation", "normalizer_fn": "", "normalizer_params": "",
     "weights_initializer": "kernel_initializer", "weights_regularizer": "kernel_regularizer",
@@ -53,19 +54,19 @@ _RELU = {"activation": "TF.nn.relu"}
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of the core.
+    """An equivalent call of the core.
 
     Attributes:
-        core: its name; `TF` stands for TensorFlow, `V1` for tf.compat.v1.
-        parameters: of tf.contrib -> of the core.
-        shared: how many of them may stand by position.
-        said: what the core is told where tf.contrib was told nothing.
+        core: Name of the core function; `TF` is TensorFlow, `V1` is tf.compat.v1.
+        parameters: tf.contrib's parameter -> the core's parameter.
+        shared: Number of leading parameters that can be positional in both.
+        defaults: Keyword arguments to add where tf.contrib's default differs from the core's.
     """
 
     core: str
     parameters: dict[str, str]
     shared: int
-    said: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, str] = field(default_factory=dict)
 
 
 _CALLS = {
@@ -85,7 +86,7 @@ _CALLS = {
         {"l1": "1.0", "l2": "0.5"}),
 }  # fmt: skip
 _CALLS |= {"convolution1d": _CALLS["conv1d"], "convolution2d": _CALLS["conv2d"], "convolution3d": _CALLS["conv3d"]}
-# The core is told a number that is worked out of the one of tf.contrib.
+# The core's value is computed from tf.contrib's.
 _WORKED_OUT = {
     ("dropout", "keep_prob"): "1 - ",
     # scale * l2_loss(w), and l2_loss is half of the sum of squares.
@@ -99,7 +100,7 @@ _INITIALIZERS = {
     "xavier_initializer_conv2d": (("uniform", "seed", "dtype"), "1.0", "FAN_AVG", "True"),
     "variance_scaling_initializer": (("factor", "mode", "uniform", "seed", "dtype"), "2.0", "FAN_IN", "False"),
 }
-# tf.contrib's truncated normal has a variance of 1.3 * factor / n before it is cut, V1's one that is scale / n after.
+# tf.contrib's truncated normal has variance 1.3 * factor / n before truncation, V1's has scale / n after truncation.
 _OF_TRUNCATED = "1.3 * 0.8796256610342398 ** 2"
 
 _OPTIMIZERS = {
@@ -113,18 +114,18 @@ _OPTIMIZE_LOSS = ("loss", "global_step", "learning_rate", "optimizer", "gradient
 _CREATE_TRAIN_OP = ("total_loss", "optimizer", "global_step", "update_ops", "variables_to_train", "transform_grads_fn",
                     "summarize_gradients", "gate_gradients", "aggregation_method", "colocate_gradients_with_ops",
                     "check_numerics")  # fmt: skip
-# They change no number.
+# Parameters without an effect on the computed values.
 _SILENT = ("name", "summaries", "colocate_gradients_with_ops", "summarize_gradients", "gate_gradients",
            "aggregation_method", "check_numerics")  # fmt: skip
 
 
 @dataclass
 class CoreText:
-    """A file without the calls of tf.contrib that the core has.
+    """A file's text after its tf.contrib calls were converted to the core.
 
     Attributes:
-        text: of the file.
-        left: (name, line) of the first name of tf.contrib in it.
+        text: The file's new text.
+        left: (name, line) of the first remaining name of tf.contrib.
     """
 
     text: str
@@ -132,10 +133,11 @@ class CoreText:
 
 
 def lower(program: Program, tree: Tree) -> CoreText | None:
-    """Write the calls of tf.contrib as calls of the core; None where the file has nothing of tf.contrib.
+    """Convert tf.contrib calls to core calls; None for a file without tf.contrib.
 
     Args:
-        tree: the file with its new names.
+        program: The program that the file belongs to.
+        tree: The file after the renames.
     """
     if not tree.contrib and "tf_slim" not in tree.source.text:
         return None
@@ -143,37 +145,37 @@ def lower(program: Program, tree: Tree) -> CoreText | None:
     text = tree.source.text
     if root is not None or old is not None:
         v1 = f"{root}.compat.v1" if root else (old.evaluated_alias or "tf") if old is not None else ""
-        for step in (_in_place, _training):
+        for step in (_layer_edits, _training_edits):
             reading = _Reading(program, tree, text, root or v1, v1)
             text = apply(text, step(reading))
-    return CoreText(text, _first_left(_Reading(program, tree, text, "", ""), tree.contrib))
+    return CoreText(text, _first_remaining(_Reading(program, tree, text, "", ""), tree.contrib))
 
 
 class _Reading:
-    """A text of the file, in which the imports that its new names need are told."""
+    """A parsed version of the file's text that includes the imports its new names need."""
 
     def __init__(self, program: Program, tree: Tree, text: str, tf: str, v1: str) -> None:
         self.tf, self.v1 = tf, v1
         bound = {name for scope in (tree.scope, *tree.scopes.values()) for name in scope.names}
-        further = [one for one in tree.needs if one.split()[-1] not in bound]
+        further = [line for line in tree.needs if line.split()[-1] not in bound]
         source = tree.source.with_text("\n".join([text, *further, ""]))
-        made = parse(source)
-        assert made is not None
-        self.tree, self.lines = made, Lines(text)
-        others = [one for one in program.trees.values() if one is not tree]
-        self.program = Program([*others, made], program.modules)
+        parsed = parse(source)
+        assert parsed is not None
+        self.tree, self.lines = parsed, Lines(text)
+        others = [other for other in program.trees.values() if other is not tree]
+        self.program = Program([*others, parsed], program.modules)
 
     def name(self, node: cst.BaseExpression) -> str:
-        """Return what an expression is of the packages that have tf.contrib's names; "" for all else."""
+        """Return an expression's full name in a package that replaces tf.contrib, else ""."""
         for value in self.program.meaning(node, self.tree, self.tree.where.get(node, self.tree.scope)):
-            if isinstance(value, Outside) and f"{value.dotted}.".startswith(tuple(f"{one}." for one in _HOMES)):
+            if isinstance(value, Outside) and f"{value.dotted}.".startswith(tuple(f"{home}." for home in _HOMES)):
                 return value.dotted
         return ""
 
     def called(self, call: cst.Call) -> str:
-        """Return the last name of what a call calls, if it may be one of the tables'."""
+        """Return the last part of the called name if the tables may list it, else ""."""
         name = self.name(call.func)
-        home = next((one for one in _HOMES if f"{name}.".startswith(f"{one}.")), "")
+        home = next((prefix for prefix in _HOMES if f"{name}.".startswith(f"{prefix}.")), "")
         *modules, last = name.removeprefix(home).split(".")
         return last if home and set(modules[1:]) <= _MODULES else ""
 
@@ -186,7 +188,7 @@ class _Reading:
         return self.lines.text[start:end]
 
     def whole(self, node: cst.BaseExpression) -> str:
-        """Return an expression's text as a part of another one."""
+        """Return an expression's text, in parentheses unless it is simple."""
         text = self.source(node)
         simple = isinstance(
             node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Float, cst.Integer, cst.SimpleString)
@@ -194,65 +196,65 @@ class _Reading:
         return text if simple else f"({text})"
 
     def core(self, name: str) -> str:
-        """Return a name of the core as the file has it."""
+        """Return a core name in the file's spelling."""
         return re.sub(r"\bV1\b", self.v1, re.sub(r"\bTF\b", self.tf, name))
 
 
-# Layers, regularizers and initializers: the argument texts stay where they are
+# Layers, regularizers and initializers: the argument texts keep their positions
 
 
-def _in_place(reading: _Reading) -> Iterator[Edit]:
+def _layer_edits(reading: _Reading) -> Iterator[Edit]:
     for call in reading.tree.calls:
         name = reading.called(call)
         if name in _CALLS:
-            yield from _renamed(reading, call, name, _CALLS[name])
+            yield from _rename_call(reading, call, name, _CALLS[name])
         elif name in _INITIALIZERS:
             yield from _initializer(reading, call, *_INITIALIZERS[name])
 
 
-def _given(call: cst.Call, parameters: Sequence[str]) -> dict[str, cst.Arg] | None:
-    """Parameter -> argument; None where they cannot be told."""
-    given = arguments(call, tuple(parameters))
-    told = len(given) == len(call.args) and given.keys() <= set(parameters)
-    return given if told and not any(arg.star for arg in call.args) else None
+def _bind_arguments(call: cst.Call, parameters: Sequence[str]) -> dict[str, cst.Arg] | None:
+    """Return parameter -> argument, or None if the binding is not known statically."""
+    bound = arguments(call, tuple(parameters))
+    complete = len(bound) == len(call.args) and bound.keys() <= set(parameters)
+    return bound if complete and not any(arg.star for arg in call.args) else None
 
 
-def _renamed(reading: _Reading, call: cst.Call, name: str, core: _Call) -> list[Edit]:
-    given = _given(call, list(core.parameters))
-    if not given or next(iter(core.parameters)) not in given:
+def _rename_call(reading: _Reading, call: cst.Call, name: str, core: _Call) -> list[Edit]:
+    bound = _bind_arguments(call, list(core.parameters))
+    if not bound or next(iter(core.parameters)) not in bound:
         return []
     edits = [Edit(*reading.span(call.func), reading.core(core.core))]
-    said = dict(core.said)
-    for place, (parameter, arg) in enumerate(given.items()):
+    defaults = dict(core.defaults)
+    for place, (parameter, arg) in enumerate(bound.items()):
         new, text = core.parameters[parameter], reading.source(arg.value)
         start, (begin, end) = reading.span(arg)[0], reading.span(arg.value)
         if not new:
             if text not in _DEFAULTS:
                 return []
-            edits.append(_without(reading, arg))
+            edits.append(_remove_argument(reading, arg))
             continue
         if parameter == "biases_initializer" and text == "None":
             edits.append(Edit(start, end, "use_bias=False"))
             continue
-        said.pop(new, None)
+        defaults.pop(new, None)
         by_position = arg.keyword is None and place < core.shared
         before, behind = _WORKED_OUT.get((name, parameter), ""), ""
         if before and reading.whole(arg.value) != text:
             before, behind = f"{before}(", ")"
         if name.endswith("_regularizer") and not name.startswith("l1_l2"):
-            by_position = True  # its own name is another one in each version of Keras
+            by_position = True  # each version of Keras names this parameter differently
         head = "" if by_position else f"{new}="
         if start != begin or head or before:
             edits.append(Edit(start, begin, f"{head}{before}"))
         if behind:
             edits.append(Edit(end, end, behind))
     last = reading.span(call.args[-1].value)[1]
-    edits += [Edit(last, last, f", {one}={reading.core(text)}") for one, text in said.items()]
+    edits += [Edit(last, last, f", {keyword}={reading.core(text)}") for keyword, text in defaults.items()]
     return edits
 
 
-def _without(reading: _Reading, arg: cst.Arg) -> Edit:
-    """Return an argument and the comma behind it; what lines it has stay."""
+def _remove_argument(reading: _Reading, arg: cst.Arg) -> Edit:
+    """Return the edit that removes an argument and its comma but keeps the line breaks."""
     start, end = reading.span(arg)[0], reading.span(arg.value)[1]
     behind = re.compile(r"\s*,").match(reading.lines.text, end) if isinstance(arg.comma, cst.Comma) else None
     end = behind.end() if behind else end
@@ -262,10 +264,10 @@ def _without(reading: _Reading, arg: cst.Arg) -> Edit:
 def _initializer(
     reading: _Reading, call: cst.Call, parameters: tuple[str, ...], factor: str, mode: str, uniform: str
 ) -> list[Edit]:
-    given = _given(call, parameters)
-    if given is None or "#" in reading.source(call):
+    bound = _bind_arguments(call, parameters)
+    if bound is None or "#" in reading.source(call):
         return []
-    texts = {one: reading.whole(arg.value) for one, arg in given.items()}
+    texts = {parameter: reading.whole(arg.value) for parameter, arg in bound.items()}
     is_uniform = texts.get("uniform", uniform)
     mode = texts.get("mode", repr(mode)).strip("'\"")
     if is_uniform not in ("True", "False") or mode not in ("FAN_IN", "FAN_OUT", "FAN_AVG"):
@@ -273,15 +275,15 @@ def _initializer(
     seed = [f"seed={texts['seed']}"] if "seed" in texts else []
     factor = texts.get("factor", factor)
     if is_uniform == "True" and mode == "FAN_AVG" and factor == "1.0":
-        return [_written(reading, call, f"V1.glorot_uniform_initializer({', '.join(seed)})")]
+        return [_replace_call(reading, call, f"V1.glorot_uniform_initializer({', '.join(seed)})")]
     scale = factor if is_uniform == "True" else f"{_OF_TRUNCATED} * {factor}"
     distribution = "uniform" if is_uniform == "True" else "truncated_normal"
-    told = [f"scale={scale}", f"mode='{mode.lower()}'", f"distribution='{distribution}'", *seed]
-    return [_written(reading, call, f"V1.variance_scaling_initializer({', '.join(told)})")]
+    keywords = [f"scale={scale}", f"mode='{mode.lower()}'", f"distribution='{distribution}'", *seed]
+    return [_replace_call(reading, call, f"V1.variance_scaling_initializer({', '.join(keywords)})")]
 
 
-def _written(reading: _Reading, call: cst.Call, text: str) -> Edit:
-    """Return a call in place of another one, with as many lines."""
+def _replace_call(reading: _Reading, call: cst.Call, text: str) -> Edit:
+    """Return the edit that replaces a call by a text with the same number of lines."""
     text = reading.core(text)
     lines = reading.source(call).count("\n") - text.count("\n")
     return Edit(*reading.span(call), f"{text[:-1]}{chr(10) * lines})")
@@ -290,145 +292,149 @@ def _written(reading: _Reading, call: cst.Call, text: str) -> Edit:
 # Training steps
 
 
-def _training(reading: _Reading) -> Iterator[Edit]:
+def _training_edits(reading: _Reading) -> Iterator[Edit]:
     steps: dict[str, Callable[[_Reading, cst.Call], str]] = {
-        "optimize_loss": _optimized,
-        "create_train_op": _created,
-        "index_table_from_tensor": _table,
-        "index_table_from_file": _table_of_file,
+        "optimize_loss": _optimize_loss,
+        "create_train_op": _create_train_op,
+        "index_table_from_tensor": _table_from_list,
+        "index_table_from_file": _table_from_file,
     }
     for call in reading.tree.calls:
         write = steps.get(reading.called(call))
         text = write(reading, call) if write is not None and "#" not in reading.source(call) else ""
         if text:
-            yield _written(reading, call, text)
+            yield _replace_call(reading, call, text)
 
 
-def _optimized(reading: _Reading, call: cst.Call) -> str:
-    """Return what `optimize_loss` does; "" where that is more than one step of an optimizer."""
-    given = _given(call, _OPTIMIZE_LOSS)
-    told = _plain(reading, given, ("loss", "global_step", "learning_rate", "optimizer", "clip_gradients"))
-    if given is None or told is None or "loss" not in told or "optimizer" not in told:
+def _optimize_loss(reading: _Reading, call: cst.Call) -> str:
+    """Return `optimize_loss` as an optimizer call; "" where it does more than one step."""
+    bound = _bind_arguments(call, _OPTIMIZE_LOSS)
+    texts = _argument_texts(reading, bound, ("loss", "global_step", "learning_rate", "optimizer", "clip_gradients"))
+    if bound is None or texts is None or "loss" not in texts or "optimizer" not in texts:
         return ""
-    rate, optimizer = told.get("learning_rate", "None"), _optimizer(reading, given["optimizer"].value)
+    rate, optimizer = texts.get("learning_rate", "None"), _optimizer(reading, bound["optimizer"].value)
     if not optimizer or ("{}" in optimizer and rate == "None"):
         return ""
-    step = told.get("global_step", "None")
+    step = texts.get("global_step", "None")
     step = "V1.train.get_global_step()" if step == "None" else step
-    return _step(reading, optimizer.format(rate), told["loss"], step, told.get("clip_gradients", "None"))
+    return _train_op(reading, optimizer.format(rate), texts["loss"], step, texts.get("clip_gradients", "None"))
 
 
-def _created(reading: _Reading, call: cst.Call) -> str:
-    """Return what `create_train_op` does."""
-    given = _given(call, _CREATE_TRAIN_OP)
-    told = _plain(reading, given, ("total_loss", "optimizer", "global_step"))
-    if given is None or told is None or not {"total_loss", "optimizer"} <= told.keys():
+def _create_train_op(reading: _Reading, call: cst.Call) -> str:
+    """Return `create_train_op` as an optimizer call; "" if it cannot be converted."""
+    bound = _bind_arguments(call, _CREATE_TRAIN_OP)
+    texts = _argument_texts(reading, bound, ("total_loss", "optimizer", "global_step"))
+    if bound is None or texts is None or not {"total_loss", "optimizer"} <= texts.keys():
         return ""
-    step = told.get("global_step", "V1.train.get_or_create_global_step()")
-    optimizer = reading.whole(given["optimizer"].value)
-    return _step(reading, optimizer, told["total_loss"], step) if step != "None" else ""
+    step = texts.get("global_step", "V1.train.get_or_create_global_step()")
+    optimizer = reading.whole(bound["optimizer"].value)
+    return _train_op(reading, optimizer, texts["total_loss"], step) if step != "None" else ""
 
 
-def _plain(reading: _Reading, given: dict[str, cst.Arg] | None, read: Iterable[str]) -> dict[str, str] | None:
-    """Return the texts of the arguments that are read; None where another one changes a number."""
-    texts = {one: reading.source(arg.value) for one, arg in (given or {}).items()}
-    others = {one: text for one, text in texts.items() if one not in (*read, *_SILENT)}
-    plain = all(text == ("True" if one == "increment_global_step" else "None") for one, text in others.items())
+def _argument_texts(reading: _Reading, bound: dict[str, cst.Arg] | None, read: Iterable[str]) -> dict[str, str] | None:
+    """Return the arguments' texts, or None if an unsupported argument affects the values."""
+    texts = {name: reading.source(arg.value) for name, arg in (bound or {}).items()}
+    others = {name: text for name, text in texts.items() if name not in (*read, *_SILENT)}
+    plain = all(text == ("True" if name == "increment_global_step" else "None") for name, text in others.items())
     return texts if plain else None
 
 
 def _optimizer(reading: _Reading, node: cst.BaseExpression) -> str:
-    """Return the text of an optimizer, in which `{}` stands for the learning rate."""
+    """Return an optimizer's text, with `{}` as the placeholder of the learning rate."""
     if isinstance(node, cst.SimpleString):
         name = str(node.evaluated_value)
         return f"V1.train.{_OPTIMIZERS[name]}" if name in _OPTIMIZERS else ""
     text = reading.source(node).replace("{", "{{").replace("}", "}}")
     values = reading.program.meaning(node, reading.tree, reading.tree.where.get(node, reading.tree.scope))
-    if any(isinstance(one, Outside) and one.dotted.endswith("Optimizer") for one in values):
+    if any(isinstance(value, Outside) and value.dotted.endswith("Optimizer") for value in values):
         return f"{text}(learning_rate={{}})"
-    made = isinstance(node, cst.Call) or (isinstance(node, cst.Name) and _is_made(reading, node))
-    return text if made else ""
+    is_object = isinstance(node, cst.Call) or (isinstance(node, cst.Name) and _is_call_result(reading, node))
+    return text if is_object else ""
 
 
-def _is_made(reading: _Reading, node: cst.Name) -> bool:
-    """Whether a name has an object, by a call."""
+def _is_call_result(reading: _Reading, node: cst.Name) -> bool:
+    """Whether every value of a name is the result of a call."""
     bindings = reading.program.bindings(node.value, reading.tree.where.get(node, reading.tree.scope))
-    return bool(bindings) and all(one.kind == "value" and isinstance(one.node, cst.Call) for one in bindings)
+    return bool(bindings) and all(
+        binding.kind == "value" and isinstance(binding.node, cst.Call) for binding in bindings
+    )
 
 
-def _step(reading: _Reading, optimizer: str, loss: str, step: str, clip: str = "None") -> str:
-    """One step of an optimizer; the statistics of normalizations are moved beside it, as tf.contrib does."""
-    made = f"{optimizer}.minimize({loss}, global_step={step})"
+def _train_op(reading: _Reading, optimizer: str, loss: str, step: str, clip: str = "None") -> str:
+    """Return an optimizer step that also runs the batch-norm updates, as tf.contrib does."""
+    train_op = f"{optimizer}.minimize({loss}, global_step={step})"
     if clip != "None":
-        if re.fullmatch(r"\d+\.\d*|\w+", clip) is None:  # it may be a function
+        if re.fullmatch(r"\d+\.\d*|\w+", clip) is None:  # the value may be a function
             return ""
         trained = "V1.trainable_variables()"
         clipped = f"TF.clip_by_global_norm(V1.gradients({loss}, {trained}), {clip})[0]"
-        made = f"{optimizer}.apply_gradients(zip({clipped}, {trained}), global_step={step})"
+        train_op = f"{optimizer}.apply_gradients(zip({clipped}, {trained}), global_step={step})"
     if "batch_norm" in reading.lines.text:
-        return f"TF.group({made}, *V1.get_collection(V1.GraphKeys.UPDATE_OPS))"
-    return made
+        return f"TF.group({train_op}, *V1.get_collection(V1.GraphKeys.UPDATE_OPS))"
+    return train_op
 
 
 # Tables of words
 
 
-def _table(reading: _Reading, call: cst.Call) -> str:
-    """Return a table of the words of a list, as `tf.lookup` has it."""
-    given = _given(call, ("mapping", "num_oov_buckets", "default_value", "hasher_spec", "dtype", "name"))
-    told = {one: reading.source(arg.value) for one, arg in (given or {}).items()}
-    if "mapping" not in told or told.get("dtype", "tf.string").rpartition(".")[2] != "string":
+def _table_from_list(reading: _Reading, call: cst.Call) -> str:
+    """Return the `tf.lookup` table for the words of a list."""
+    bound = _bind_arguments(call, ("mapping", "num_oov_buckets", "default_value", "hasher_spec", "dtype", "name"))
+    texts = {name: reading.source(arg.value) for name, arg in (bound or {}).items()}
+    if "mapping" not in texts or texts.get("dtype", "tf.string").rpartition(".")[2] != "string":
         return ""
-    words = told["mapping"]
+    words = texts["mapping"]
     numbers = f"TF.range(TF.size({words}, out_type=TF.int64))"
-    return _made_table(told, f"TF.lookup.KeyValueTensorInitializer({words}, {numbers}, TF.string, TF.int64)")
+    return _lookup_table(texts, f"TF.lookup.KeyValueTensorInitializer({words}, {numbers}, TF.string, TF.int64)")
 
 
-def _table_of_file(reading: _Reading, call: cst.Call) -> str:
-    """Return a table of the lines of a file."""
-    given = _given(call, ("vocabulary_file", "num_oov_buckets", "vocab_size", "default_value", "hasher_spec",
+def _table_from_file(reading: _Reading, call: cst.Call) -> str:
+    """Return the `tf.lookup` table for the lines of a file."""
+    bound = _bind_arguments(call, ("vocabulary_file", "num_oov_buckets", "vocab_size", "default_value", "hasher_spec",
                           "key_dtype", "name", "key_column_index", "value_column_index", "delimiter"))  # fmt: skip
-    told = {one: reading.source(arg.value) for one, arg in (given or {}).items()}
+    texts = {name: reading.source(arg.value) for name, arg in (bound or {}).items()}
     known = {"vocabulary_file", "num_oov_buckets", "vocab_size", "default_value", "name"}
-    if "vocabulary_file" not in told or not told.keys() <= known:
+    if "vocabulary_file" not in texts or not texts.keys() <= known:
         return ""
     index = "TF.lookup.TextFileIndex"
-    parts = [told["vocabulary_file"], "TF.string", f"{index}.WHOLE_LINE", "TF.int64", f"{index}.LINE_NUMBER"]
-    parts += [f"vocab_size={told['vocab_size']}"] if "vocab_size" in told else []
-    return _made_table(told, f"TF.lookup.TextFileInitializer({', '.join(parts)})")
+    parts = [texts["vocabulary_file"], "TF.string", f"{index}.WHOLE_LINE", "TF.int64", f"{index}.LINE_NUMBER"]
+    parts += [f"vocab_size={texts['vocab_size']}"] if "vocab_size" in texts else []
+    return _lookup_table(texts, f"TF.lookup.TextFileInitializer({', '.join(parts)})")
 
 
-def _made_table(told: dict[str, str], initializer: str) -> str:
-    buckets, default = told.get("num_oov_buckets", "0"), told.get("default_value", "-1")
-    if "hasher_spec" in told or not (buckets == "0" or buckets.isdigit()):
+def _lookup_table(texts: dict[str, str], initializer: str) -> str:
+    buckets, default = texts.get("num_oov_buckets", "0"), texts.get("default_value", "-1")
+    if "hasher_spec" in texts or not (buckets == "0" or buckets.isdigit()):
         return ""
-    if buckets != "0":  # words that are not in it have a bucket, and never the default
+    if buckets != "0":  # unknown words get a bucket, never the default
         return f"TF.lookup.StaticVocabularyTable({initializer}, {buckets})"
     return f"TF.lookup.StaticHashTable({initializer}, {default})"
 
 
-# What is left
+# Remaining names of tf.contrib
 
 
-def _first_left(reading: _Reading, names: Sequence[tuple[str, int]]) -> tuple[str, int] | None:
-    found = []
+def _first_remaining(reading: _Reading, names: Sequence[tuple[str, int]]) -> tuple[str, int] | None:
+    uses = []
     count = len(reading.lines.starts)
     for node in reading.tree.chains:
         name, (line, column, *_) = reading.name(node), reading.tree.position(node)
         if name and line <= count and not _is_alias(reading.tree, node):
-            found.append((line, column, name))
+            uses.append((line, column, name))
     for statement, binding in reading.tree.imports:
-        if binding.name == "*" and f"{binding.module}.".startswith(tuple(f"{one}." for one in _HOMES)):
-            found.append((*reading.tree.position(statement)[:2], binding.module))
-    if not found:
+        if binding.name == "*" and f"{binding.module}.".startswith(tuple(f"{home}." for home in _HOMES)):
+            uses.append((*reading.tree.position(statement)[:2], binding.module))
+    if not uses:
         return None
-    line, _, name = min(found)
+    line, _, name = min(uses)
     last = name.rpartition(".")[2]
-    told = [one for one, at in names if at == line]
-    return next((one for one in told if one.rpartition(".")[2] == last), told[0] if told else name), line
+    on_line = [spelled for spelled, at in names if at == line]
+    return next(
+        (spelled for spelled in on_line if spelled.rpartition(".")[2] == last), on_line[0] if on_line else name
+    ), line
 
 
 def _is_alias(tree: Tree, node: cst.BaseExpression) -> bool:
-    """Whether an expression gets another name, as in `layers = tf.contrib.layers`: what is called by it counts."""
+    """Whether an expression is only assigned to a name, as in `layers = tf.contrib.layers`."""
     parent = tree.parents.get(node)
-    return isinstance(parent, cst.Assign) and all(isinstance(one.target, cst.Name) for one in parent.targets)
+    return isinstance(parent, cst.Assign) and all(isinstance(target.target, cst.Name) for target in parent.targets)

@@ -1,4 +1,4 @@
-"""A whole file from Estimators to Keras, or the reason why it stays what it is."""
+"""Conversion of one file from Estimators to Keras, or the reason why it is not convertible."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from estimator_pipeline.migrate.code.to_keras.unused_names import without_unused
 __all__ = ["DEFECTS", "ConversionOutcome", "convert"]
 
 _ESTIMATORS = ("estimator", "canned estimator", "model_fn", "keras estimator", "spec")
-# What a defect of a rule may raise. It costs the conversion of a file, and not the scan of a program.
+# Exceptions that a bug in a rule may raise. The file is then not converted, but the scan continues.
 DEFECTS = (LookupError, AttributeError, TypeError, ValueError, SyntaxError, AssertionError, RecursionError,
             tokenize.TokenError)  # fmt: skip
 _MODES = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
-# Of this package: what the new text may import.
+# Modules of this package that converted programs may import.
 _RUNTIME = "estimator_pipeline.models.keras_runtime"
 _MODULES = {
     "keras_averages": f"{_RUNTIME}.moving_averages",
@@ -63,7 +63,7 @@ _MODULES = {
     "keras_weights": f"{_RUNTIME}.warm_start",
 }
 _LEVELS = ("DEBUG", "ERROR", "FATAL", "INFO", "WARN")
-# Of a construct of these no part may be left: it would be an Estimator's still.
+# Names of tf.compat.v1 that a converted file must not contain: they would still need an Estimator.
 _LEFT = (
     r"train\.|layers|losses|metrics|summary|placeholder|Session|InteractiveSession|get_|\w*variables?|assign|"
     r"saved_model|estimator|nn\.rnn|nn\.dynamic|nn\.static|global_variables|Graph|disable_|tables_|add_to"
@@ -75,18 +75,19 @@ _GONE = re.compile(
 
 @dataclass
 class ConversionOutcome:
-    """What became of a file.
+    """The result of converting a file.
 
     Attributes:
-        text: the Keras program; "" where it stays an Estimator program.
-        reason: why it stays.
-        line: of the construct that it stays for.
-        path: the file of that construct, where it is another one of the same program.
-        together: the files that it is one program with, where `path` alone does not say it.
-        cell, source: of a notebook's cell; the line's text. Both are known once it is told as the user has it.
-        gone: the constructs that the text has no more, by their nodes.
-        keeps_model_fn: whether its model_fn stays a function of TensorFlow 1, which a Keras model calls.
-        parts: what it takes from the module beside it, as a program of Keras 3.
+        text: The Keras program; "" if the file remains an Estimator program.
+        reason: Why the file is not convertible.
+        line: Line of the construct that prevents the conversion.
+        gone: Nodes of the constructs that the new text no longer contains.
+        keeps_model_fn: Whether the model_fn remains a TensorFlow 1 function that a Keras model calls.
+        path: File of that construct, if it is a different file of the same program.
+        together: The other files of the program, if `path` does not list them all.
+        cell: Number of the notebook cell, set when the outcome is reported in the user's numbering.
+        source: Text of the line, set together with `cell`.
+        parts: Names that a Keras 3 program takes from the module next to it.
     """
 
     text: str = ""
@@ -100,35 +101,37 @@ class ConversionOutcome:
     source: str | None = None
     parts: tuple[str, ...] = ()
 
-    def told(self) -> str:
-        """Where it stops, and why."""
+    def describe(self) -> str:
+        """Return a sentence with the place and the reason."""
         line = f"line {self.line}" if self.cell is None else f"cell {self.cell}, line {self.line}"
         if not self.path:
             return f"{line}: {self.reason}"
         together = f"{self.together}; " if self.together else ""
-        return f"it is one program with {together}{self.path}, {line}: {self.reason}"
+        return f"in the same program as {together}{self.path}, {line}: {self.reason}"
 
 
 def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
-    """Convert a file; None where it has nothing to do with Estimators.
+    """Convert a file; None if it does not use Estimators.
 
     Args:
-        constructs: what the scan finds in it.
+        program: The program that the file belongs to.
+        tree: The file.
+        constructs: The constructs that the scan finds in the file.
     """
-    of_estimators = [one for one in constructs if one.row.kind in _ESTIMATORS]
+    of_estimators = [construct for construct in constructs if construct.row.kind in _ESTIMATORS]
     if not of_estimators:
         return None
-    first = min(of_estimators, key=lambda one: tree.position(one.node))
+    first = min(of_estimators, key=lambda construct: tree.position(construct.node))
     try:
         by_core = contrib_layers.lower(program, tree)
         if by_core is not None:
             check_contrib(by_core, first.node)
             if by_core.text != tree.source.text:
-                return _of_core(program, tree, by_core)
+                return _convert_core(program, tree, by_core)
         lowered = subclasses.lower(program, tree)
         if lowered is not None:
-            return _of_classes(program, tree, lowered)
-        return ConversionOutcome(_written(program, tree, first.node, constructs))
+            return _convert_lowered(program, tree, lowered)
+        return ConversionOutcome(_convert_text(program, tree, first.node, constructs))
     except NotConvertible as declined:
         line = declined.line or tree.position(first.node)[0]
         if not declined.line:
@@ -137,51 +140,55 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
         return ConversionOutcome(reason=declined.reason, line=line)
     except DEFECTS as error:
         return ConversionOutcome(
-            reason=f"the converter fails at it: {type(error).__name__}: {error}", line=tree.position(first.node)[0]
+            reason=f"the converter failed: {type(error).__name__}: {error}", line=tree.position(first.node)[0]
         )
 
 
-def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Sequence[Construct]) -> str:
+def _convert_text(program: Program, tree: Tree, first: cst.CSTNode, constructs: Sequence[Construct]) -> str:
     tf = tensorflow_1.root_of_tensorflow(program, tree)
     old = None if tf else v1_import(tree)
     if tree.tensorflow_1:
-        for one in constructs:
-            if one.match.spelled.startswith("tf.") and not one.match.exists and not is_guarded(tree, one.node):
-                raise NotConvertible(f"{one.match.spelled}, which TensorFlow 2 has under no other name", one.node)
+        for construct in constructs:
+            if (
+                construct.match.spelled.startswith("tf.")
+                and not construct.match.exists
+                and not is_guarded(tree, construct.node)
+            ):
+                raise NotConvertible(f"{construct.match.spelled}, which TensorFlow 2 does not have", construct.node)
     if tf is None and old is None:
         raise without_a_name(program, tree, first)
     if tree.tensorflow_1:
-        raise NotConvertible("names that TensorFlow 1 alone has, in a file that it is one program with", first)
+        raise NotConvertible("names that only TensorFlow 1 has, in another file of the same program", first)
     if tf is None:
         assert old is not None
         tf = old.evaluated_alias or "tf"
     reader = Rewriter(program, tree, tf, is_v1=old is not None)
     if old is not None:
         reader.replaced[old] = f"tensorflow as {tf}"
-    _switches(reader)
+    _remove_behavior_switches(reader)
     reader.find_flags(tree.functions)
     for name, text in _MODES.items():
         reader.names[f"tf.estimator.ModeKeys.{name}"] = text
     for part in (layers, variables, recurrent, arithmetic, datasets, canned, heads, flags):
         part.install(reader)
-    _logging(reader)
+    _install_logging(reader)
     jobs = jobs_of(reader, kinds=("estimator", "canned estimator", "keras estimator"))
     if not jobs:
-        raise NotConvertible("no Estimator is made in this file", first)
+        raise NotConvertible("no Estimator is created in this file", first)
     hooks.find(reader)
     written: dict[cst.FunctionDef, modelling.ConvertedModel] = {}
     for job in jobs:
         if reader.called(job.call) == canned.ESTIMATOR:
-            job.written, job.make = _model(reader, job.call, job.settings.is_distributed, written)
+            job.written, job.make = _write_model(reader, job.call, job.settings.is_distributed, written)
         elif job.customs:
             for call in job.customs:
-                _, make = _model(reader, call, False, written)
+                _, make = _write_model(reader, call, False, written)
                 reader.replaced[call] = partial(make, job.inputs)
         elif not job.late:
             canned.convert_job(reader, job)
     _remove_helpers(reader, written)
-    for name, node in reader.watched.items():
-        raise NotConvertible(f"a hook that asks for a tensor {name}, which is no tf.identity of a model_fn", node)
+    for name, node in reader.fetched_tensors.items():
+        raise NotConvertible(f"a hook that fetches the tensor {name}, which is not a tf.identity in a model_fn", node)
     warm_starts.install(reader, jobs)
     for job in jobs:
         training.install(reader, job)
@@ -189,169 +196,171 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     text = _with_helpers(reader, jobs)
     text = re.sub(rf"(?m)^[^\n]*{REMOVED}[^\n]*\n", "", text)
     text = re.sub(r"\n{4,}", "\n\n\n", without_unused_names(reader, text))
-    _check(reader, text, first)
+    _check_result(reader, text, first)
     return text
 
 
 def check_contrib(by_core: contrib_layers.CoreText | None, first: cst.CSTNode) -> None:
-    """Declines a file with something that was tf.contrib's, and is another package's by now.
+    """Reject a file that still uses a former tf.contrib name.
 
     Raises:
-        NotConvertible: it has.
+        NotConvertible: The file uses such a name.
     """
     if by_core is not None and by_core.left is not None:
         name, line = by_core.left
         raise NotConvertible(f"{name}, which Keras does not have", first, line)
 
 
-def _of_core(program: Program, tree: Tree, by_core: contrib_layers.CoreText) -> ConversionOutcome | None:
-    """Return the conversion of a file by way of one that has V1's core in place of tf.contrib; lines are the same."""
-    made = parse(tree.source.with_text(by_core.text))
-    assert made is not None
-    made.tensorflow_1, made.needs = tree.tensorflow_1, tree.needs
+def _convert_core(program: Program, tree: Tree, by_core: contrib_layers.CoreText) -> ConversionOutcome | None:
+    """Convert a file by way of its core text, which has the same line numbers."""
+    parsed = parse(tree.source.with_text(by_core.text))
+    assert parsed is not None
+    parsed.tensorflow_1, parsed.needs = tree.tensorflow_1, tree.needs
     others = {path: other for path, other in program.trees.items() if other is not tree}
-    program = Program([*others.values(), made], program.modules)
-    return convert(program, made, list(find_constructs(program, made)))
+    program = Program([*others.values(), parsed], program.modules)
+    return convert(program, parsed, list(find_constructs(program, parsed)))
 
 
-def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> ConversionOutcome:
-    """Return the conversion of a file by way of one that has functions in place of its classes of Estimators."""
-    made = parse(SourceFile(tree.source.path, lowered.text))
-    assert made is not None
-    made.tensorflow_1 = tree.tensorflow_1
+def _convert_lowered(program: Program, tree: Tree, lowered: subclasses.Lowered) -> ConversionOutcome:
+    """Convert a file by way of a text with functions in place of its Estimator subclasses."""
+    parsed = parse(SourceFile(tree.source.path, lowered.text))
+    assert parsed is not None
+    parsed.tensorflow_1 = tree.tensorflow_1
     others = {path: other for path, other in program.trees.items() if other is not tree}
-    program = Program([*others.values(), made], program.modules)
-    found = convert(program, made, list(find_constructs(program, made)))
-    if found is None or not found.text:
-        reason = lowered.told(found.reason) if found else "no Estimator is made in this file"
+    program = Program([*others.values(), parsed], program.modules)
+    outcome = convert(program, parsed, list(find_constructs(program, parsed)))
+    if outcome is None or not outcome.text:
+        reason = lowered.restore_names(outcome.reason) if outcome else "no Estimator is created in this file"
         return ConversionOutcome(
-            reason=reason, line=lowered.line(found.line if found else 0) or tree.position(lowered.first)[0]
+            reason=reason, line=lowered.line(outcome.line if outcome else 0) or tree.position(lowered.first)[0]
         )
-    return ConversionOutcome(lowered.raised(found.text))
+    return ConversionOutcome(lowered.restore_methods(outcome.text))
 
 
-def _switches(reader: Rewriter) -> None:
-    """Keras trains with the behaviour of TensorFlow 2."""
+def _remove_behavior_switches(reader: Rewriter) -> None:
+    """Remove the calls that disable TensorFlow 2 behavior, which Keras needs."""
     for call in reader.tree.calls:
         if reader.called(call).rpartition(".")[2] not in ("disable_v2_behavior", "disable_eager_execution"):
             continue
         statement = reader.statement_of(call)
         if not isinstance(statement, cst.SimpleStatementLine):
-            raise NotConvertible("a switch of behaviour within another statement", call)
+            raise NotConvertible("a switch of TensorFlow behavior inside another statement", call)
         reader.replaced[statement] = REMOVED
 
 
-def _model(
+def _write_model(
     reader: Rewriter, call: cst.Call, distributed: bool, written: dict[cst.FunctionDef, modelling.ConvertedModel]
 ) -> tuple[modelling.ConvertedModel, Callable[[str], str]]:
-    """Return the model of an Estimator with a model_fn of this file, and what writes the call that makes it."""
-    given = arguments(call, ("model_fn", "model_dir", "config", "params", "warm_start_from"))
-    told, bound = _bound(reader, given.get("model_fn"))
-    functions = reader.functions(told) if told is not None else []
-    if told is None or len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef):
+    """Convert an Estimator's model_fn; return the model and a function that writes its call."""
+    args = arguments(call, ("model_fn", "model_dir", "config", "params", "warm_start_from"))
+    model_fn, bound = _bound_arguments(reader, args.get("model_fn"))
+    functions = reader.functions(model_fn) if model_fn is not None else []
+    if model_fn is None or len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef):
         raise NotConvertible("a model_fn that is not a function of this file", call)
     function = functions[0].node
-    owner = _owner(reader, function, told)
-    extra = _further(function, bound)
+    owner = _model_fn_owner(reader, function, model_fn)
+    extra = _extra_parameters(function, bound)
     if function not in written:
         reader.find_flags(reader.tree.functions)
         written[function] = modelling.write(reader, function, distributed=distributed, extra=extra)
-        _place(reader, function, written[function])
-    made = written[function]
-    params = given.get("params")
-    if made.extra != extra:
-        raise NotConvertible("a model_fn that other arguments are bound to elsewhere", call)
+        _place_model(reader, function, written[function])
+    model = written[function]
+    params = args.get("params")
+    if model.extra != extra:
+        raise NotConvertible("a model_fn with different bound arguments elsewhere", call)
 
     def make(data: str) -> str:
-        told = [data]
-        if made.takes_params:
-            told.append(reader.text(params.value) if params is not None else "{}")
-        told += [f"{name}={reader.whole(value)}" for name, value in bound.items()]
-        return reader.call(f"{owner}{made.maker}", told, call)
+        texts = [data]
+        if model.takes_params:
+            texts.append(reader.text(params.value) if params is not None else "{}")
+        texts += [f"{name}={reader.whole(value)}" for name, value in bound.items()]
+        return reader.call(f"{owner}{model.maker}", texts, call)
 
-    return made, make
+    return model, make
 
 
-def _bound(reader: Rewriter, given: cst.Arg | None) -> tuple[Any, dict[str, cst.BaseExpression]]:
-    """Return the model_fn of an argument, and what `functools.partial` binds to it."""
-    node = reader.value(given.value) if given is not None else None
+def _bound_arguments(reader: Rewriter, model_fn: cst.Arg | None) -> tuple[Any, dict[str, cst.BaseExpression]]:
+    """Return the model_fn of an argument and the arguments that `functools.partial` binds."""
+    node = reader.value(model_fn.value) if model_fn is not None else None
     if not isinstance(node, cst.Call) or not datasets.is_partial(reader, node):
-        return given.value if given is not None else None, {}
+        return model_fn.value if model_fn is not None else None, {}
     for arg in node.args[1:]:
         if arg.keyword is None or arg.star:
-            raise NotConvertible("arguments that are bound to a model_fn without their names", arg)
+            raise NotConvertible("positional arguments bound to a model_fn", arg)
     return node.args[0].value, {arg.keyword.value: arg.value for arg in node.args[1:] if arg.keyword is not None}
 
 
-def _further(function: cst.FunctionDef, bound: dict[str, cst.BaseExpression]) -> tuple[str, ...]:
-    """Return the parameters of a model_fn that are no Estimator's: those that are bound, and those with a default."""
-    own = ("features", "labels", "mode", "params", "config", "self")
-    params = [one.name.value for one in function.params.params
-              if one.name.value not in own and (one.default is not None or one.name.value in bound)]  # fmt: skip
+def _extra_parameters(function: cst.FunctionDef, bound: dict[str, cst.BaseExpression]) -> tuple[str, ...]:
+    """Return a model_fn's parameters beyond the Estimator's: bound ones and ones with a default."""
+    known = ("features", "labels", "mode", "params", "config", "self")
+    params = [param.name.value for param in function.params.params if param.name.value not in known
+              and (param.default is not None or param.name.value in bound)]  # fmt: skip
     return (*params, *(name for name in bound if name not in params))
 
 
 def _remove_helpers(reader: Rewriter, written: dict[cst.FunctionDef, modelling.ConvertedModel]) -> None:
-    """Take the functions away that gave specs to a model_fn: what they did is in the models."""
-    helpers = dict.fromkeys(helper for made in written.values() for helper in made.helpers)
+    """Remove the helper functions whose EstimatorSpecs are now part of the models."""
+    helpers = dict.fromkeys(helper for model in written.values() for helper in model.helpers)
     gone = {*written, *helpers}
     for helper in helpers:
         for chain in reader.tree.chains:
-            if any(one.node is helper for one in reader.functions(chain)) and not gone & set(reader.tree.above(chain)):
-                raise NotConvertible("a function that makes an EstimatorSpec, used elsewhere too", chain)
+            if any(target.node is helper for target in reader.functions(chain)) and not gone & set(
+                reader.tree.above(chain)
+            ):
+                raise NotConvertible("a function that builds an EstimatorSpec and is also used elsewhere", chain)
         reader.replaced[helper] = REMOVED
 
 
-def _owner(reader: Rewriter, function: cst.FunctionDef, given: cst.BaseExpression) -> str:
-    """Return the text before the name of what makes the model: the object where the model_fn is a method; else ""."""
+def _model_fn_owner(reader: Rewriter, function: cst.FunctionDef, model_fn: cst.BaseExpression) -> str:
+    """Return the prefix of the call that builds the model: "object." for a method, else ""."""
     parent = reader.tree.parents.get(function)
     if parent is reader.tree.module:
-        if not isinstance(given, cst.Name):
-            raise NotConvertible("a model_fn with arguments bound to it", given)
+        if not isinstance(model_fn, cst.Name):
+            raise NotConvertible("a model_fn with arguments bound to it", model_fn)
         return ""
     around = reader.tree.parents.get(parent) if parent is not None else None
     at_the_top = isinstance(around, cst.ClassDef) and reader.tree.parents.get(around) is reader.tree.module
-    names = [one.name.value for one in function.params.params]
+    names = [param.name.value for param in function.params.params]
     if not at_the_top or names[:1] != ["self"] or function.decorators:
-        raise NotConvertible("a model_fn within another function, or of a class", function.name)
-    if not isinstance(given, cst.Attribute) or not isinstance(given.value, cst.Name):
-        raise NotConvertible("a model_fn that is a method of an object without a name", given)
-    if given.value.value == "self":
-        raise NotConvertible("a model_fn that is a method of the object that trains it", given)
+        raise NotConvertible("a model_fn inside a function or a class", function.name)
+    if not isinstance(model_fn, cst.Attribute) or not isinstance(model_fn.value, cst.Name):
+        raise NotConvertible("a model_fn that is a method of an unnamed object", model_fn)
+    if model_fn.value.value == "self":
+        raise NotConvertible("a model_fn that is a method of the object that trains it", model_fn)
     for chain in reader.tree.chains:
         called = reader.tree.parents.get(reader.tree.parents.get(chain, chain))
         if isinstance(chain, cst.Attribute) and chain.attr.value == function.name.value and (
             reader.called(called) != "tf.estimator.Estimator"
         ):  # fmt: skip
-            raise NotConvertible("a model_fn that is called otherwise than by its Estimator", chain)
-    return f"{reader.text(given.value)}."
+            raise NotConvertible("a model_fn that is called outside of its Estimator", chain)
+    return f"{reader.text(model_fn.value)}."
 
 
-def _place(reader: Rewriter, function: cst.FunctionDef, made: modelling.ConvertedModel) -> None:
-    """The model's class and what makes it go where the model_fn was; of a method the class goes before its own."""
-    if not made.method:
-        reader.replaced[function] = made.text
+def _place_model(reader: Rewriter, function: cst.FunctionDef, model: modelling.ConvertedModel) -> None:
+    """Put the model in place of the model_fn; for a method, its class goes before the enclosing class."""
+    if not model.method:
+        reader.replaced[function] = model.text
         return
-    reader.replaced[function] = made.method
-    around = next(one for one in reader.tree.above(function) if isinstance(one, cst.ClassDef))
+    reader.replaced[function] = model.method
+    around = next(above for above in reader.tree.above(function) if isinstance(above, cst.ClassDef))
 
     def write() -> str:
         del reader.replaced[around]
         try:
-            return f"{made.text}\n\n\n{reader.text(around)}"
+            return f"{model.text}\n\n\n{reader.text(around)}"
         finally:
             reader.replaced[around] = write
 
     reader.replaced[around] = write
 
 
-def _logging(reader: Rewriter) -> None:
-    """`tf.compat.v1.logging` is the logger of TensorFlow."""
+def _install_logging(reader: Rewriter) -> None:
+    """Let the rewriter convert `tf.compat.v1.logging` to TensorFlow's logger."""
 
     def level(call: cst.Call) -> str:
         name = reader.name(call.args[0].value).rpartition(".")[2] if len(call.args) == 1 else ""
         if name not in _LEVELS:
-            raise NotConvertible("a level of logging that cannot be told", call)
+            raise NotConvertible("a logging level that is not known statically", call)
         return f"{reader.tf}.get_logger().setLevel('{name}')"
 
     reader.calls["tf.compat.v1.logging.set_verbosity"] = level
@@ -365,14 +374,14 @@ def _logging(reader: Rewriter) -> None:
 
 
 def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
-    """The text with the modules and functions that it needs: imports beside the others, functions before the model."""
+    """Return the text with the imports and helper functions that it needs."""
     body = list(reader.tree.module.body)
-    reader.spliced(0, len(reader.lines.text), body)  # what is needed is known when all is written
+    reader.spliced(0, len(reader.lines.text), body)  # only a complete rewrite shows what is needed
     imports = [node for node in body if isinstance(node, cst.SimpleStatementLine)
                and isinstance(node.body[0], (cst.Import, cst.ImportFrom))
                and "__future__" not in reader.source(node)]  # fmt: skip
     leading: Any = tensorflow_1.last_import(reader.tree)
-    if leading in body:  # not what is imported further down
+    if leading in body:  # not the imports further down
         imports = [node for node in imports if body.index(node) <= body.index(leading)] or imports
     before: dict[cst.CSTNode, list[str]] = {}
     behind: dict[cst.CSTNode, list[str]] = {}
@@ -390,19 +399,22 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
         before.setdefault(others[0], []).append("from absl import app, flags")
     needed = sorted((*_MODULES[name].rpartition(".")[::2], name) for name in _MODULES.keys() & reader.needs)
     if needed:
-        own = ["", *(f"from {package} import {module} as {name}" for package, module, name in needed)]
+        lines = ["", *(f"from {package} import {module} as {name}" for package, module, name in needed)]
         if "Optimizer" in reader.needs:
-            own.append("from estimator_pipeline.models.optimizers.spec import Optimizer")
-        behind.setdefault(imports[-1], []).extend(own)
+            lines.append("from estimator_pipeline.models.optimizers.spec import Optimizer")
+        behind.setdefault(imports[-1], []).extend(lines)
     bound = {name for scope in (reader.tree.scope, *reader.tree.scopes.values()) for name in scope.names}
     for name in HELPERS.keys() & reader.needs & bound:
         raise NotConvertible(
-            f"{name} is a name of the program's own, and of a function that would be written", jobs[0].call
+            f"{name} is defined in the program and is also the name of a helper function of the conversion",
+            jobs[0].call,
         )
     unit = reader.tree.module.default_indent
     chosen = [HELPERS[name].replace("tf.", f"{reader.tf}.") for name in HELPERS if name in reader.needs]
-    chosen = [one.replace("    ", unit) for one in (*chosen, *reader.helpers.values())]
-    first = min((_top(reader, job, node) for job in jobs for node in _nodes(reader, job)), key=reader.line)
+    chosen = [text.replace("    ", unit) for text in (*chosen, *reader.helpers.values())]
+    first = min(
+        (_top_level_statement(reader, job, node) for job in jobs for node in _nodes(reader, job)), key=reader.line
+    )
     called = re.compile(rf"\b({'|'.join([*(HELPERS.keys() & reader.needs), *reader.helpers]) or '-'})\(")
     runs = [node for node in body if not isinstance(node, (cst.FunctionDef, cst.ClassDef))]
     first = min([first, *(node for node in runs if called.search(reader.text(node)))], key=reader.line)
@@ -415,56 +427,56 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
 
 
 def _module(node: cst.SimpleStatementLine) -> str:
-    one = node.body[0]
-    if isinstance(one, cst.ImportFrom):
-        return (dotted_of(one.module) or "").split(".")[0]
-    assert isinstance(one, cst.Import)
-    return (dotted_of(one.names[0].name) or "").split(".")[0]
+    statement = node.body[0]
+    if isinstance(statement, cst.ImportFrom):
+        return (dotted_of(statement.module) or "").split(".")[0]
+    assert isinstance(statement, cst.Import)
+    return (dotted_of(statement.names[0].name) or "").split(".")[0]
 
 
 def _nodes(reader: Rewriter, job: ConvertedJob) -> list[cst.CSTNode]:
-    found: list[cst.CSTNode] = [job.call]
-    given = arguments(job.call, ("model_fn",))
+    nodes: list[cst.CSTNode] = [job.call]
+    args = arguments(job.call, ("model_fn",))
     if job.written is not None:
-        found += [one.node for one in reader.functions(given["model_fn"].value)]
-    return found
+        nodes += [function.node for function in reader.functions(args["model_fn"].value)]
+    return nodes
 
 
-def _top(reader: Rewriter, job: ConvertedJob, node: cst.CSTNode) -> cst.CSTNode:
+def _top_level_statement(reader: Rewriter, job: ConvertedJob, node: cst.CSTNode) -> cst.CSTNode:
     for above in (node, *reader.tree.above(node)):
         if reader.tree.parents.get(above) is reader.tree.module:
             return above
     return job.statement
 
 
-def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
-    """A last look: a defect of a rule costs the conversion of a file, not the file."""
+def _check_result(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
+    """Check the converted text, so that a bug in a rule cannot break the user's file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             ast.parse(text)
         except SyntaxError as error:
-            raise NotConvertible(f"what was written cannot be read: {error}", first) from error
-    imported = {one.split()[-1] for one in reader.tree.needs}  # by nothing in a text that becomes Keras
+            raise NotConvertible(f"the converted text is not valid Python: {error}", first) from error
+    imported = {statement.split()[-1] for statement in reader.tree.needs}  # not needed by a text that becomes Keras
     unknown = sorted(unknown_names(text) - (unknown_names(reader.lines.text) - imported))
     if unknown:
         line = _line_of(rf"\b{re.escape(unknown[0])}\b", reader.lines.text)
-        raise NotConvertible(f"{unknown[0]} would have no value in it", first, line)
+        raise NotConvertible(f"{unknown[0]} would be undefined after the conversion", first, line)
     bare = re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL)
     for alias, module in modules_by_other_names(reader):
         bare = re.sub(rf"(?<![\w.]){alias}\.", f"{module}.", bare)
-    found = _GONE.search(bare)
-    if found:
-        left = found[0].lstrip(".")
-        at = next((one for one in reader.tree.chains if reader.name(one).startswith(f"tf.{left}")), None)
+    match = _GONE.search(bare)
+    if match:
+        left = match[0].lstrip(".")
+        at = next((chain for chain in reader.tree.chains if reader.name(chain).startswith(f"tf.{left}")), None)
         line = 0 if at is not None else _line_of(re.escape(left.rpartition(".")[2]) + r"\b", reader.lines.text)
-        raise NotConvertible(f"{left} would be left in it", at or first, line)
+        raise NotConvertible(f"{left} would remain after the conversion", at or first, line)
     line = reader.lost_comment(text)
     if line:
-        raise NotConvertible("a comment within brackets has no place in what would be written", first, line)
+        raise NotConvertible("a comment inside brackets would be lost", first, line)
 
 
 def _line_of(pattern: str, text: str) -> int:
-    """Return the line of the first match; 0 where there is none."""
-    found = re.search(pattern, text)
-    return text.count("\n", 0, found.start()) + 1 if found else 0
+    """Return the line of the first match, or 0."""
+    match = re.search(pattern, text)
+    return text.count("\n", 0, match.start()) + 1 if match else 0

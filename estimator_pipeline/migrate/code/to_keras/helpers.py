@@ -1,4 +1,4 @@
-"""Functions that converted programs bring along, each where it is called."""
+"""Helper functions and classes that converted programs include where they use them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["HELPERS"]
 
 HELPERS = {
     "batches": '''def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
-    """Batches of arrays or the columns of a data frame, and of their labels; without end where num_epochs is None."""
+    """Return batches of arrays or data-frame columns and their labels, endlessly if num_epochs is None."""
     if hasattr(x, 'columns'):
         x = {name: column.to_numpy() for name, column in x.items()}
     y = y.to_numpy() if hasattr(y, 'to_numpy') else y
@@ -15,19 +15,19 @@ HELPERS = {
         data = data.shuffle(len(data))
     return data.repeat(num_epochs).batch(batch_size)''',
     "model_inputs": '''def model_inputs(data):
-    """A Keras input for each feature of a data set."""
+    """Return a Keras input for each feature of a dataset."""
     features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
     if isinstance(features, dict):
-        return {name: tf.keras.Input(one.shape[1:], name=name, dtype=one.dtype) for name, one in features.items()}
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)''',
     "WhenTraining": '''class WhenTraining(tf.keras.layers.Layer):
-    """The first of two tensors while the model trains, the second one otherwise."""
+    """Returns the first of two tensors during training and the second otherwise."""
 
     def call(self, inputs, training=None):
         trained, otherwise = inputs
         return trained if training else otherwise''',
     "TableLookup": '''class TableLookup(tf.keras.layers.Layer):
-    """What a table has for keys."""
+    """Looks up keys in a table."""
 
     def __init__(self, table, **options):
         super().__init__(**options)
@@ -36,7 +36,7 @@ HELPERS = {
     def call(self, keys):
         return self.table.lookup(keys)''',
     "Timer": '''class Timer:
-    """Says when so many seconds or steps have gone by since it was last triggered."""
+    """Triggers after a number of seconds or steps since it was last triggered."""
 
     def __init__(self, every_secs=None, every_steps=None):
         self.every_secs, self.every_steps = every_secs, every_steps
@@ -53,7 +53,7 @@ HELPERS = {
         return step >= self.step + self.every_steps
 
     def update_last_triggered_step(self, step):
-        """Gives the seconds and the steps since the last time, None where there was none."""
+        """Return the seconds and steps since the last trigger, or None for both."""
         now = time.time()
         gone = (None, None) if self.step is None else (now - self.time, step - self.step)
         self.time, self.step = now, step
@@ -62,23 +62,23 @@ HELPERS = {
     def last_triggered_step(self):
         return self.step''',
     "AtCheckpoints": '''class AtCheckpoints(tf.keras.callbacks.Callback):
-    """Calls a listener with the step where a checkpoint is written: at first, after each so many steps, at the end."""
+    """Calls a listener with the step of each checkpoint: at the start, every N steps and at the end."""
 
     def __init__(self, listener, every_steps):
         super().__init__()
         self.listener, self.every_steps, self.saved = listener, every_steps, None
 
-    def tell(self, method, *step):
+    def notify(self, method, *step):
         return getattr(self.listener, method)(*step) if hasattr(self.listener, method) else None
 
     def save(self):
         self.saved = int(self.model.optimizer.iterations)
-        self.tell('before_save', self.saved)
-        if self.tell('after_save', self.saved):
+        self.notify('before_save', self.saved)
+        if self.notify('after_save', self.saved):
             self.model.stop_training = True
 
     def on_train_begin(self, logs=None):
-        self.tell('begin')
+        self.notify('begin')
         self.save()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -88,12 +88,12 @@ HELPERS = {
     def on_train_end(self, logs=None):
         if self.saved != int(self.model.optimizer.iterations):
             self.save()
-        self.tell('end', self.saved)''',
+        self.notify('end', self.saved)''',
     "examples": '''def examples(model, data, keys=None):
-    """The predictions for a data set, a dict for each example."""
+    """Yield the predictions for a dataset, one dict per example."""
     for batch in data:
         predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
         for row in zip(*(predicted[key] for key in keys or predicted)):
             yield dict(zip(keys or predicted, row))''',
 }
-"""Name -> text."""
+"""Name of each helper -> its source."""

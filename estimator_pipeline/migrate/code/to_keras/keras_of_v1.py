@@ -1,4 +1,4 @@
-"""Keras as TensorFlow 1 had it: what of it is the very class or function that `tf.keras` has."""
+"""Names of TensorFlow 1's Keras that are the same class or function in `tf.keras`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 __all__ = ["of_keras"]
 
-# TensorFlow 1's Keras, and TensorFlow's private copy: all of these but a few is tf.keras's own.
+# TensorFlow 1's Keras and TensorFlow's private copy; all but the exceptions below are the same objects as in tf.keras.
 _OLD_KERAS = re.compile(
     r"tf\.(?:compat\.v1|python)\.keras\.(?P<module>activations|backend|constraints|datasets|layers|losses|metrics|"
     r"models|regularizers|utils)\.(?P<name>\w.*)"
@@ -19,8 +19,8 @@ _OTHERS_OF_V1 = {
 
 
 def of_keras(full: str) -> str:
-    """Return the name below tf.keras of what it has as TensorFlow 1's Keras had it; "" for all other names."""
-    found = _OLD_KERAS.match(full)
-    if found is None or found["name"] in _OTHERS_OF_V1.get(found["module"], ()):
+    """Return the tf.keras name of an object that TensorFlow 1's Keras shares, else ""."""
+    match = _OLD_KERAS.match(full)
+    if match is None or match["name"] in _OTHERS_OF_V1.get(match["module"], ()):
         return ""
-    return f"tf.keras.{found['module']}.{found['name']}"
+    return f"tf.keras.{match['module']}.{match['name']}"

@@ -1,13 +1,13 @@
-"""What stands for what is removed, and what only logs."""
+"""The placeholder of removed statements, and hooks that Keras makes unnecessary."""
 
 from __future__ import annotations
 
 __all__ = ["REMOVED", "SILENT_HOOKS"]
 
 REMOVED = "\x00"
-"""What stands for a statement that is no more; its line goes."""
+"""Replacement of a removed statement; its whole line is deleted."""
 
 
-# Hooks that say or keep what Keras says and keeps by itself.
+# Hooks that log or save what Keras logs or saves by default.
 SILENT_HOOKS = ("tf.estimator.StepCounterHook", "tf.estimator.LoggingTensorHook", "tf.estimator.CheckpointSaverHook",
                  "tf.estimator.SummarySaverHook", "tf.estimator.NanTensorHook")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A file, and its text with parts of it written anew: whatever no rule names is kept as it stands, to the byte."""
+"""Rewriting of a file: rules replace single nodes, and the rest of the text is kept byte for byte."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WIDTH = 110
 
 
 class NotConvertible(Exception):
-    """A file stays an Estimator program, because of one construct of it.
+    """A construct that cannot be converted, so that the file remains an Estimator program.
 
     Attributes:
-        reason: why, in a sentence.
-        node: the construct.
-        line: where it is, if it is no node with a place.
+        reason: Why, in a sentence.
+        node: The construct.
+        line: Line of the construct, if the node has no position.
     """
 
     def __init__(self, reason: str, node: cst.CSTNode, line: int = 0) -> None:
@@ -41,26 +41,29 @@ class NotConvertible(Exception):
 
 
 class Rewriter:
-    """What the expressions of a file mean, and its text.
+    """Resolves the expressions of a file and rewrites its text.
 
     Attributes:
-        tf: by which name the file has TensorFlow.
-        is_v1: whether that name was tensorflow.compat.v1 there.
-        replaced: node -> its new text, or a function that writes it.
-        calls: canonical name -> a function that writes a call of it.
-        flags: (scope's node, name) of what says only whether the model trains; layers of Keras know it by themselves.
-        needs: names of helpers that the new text calls, and modules that it imports.
-        helpers: name of a further function -> its text.
-        meant: node -> the expression that it stands for: an argument of a specification.
-        again: whether variables are used again by their names.
-        joint: what stands between the scopes' names and a layer's.
-        embeddings: calls that make variables, which become layers.
-        initializers: what the scopes of variables around give to those that have none.
-        shares: (scope's node, name) of what is 1 outside of training.
-        hook_classes: name of a class of hooks or listeners -> what is known of it.
-        watched: names of tensors that hooks ask for -> where.
-        spec_hooks: model_fn -> the hooks that it hands to its spec.
-        apart: predictions that are another network's, whose layers are known by their names.
+        tf: Name by which the file imports TensorFlow.
+        is_v1: Whether that name was tensorflow.compat.v1 in the original file.
+        replaced: Node -> its new text, or a function that returns it.
+        calls: Canonical name -> a function that rewrites a call of it.
+        names: Canonical name -> its new text.
+        flags: (scope node, name) of variables that are true only in TRAIN mode; Keras layers need no such flag.
+        prefixes: Names of the enclosing variable scopes.
+        needs: Names of the helpers that the new text calls and of the modules that it imports.
+        helpers: Name of an additional function -> its text.
+        exports: Name of an export function -> the function of its serving inputs and its job.
+        resolved: Node -> the expression that it refers to, such as an argument of a spec.
+        reuses_variables: Whether variables are reused by name.
+        separator: Separator between variable scopes and a layer's name.
+        embeddings: Calls that create variables which become layers.
+        initializers: Default initializers of the enclosing variable scopes.
+        keep_rates: (scope node, name) of rates that are 1 outside of training.
+        hook_classes: Name of a hook or listener class -> its analysis.
+        fetched_tensors: Names of tensors that hooks fetch -> the node that names them.
+        spec_hooks: model_fn -> the hooks in its EstimatorSpec.
+        separate_predictions: Predictions of a separate network, whose layers are matched by name.
     """
 
     def __init__(self, program: Program, tree: Tree, tf: str, *, is_v1: bool = False) -> None:
@@ -77,19 +80,19 @@ class Rewriter:
         self.needs: set[str] = set()
         self.helpers: dict[str, str] = {}
         self.exports: dict[str, tuple[cst.FunctionDef, Any]] = {}
-        self.meant: dict[cst.CSTNode, cst.BaseExpression] = {}
-        self.again = False
-        self.joint = "_"
+        self.resolved: dict[cst.CSTNode, cst.BaseExpression] = {}
+        self.reuses_variables = False
+        self.separator = "_"
         self.embeddings: set[cst.Call] = set()
         self.initializers: list[str] = []
-        self.shares: set[tuple[cst.CSTNode, str]] = set()
+        self.keep_rates: set[tuple[cst.CSTNode, str]] = set()
         self.hook_classes: dict[str, Any] = {}
-        self.watched: dict[str, cst.CSTNode] = {}
+        self.fetched_tensors: dict[str, cst.CSTNode] = {}
         self.spec_hooks: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
-        self.apart: list[cst.BaseExpression] = []
+        self.separate_predictions: list[cst.BaseExpression] = []
         self._found_comments: list[tuple[int, str]] | None = None
 
-    # Meanings
+    # Resolution of expressions
 
     def scope(self, node: cst.CSTNode) -> Scope:
         """Return the scope that an expression is in."""
@@ -101,7 +104,7 @@ class Rewriter:
         return self.tree.scope
 
     def name(self, node: cst.CSTNode | None) -> str:
-        """The canonical name of what an expression means; "" where it is nothing of TensorFlow, or not known."""
+        """Return the canonical TensorFlow name of an expression, or "" if it has none."""
         if not isinstance(node, cst.BaseExpression):
             return ""
         for value in self.program.meaning(node, self.tree, self.scope(node)):
@@ -115,21 +118,21 @@ class Rewriter:
         return ""
 
     def called(self, node: cst.CSTNode | None) -> str:
-        """Return the canonical name of what a call calls."""
+        """Return the canonical name of a call's function, else ""."""
         return self.name(node.func) if isinstance(node, cst.Call) else ""
 
     def is_of_v1(self, node: cst.BaseExpression) -> bool:
-        """Whether an expression is something of tensorflow.compat.v1."""
-        found = self.program.meaning(node, self.tree, self.scope(node))
-        return any(isinstance(one, Outside) and ".compat.v1." in one.dotted for one in found)
+        """Whether an expression belongs to tensorflow.compat.v1."""
+        values = self.program.meaning(node, self.tree, self.scope(node))
+        return any(isinstance(value, Outside) and ".compat.v1." in value.dotted for value in values)
 
     def functions(self, node: cst.BaseExpression) -> list[FunctionOf]:
         """Return the functions of this file that an expression may be."""
-        found = self.program.meaning(node, self.tree, self.scope(node))
-        return [one for one in found if isinstance(one, FunctionOf) and one.tree is self.tree]
+        values = self.program.meaning(node, self.tree, self.scope(node))
+        return [value for value in values if isinstance(value, FunctionOf) and value.tree is self.tree]
 
     def value(self, node: cst.BaseExpression) -> cst.BaseExpression:
-        """Return what a name was given, where it was given one thing; the expression itself otherwise."""
+        """Return the only value assigned to a name, or the expression itself."""
         for _ in range(8):
             if not isinstance(node, cst.Name):
                 break
@@ -140,7 +143,7 @@ class Rewriter:
         return node
 
     def home(self, node: cst.Name) -> tuple[cst.CSTNode, str] | None:
-        """Return the scope that binds a name, by its node, and the name."""
+        """Return the node of the scope that binds a name, and the name."""
         at: Scope | None = self.scope(node)
         while at is not None:
             if node.value in at.names:
@@ -149,26 +152,26 @@ class Rewriter:
         return None
 
     def is_flag(self, node: cst.BaseExpression) -> bool:
-        """Whether an expression is true where the model trains, and false elsewhere."""
+        """Whether an expression is true only in TRAIN mode."""
         if isinstance(node, cst.Name) and self.home(node) in self.flags:
             return True
         return modes._condition(self.program, self.tree, node, self.scope(node)) == {"train"}
 
     def statement_of(self, value: cst.CSTNode) -> cst.SimpleStatementLine | None:
-        """Return the statement that a value is the whole right side of, or the whole of."""
+        """Return the statement that consists of a value or assigns it."""
         small = self.tree.parents.get(value)
-        found = self.tree.parents.get(small) if small is not None else None
-        return found if isinstance(found, cst.SimpleStatementLine) else None
+        statement = self.tree.parents.get(small) if small is not None else None
+        return statement if isinstance(statement, cst.SimpleStatementLine) else None
 
     # Text
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Where a node's text begins and ends."""
+        """Return the start and end offsets of a node's text."""
         line, column, end_line, end_column = self.tree.position(node)
         return self.lines.offset(line, column), self.lines.offset(end_line, end_column)
 
     def source(self, node: cst.CSTNode) -> str:
-        """Return a node's text as it stands."""
+        """Return a node's original text."""
         start, end = self.span(node)
         return self.lines.text[start:end]
 
@@ -180,20 +183,20 @@ class Rewriter:
         return self.lines.indent(self.line(node))
 
     def text(self, node: cst.CSTNode) -> str:
-        """Return a node's text, its parts written anew where a rule does."""
-        made = self._written(node)
-        if made is not None:
-            return made
+        """Return a node's text after all rewrites."""
+        rewritten = self._written(node)
+        if rewritten is not None:
+            return rewritten
         return self.spliced(*self.span(node), children(node))
 
     def whole(self, node: cst.BaseExpression) -> str:
-        """Return the same with the brackets around it, which are no part of its place: those of a tuple are needed."""
+        """Return a node's text including its parentheses, which a tuple needs."""
         return f"({self.text(node)})" if getattr(node, "lpar", ()) else self.text(node)
 
     def spliced(self, start: int, end: int, nodes: Iterable[cst.CSTNode]) -> str:
-        """Return the text between two places, the nodes within it written anew."""
+        """Return the text between two offsets, with the given nodes rewritten."""
         parts, at = [], start
-        for node in sorted(self._placed(nodes), key=lambda one: self.span(one)[0]):
+        for node in sorted(self._with_position(nodes), key=lambda child: self.span(child)[0]):
             begins, ends = self.span(node)
             if begins < at:
                 continue
@@ -202,28 +205,28 @@ class Rewriter:
         return "".join([*parts, self.lines.text[at:end]])
 
     def tree_positions(self) -> Any:
-        """Return the nodes that have a place."""
+        """Return the positions of all nodes."""
         if self.tree._positions is None:
             self.tree.position(self.tree.module)
         return self.tree._positions
 
-    def _placed(self, nodes: Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    def _with_position(self, nodes: Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
         for node in nodes:
             if node in self.tree_positions() and not isinstance(node, cst.Param):
                 yield node
-            else:  # libcst's place of a parameter ends with its name
-                yield from self._placed(children(node))
+            else:  # in libcst, a parameter's position ends with its name
+                yield from self._with_position(children(node))
 
     def _written(self, node: cst.CSTNode) -> str | None:
         if node in self.replaced:
-            made = self.replaced[node]
-            return made if isinstance(made, str) else made()
+            rewritten = self.replaced[node]
+            return rewritten if isinstance(rewritten, str) else rewritten()
         if isinstance(node, cst.Call):
             write = self.calls.get(self.called(node))
-            return write(node) if write is not None else self._own_call(node) or self._trained(node)
+            return write(node) if write is not None else self._without_flags(node) or self._without_training(node)
         if isinstance(node, (cst.Attribute, cst.Name)):
             if isinstance(node, cst.Name) and self.home(node) in self.flags:
-                raise NotConvertible("the network is another one where it trains; Keras has layers for that", node)
+                raise NotConvertible("the network differs in TRAIN; use Keras layers that depend on training", node)
             return self._symbol(node)
         if isinstance(node, cst.With):
             return self._with(node)
@@ -243,7 +246,7 @@ class Rewriter:
         now = catalogue.v1_names().get(below)
         if now:
             return f"{self.tf}.{now}"
-        # By `import tensorflow.compat.v1 as tf`: what TensorFlow 2 has for another thing is spelled out.
+        # With `import tensorflow.compat.v1 as tf`: a name that differs in TensorFlow 2 keeps the prefix compat.v1.
         if self.is_v1 and (below in catalogue.v1_names() or below in catalogue.shared_names()):
             call = self.tree.parents.get(node)
             if isinstance(call, cst.Call) and call.func is node and tf1_names._is_same(below, call):
@@ -252,19 +255,19 @@ class Rewriter:
         return None
 
     def _is_of_old_keras(self, node: cst.BaseExpression) -> bool:
-        """Whether an expression has something of Keras by a name that it had in TensorFlow 1."""
+        """Whether an expression refers to Keras by its TensorFlow 1 name."""
         parent = self.tree.parents.get(node)
         if isinstance(node, cst.Name) and not isinstance(parent, (cst.Call, cst.Arg)):
-            return False  # it is bound there
-        found = self.program.meaning(node, self.tree, self.scope(node))
-        return any(isinstance(one, Outside) and of_keras(catalogue.spell(one.dotted)) for one in found)
+            return False  # the name is bound here
+        values = self.program.meaning(node, self.tree, self.scope(node))
+        return any(isinstance(value, Outside) and of_keras(catalogue.spell(value.dotted)) for value in values)
 
     def _is_parameter(self, node: cst.CSTNode) -> bool:
-        """Whether a name is what a function is handed, which is no more than by default what the default is."""
+        """Whether a name is a function parameter, whose value may differ from its default."""
         bindings = self.program.bindings(node.value, self.scope(node)) if isinstance(node, cst.Name) else []
-        return any(one.kind == "parameter" for one in bindings)
+        return any(binding.kind == "parameter" for binding in bindings)
 
-    # Flags: what a function was told of the mode, it is told no more
+    # Flags: functions lose the parameters that only passed the mode
 
     def _parameters(self, node: cst.Parameters) -> str | None:
         function = self.tree.parents.get(node)
@@ -272,10 +275,10 @@ class Rewriter:
             return None
         rest = [*node.params, *node.kwonly_params]
         kept = [param for param in rest if (function, param.name.value) not in self.flags]
-        told = [one.name.value + (f"={self.text(one.default)}" if one.default else "") for one in kept]
-        return ", ".join(told)
+        texts = [param.name.value + (f"={self.text(param.default)}" if param.default else "") for param in kept]
+        return ", ".join(texts)
 
-    def _own_call(self, node: cst.Call) -> str | None:
+    def _without_flags(self, node: cst.Call) -> str | None:
         functions = self.functions(node.func)
         if len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef):
             return None
@@ -288,73 +291,73 @@ class Rewriter:
             name = arg.keyword.value if arg.keyword else named[position] if position < len(named) else ""
             if (inner, name) not in self.flags:
                 text = self.text(arg.value)
-                behind = any((inner, one) in self.flags for one in named[:position])
+                behind = any((inner, other) in self.flags for other in named[:position])
                 kept.append(f"{name}={text}" if arg.keyword or (behind and not name) else text)
         return self.call(self.text(node.func), kept, node)
 
-    def _trained(self, node: cst.Call) -> str | None:
-        """`model(x, training=training)`: Keras says it by itself."""
-        said = [arg for arg in node.args if arg.keyword and arg.keyword.value == "training"]
-        if not said or not self.is_flag(said[0].value):
+    def _without_training(self, node: cst.Call) -> str | None:
+        """Return `model(x, training=training)` without the flag, which Keras passes itself."""
+        training = [arg for arg in node.args if arg.keyword and arg.keyword.value == "training"]
+        if not training or not self.is_flag(training[0].value):
             return None
         kept = [f"{arg.keyword.value}={self.text(arg.value)}" if arg.keyword else arg.star + self.text(arg.value)
-                for arg in node.args if arg not in said]  # fmt: skip
+                for arg in node.args if arg not in training]  # fmt: skip
         return self.call(self.text(node.func), kept, node)
 
     def find_flags(self, functions: Iterable[cst.FunctionDef]) -> None:
-        """Parameters to which every call hands what says whether the model trains."""
+        """Find the parameters that are a TRAIN-mode flag in every call."""
         functions = list(functions)
         while True:
-            found = set(self.flags)
+            flags = set(self.flags)
             for function in functions:
                 calls = [
                     call for call in self.tree.calls
-                    if any(one.node is function for one in self.functions(call.func))
+                    if any(target.node is function for target in self.functions(call.func))
                 ]  # fmt: skip
                 for position, param in enumerate(function.params.params):
-                    given = [self.given(call, position, param.name.value) for call in calls]
-                    known = [one for one in given if one is not None and self.is_flag(one)]
-                    if known and all(one in known or (one is not None and self._is_false(one)) for one in given):
-                        found.add((function, param.name.value))
-            if found == self.flags:
+                    args = [self.argument(call, position, param.name.value) for call in calls]
+                    known = [arg for arg in args if arg is not None and self.is_flag(arg)]
+                    if known and all(arg in known or (arg is not None and self._is_false(arg)) for arg in args):
+                        flags.add((function, param.name.value))
+            if flags == self.flags:
                 return
-            self.flags = found
+            self.flags = flags
 
     def _is_false(self, node: cst.BaseExpression) -> bool:
-        """Whether an expression is False, where nothing is trained."""
-        found = modes.at(self.program, self.tree, node, self.scope(node))
-        return self.source(node) == "False" and "train" not in found
+        """Whether an expression is False in code that does not run in TRAIN mode."""
+        possible = modes.at(self.program, self.tree, node, self.scope(node))
+        return self.source(node) == "False" and "train" not in possible
 
     @staticmethod
-    def given(call: cst.Call, position: int, name: str) -> cst.BaseExpression | None:
+    def argument(call: cst.Call, position: int, name: str) -> cst.BaseExpression | None:
         for at, arg in enumerate(call.args):
             if (arg.keyword and arg.keyword.value == name) or (not arg.keyword and not arg.star and at == position):
                 return arg.value
         return None
 
-    # Scopes of V1's variables: their names go before those of the layers
+    # Variable scopes of TensorFlow 1: their names become prefixes of the layers' names
 
     def _with(self, node: cst.With) -> str | None:
         names = [self.called(item.item) for item in node.items]
         if not any(name in ("tf.compat.v1.variable_scope", "tf.compat.v1.name_scope") for name in names):
             return None
         if len(node.items) != 1 or not isinstance(node.items[0].item, cst.Call):
-            raise NotConvertible("several scopes in one statement", node)
+            raise NotConvertible("several variable scopes in one with statement", node)
         (item,) = node.items
         call = item.item
         assert isinstance(call, cst.Call)
         if item.asname is not None:
-            raise NotConvertible("the scope of V1's variables has a name of its own", node)
+            raise NotConvertible("a variable scope that is bound to a name", node)
         initializers: list[str] = []
         for arg in call.args[1:]:
             if arg.keyword is not None and arg.keyword.value in ("reuse", "partitioner"):
-                continue  # by their names, see layers.py; one variable in Keras
+                continue  # reuse: see layers.py; Keras does not partition a variable
             if arg.keyword is not None and arg.keyword.value == "initializer" and self._is_of_cells(node):
                 initializers.append(self.text(arg.value))
             else:
-                raise NotConvertible(f"{self.source(arg)}: what a scope gives to all of its variables", arg)
+                raise NotConvertible(f"{self.source(arg)}: an argument for all variables of a scope", arg)
         if not isinstance(node.body, cst.IndentedBlock) or '"""' in self.source(node) or "'''" in self.source(node):
-            raise NotConvertible("a scope around a text of several lines", node)
+            raise NotConvertible("a variable scope around a multi-line string", node)
         prefix = names[0] == "tf.compat.v1.variable_scope"
         if prefix:
             self.prefixes.append(self.text(call.args[0].value))
@@ -368,7 +371,7 @@ class Rewriter:
         return indented(textwrap.dedent(body), self.indent(node)).strip()
 
     def _is_of_cells(self, node: cst.CSTNode) -> bool:
-        """Whether all that makes variables within a scope are recurrent cells, run by it."""
+        """Whether a scope creates variables only in recurrent cells that it runs."""
         waiting, seen = [node], {node}
         while waiting:
             within = waiting.pop()
@@ -380,33 +383,33 @@ class Rewriter:
                     return False
                 if name == "tf.compat.v1.nn.dynamic_rnn" and within is not node:
                     return False
-                found = [one.node for one in self.functions(call.func) if one.node not in seen]
-                waiting += found
-                seen.update(found)
+                callees = [function.node for function in self.functions(call.func) if function.node not in seen]
+                waiting += callees
+                seen.update(callees)
         return True
 
     def is_once(self, arg: cst.Arg) -> bool:
-        """Whether an argument `reuse` lets no variable be used again."""
+        """Whether an argument `reuse` never reuses a variable."""
         if self.source(arg.value) in ("None", "False"):
             return True
         if self.name(arg.value) != "tf.compat.v1.AUTO_REUSE":
             return False
-        around = next((one for one in self.tree.above(arg) if isinstance(one, cst.FunctionDef)), None)
-        calls = [call for call in self.tree.calls if any(one.node is around for one in self.functions(call.func))]
+        around = next((above for above in self.tree.above(arg) if isinstance(above, cst.FunctionDef)), None)
+        calls = [call for call in self.tree.calls if any(target.node is around for target in self.functions(call.func))]
         return len(calls) <= 1
 
     def block(self, body: cst.BaseSuite) -> str:
-        """Return the statements of a block, with the comments before them, from the first line's indent on."""
+        """Return a block's statements and comments, starting with the first line's indentation."""
         if not isinstance(body, cst.IndentedBlock):
-            raise NotConvertible("a block in one line", body)
+            raise NotConvertible("a block on the same line as its header", body)
         return self.statements(body.body)
 
     def statements(self, nodes: Iterable[cst.CSTNode]) -> str:
-        """Statements one below the other, each with the comments and empty lines before it."""
+        """Join statements, each with the comments before it."""
         return "\n".join(self.statement(node) for node in nodes)
 
     def statement(self, node: cst.CSTNode) -> str:
-        """Return a statement with the comments before and behind it."""
+        """Return a statement with the comments before and after it."""
         first, last = self.line(node), self.tree.position(node)[2]
         while first > 1 and self._line(first - 1).strip().startswith("#"):
             first -= 1
@@ -420,13 +423,13 @@ class Rewriter:
         return self.lines.text[self.lines.starts[number - 1] :].split("\n", 1)[0]
 
     def comments(self, node: cst.CSTNode, without: Iterable[cst.CSTNode] = ()) -> list[str]:
-        """Return the comments within a node's text, in order, but those within others."""
-        (start, end), others = self.span(node), [self.span(one) for one in without]
+        """Return the comments in a node's text, except those in the excluded nodes."""
+        (start, end), others = self.span(node), [self.span(other) for other in without]
         return [comment for place, comment in self._comments() if start <= place < end
                 and not any(first <= place < last for first, last in others)]  # fmt: skip
 
     def _comments(self) -> list[tuple[int, str]]:
-        """(place, text) of each comment of the file."""
+        """Return (offset, text) of each comment in the file."""
         if self._found_comments is None:
             text = io.StringIO(self.lines.text)
             self._found_comments = [
@@ -437,7 +440,7 @@ class Rewriter:
         return self._found_comments
 
     def lost_comment(self, text: str) -> int:
-        """The line of the first comment within brackets that a new text has no more; 0 where it has them all."""
+        """Return the line of the first comment in brackets that a new text lacks, or 0."""
         kept = Counter(_tokens(text, tokenize.COMMENT))
         depth = 0
         for token in tokenize.generate_tokens(io.StringIO(self.lines.text).readline):
@@ -454,12 +457,12 @@ class Rewriter:
     # New text
 
     def call(self, name: str, arguments: list[str], node: cst.CSTNode, behind: str = "") -> str:
-        """Return a call in one line, or with its arguments in lines of their own where that would be too long."""
-        one = f"{name}({', '.join(arguments)}){behind}"
+        """Return a call's text, with the arguments on separate lines if it is too long."""
+        line_text = f"{name}({', '.join(arguments)}){behind}"
         indent = self.indent(node)
-        lines = [comment for comment in self.comments(node) if comment not in one]
-        if len(indent) + len(one) + 8 <= _WIDTH and "\n" not in one and not lines:
-            return one
+        lines = [comment for comment in self.comments(node) if comment not in line_text]
+        if len(indent) + len(line_text) + 8 <= _WIDTH and "\n" not in line_text and not lines:
+            return line_text
         joined = ""
         for argument in arguments:
             if joined and len(indent) + len(joined) + len(argument) + 8 > _WIDTH:
@@ -478,16 +481,16 @@ def _tokens(text: str, kind: int) -> Iterator[str]:
 
 
 def indented(text: str, indent: str) -> str:
-    """Each line that is not empty moved to the right."""
+    """Indent each line that is not empty."""
     return "\n".join(indent + line if line.strip() else "" for line in text.split("\n"))
 
 
 def names_in(node: cst.CSTNode) -> Iterator[str]:
-    """Yield the names that an expression or a statement reads or writes; of attributes the first part alone."""
+    """Yield the names that a node reads or writes; of an attribute chain only the first part."""
     if isinstance(node, cst.Name):
         yield node.value
     elif isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "partitioner":
-        return  # in Keras a variable has no parts
+        return  # Keras does not partition variables
     elif isinstance(node, (cst.Attribute, cst.Arg)):
         yield from names_in(node.value)
     else:

@@ -76,7 +76,7 @@ class DigitConvnetModel(keras.Model):
 def make_model(features, params):
     """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""
     logits = digit_network(features['image'], params)
-    # TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.
+    # TensorBoard logs the loss, metrics and learning rate of each epoch; log more in a callback.
     # Was tf.compat.v1.summary.scalar('train_accuracy', accuracy[1])
     # Was tf.compat.v1.summary.scalar('learning_rate', learning_rate)
     model = DigitConvnetModel(features, logits, params)

@@ -1,1 +1,1 @@
-"""Classes of programs: subclasses of Estimator, and what they inherit."""
+"""Conversion of subclasses of Estimator."""

@@ -1,7 +1,7 @@
-"""Classes that come from `tf.estimator.Estimator`: read as the model_fn that they are made of, written as a model.
+"""Conversion of subclasses of `tf.estimator.Estimator`.
 
-`lower` writes such a class as functions, and what makes it as an Estimator: a program of equal meaning, without the
-class. Its conversion is that of any other; `raised` puts the functions back, as methods of the model.
+`lower` replaces such a class by functions and its constructor calls by Estimators. The resulting program is equivalent
+and is converted like any other. `Lowered.restore_methods` then turns the functions into methods of the model.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["Lowered", "lower"]
 
 _ESTIMATOR = "tf.estimator.Estimator"
 _FIELDS = ("model_fn", "model_dir", "config", "params", "warm_start_from")
-# A method of one of these names would be called by the Estimator, or in place of its own.
-_OWN = ("config", "eval_dir", "evaluate", "experimental_export_all_saved_models", "export_saved_model",
+# Methods with these names would override or be called by the Estimator or the Keras model.
+_RESERVED = ("config", "eval_dir", "evaluate", "experimental_export_all_saved_models", "export_saved_model",
         "export_savedmodel", "get_variable_names", "get_variable_value", "latest_checkpoint", "model_dir", "model_fn",
         "params", "predict", "train", "compile", "fit", "call", "build", "compute_loss", "compute_metrics", "init",
         "predictions", "predict_step", "train_step", "test_step", "save", "summary", "head",
@@ -34,11 +34,19 @@ _OWN = ("config", "eval_dir", "evaluate", "experimental_export_all_saved_models"
 
 @dataclass
 class _Class:
-    """A class of Estimators.
+    """A subclass of Estimator.
 
     Attributes:
-        stem: what all names of its functions begin with.
-        network: methods that its model_fn needs; all others are called of the Estimator.
+        node: The class.
+        name: Its name.
+        base: Text of its base class.
+        stem: Prefix of the names of its functions.
+        init: Its `__init__`.
+        model_fn: The model_fn, a function in `__init__`.
+        before: The statements of `__init__` before the call of the base class.
+        estimator_args: The arguments of that call.
+        methods: Its other methods.
+        network: Names of the methods that the model_fn needs; the others are called on the Estimator.
     """
 
     node: cst.ClassDef
@@ -48,7 +56,7 @@ class _Class:
     init: cst.FunctionDef
     model_fn: cst.FunctionDef
     before: list[cst.SimpleStatementLine | cst.FunctionDef]
-    told: dict[str, cst.Arg]
+    estimator_args: dict[str, cst.Arg]
     methods: dict[str, cst.FunctionDef]
     network: set[str] = field(default_factory=set)
 
@@ -58,10 +66,12 @@ class _Class:
 
 @dataclass
 class Lowered:
-    """A file without its classes of Estimators.
+    """A file after its Estimator subclasses were replaced by functions.
 
     Attributes:
-        text: of the file.
+        text: The file's new text.
+        before: The file's original text.
+        classes: The replaced classes.
     """
 
     text: str
@@ -70,124 +80,143 @@ class Lowered:
 
     @property
     def first(self) -> cst.CSTNode:
-        """Where the first of the classes is."""
+        """The name node of the first class."""
         return self.classes[0].node.name
 
     def line(self, number: int) -> int:
-        """Return the line of the file as it was that a line of the text comes from; 0 where there is none like it."""
-        wanted = self.text.splitlines()[number - 1].strip() if number else ""
-        places = [at for at, line in enumerate(self.before.splitlines(), 1) if wanted and line.strip() == wanted]
+        """Return the original line of a line of the new text, or 0."""
+        stripped = self.text.splitlines()[number - 1].strip() if number else ""
+        places = [at for at, line in enumerate(self.before.splitlines(), 1) if stripped and line.strip() == stripped]
         return min(places, key=lambda at: abs(at - number), default=0)
 
-    def told(self, reason: str) -> str:
-        """Return a sentence with the names that the program has."""
-        for one in self.classes:
-            reason = reason.replace(f"{one.stem}_model_fn", one.model_fn.name.value).replace(f"{one.stem}__", "")
+    def restore_names(self, reason: str) -> str:
+        """Return a message with the program's original names."""
+        for lowered_class in self.classes:
+            reason = reason.replace(f"{lowered_class.stem}_model_fn", lowered_class.model_fn.name.value).replace(
+                f"{lowered_class.stem}__", ""
+            )
         return reason
 
-    def raised(self, text: str) -> str:
-        """Return the converted text, its functions methods of the models."""
-        for one in self.classes:
-            life = [name for name, node in one.methods.items() if name not in one.network and not _is_static(node)]
-            text = as_methods(text, stem=one.stem, name=one.name, network=one.network, life=life)
+    def restore_methods(self, text: str) -> str:
+        """Return the converted text with the functions as methods of the models."""
+        for lowered_class in self.classes:
+            life = [
+                name
+                for name, node in lowered_class.methods.items()
+                if name not in lowered_class.network and not _is_static(node)
+            ]
+            text = as_methods(
+                text, stem=lowered_class.stem, name=lowered_class.name, network=lowered_class.network, life=life
+            )
         return text
 
 
 def lower(program: Program, tree: Tree) -> Lowered | None:
-    """Write the classes of Estimators of a file as functions; None where it has none.
+    """Replace a file's Estimator subclasses by functions; None if it has no such class.
 
     Raises:
-        NotConvertible: one is more than a model_fn, and functions that are called of it.
+        NotConvertible: A class has more than a model_fn and methods.
     """
-    found: list[_Class] = []
+    classes: list[_Class] = []
     for node in tree.classes:
         bases = {catalogue.spell(base.dotted) for base in program.ancestors(ClassOf(node, tree))}
         if _ESTIMATOR in bases:
-            found.append(_read(program, tree, node, f"ep_class_{len(found)}"))
-    if not found:
+            classes.append(_read_class(program, tree, node, f"ep_class_{len(classes)}"))
+    if not classes:
         return None
-    made = tree.module.visit(_Lowering(program, tree, found))
-    assert isinstance(made, cst.Module)
-    return Lowered(made.code, tree.source.text, found)
+    module = tree.module.visit(_Lowering(program, tree, classes))
+    assert isinstance(module, cst.Module)
+    return Lowered(module.code, tree.source.text, classes)
 
 
-# What a class is
+# Analysis of a class
 
 
-def _read(program: Program, tree: Tree, node: cst.ClassDef, stem: str) -> _Class:
+def _read_class(program: Program, tree: Tree, node: cst.ClassDef, stem: str) -> _Class:
     base = node.bases[0].value if len(node.bases) == 1 else None
     plain = not node.decorators and not node.keywords and tree.parents.get(node) is tree.module
     if base is None or not plain or not isinstance(node.body, cst.IndentedBlock):
-        raise NotConvertible("a class of Estimators with further bases, or within another block", node.name)
-    if not any(isinstance(one, Outside) for one in program.meaning(base, tree, tree.scope)):
-        raise NotConvertible("a class that comes from another class of Estimators", node.name)
+        raise NotConvertible("a subclass of Estimator with several bases, or inside another block", node.name)
+    if not any(isinstance(value, Outside) for value in program.meaning(base, tree, tree.scope)):
+        raise NotConvertible("a subclass of another subclass of Estimator", node.name)
     methods: dict[str, cst.FunctionDef] = {}
-    for one in node.body.body:
-        if isinstance(one, cst.FunctionDef):
-            methods[one.name.value] = one
-        elif not _is_doc(one):
-            raise NotConvertible("a class of Estimators with more than methods", one)
+    for member in node.body.body:
+        if isinstance(member, cst.FunctionDef):
+            methods[member.name.value] = member
+        elif not _is_doc(member):
+            raise NotConvertible("a subclass of Estimator with members other than methods", member)
     init = methods.pop("__init__", None)
     if init is None:
-        raise NotConvertible("a class of Estimators without a model_fn of its own", node.name)
+        raise NotConvertible("a subclass of Estimator without its own __init__", node.name)
     for name, method in methods.items():
-        decorators = [cst.Module([]).code_for_node(one.decorator) for one in method.decorators]
-        if name in _OWN or name.startswith("__") or decorators not in ([], ["staticmethod"]):
-            raise NotConvertible(f"a method {name} of a class of Estimators", method.name)
-    before, told, model_fn = _beginning(tree, node, init)
-    made = _Class(node, node.name.value, tree.module.code_for_node(base), stem, init, model_fn, before, told, methods)
+        decorators = [cst.Module([]).code_for_node(decorator.decorator) for decorator in method.decorators]
+        if name in _RESERVED or name.startswith("__") or decorators not in ([], ["staticmethod"]):
+            raise NotConvertible(f"a method {name} of a subclass of Estimator", method.name)
+    before, estimator_args, model_fn = _init_parts(tree, node, init)
+    subclass = _Class(
+        node, node.name.value, tree.module.code_for_node(base), stem, init, model_fn, before, estimator_args, methods
+    )
     waiting: list[cst.CSTNode] = [model_fn, *before]
     while waiting:
-        for name in _of_self(made, waiting.pop()):
-            if name not in made.network:
-                made.network.add(name)
+        for name in _referenced_methods(subclass, waiting.pop()):
+            if name not in subclass.network:
+                subclass.network.add(name)
                 waiting.append(methods[name])
-    for part in (model_fn, *before, *(methods[name] for name in made.network)):
-        _check_self(made, part)
-    return made
+    for part in (model_fn, *before, *(methods[name] for name in subclass.network)):
+        _check_self(subclass, part)
+    return subclass
 
 
-def _beginning(
+def _init_parts(
     tree: Tree, node: cst.ClassDef, init: cst.FunctionDef
 ) -> tuple[list[cst.SimpleStatementLine | cst.FunctionDef], dict[str, cst.Arg], cst.FunctionDef]:
-    """Return (what `__init__` does before it calls that of the Estimator, what it hands it, the model_fn)."""
+    """Return the statements before `super().__init__`, its arguments, and the model_fn."""
     params = init.params
     if not isinstance(params.star_arg, cst.MaybeSentinel) or params.star_kwarg or init.decorators:
-        raise NotConvertible("a class of Estimators that takes any arguments", init.name)
+        raise NotConvertible(
+            "a subclass of Estimator whose __init__ has a decorator, *args, **kwargs or keyword-only parameters",
+            init.name,
+        )
     before: list[cst.SimpleStatementLine | cst.FunctionDef] = []
-    told: dict[str, cst.Arg] | None = None
-    for one in init.body.body:
-        call = _call_of_super(one)
-        if call is not None and told is None:
+    estimator_args: dict[str, cst.Arg] | None = None
+    for statement in init.body.body:
+        call = _call_of_super(statement)
+        if call is not None and estimator_args is None:
             if any(arg.star for arg in call.args):
-                raise NotConvertible("a class of Estimators whose arguments cannot be told", call)
-            told = arguments(call, _FIELDS)
+                raise NotConvertible(
+                    "a subclass of Estimator whose arguments for its base class are not known statically", call
+                )
+            estimator_args = arguments(call, _FIELDS)
             continue
-        assign = one.body[0] if isinstance(one, cst.SimpleStatementLine) and len(one.body) == 1 else None
+        assign = (
+            statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1 else None
+        )
         plain = isinstance(assign, cst.Assign) and len(assign.targets) == 1 and (
             isinstance(assign.targets[0].target, cst.Name)
         )  # fmt: skip
-        if told is None and isinstance(one, cst.FunctionDef) and not one.decorators:
-            before.append(one)
+        if estimator_args is None and isinstance(statement, cst.FunctionDef) and not statement.decorators:
+            before.append(statement)
             continue
-        if told is None and isinstance(one, cst.SimpleStatementLine) and plain:
-            before.append(one)
-        elif not _is_doc(one):
-            raise NotConvertible("a class of Estimators that does more than to hand its model_fn on", one)
-    functions = {one.name.value: one for one in before if isinstance(one, cst.FunctionDef)}
-    given = told["model_fn"].value if told and "model_fn" in told else None
-    model_fn = functions.get(given.value) if isinstance(given, cst.Name) else None
-    if told is None or model_fn is None or told.keys() - set(_FIELDS):
-        raise NotConvertible("a class of Estimators whose model_fn is no function of its __init__", init.name)
-    names = [name for one in before for name in _given(one)]
-    if len(set(names)) < len(names) or set(names) & {one.name.value for one in _parameters(init)}:
-        raise NotConvertible("a class of Estimators that gives a name several values", init.name)
+        if estimator_args is None and isinstance(statement, cst.SimpleStatementLine) and plain:
+            before.append(statement)
+        elif not _is_doc(statement):
+            raise NotConvertible(
+                "a subclass of Estimator whose __init__ does more than pass on its model_fn", statement
+            )
+    functions = {statement.name.value: statement for statement in before if isinstance(statement, cst.FunctionDef)}
+    model_fn_arg = estimator_args["model_fn"].value if estimator_args and "model_fn" in estimator_args else None
+    model_fn = functions.get(model_fn_arg.value) if isinstance(model_fn_arg, cst.Name) else None
+    if estimator_args is None or model_fn is None or estimator_args.keys() - set(_FIELDS):
+        raise NotConvertible("a subclass of Estimator whose model_fn is not defined in its __init__", init.name)
+    names = [name for statement in before for name in _bound_names(statement)]
+    if len(set(names)) < len(names) or set(names) & {param.name.value for param in _parameters(init)}:
+        raise NotConvertible("a subclass of Estimator whose __init__ assigns a name several times", init.name)
     before.remove(model_fn)
-    return before, told, model_fn
+    return before, estimator_args, model_fn
 
 
 def _call_of_super(node: cst.CSTNode) -> cst.Call | None:
-    """`super().__init__(...)` or `super(Name, self).__init__(...)`."""
+    """Return a statement's call of `super().__init__` or `super(Name, self).__init__`."""
     first = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
     call = first.value if isinstance(first, cst.Expr) else None
     if isinstance(call, cst.Call) and matchers.matches(
@@ -197,7 +226,7 @@ def _call_of_super(node: cst.CSTNode) -> cst.Call | None:
     return None
 
 
-def _given(node: cst.SimpleStatementLine | cst.FunctionDef) -> Iterator[str]:
+def _bound_names(node: cst.SimpleStatementLine | cst.FunctionDef) -> Iterator[str]:
     if isinstance(node, cst.FunctionDef):
         yield node.name.value
     else:
@@ -205,30 +234,30 @@ def _given(node: cst.SimpleStatementLine | cst.FunctionDef) -> Iterator[str]:
 
 
 def _parameters(function: cst.FunctionDef) -> list[cst.Param]:
-    """All but `self`."""
-    found = [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
-    return [one for one in found if one.name.value != "self"]
+    """Return the parameters without `self`."""
+    params = [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
+    return [param for param in params if param.name.value != "self"]
 
 
 def _is_static(method: cst.FunctionDef) -> bool:
     return bool(method.decorators)
 
 
-def _of_self(one: _Class, node: cst.CSTNode) -> set[str]:
-    """Return the methods of the class that a part of it names."""
-    found = matchers.findall(node, matchers.Attribute(matchers.Name("self") | matchers.Name(one.name)))
-    return {cst.ensure_type(each, cst.Attribute).attr.value for each in found} & one.methods.keys()
+def _referenced_methods(subclass: _Class, node: cst.CSTNode) -> set[str]:
+    """Return the names of the class's methods that a node refers to."""
+    attributes = matchers.findall(node, matchers.Attribute(matchers.Name("self") | matchers.Name(subclass.name)))
+    return {cst.ensure_type(each, cst.Attribute).attr.value for each in attributes} & subclass.methods.keys()
 
 
-def _check_self(one: _Class, part: cst.CSTNode) -> None:
-    """Whether a part of a model_fn asks its object for methods alone."""
+def _check_self(subclass: _Class, part: cst.CSTNode) -> None:
+    """Check that a part of a model_fn uses `self` only to call methods."""
     for chain in matchers.findall(part, matchers.Attribute(matchers.Name("self"))):
-        if cst.ensure_type(chain, cst.Attribute).attr.value not in one.methods:
-            raise NotConvertible("a model_fn that asks the Estimator that it belongs to for more than methods", chain)
+        if cst.ensure_type(chain, cst.Attribute).attr.value not in subclass.methods:
+            raise NotConvertible("a model_fn that uses attributes of its Estimator other than methods", chain)
     named = len(matchers.findall(part, matchers.Name("self")))
-    own = isinstance(part, cst.FunctionDef) and any(each.name.value == "self" for each in part.params.params)
-    if named != len(matchers.findall(part, matchers.Attribute(matchers.Name("self")))) + own:
-        raise NotConvertible("a model_fn that hands on the Estimator that it belongs to", part)
+    declared = isinstance(part, cst.FunctionDef) and any(each.name.value == "self" for each in part.params.params)
+    if named != len(matchers.findall(part, matchers.Attribute(matchers.Name("self")))) + declared:
+        raise NotConvertible("a model_fn that passes on its Estimator", part)
 
 
 def _is_doc(node: cst.CSTNode) -> bool:
@@ -240,23 +269,23 @@ def _is_doc(node: cst.CSTNode) -> bool:
 
 
 class _Lowering(cst.CSTTransformer):
-    """Writes classes as functions, and what makes their objects as Estimators."""
+    """Replaces classes by functions and their constructor calls by Estimators."""
 
     def __init__(self, program: Program, tree: Tree, classes: list[_Class]) -> None:
         super().__init__()
         self.program, self.tree = program, tree
-        self.classes = {one.node: one for one in classes}
-        self.by_name = {one.name: one for one in classes}
+        self.classes = {subclass.node: subclass for subclass in classes}
+        self.by_name = {subclass.name: subclass for subclass in classes}
         self.methods: dict[cst.CSTNode, tuple[_Class, str]] = {
-            method: (one, name) for one in classes for name, method in one.methods.items()
+            method: (subclass, name) for subclass in classes for name, method in subclass.methods.items()
         }
         self.inside: list[_Class] = []
         self.bound = False
 
     def _functions(self, node: cst.BaseExpression) -> list[cst.CSTNode]:
         scope = self.tree.where.get(node) or self.tree.scope
-        found = self.program.meaning(node, self.tree, scope)
-        return [each.node for each in found if isinstance(each, FunctionOf)]
+        values = self.program.meaning(node, self.tree, scope)
+        return [value.node for value in values if isinstance(value, FunctionOf)]
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         if node in self.classes:
@@ -265,57 +294,59 @@ class _Lowering(cst.CSTTransformer):
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef):  # type: ignore[no-untyped-def]
         if original_node not in self.classes:
             return updated_node
-        one = self.inside.pop()
-        return cst.FlattenSentinel(_functions_of(one, updated_node))
+        subclass = self.inside.pop()
+        return cst.FlattenSentinel(_functions_of(subclass, updated_node))
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
-        """`self.method` within the class, and `Class.method` everywhere."""
+        """Replace `self.method` in the class and `Class.method` everywhere."""
         base, name = original_node.value, original_node.attr.value
         if not isinstance(base, cst.Name):
             return updated_node
-        one = self.by_name.get(base.value) if not self._is_hidden(base) else None
+        subclass = self.by_name.get(base.value) if not self._is_hidden(base) else None
         if base.value == "self" and self.inside:
-            one = self.inside[-1]
-        if one is None or name not in one.methods:
+            subclass = self.inside[-1]
+        if subclass is None or name not in subclass.methods:
             return updated_node
         call = self.tree.parents.get(original_node)
         called = isinstance(call, cst.Call) and call.func is original_node
-        if base.value != "self" or name in one.network or _is_static(one.methods[name]):
-            if base.value != "self" and not _is_static(one.methods[name]):
-                raise NotConvertible("a method of a class of Estimators that is not called of an object", original_node)
-            return cst.Name(one.function(name))
+        if base.value != "self" or name in subclass.network or _is_static(subclass.methods[name]):
+            if base.value != "self" and not _is_static(subclass.methods[name]):
+                raise NotConvertible(
+                    "a method of a subclass of Estimator that is not called on an object", original_node
+                )
+            return cst.Name(subclass.function(name))
         if not called:
-            raise NotConvertible("a method of an Estimator that is handed on", original_node)
+            raise NotConvertible("a method of an Estimator that is used without a call", original_node)
         return updated_node
 
     def _is_hidden(self, name: cst.Name) -> bool:
         bindings = self.program.bindings(name.value, self.tree.where.get(name) or self.tree.scope)
-        return not any(one.node in self.classes for one in bindings)
+        return not any(binding.node in self.classes for binding in bindings)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         func = original_node.func
         if isinstance(func, cst.Name) and func.value in self.by_name and not self._is_hidden(func):
-            return self._made(self.by_name[func.value], original_node, updated_node)
+            return self._estimator_call(self.by_name[func.value], original_node, updated_node)
         if not isinstance(func, cst.Attribute):
             return updated_node
         if isinstance(func.value, cst.Name) and func.value.value == "self" and self.inside:
-            name, one = func.attr.value, self.inside[-1]
-            if name not in one.methods or name in one.network or _is_static(one.methods[name]):
+            name, subclass = func.attr.value, self.inside[-1]
+            if name not in subclass.methods or name in subclass.network or _is_static(subclass.methods[name]):
                 return updated_node
         else:
-            known = [self.methods[each] for each in self._functions(func) if each in self.methods]
+            known = [self.methods[function] for function in self._functions(func) if function in self.methods]
             if len(known) != 1 or isinstance(updated_node.func, cst.Name):
                 return updated_node
-            one, name = known[0]
-            if _is_static(one.methods[name]) or name in one.network:
+            subclass, name = known[0]
+            if _is_static(subclass.methods[name]) or name in subclass.network:
                 raise NotConvertible(
-                    "a method of an Estimator's model_fn that is called of the Estimator", original_node
+                    "a method used by the model_fn that is also called on the Estimator", original_node
                 )
         owner = cst.Arg(cst.ensure_type(updated_node.func, cst.Attribute).value)
         if updated_node.args:
             owner = owner.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
         args = [owner, *updated_node.args]
-        return updated_node.with_changes(func=cst.Name(one.function(name)), args=args)
+        return updated_node.with_changes(func=cst.Name(subclass.function(name)), args=args)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         for chain in self.tree.chains:
@@ -325,41 +356,43 @@ class _Lowering(cst.CSTTransformer):
             if used in self.by_name and not called and not self._is_hidden(cst.ensure_type(chain, cst.Name)) and (
                 self.by_name[used].node not in set(self.tree.above(chain))
             ):  # fmt: skip
-                raise NotConvertible("a class of Estimators that is more than called", chain)
+                raise NotConvertible("a subclass of Estimator that is used in other ways than by calling it", chain)
         if not self.bound:
             return updated_node
         body = list(updated_node.body)
-        first = next((at for at, one in enumerate(body) if not _is_doc(one) and not _is_of_the_future(one)), 0)
+        first = next(
+            (at for at, statement in enumerate(body) if not _is_doc(statement) and not _is_of_the_future(statement)), 0
+        )
         line = cst.parse_statement("import functools")
         return updated_node.with_changes(body=[*body[:first], line, *body[first:]])
 
-    def _made(self, one: _Class, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Return what makes an object, as an Estimator."""
-        parameters = _parameters(one.init)
+    def _estimator_call(self, subclass: _Class, original: cst.Call, call: cst.Call) -> cst.Call:
+        """Return the Estimator call for a constructor call."""
+        parameters = _parameters(subclass.init)
         names = tuple(param.name.value for param in parameters)
-        given = arguments(call, names)
+        args = arguments(call, names)
         values = {param.name.value: param.default for param in parameters if param.default is not None}
-        values |= {name: arg.value for name, arg in given.items()}
-        if any(arg.star for arg in call.args) or len(given) < len(call.args) or values.keys() != set(names):
-            raise NotConvertible(f"what {one.name} is made with cannot be told", original)
-        needed = _needed(one)
-        told = {name: arg.value for name, arg in one.told.items() if name != "model_fn"}
-        asked = [name for node in told.values() for name in names_in(node)]
+        values |= {name: arg.value for name, arg in args.items()}
+        if any(arg.star for arg in call.args) or len(args) < len(call.args) or values.keys() != set(names):
+            raise NotConvertible(f"arguments of {subclass.name} that are not known statically", original)
+        needed = _needed_names(subclass)
+        estimator_args = {name: arg.value for name, arg in subclass.estimator_args.items() if name != "model_fn"}
+        asked = [name for node in estimator_args.values() for name in names_in(node)]
         for name in {*asked} - set(names):
-            if any(name in _given(each) for each in one.before):
-                raise NotConvertible(f"{name}, which {one.name} works out and hands its Estimator", original)
+            if any(name in _bound_names(statement) for statement in subclass.before):
+                raise NotConvertible(f"{name}, which {subclass.name} computes for its base class", original)
         twice = [name for name, node in values.items()
                  if asked.count(name) + (name in needed) > 1 and matchers.findall(node, matchers.Call())]  # fmt: skip
         if twice:
-            raise NotConvertible(f"{twice[0]}, which {one.name} hands on in several places", original)
-        model_fn: cst.BaseExpression = cst.Name(f"{one.stem}_model_fn")
-        bound = [_keyword(name, given[name].value) for name in names if name in needed and name in given]
+            raise NotConvertible(f"{twice[0]}, which {subclass.name} uses in several places", original)
+        model_fn: cst.BaseExpression = cst.Name(f"{subclass.stem}_model_fn")
+        bound = [_keyword(name, args[name].value) for name in names if name in needed and name in args]
         if bound:
             self.bound = True
             model_fn = cst.Call(cst.parse_expression("functools.partial"), [cst.Arg(model_fn), *bound])
-        args = [_keyword(name, _with(node, values)) for name, node in told.items()]
-        plain = [arg for arg in args if not matchers.matches(arg.value, matchers.Name("None"))]
-        return cst.Call(cst.parse_expression(one.base), [cst.Arg(model_fn), *plain])
+        new_args = [_keyword(name, _substitute(node, values)) for name, node in estimator_args.items()]
+        plain = [arg for arg in new_args if not matchers.matches(arg.value, matchers.Name("None"))]
+        return cst.Call(cst.parse_expression(subclass.base), [cst.Arg(model_fn), *plain])
 
 
 def _is_of_the_future(node: cst.CSTNode) -> bool:
@@ -371,12 +404,12 @@ def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
     return cst.Arg(value, keyword=cst.Name(name), equal=equal)
 
 
-def _with(node: cst.BaseExpression, values: Mapping[str, cst.BaseExpression]) -> cst.BaseExpression:
-    """Return an expression of the parameters, as one of what they are given."""
+def _substitute(node: cst.BaseExpression, values: Mapping[str, cst.BaseExpression]) -> cst.BaseExpression:
+    """Return an expression with parameters replaced by their values."""
     if isinstance(node, cst.Name) and node.value in values:
         return values[node.value]
     if matchers.findall(node, matchers.Lambda() | matchers.CompFor()):
-        raise NotConvertible("what a class of Estimators hands on cannot be told", node)
+        raise NotConvertible("an argument of the base class that is not known statically", node)
 
     class Change(cst.CSTTransformer):
         def visit_Attribute_attr(self, node: cst.Attribute) -> None:
@@ -393,66 +426,73 @@ def _with(node: cst.BaseExpression, values: Mapping[str, cst.BaseExpression]) ->
         def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
             return updated_node.with_changes(keyword=original_node.keyword)
 
-    made = node.visit(Change())
-    assert isinstance(made, cst.BaseExpression)
-    return made
+    substituted = node.visit(Change())
+    assert isinstance(substituted, cst.BaseExpression)
+    return substituted
 
 
-def _needed(one: _Class) -> set[str]:
-    """Names that the model_fn reads, with those that what it needs of `__init__` reads."""
-    waiting, found = set(names_in(one.model_fn.body)), set()
+def _needed_names(subclass: _Class) -> set[str]:
+    """Return the names that the model_fn reads, directly or through statements of `__init__`."""
+    waiting, names = set(names_in(subclass.model_fn.body)), set()
     while waiting:
         name = waiting.pop()
-        found.add(name)
-        for each in one.before:
-            if name in _given(each):
-                inner = each.body if isinstance(each, cst.FunctionDef) else each
-                waiting |= set(names_in(inner)) - found
-    own = {param.name.value for param in one.model_fn.params.params}
-    return found - own
+        names.add(name)
+        for statement in subclass.before:
+            if name in _bound_names(statement):
+                inner = statement.body if isinstance(statement, cst.FunctionDef) else statement
+                waiting |= set(names_in(inner)) - names
+    parameters = {param.name.value for param in subclass.model_fn.params.params}
+    return names - parameters
 
 
-def _functions_of(one: _Class, updated: cst.ClassDef) -> list[cst.BaseStatement]:
-    """Return the functions that a class becomes, of its text with the names of today."""
+def _functions_of(subclass: _Class, updated: cst.ClassDef) -> list[cst.BaseStatement]:
+    """Return the functions that replace a class, from its already converted body."""
     assert isinstance(updated.body, cst.IndentedBlock)
-    methods = {each.name.value: each for each in updated.body.body if isinstance(each, cst.FunctionDef)}
+    methods = {
+        statement.name.value: statement for statement in updated.body.body if isinstance(statement, cst.FunctionDef)
+    }
     space = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
-    found: list[cst.BaseStatement] = []
-    for name in (name for name in one.methods if name in one.network):
+    nodes: list[cst.BaseStatement] = []
+    for name in (name for name in subclass.methods if name in subclass.network):
         method = methods[name]
-        params = [each for each in method.params.params if each.name.value != "self" or _is_static(method)]
-        found.append(method.with_changes(
-            name=cst.Name(one.function(name)), decorators=[], leading_lines=[*space, *_comments(method)],
+        params = [param for param in method.params.params if param.name.value != "self" or _is_static(method)]
+        nodes.append(method.with_changes(
+            name=cst.Name(subclass.function(name)), decorators=[], leading_lines=[*space, *_comments(method)],
             params=method.params.with_changes(params=params)))  # fmt: skip
-    found.append(_model_fn(one, methods["__init__"], updated, space))
-    for name in (name for name in one.methods if name not in one.network):
+    nodes.append(_model_fn(subclass, methods["__init__"], updated, space))
+    for name in (name for name in subclass.methods if name not in subclass.network):
         method = methods[name]
-        found.append(method.with_changes(
-            name=cst.Name(one.function(name)), decorators=[], leading_lines=[*space, *_comments(method)]))  # fmt: skip
-    found[0] = found[0].with_changes(leading_lines=[*updated.leading_lines, *_comments(found[0])])
-    return found
+        nodes.append(method.with_changes(
+            name=cst.Name(subclass.function(name)), decorators=[],
+            leading_lines=[*space, *_comments(method)]))  # fmt: skip
+    nodes[0] = nodes[0].with_changes(leading_lines=[*updated.leading_lines, *_comments(nodes[0])])
+    return nodes
 
 
 def _comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
     return [line for line in getattr(node, "leading_lines", ()) if line.comment is not None]
 
 
-def _model_fn(one: _Class, init: cst.FunctionDef, updated: cst.ClassDef, space: list[cst.EmptyLine]) -> cst.FunctionDef:
-    """Return the model_fn, with what `__init__` does for it, and with those of its parameters that it reads."""
-    needed = _needed(one)
-    nested = {each.name.value: each for each in init.body.body if isinstance(each, cst.FunctionDef)}
-    model_fn = nested[one.model_fn.name.value]
-    kept: list[Any] = [each for each in init.body.body if each is not model_fn and not _is_doc(each)
-            and _call_of_super(each) is None and set(_given(each)) & needed]  # type: ignore[arg-type]  # fmt: skip
-    own = list(model_fn.params.params)
-    further = [each.with_changes(star="") for each in _parameters(init) if each.name.value in needed]
-    without = [each for each in further if each.default is None]
-    params = [*(each.with_changes(default=None, equal=cst.MaybeSentinel.DEFAULT) for each in own), *without,
-              *(each for each in further if each.default is not None)]  # fmt: skip
-    params = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in params]
-    doc: list[Any] = [each for one_body in (updated.body, init.body) for each in one_body.body if _is_doc(each)]
-    body: list[Any] = [each for at, each in enumerate(model_fn.body.body) if at or not _is_doc(each)]
+def _model_fn(
+    subclass: _Class, init: cst.FunctionDef, updated: cst.ClassDef, space: list[cst.EmptyLine]
+) -> cst.FunctionDef:
+    """Return the model_fn with the statements and parameters of `__init__` that it needs."""
+    needed = _needed_names(subclass)
+    nested = {statement.name.value: statement for statement in init.body.body if isinstance(statement, cst.FunctionDef)}
+    model_fn = nested[subclass.model_fn.name.value]
+    kept: list[Any] = [statement for statement in init.body.body if statement is not model_fn and not _is_doc(statement)
+            and _call_of_super(statement) is None and set(_bound_names(statement)) & needed]  # type: ignore[arg-type]  # fmt: skip
+    own_params = list(model_fn.params.params)
+    further = [param.with_changes(star="") for param in _parameters(init) if param.name.value in needed]
+    without = [param for param in further if param.default is None]
+    params = [*(param.with_changes(default=None, equal=cst.MaybeSentinel.DEFAULT) for param in own_params), *without,
+              *(param for param in further if param.default is not None)]  # fmt: skip
+    params = [param.with_changes(comma=cst.MaybeSentinel.DEFAULT) for param in params]
+    doc: list[Any] = [
+        statement for one_body in (updated.body, init.body) for statement in one_body.body if _is_doc(statement)
+    ]
+    body: list[Any] = [statement for at, statement in enumerate(model_fn.body.body) if at or not _is_doc(statement)]
     return model_fn.with_changes(
-        name=cst.Name(f"{one.stem}_model_fn"), leading_lines=[*space, *_comments(model_fn)],
+        name=cst.Name(f"{subclass.stem}_model_fn"), leading_lines=[*space, *_comments(model_fn)],
         params=cst.Parameters(params),
         body=cst.IndentedBlock([*doc[:1], *kept, *body]))  # fmt: skip

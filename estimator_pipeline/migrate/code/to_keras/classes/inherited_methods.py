@@ -1,4 +1,4 @@
-"""Functions of a converted program as methods of its model: what a class of Estimators had, see subclasses.py."""
+"""Methods of a converted Estimator subclass, see estimator_subclasses.py."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["as_methods"]
 
 
 def as_methods(text: str, *, stem: str, name: str, network: Collection[str], life: Collection[str]) -> str:
-    """Return the text with the functions of a class as methods of the model that takes its place.
+    """Return the text with the functions of a class as methods of its model.
 
     Args:
-        text: a converted program.
-        stem: what the functions' names begin with.
-        name: of the class.
-        network: methods that make the network; they are static.
-        life: methods that are called of the model.
+        text: A converted program.
+        stem: Prefix of the functions' names.
+        name: Name of the class.
+        network: Names of the methods that build the network; they become static.
+        life: Names of the methods that are called on the model.
     """
     module = ast.parse(text)
     old = f"{''.join(part.capitalize() for part in stem.split('_'))}Model"
@@ -54,9 +54,9 @@ def as_methods(text: str, *, stem: str, name: str, network: Collection[str], lif
 
 
 def _within_strings(text: str) -> set[int]:
-    """Return the lines that begin within a string."""
-    found: set[int] = set()
+    """Return the numbers of the lines that start inside a string."""
+    numbers: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.STRING:
-            found |= set(range(token.start[0] + 1, token.end[0] + 1))
-    return found
+            numbers |= set(range(token.start[0] + 1, token.end[0] + 1))
+    return numbers

@@ -1,1 +1,1 @@
-"""Session hooks of programs: to callbacks, or to nothing where they only log."""
+"""Conversion of session hooks to callbacks, or their removal if they only log."""

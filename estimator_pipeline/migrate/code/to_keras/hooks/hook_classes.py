@@ -1,4 +1,4 @@
-"""From a program's own hooks and listeners to callbacks: what they read of a session, a callback is told or has."""
+"""Conversion of a program's hook and listener classes to Keras callbacks."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _ARGS = ("tf.estimator.SessionRunArgs", "tf.compat.v1.train.SessionRunArgs")
 _TIMERS = ("tf.estimator.SecondOrStepTimer", "tf.compat.v1.train.SecondOrStepTimer")
 _STEPS = ("tf.compat.v1.train.get_global_step", "tf.compat.v1.train.get_or_create_global_step")
 _TRAINED = "tf.compat.v1.trainable_variables"
-# Method -> how many parameters it has behind self.
+# Method -> its number of parameters after self.
 _METHODS = {"begin": 0, "after_create_session": 2, "before_run": 1, "after_run": 2, "end": 1}
 _OF_LISTENERS = {"begin": 0, "before_save": 2, "after_save": 2, "end": 2}
-# What a tf.keras.callbacks.Callback has.
+# Attributes of tf.keras.callbacks.Callback.
 _TAKEN = ("model", "params", "validation_data", "set_model", "set_params")
 _HARMLESS = r"tf\.(compat\.v1\.logging|io\.gfile|compat\.v1\.gfile|get_logger|summary|errors)\b"
 
 
 @dataclass
 class _Handle:
-    """An attribute that is something of the graph.
+    """An attribute that refers to the graph.
 
     Attributes:
-        kind: step, tensor (by its name), or values (worked out of the trained variables).
-        node: of a tensor its name; of values the expression.
-        statement: what sets it.
+        kind: "step", "tensor" (by name) or "values" (computed from the trainable variables).
+        node: For a tensor its name, for values the expression.
+        statement: The statement that sets the attribute.
     """
 
     kind: str
@@ -46,11 +46,14 @@ class _Handle:
 
 @dataclass
 class HookClass:
-    """A class of hooks or of listeners.
+    """A hook class or a listener class.
 
     Attributes:
-        tensors: the names of the tensors that it asks for, as expressions of its constructor's parameters or literals.
-        calls: what makes its objects.
+        node: The class.
+        is_listener: Whether it is a CheckpointSaverListener.
+        calls: The calls that create its objects.
+        tensors: Names of the fetched tensors, as literals or constructor parameters.
+        handles: Attribute -> what it refers to in the graph.
     """
 
     node: cst.ClassDef
@@ -61,58 +64,58 @@ class HookClass:
 
 
 def find(reader: Rewriter) -> list[HookClass]:
-    """Return the classes of hooks and listeners of a file."""
-    found = []
+    """Return a file's hook and listener classes."""
+    classes = []
     for node in reader.tree.module.body:
         if not isinstance(node, cst.ClassDef) or len(node.bases) != 1:
             continue
         base = reader.name(node.bases[0].value)
         if base in (*_HOOKS, *_LISTENERS):
-            made = HookClass(node, base in _LISTENERS)
-            made.calls = [call for call in reader.tree.calls if _is(call.func, node.name.value)]
-            found.append(made)
-    names = {one.node.name.value for one in found}
+            hook_class = HookClass(node, base in _LISTENERS)
+            hook_class.calls = [call for call in reader.tree.calls if _is_name(call.func, node.name.value)]
+            classes.append(hook_class)
+    names = {known.node.name.value for known in classes}
     for inner in (node for node in _nodes(reader.tree.module) if isinstance(node, cst.ClassDef)):
-        for one in inner.bases:
-            if isinstance(one.value, cst.Name) and one.value.value in names:
-                raise NotConvertible("a hook that comes from another one of this file", inner.name)
-    return found
+        for base_arg in inner.bases:
+            if isinstance(base_arg.value, cst.Name) and base_arg.value.value in names:
+                raise NotConvertible("a subclass of another hook in this file", inner.name)
+    return classes
 
 
-def _is(node: cst.CSTNode | None, name: str) -> bool:
+def _is_name(node: cst.CSTNode | None, name: str) -> bool:
     return isinstance(node, cst.Name) and node.value == name
 
 
-def write(reader: Rewriter, made: HookClass) -> None:
-    """Lets a reader write a class of hooks as one of callbacks, and one of listeners as one without a base.
+def write(reader: Rewriter, hook_class: HookClass) -> None:
+    """Let a rewriter convert a hook class to a callback, or remove a listener's base class.
 
     Raises:
-        NotConvertible: it does something with its session that a callback cannot.
+        NotConvertible: The class uses its session in a way that a callback cannot.
     """
-    _Class(reader, made).write()
+    _Class(reader, hook_class).write()
 
 
 class _Class:
-    def __init__(self, reader: Rewriter, made: HookClass) -> None:
-        self.reader, self.made, self.node = reader, made, made.node
+    def __init__(self, reader: Rewriter, hook_class: HookClass) -> None:
+        self.reader, self.hook_class, self.node = reader, hook_class, hook_class.node
         self.unit = reader.tree.module.default_indent
-        if made.node.decorators or not isinstance(made.node.body, cst.IndentedBlock):
-            raise NotConvertible("a hook with a decorator, or in one line", made.node.name)
-        self.body = list(made.node.body.body)
-        self.methods = {one.name.value: one for one in self.body if isinstance(one, cst.FunctionDef)}
-        self.asked: cst.BaseExpression | None = None
+        if hook_class.node.decorators or not isinstance(hook_class.node.body, cst.IndentedBlock):
+            raise NotConvertible("a hook class with a decorator, or on a single line", hook_class.node.name)
+        self.body = list(hook_class.node.body.body)
+        self.methods = {member.name.value: member for member in self.body if isinstance(member, cst.FunctionDef)}
+        self.fetches: cst.BaseExpression | None = None
         self.gone: set[cst.CSTNode] = set()
 
     def write(self) -> None:
-        known = _OF_LISTENERS if self.made.is_listener else _METHODS
+        known = _OF_LISTENERS if self.hook_class.is_listener else _METHODS
         for name, method in self.methods.items():
             if name in known:
                 self._check_head(method, known[name])
             if name in _TAKEN:
                 raise NotConvertible(f"a hook with a method {name}, which callbacks have", method.name)
         self._find_handles()
-        if "before_run" in self.methods and not self.made.is_listener:
-            self._find_what_is_asked(self.methods["before_run"])
+        if "before_run" in self.methods and not self.hook_class.is_listener:
+            self._find_fetches(self.methods["before_run"])
         for call in _calls(self.node):
             if self.reader.called(call) in _TIMERS:
                 self.reader.needs.update(("Timer", "time"))
@@ -126,17 +129,17 @@ class _Class:
     def _check_head(self, method: cst.FunctionDef, count: int) -> None:
         params = method.params
         if method.decorators or len(params.params) != count + 1 or params.kwonly_params or params.star_kwarg:
-            raise NotConvertible(f"{method.name.value} of a hook with other parameters than it has", method.name)
+            raise NotConvertible(f"{method.name.value} of a hook with unexpected parameters", method.name)
         if not isinstance(method.body, cst.IndentedBlock):
-            raise NotConvertible("a method of a hook in one line", method.name)
+            raise NotConvertible("a method of a hook on a single line", method.name)
         taken = {"batch", "logs"} & set(self.reader.tree.scopes[method].names)
         if taken:
             raise NotConvertible(f"a hook with a variable {min(taken)}, which is a parameter of callbacks", method.name)
 
-    # What is of the graph
+    # References to the graph
 
     def _find_handles(self) -> None:
-        """Attributes that begin gives something of the graph."""
+        """Find the attributes that `begin` sets to objects of the graph."""
         method = self.methods.get("begin")
         graphs: set[str] = set()
         for statement in _statements(method):
@@ -150,11 +153,11 @@ class _Class:
                 graphs.add(target.value)
                 self.gone.add(statement)
                 continue
-            if not isinstance(target, cst.Attribute) or not _is(target.value, "self"):
+            if not isinstance(target, cst.Attribute) or not _is_name(target.value, "self"):
                 continue
             handle = self._handle(value, graphs, statement)
             if handle is not None:
-                self.made.handles[target.attr.value] = handle
+                self.hook_class.handles[target.attr.value] = handle
                 self.gone.add(statement)
 
     def _handle(self, value: cst.BaseExpression, graphs: set[str], statement: cst.CSTNode) -> _Handle | None:
@@ -167,65 +170,66 @@ class _Class:
             owner = value.func.value
             known = isinstance(owner, cst.Name) and owner.value in graphs
             if not known and self.reader.called(owner) != "tf.compat.v1.get_default_graph":
-                raise NotConvertible("a tensor of a graph that cannot be told", value)
+                raise NotConvertible("a tensor of a graph that is not known statically", value)
             if len(value.args) != 1:
-                raise NotConvertible("a tensor whose name cannot be told", value)
-            self.made.tensors.append(value.args[0].value)
+                raise NotConvertible("a tensor whose name is not known statically", value)
+            self.hook_class.tensors.append(value.args[0].value)
             return _Handle("tensor", value.args[0].value, statement)
         if any(self.reader.called(call) == _TRAINED for call in _calls(value)):
             return _Handle("values", value, statement)
         return None
 
-    def _find_what_is_asked(self, method: cst.FunctionDef) -> None:
-        """What before_run asks for; whatever else it does stays."""
+    def _find_fetches(self, method: cst.FunctionDef) -> None:
+        """Find what `before_run` fetches; its other statements are unchanged."""
         *_, last = method.body.body
         returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
         if not isinstance(returned, cst.Return):
-            if any(isinstance(one, cst.Return) for one in _nodes(method)):
-                raise NotConvertible("before_run that asks for other things at other times", method.name)
+            if any(isinstance(inner, cst.Return) for inner in _nodes(method)):
+                raise NotConvertible("before_run that fetches different values at different times", method.name)
             return
         self.gone.add(last)
         value = returned.value
-        if value is None or _is(value, "None"):
+        if value is None or _is_name(value, "None"):
             return
         if self.reader.called(value) not in _ARGS or not isinstance(value, cst.Call):
-            raise NotConvertible("before_run that returns something else than its SessionRunArgs", returned)
-        given = arguments(value, ("fetches", "feed_dict", "options"))
-        if given.keys() - {"fetches"} or "fetches" not in given:
-            raise NotConvertible("before_run that feeds the session, or sets its options", value)
-        self.asked = given["fetches"].value
-        for one in self._parts(self.asked):
-            handle = self._handle_of(one)
+            raise NotConvertible("before_run that does not return SessionRunArgs", returned)
+        args = arguments(value, ("fetches", "feed_dict", "options"))
+        if args.keys() - {"fetches"} or "fetches" not in args:
+            raise NotConvertible("before_run that sets feed_dict or options", value)
+        self.fetches = args["fetches"].value
+        for part in self._parts(self.fetches):
+            handle = self._handle_of(part)
             if handle is None or handle.kind == "values":
-                raise NotConvertible("what before_run asks for cannot be told by a callback", one)
+                raise NotConvertible("before_run fetches values that a callback does not have", part)
 
     def _parts(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
         if isinstance(node, (cst.List, cst.Tuple)):
-            return [one.value for one in node.elements]
+            return [element.value for element in node.elements]
         if isinstance(node, cst.Dict):
-            return [one.value for one in node.elements if isinstance(one, cst.DictElement)]
+            return [element.value for element in node.elements if isinstance(element, cst.DictElement)]
         return [node]
 
     def _handle_of(self, node: cst.BaseExpression) -> _Handle | None:
-        """Return what of the graph an expression is: an attribute that was given it, or a call that gives it."""
-        if isinstance(node, cst.Attribute) and _is(node.value, "self"):
-            return self.made.handles.get(node.attr.value)
+        """Return the graph reference of an expression: an attribute or a call."""
+        if isinstance(node, cst.Attribute) and _is_name(node.value, "self"):
+            return self.hook_class.handles.get(node.attr.value)
         return self._handle(node, set(), node)
 
     # Text
 
     def _value(self, handle: _Handle, *, after: bool) -> str:
-        """Return a value of the graph as a callback has it.
+        """Return the callback's expression for a value of the graph.
 
         Args:
-            after: asked of a session that has done the step, and not together with it.
+            handle: The reference to the value.
+            after: Whether a separate session call reads it after the step.
         """
         if handle.kind == "step":
-            # Together with a step a hook reads the number of the steps before it.
+            # Fetched together with a step, the global step does not count this step yet.
             return "int(self.model.optimizer.iterations)" + ("" if after else " - 1")
         if handle.kind == "tensor":
             if after:
-                raise NotConvertible("a tensor that is worked out by a session of its own", handle.node)
+                raise NotConvertible("a tensor that is computed by a separate session call", handle.node)
             return f"logs[{self.reader.text(handle.node)}]"
         for call in _calls(handle.node):
             if self.reader.called(call) == _TRAINED:
@@ -234,18 +238,18 @@ class _Class:
             owner = node.value if isinstance(node, cst.Attribute) and node.attr.value == "name" else None
             if isinstance(owner, cst.Attribute) and owner.attr.value == "op":
                 self.reader.replaced[node] = f"{self.reader.text(owner.value)}.name.partition(':')[0]"
-        told = ["lambda one: one.numpy()", self.reader.text(handle.node)]
-        return self.reader.call(f"{self.reader.tf}.nest.map_structure", told, handle.node)
+        texts = ["lambda value: value.numpy()", self.reader.text(handle.node)]
+        return self.reader.call(f"{self.reader.tf}.nest.map_structure", texts, handle.node)
 
     def _structure(self, *, bare: bool) -> str:
-        """`run_values.results`, as what before_run asked for says."""
-        node = self.asked
+        """Return the expression for `run_values.results`, in the structure of the fetches."""
+        node = self.fetches
         if node is None:
-            raise NotConvertible("results of a step that before_run did not ask for", self.node.name)
-        handles = [(one, self._handle_of(one)) for one in self._parts(node)]
+            raise NotConvertible("results of a step without fetches in before_run", self.node.name)
+        handles = [(part, self._handle_of(part)) for part in self._parts(node)]
         values = [self._value(handle, after=False) for _, handle in handles if handle is not None]
         if isinstance(node, cst.Dict):
-            keys = [self.reader.text(one.key) for one in node.elements if isinstance(one, cst.DictElement)]
+            keys = [self.reader.text(element.key) for element in node.elements if isinstance(element, cst.DictElement)]
             return "{" + ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True)) + "}"
         if isinstance(node, (cst.List, cst.Tuple)):
             joined = ", ".join(values)
@@ -253,9 +257,9 @@ class _Class:
         return values[0] if bare or values[0].endswith("]") else f"({values[0]})"
 
     def _replace_in(self, method: cst.FunctionDef) -> None:
-        """What a method does with what a session hands it."""
+        """Replace a method's uses of the session's arguments."""
         reader = self.reader
-        names = [one.name.value for one in method.params.params[1:]]
+        names = [param.name.value for param in method.params.params[1:]]
         kind = method.name.value
         roles = dict(
             zip(
@@ -269,9 +273,9 @@ class _Class:
                 strict=False,
             )
         )
-        if self.made.is_listener:
+        if self.hook_class.is_listener:
             roles = {names[0]: "session"} if kind != "begin" else {}
-        self.gone.update(one for one in _statements(method) if _deletes(one, set(names)))
+        self.gone.update(statement for statement in _statements(method) if _deletes(statement, set(names)))
         done: set[cst.CSTNode] = set()
         for node in _nodes(method.body):
             self._replace(node, roles, done)
@@ -279,7 +283,7 @@ class _Class:
             if not isinstance(node, cst.Name) or node.value not in roles or node in done:
                 continue
             if not any(above in self.gone for above in (node, *reader.tree.above(node))):
-                raise NotConvertible(f"what a hook does with {node.value} has no equal in a callback", node)
+                raise NotConvertible(f"a use of {node.value} in a hook that has no equivalent in a callback", node)
 
     def _replace(self, node: cst.CSTNode, roles: dict[str, str], done: set[cst.CSTNode]) -> None:
         reader = self.reader
@@ -288,59 +292,68 @@ class _Class:
         role = roles.get(first)
         if isinstance(node, cst.Call) and role == "context" and rest == "request_stop" and not node.args:
             if not isinstance(reader.tree.parents.get(node), cst.Expr):
-                raise NotConvertible("request_stop within another expression", node)
+                raise NotConvertible("request_stop inside another expression", node)
             reader.replaced[node] = "self.model.stop_training = True"
             done.add(_root(node.func))
         is_run = (role, rest) in (("context", "session.run"), ("session", "run"))
         if isinstance(node, cst.Call) and is_run:
             handle = self._handle_of(node.args[0].value) if len(node.args) == 1 else None
             if handle is None:
-                raise NotConvertible("a session that is asked for what cannot be told", node)
+                raise NotConvertible("a session call whose fetches are not known statically", node)
             reader.replaced[node] = lambda: self._value(handle, after=True)
             done.add(_root(node.func))
         values = next((name for name, role in roles.items() if role == "values"), "")
-        if isinstance(node, cst.Attribute) and _is(node.value, values):
+        if isinstance(node, cst.Attribute) and _is_name(node.value, values):
             if node.attr.value != "results":
-                raise NotConvertible(f"{node.attr.value} of what a session gave", node)
+                raise NotConvertible(f"{node.attr.value} of the session's results", node)
             done.add(_root(node))
             parent = reader.tree.parents.get(node)
             bare = isinstance(parent, cst.Assign) and parent.value is node
             reader.replaced[node] = lambda: self._structure(bare=bare)
-        if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Attribute) and _is(node.value.value, values):
-            one = self._element(node)
-            if one is not None:
-                reader.replaced[node] = lambda: self._value(one, after=False)
+        if (
+            isinstance(node, cst.Subscript)
+            and isinstance(node.value, cst.Attribute)
+            and _is_name(node.value.value, values)
+        ):
+            handle_of_element = self._element(node)
+            if handle_of_element is not None:
+                reader.replaced[node] = lambda: self._value(handle_of_element, after=False)
 
     def _element(self, node: cst.Subscript) -> _Handle | None:
-        """Return what `run_values.results["a"]` is, by what before_run asked for."""
+        """Return the graph reference of `run_values.results["a"]`."""
         index = node.slice[0].slice
         source = self.reader.source(index.value) if isinstance(index, cst.Index) else ""
-        if isinstance(self.asked, cst.Dict):
-            pairs = [one for one in self.asked.elements if isinstance(one, cst.DictElement)]
-            found = [one.value for one in pairs if self.reader.source(one.key) == source]
-        elif isinstance(self.asked, (cst.List, cst.Tuple)) and source.isdigit():
-            found = [one.value for one in self.asked.elements][int(source) : int(source) + 1]
+        if isinstance(self.fetches, cst.Dict):
+            pairs = [element for element in self.fetches.elements if isinstance(element, cst.DictElement)]
+            values = [element.value for element in pairs if self.reader.source(element.key) == source]
+        elif isinstance(self.fetches, (cst.List, cst.Tuple)) and source.isdigit():
+            values = [element.value for element in self.fetches.elements][int(source) : int(source) + 1]
         else:
             return None
-        return self._handle_of(found[0]) if len(found) == 1 else None
+        return self._handle_of(values[0]) if len(values) == 1 else None
 
     def _check_attributes(self) -> None:
-        """What of the graph an attribute was is not there any more where something else is done with it."""
+        """Check that graph references are not used in other ways than by fetching."""
         reader = self.reader
         for method in self.methods.values():
             for node in _nodes(method):
-                if not isinstance(node, cst.Attribute) or not _is(node.value, "self"):
+                if not isinstance(node, cst.Attribute) or not _is_name(node.value, "self"):
                     continue
                 name = node.attr.value
                 around = [node, *reader.tree.above(node)]
-                if name in _TAKEN and not self.made.is_listener:
+                if name in _TAKEN and not self.hook_class.is_listener:
                     raise NotConvertible(f"a hook with an attribute {name}, which callbacks have", node)
-                if name in self.made.handles and not any(one in self.gone or one in reader.replaced for one in around):
-                    raise NotConvertible(f"what of the graph self.{name} is, is used otherwise than asked for", node)
+                if name in self.hook_class.handles and not any(
+                    ancestor in self.gone or ancestor in reader.replaced for ancestor in around
+                ):
+                    raise NotConvertible(
+                        f"self.{name} is a part of the graph and is used in other ways than by fetching it", node
+                    )
         for method in self.methods.values():
             for node in _nodes(method):
                 if isinstance(node, (cst.Attribute, cst.Name)) and not any(
-                    one in self.gone or one in reader.replaced for one in (node, *reader.tree.above(node))
+                    ancestor in self.gone or ancestor in reader.replaced
+                    for ancestor in (node, *reader.tree.above(node))
                 ):
                     name = reader.name(node)
                     parent = reader.tree.parents.get(node)
@@ -352,16 +365,16 @@ class _Class:
                         raise NotConvertible(f"{name} in a hook: a callback has no graph", node)
 
     def _text(self) -> str:
-        base = "" if self.made.is_listener else f"({self.reader.tf}.keras.callbacks.Callback)"
+        base = "" if self.hook_class.is_listener else f"({self.reader.tf}.keras.callbacks.Callback)"
         lines = [f"class {self.node.name.value}{base}:"]
         parts = []
-        for one in self.body:
-            text = self._method(one) if isinstance(one, cst.FunctionDef) else self._plain(one)
+        for member in self.body:
+            text = self._method(member) if isinstance(member, cst.FunctionDef) else self._plain(member)
             if text:
-                parts.append((indented(text, self.unit), isinstance(one, cst.FunctionDef)))
+                parts.append((indented(text, self.unit), isinstance(member, cst.FunctionDef)))
         for place, (text, is_method) in enumerate(parts):
-            apart = place and (is_method or parts[place - 1][1])
-            lines.append(f"\n{text}" if apart else text)
+            separate = place and (is_method or parts[place - 1][1])
+            lines.append(f"\n{text}" if separate else text)
         return "\n".join(lines) if parts else f"{lines[0]}\n{self.unit}pass"
 
     def _plain(self, node: cst.CSTNode) -> str:
@@ -369,10 +382,10 @@ class _Class:
 
     def _method(self, node: cst.FunctionDef) -> str:
         name = node.name.value
-        if self.made.is_listener:
+        if self.hook_class.is_listener:
             if name not in _OF_LISTENERS or name == "begin":
                 return self._plain(node)
-            return self._written(f"def {name}(self, {node.params.params[2].name.value}):", self._body(node), node)
+            return self._format_method(f"def {name}(self, {node.params.params[2].name.value}):", self._body(node), node)
         if name == "__init__":
             return self._init(node)
         if name not in _METHODS:
@@ -383,31 +396,33 @@ class _Class:
         if name in ("begin", "after_create_session"):
             later = self.methods.get("after_create_session") if name == "begin" else None
             body += self._body(later) if later is not None else []
-            return self._written("def on_train_begin(self, logs=None):", body, node)
+            return self._format_method("def on_train_begin(self, logs=None):", body, node)
         heads = {"before_run": "on_train_batch_begin(self, batch, logs=None)",
                  "after_run": "on_train_batch_end(self, batch, logs=None)",
                  "end": "on_train_end(self, logs=None)"}  # fmt: skip
-        return self._written(f"def {heads[name]}:", body, node)
+        return self._format_method(f"def {heads[name]}:", body, node)
 
     def _body(self, node: cst.FunctionDef) -> list[str]:
         statements = node.body.body
-        if all(one in self.gone or _is_doc(one) for one in statements):
+        if all(statement in self.gone or _is_doc(statement) for statement in statements):
             return []
-        return [textwrap.dedent(self.reader.statement(one)) for one in statements if one not in self.gone]
+        return [
+            textwrap.dedent(self.reader.statement(statement)) for statement in statements if statement not in self.gone
+        ]
 
-    def _written(self, head: str, body: list[str], node: cst.FunctionDef) -> str:
+    def _format_method(self, head: str, body: list[str], node: cst.FunctionDef) -> str:
         if not body:
             return ""
-        return f"{head}\n" + "\n".join(indented(one, self.unit) for one in body)
+        return f"{head}\n" + "\n".join(indented(statement, self.unit) for statement in body)
 
     def _init(self, node: cst.FunctionDef) -> str:
         if re.search(r"\bsuper\(", self.reader.source(node.body)):
             return self._plain(node)
         head = f"def __init__({self.reader.text(node.params)}):"
-        body = [textwrap.dedent(self.reader.statement(one)) for one in node.body.body]
+        body = [textwrap.dedent(self.reader.statement(statement)) for statement in node.body.body]
         place = 1 if _is_doc(node.body.body[0]) else 0
         body.insert(place, "super().__init__()")
-        return self._written(head, body, node)
+        return self._format_method(head, body, node)
 
 
 def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -417,7 +432,7 @@ def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    return (one for one in _nodes(node) if isinstance(one, cst.Call))
+    return (inner for inner in _nodes(node) if isinstance(inner, cst.Call))
 
 
 def _root(node: cst.CSTNode) -> cst.CSTNode:
@@ -431,15 +446,15 @@ def _statements(method: cst.FunctionDef | None) -> list[cst.CSTNode]:
 
 
 def _deletes(node: cst.CSTNode, names: set[str]) -> bool:
-    """`del session`, and its like."""
-    one = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
-    if not isinstance(one, cst.Del):
+    """Whether a statement only deletes some names, as in `del session`."""
+    small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+    if not isinstance(small, cst.Del):
         return False
-    target = one.target
-    told = [each.value for each in target.elements] if isinstance(target, cst.Tuple) else [target]
-    return all(isinstance(each, cst.Name) and each.value in names for each in told)
+    target = small.target
+    targets = [target_node.value for target_node in target.elements] if isinstance(target, cst.Tuple) else [target]
+    return all(isinstance(target_node, cst.Name) and target_node.value in names for target_node in targets)
 
 
 def _is_doc(node: cst.CSTNode) -> bool:
-    one = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
-    return isinstance(one, cst.Expr) and isinstance(one.value, (cst.SimpleString, cst.ConcatenatedString))
+    small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+    return isinstance(small, cst.Expr) and isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString))

@@ -1,4 +1,4 @@
-"""What a model_fn wrote for people alone: comments say what there was."""
+"""Logging and summaries of a model_fn, which become comments."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Re
 
 __all__ = ["comments"]
 
-# For hooks; for layers, see keras_layers.py.
+# Calls that matter only to hooks; for layers, see keras_layers.py.
 _WITHOUT_EFFECT = ("tf.identity", "tf.compat.v1.add_to_collection", SETS_PHASE)
 
 
-def comments(reader: Rewriter, made: ModelFn) -> list[str]:
-    """Comments on what the program wrote for people, and Keras does not.
+def comments(reader: Rewriter, model_fn: ModelFn) -> list[str]:
+    """Return comments that list the program's summaries and logging, which Keras does not write.
 
     Raises:
-        NotConvertible: a statement that is there for what it does, and not for its value.
+        NotConvertible: A statement has another side effect.
     """
     lines = []
-    for mode in made.flows:
-        for step in made.flows[mode]:
+    for mode in model_fn.flows:
+        for step in model_fn.flows[mode]:
             node = step.node
             if isinstance(node, cst.For) and isinstance(node.body, cst.IndentedBlock) and len(node.body.body) == 1:
                 node = node.body.body[0]
@@ -36,13 +36,13 @@ def comments(reader: Rewriter, made: ModelFn) -> list[str]:
             if method in ("update_state", "append") or name in _WITHOUT_EFFECT:
                 continue
             if _is_silent(reader, call):
-                said = " ".join(reader.source(call).split())
-                if f"# Was {said}" not in lines:
-                    lines.append(f"# Was {said}")
+                text = " ".join(reader.source(call).split())
+                if f"# Was {text}" not in lines:
+                    lines.append(f"# Was {text}")
             elif not name.startswith("tf.compat.v1.logging."):
-                raise NotConvertible("a statement of a model_fn that is there for what it does", call)
+                raise NotConvertible("a statement of a model_fn with a side effect", call)
     if lines:
-        lines.insert(0, "# TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.")
+        lines.insert(0, "# TensorBoard logs the loss, metrics and learning rate of each epoch; log more in a callback.")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Tensors that hooks ask for by their names: what a step of the model tells callbacks besides its metrics."""
+"""Tensors that hooks fetch by name, which the train step adds to the logs of callbacks."""
 
 from __future__ import annotations
 
@@ -19,101 +19,110 @@ _STEP = """def train_step(self, data):
     with tf.GradientTape() as tape:
         y_pred = self(x, training=True)
         loss = self.compute_loss(x, y, y_pred, sample_weight)
-    watched = self.watched(x, y, y_pred)
+    tensors = self.logged_tensors(x, y, y_pred)
     self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-    return {**self.compute_metrics(x, y, y_pred, sample_weight), **watched}"""
+    return {**self.compute_metrics(x, y, y_pred, sample_weight), **tensors}"""
 
 
-_LINE = "    watched = self.watched(x, y, y_pred)\n"
+_LINE = "    tensors = self.logged_tensors(x, y, y_pred)\n"
 
 
 def find(reader: Rewriter, classes: list[HookClass]) -> None:
-    """Note the tensors that hooks ask for, and let a reader write their names as keys of a step's logs.
+    """Collect the tensors that hooks fetch, and convert their names to keys of the logs.
 
     Raises:
-        NotConvertible: a name cannot be told, or is not that of an operation `tf.identity`.
+        NotConvertible: A name is not known statically, or is not a tensor of `tf.identity`.
     """
-    for made in classes:
-        for asked in made.tensors:
-            for literal in _literals(reader, made, asked):
+    for hook_class in classes:
+        for tensor in hook_class.tensors:
+            for literal in _literals(reader, hook_class, tensor):
                 name = str(literal.evaluated_value)
                 if not re.fullmatch(r"\w+:0", name):
-                    raise NotConvertible(f"the tensor {name}, which has no name of its own in Keras", literal)
-                reader.watched.setdefault(name[:-2], literal)
+                    raise NotConvertible(f"the tensor {name}, which has no name in Keras", literal)
+                reader.fetched_tensors.setdefault(name[:-2], literal)
                 reader.replaced[literal] = repr(name[:-2])
 
 
-def _literals(reader: Rewriter, made: HookClass, asked: cst.BaseExpression) -> list[cst.SimpleString]:
-    """Return the names that an expression of a hook may be: a text, or an attribute that its constructor is handed."""
-    if isinstance(asked, cst.SimpleString):
-        return [asked]
-    body = made.node.body.body if isinstance(made.node.body, cst.IndentedBlock) else ()
-    init = next((one for one in body if isinstance(one, cst.FunctionDef) and one.name.value == "__init__"), None)
-    if not isinstance(asked, cst.Attribute) or reader.source(asked.value) != "self" or init is None:
-        raise NotConvertible("a tensor whose name cannot be told", asked)
-    sets = [one.body[0] for one in init.body.body if isinstance(one, cst.SimpleStatementLine)]
-    given = [one.value for one in sets if isinstance(one, cst.Assign)
-             and reader.source(one.targets[0].target) == reader.source(asked)]  # fmt: skip
-    names = [one.name.value for one in init.params.params]
-    if len(given) != 1 or not isinstance(given[0], cst.Name) or given[0].value not in names:
-        raise NotConvertible("a tensor whose name cannot be told", asked)
-    place = names.index(given[0].value)
-    found = []
-    for call in made.calls:
-        value = reader.given(call, place - 1, given[0].value) or init.params.params[place].default
+def _literals(reader: Rewriter, hook_class: HookClass, tensor: cst.BaseExpression) -> list[cst.SimpleString]:
+    """Return the literals behind a tensor name: a string, or arguments of the constructor."""
+    if isinstance(tensor, cst.SimpleString):
+        return [tensor]
+    body = hook_class.node.body.body if isinstance(hook_class.node.body, cst.IndentedBlock) else ()
+    init = next(
+        (
+            statement
+            for statement in body
+            if isinstance(statement, cst.FunctionDef) and statement.name.value == "__init__"
+        ),
+        None,
+    )
+    if not isinstance(tensor, cst.Attribute) or reader.source(tensor.value) != "self" or init is None:
+        raise NotConvertible("a tensor whose name is not known statically", tensor)
+    sets = [statement.body[0] for statement in init.body.body if isinstance(statement, cst.SimpleStatementLine)]
+    values = [statement.value for statement in sets if isinstance(statement, cst.Assign)
+             and reader.source(statement.targets[0].target) == reader.source(tensor)]  # fmt: skip
+    names = [param.name.value for param in init.params.params]
+    if len(values) != 1 or not isinstance(values[0], cst.Name) or values[0].value not in names:
+        raise NotConvertible("a tensor whose name is not known statically", tensor)
+    place = names.index(values[0].value)
+    literals = []
+    for call in hook_class.calls:
+        value = reader.argument(call, place - 1, values[0].value) or init.params.params[place].default
         if not isinstance(value, cst.SimpleString):
-            raise NotConvertible("a tensor whose name cannot be told", value or call)
-        found.append(value)
-    return found
+            raise NotConvertible("a tensor whose name is not known statically", value or call)
+        literals.append(value)
+    return literals
 
 
-def methods(reader: Rewriter, writer: Any, made: ModelFn, taken: set[str], *, distributed: bool) -> list[str]:
-    """Return the methods that tell callbacks what they ask for.
+def methods(reader: Rewriter, writer: Any, model_fn: ModelFn, taken: set[str], *, distributed: bool) -> list[str]:
+    """Return the model's methods that add the fetched tensors to the logs.
 
     Args:
-        writer: of the model's class.
-        taken: names of its metrics.
-        distributed: whether the loss of a step is a replica's share of it.
+        reader: The rewriter of the file.
+        writer: The writer of the model class.
+        model_fn: The analyzed model_fn.
+        taken: Names of the model's metrics.
+        distributed: Whether a step's loss is only the replica's share.
     """
     named = {
         name: step
-        for step in made.flows["train"]
+        for step in model_fn.flows["train"]
         for call in [_value(step)]
         if reader.called(call) == "tf.identity" and isinstance(call, cst.Call)
         for name in [_name(call)]
-        if name in reader.watched
+        if name in reader.fetched_tensors
     }
     if not named:
         return []
-    wanted: dict[str, str] = {}
+    targets: dict[str, str] = {}
     for name, step in named.items():
         (target,) = step.sets
-        later = made.flows["train"][made.flows["train"].index(step) + 1 :]
-        if any(target in one.sets for one in later) or name in taken:
-            raise NotConvertible(f"the tensor {name}, whose name is another thing's as well", step.node)
-        wanted[name] = target
-        del reader.watched[name]
+        later = model_fn.flows["train"][model_fn.flows["train"].index(step) + 1 :]
+        if any(target in later_step.sets for later_step in later) or name in taken:
+            raise NotConvertible(f"the tensor {name}, whose name is also used for something else", step.node)
+        targets[name] = target
+        del reader.fetched_tensors[name]
     text = _STEP.replace("tf.", f"{reader.tf}.").replace("    ", writer.unit)
-    if not distributed and set(wanted.values()) == {reader.source(made.specs["train"]["loss"])}:
-        logs = ", ".join(f"{name!r}: loss" for name in wanted)
-        return [text.replace(_LINE.replace("    ", writer.unit), "").replace("**watched", logs)]
-    steps, reads = writer.select_steps("train", set(wanted.values()))
+    if not distributed and set(targets.values()) == {reader.source(model_fn.specs["train"]["loss"])}:
+        logs = ", ".join(f"{name!r}: loss" for name in targets)
+        return [text.replace(_LINE.replace("    ", writer.unit), "").replace("**tensors", logs)]
+    steps, reads = writer.select_steps("train", set(targets.values()))
     lines = [
-        '"""What callbacks look at, for the step that is done."""',
+        '"""Return the tensors of this step that callbacks log."""',
         *writer.bind_names(reads),
         *writer.format_steps(steps),
     ]
-    lines.append("return {" + ", ".join(f"{name!r}: {target}" for name, target in wanted.items()) + "}")
-    return [writer.format_method("def watched(self, x, y, y_pred):", lines), text]
+    lines.append("return {" + ", ".join(f"{name!r}: {target}" for name, target in targets.items()) + "}")
+    return [writer.format_method("def logged_tensors(self, x, y, y_pred):", lines), text]
 
 
 def _value(step: FlowStep) -> cst.BaseExpression | None:
-    """Return what a statement gives its one name."""
-    one = step.node.body[0] if isinstance(step.node, cst.SimpleStatementLine) else None
-    return one.value if isinstance(one, cst.Assign) and len(step.sets) == 1 else None
+    """Return the value that a statement assigns to a single name."""
+    small = step.node.body[0] if isinstance(step.node, cst.SimpleStatementLine) else None
+    return small.value if isinstance(small, cst.Assign) and len(step.sets) == 1 else None
 
 
 def _name(call: cst.Call) -> str:
-    given = arguments(call, ("input", "name"))
-    value = given["name"].value if "name" in given else None
+    args = arguments(call, ("input", "name"))
+    value = args["name"].value if "name" in args else None
     return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else ""

@@ -179,7 +179,7 @@ def format_dataset(reader: Rewriter, node: cst.BaseExpression, mode: str, *, con
     Raises:
         NotConvertible: the input function cannot be determined.
     """
-    node = reader.meant.get(node, node)
+    node = reader.resolved.get(node, node)
     _check_returns(reader, node)
     if isinstance(node, cst.Lambda):
         if node.params.params:

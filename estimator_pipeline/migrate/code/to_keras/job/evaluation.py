@@ -120,7 +120,7 @@ def _replace_field_reads(reader: Rewriter, name: cst.Name, call: cst.Call) -> No
         if first.value != name.value or reader.home(first) != reader.home(name) or chain is name:
             continue
         if isinstance(chain, cst.Attribute) and chain.value is first and chain.attr.value in args:
-            reader.meant[chain] = args[chain.attr.value].value
+            reader.resolved[chain] = args[chain.attr.value].value
             reader.replaced[chain] = partial(reader.text, args[chain.attr.value].value)
             continue
         raise NotConvertible(f"{name.value} is also used outside of train_and_evaluate", chain)

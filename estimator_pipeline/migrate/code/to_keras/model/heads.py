@@ -160,7 +160,7 @@ def resolve_optimizer(reader: Rewriter, model_fn: ModelFn) -> tuple[cst.BaseExpr
         loss, body = function.params.params[0].name, function.body
         inner = _resolve_function(reader, body.func) if isinstance(body, cst.Call) else None
         if inner is not None and isinstance(body, cst.Call):
-            bindings = {param.name.value: reader.given(body, place, param.name.value) or param.default
+            bindings = {param.name.value: reader.argument(body, place, param.name.value) or param.default
                     for place, param in enumerate(inner.params.params)}  # fmt: skip
             return _inline_function(reader, model_fn, inner, bindings, loss.value)
         return body, loss.value

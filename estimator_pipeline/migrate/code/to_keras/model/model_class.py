@@ -116,7 +116,7 @@ class _Writer:
         variables.write_lookups(reader, network.functions_of(reader, self.model_fn))
         reader.replaced |= {node: partial(self._format_choice, node) for node in self.model_fn.choices}
         self.making = False
-        reader.joint = "/" if training_step.selects_by_name(reader, self.model_fn) else "_"
+        reader.separator = "/" if training_step.selects_by_name(reader, self.model_fn) else "_"
         self.averages: averages.Averages | None = None
         self.multiple_optimizers: multiple_optimizers.MultipleOptimizers | None = None
         self.outputs: list[str] = []
@@ -205,7 +205,7 @@ class _Writer:
             for name in spec.keys() - {"mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs"}:
                 if mode == "train" and name in ("training_hooks", "training_chief_hooks"):
                     chief = self.distributed and name == "training_chief_hooks"
-                    hooks.of_spec(reader, self.function, spec[name], alone=not chief)
+                    hooks.find_spec_hooks(reader, self.function, spec[name], single_process=not chief)
                 elif reader.source(spec[name]) not in ("None", "[]", "()") and not self._only_logs(name, spec[name]):
                     raise NotConvertible(f"{name} of the EstimatorSpec for {mode}", spec[name])
         metrics = read_metrics(reader, model_fn)
@@ -440,7 +440,7 @@ class _Writer:
     def _format_network(self) -> list[str]:
         """Return the statements of the network, within `keras_variables.of` where it has variables."""
         lines = self.format_steps(self.model_fn.network)
-        if not self.model_fn.variable_names and not self.reader.again:
+        if not self.model_fn.variable_names and not self.reader.reuses_variables:
             return lines
         self.reader.needs.add("keras_variables")
         return ["with keras_variables.of(features):", *(indented(line, self.unit) for line in lines)]

@@ -69,7 +69,7 @@ _DEFAULTS = {"mean": "0.0"}
 
 def install(reader: Rewriter) -> None:
     """Register the rewrites of layers and initializers."""
-    reader.again = _is_used_again(reader)
+    reader.reuses_variables = _is_used_again(reader)
     for name in _FUNCTIONS:
         reader.calls[f"tf.compat.v1.layers.{name}"] = partial(_rewrite_layer, reader, name)
     for name in _CLASSES:
@@ -161,7 +161,7 @@ def _rewrite_layer(reader: Rewriter, name: str, call: cst.Call) -> str:
         layer_args.append(f"name={layer_name}")
     training = _training_argument(reader, args.get("training"), name)
     inputs = reader.text(args["inputs"].value)
-    if default and reader.again:
+    if default and reader.reuses_variables:
         return shared_layer(
             reader,
             reader.call(f"{reader.tf}.keras.layers.{keras}", layer_args, call),
@@ -173,8 +173,10 @@ def _rewrite_layer(reader: Rewriter, name: str, call: cst.Call) -> str:
 
 def shared_layer(reader: Rewriter, layer: str, layer_name: str, inputs: str) -> str:
     """Return a layer call that reuses an existing layer of the same name."""
-    if not layer_name and reader.apart:
-        raise NotConvertible("a layer without a name, where PREDICT builds a different network", reader.apart[0])
+    if not layer_name and reader.separate_predictions:
+        raise NotConvertible(
+            "a layer without a name, where PREDICT builds a different network", reader.separate_predictions[0]
+        )
     if not layer_name:
         return f"{layer}({inputs})"
     reader.needs.add("keras_variables")
@@ -224,14 +226,14 @@ def _rewrite_layer_object(reader: Rewriter, name: str, call: cst.Call) -> str:
 
 def name_of(reader: Rewriter, call: cst.Call, arg: cst.Arg | None, default: str, joint: str = "") -> str:
     """Return the layer's name, prefixed with the enclosing variable scopes as in V1 variable names."""
-    joint = joint or ("/" if reader.again else reader.joint)
+    joint = joint or ("/" if reader.reuses_variables else reader.separator)
     layer_name = reader.text(arg.value) if arg is not None else ""
-    if default and not layer_name and reader.again and _is_in_reused_scope(reader, call):
+    if default and not layer_name and reader.reuses_variables and _is_in_reused_scope(reader, call):
         raise NotConvertible("a layer without a name, whose variables are reused by name", call)
     if (
         default
         and not layer_name
-        and reader.joint == "/"
+        and reader.separator == "/"
         and not (reader.prefixes and not _is_one_of_several(reader, call))
     ):
         raise NotConvertible("a layer without a name, where variables are selected by name", call)

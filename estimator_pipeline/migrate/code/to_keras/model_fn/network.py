@@ -117,8 +117,8 @@ def _has_separate_predictions(reader: Rewriter, model_fn: ModelFn, layer_steps: 
     if not any(_creates_layers(reader, node, set()) for node in nodes):
         return False
     separate_predictions.check(reader, model_fn, predictions, nodes)
-    reader.again = True
-    reader.apart.append(predictions)
+    reader.reuses_variables = True
+    reader.separate_predictions.append(predictions)
     return True
 
 
@@ -183,7 +183,7 @@ def remove_mode_parameters(reader: Rewriter, model_fn: ModelFn) -> None:
         for function in callees:
             calls = [call for call in reader.tree.calls if any(f.node is function for f in reader.functions(call.func))]
             for position, param in enumerate(function.params.params):
-                values = [reader.given(call, position, param.name.value) for call in calls]
+                values = [reader.argument(call, position, param.name.value) for call in calls]
                 if values and all(isinstance(value, cst.Name) and reader.home(value) in flags for value in values):
                     flags.add((function, param.name.value))
     reader.flags |= flags - {(model_fn.node, "mode")}

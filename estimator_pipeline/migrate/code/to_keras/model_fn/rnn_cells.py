@@ -93,7 +93,7 @@ def _find_keep_probabilities(reader: Rewriter) -> None:
         if len(reader.program.bindings(target.value, reader.scope(node))) == 1 and _is_only_keep_probability(
             reader, home, set()
         ):
-            reader.shares.add(home)
+            reader.keep_rates.add(home)
             reader.replaced[node] = partial(reader.text, node.body)
 
 
@@ -149,7 +149,7 @@ def _is_keep_probability(reader: Rewriter, node: cst.BaseExpression) -> bool:
     home = reader.home(node)
     if home is None:
         return False
-    if home in reader.shares:
+    if home in reader.keep_rates:
         return True
     function = home[0]
     if not isinstance(function, cst.FunctionDef):
@@ -158,5 +158,5 @@ def _is_keep_probability(reader: Rewriter, node: cst.BaseExpression) -> bool:
     names = [param.name.value for param in function.params.params]
     if home[1] not in names or not calls:
         return False
-    values = [reader.given(call, names.index(home[1]), home[1]) for call in calls]
+    values = [reader.argument(call, names.index(home[1]), home[1]) for call in calls]
     return all(value is not None and _is_keep_probability(reader, value) for value in values)

@@ -31,7 +31,7 @@ def check(reader: Rewriter, model_fn: ModelFn, predictions: cst.BaseExpression, 
         if name.startswith("tf.keras.") or of_columns or name in rnn_cells.CREATORS or call in reader.embeddings:
             raise NotConvertible(_REASON, call)
     estimators = [call for call in reader.tree.calls if reader.called(call).endswith("estimator.Estimator")]
-    if model_fn.models or (not reader.again and len(estimators) > 1):
+    if model_fn.models or (not reader.reuses_variables and len(estimators) > 1):
         raise NotConvertible(_REASON, predictions)
 
 

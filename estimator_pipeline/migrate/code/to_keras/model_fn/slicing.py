@@ -368,7 +368,7 @@ def _inline(
                 )
     for position, param in enumerate([*params.params, *params.kwonly_params]):
         name = param.name.value
-        value = reader.given(call, position, name) or param.default
+        value = reader.argument(call, position, name) or param.default
         if value is None:
             raise NotConvertible("a model_fn that returns something other than its EstimatorSpec", call)
         model_fn.bound[name] = value

@@ -125,7 +125,7 @@ def _rewrite_to_embedding(reader: Rewriter, call: cst.Call, lookup: cst.Call) ->
     finally:
         reader.prefixes = prefixes
     ids = reader.text(arguments(lookup, ("params", "ids"))["ids"].value)
-    if reader.again:
+    if reader.reuses_variables:
         return layers.shared_layer(
             reader, reader.call(f"{reader.tf}.keras.layers.Embedding", layer_args, lookup), "name", ids
         )

@@ -1,1 +1,1 @@
-"""Programs of several files: joined, converted as one, split again; and the rule that the scan asks."""
+"""Conversion of programs of several files (linked, converted as one file, split), and the scan's rule."""

@@ -1,4 +1,4 @@
-"""What of tf.estimator has a counterpart in `keras_model_fn`, name by name; what declines a file, and what stays."""
+"""Tables of the call-by-call conversion: replaced, rejected and unchanged names of tf.estimator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from estimator_pipeline.migrate.code.analysis.files import SourceFile
 
 RUNTIME = "estimator_pipeline.models.keras_runtime"
 NAME = "keras_model_fn"
-# Row of the catalogue -> name in keras_model_fn.
+# Catalogue row -> name in keras_model_fn.
 NAMES = {
     "tf.estimator.Estimator": "ModelFnModel",
     "tf.compat.v1.estimator.tpu.TPUEstimator": "tpu_model",
@@ -45,23 +45,23 @@ NAMES = {
                     "PoissonRegressionHead", "RegressionHead")},
     **{f"tf.{module}keras.estimator.model_to_estimator": "model_to_estimator" for module in ("", "compat.v1.")},
 }  # fmt: skip
-# Those of TensorFlow 2 have other losses, optimizers and names of variables, and a V2 behind their names.
+# The canned Estimators of TensorFlow 2 differ in losses, optimizers and variable names; theirs end with V2.
 CANNED = re.compile(r"tf\.(compat\.v1\.)?estimator\.((?:DNN|Linear|DNNLinearCombined)(?:Classifier|Regressor))$")
-# Of tf.contrib what is about Estimators.
+# Estimator modules of tf.contrib.
 CONTRIB = re.compile(r"contrib\.(estimator|learn|distribute|tpu)\.\w+")
 OF_CONTRIB = {
     f"estimator.{name}": name
     for name in ("binary_classification_head", "forward_features", "logistic_regression_head", "multi_class_head",
                  "poisson_regression_head", "regression_head")
 }  # fmt: skip
-# Of the Estimator's own modules what has no public name.
+# Private names of the Estimator package.
 PRIVATE = {"canned.head._binary_logistic_or_multi_class_head": "binary_or_multi_class_head"}
 MODES = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'", "INFER": "'infer'"}
-# Modules of Estimators: every use of what is imported from them is to be replaced.
+# Estimator modules: every use of a name imported from them must be replaced.
 OF_ESTIMATORS = re.compile(r"tensorflow(\.compat\.v[12]|\.python)?\.estimator\b|tensorflow_estimator\b")
 OF_OTHERS = re.compile(r"(?!tensorflow\b|tf_keras\b|keras\b|estimator_pipeline\b|sklearn\b)[\w.]+\.\w*Estimator$")
 OF_ROOT = re.compile(r"(tf|tensorflow)(\.compat\.v[12])?\.estimator\.")
-# Hooks are TensorFlow's own, and stay under another name.
+# Hooks belong to TensorFlow and only change their names.
 HOOKS = re.compile(r"tf\.estimator\.(SessionRun\w+|\w+Hook|CheckpointSaverListener|SecondOrStepTimer|NanLoss\w+)$")
 METHOD = "tf.estimator.Estimator."
 FIELDS = {
@@ -71,27 +71,27 @@ FIELDS = {
 }
 STAY = ("get_variable_names", "get_variable_value", "latest_checkpoint", "eval_dir")
 EXPORTS = ("export_saved_model", "export_savedmodel")
-# A row of one of these kinds is the Estimator's: what is not converted of it declines the file.
+# Kinds of Estimator rows: a file is rejected if one of them is not converted.
 KINDS = ("estimator", "canned estimator", "spec", "run config", "train and eval spec", "call", "keras estimator",
           "exporter", "head", "export output", "serving input", "tpu")  # fmt: skip
-# What several processes train by.
+# Names used for training with several processes.
 CLUSTERS = ("tf.distribute.MultiWorkerMirroredStrategy", "tf.distribute.experimental.MultiWorkerMirroredStrategy",
              "tf.distribute.experimental.ParameterServerStrategy", "tf.distribute.ParameterServerStrategy",
              "tf.distribute.TPUStrategy", "tf.distribute.experimental.TPUStrategy",
              "tf.contrib.distribute.CollectiveAllReduceStrategy", "tf.compat.v1.train.Server")  # fmt: skip
-# What needs a graph, where an Estimator made its own.
+# Names that need a graph, outside of the Estimator's graph.
 OF_GRAPHS = ("tf.compat.v1.placeholder", "tf.compat.v1.Session", "tf.compat.v1.InteractiveSession",
               "tf.compat.v1.summary.FileWriter", "tf.compat.v1.train.Saver")  # fmt: skip
-# TensorFlow's own, which stays.
+# Names of TensorFlow, unchanged.
 TENSORFLOWS = ("tf.compat.v1.tpu.CrossShardOptimizer",)
-# What of a cell that cannot be read may be about the Estimators of the others.
+# Signs that an unreadable cell uses the Estimators of other cells.
 _OF_OTHER_CELLS = re.compile(r"\bestimator\b|\.(?:train|evaluate|predict)\(|train_and_evaluate|model_fn|input_fn")
 
 
 def unread_cell(source: SourceFile) -> int:
-    """The line of a notebook's cell that has to do with Estimators and that cannot be read; 0 where there is none."""
+    """Return the line of an unreadable notebook cell that uses Estimators, or 0."""
     for problem in source.problems:
-        cell = next((one for one in source.cells if one.number == problem.cell), None)
+        cell = next((candidate for candidate in source.cells if candidate.number == problem.cell), None)
         if cell is not None and _OF_OTHER_CELLS.search(cell.source):
             return cell.first + problem.line - 1
     return 0

@@ -1,7 +1,7 @@
-"""Programs of several files: read as one file, and taken apart again when that is Keras.
+"""Linking of a program's files into one text for the conversion.
 
-`link` writes the files of a program one below the other, the imports between them away and each name that two of them
-have told apart. Its conversion is that of any file; parting.py gives each file its part, with the imports it needs.
+`link` concatenates the files, removes the imports between them and renames the names that several files define. The
+result is converted like any file. splitting.py then splits it into the files again, each with its imports.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["Import", "Linked", "SourcePart", "imported_files", "line_of_name", "
 
 @dataclass
 class Import:
-    """An import at the top of a file.
+    """A top-level import of a file.
 
     Attributes:
-        marker: the name that stands for it.
-        text: as it stands.
-        module: the file that it names; None for what is not among the linked ones.
-        names: what it imports of that -> how it is called there; the module itself by "".
-        binds: the names that it binds.
-        header: how the text of the whole program has it: by the full name of what is relative.
+        marker: The name that replaces it in the linked text.
+        text: Its original text.
+        module: The linked file that it imports from, or None.
+        names: Local name -> name in that file; "" for the module itself.
+        binds: The names that it binds.
+        header: Its text in the header of the linked text, with absolute module names.
     """
 
     marker: str
@@ -46,11 +46,15 @@ class Import:
 
 @dataclass
 class SourcePart:
-    """A file of a program.
+    """A file of a linked program.
 
     Attributes:
-        marker: the line that begins its part of the text.
-        start, lines: the part's first line there, and how many lines it has.
+        tree: The file.
+        marker: The name whose assignment starts its part of the linked text.
+        imports: Its top-level imports.
+        start: First line of its part.
+        lines: Number of lines of its part.
+        text: Its text in the linked text.
     """
 
     tree: Tree
@@ -63,10 +67,12 @@ class SourcePart:
 
 @dataclass
 class Linked:
-    """A program as one file.
+    """A program as one text.
 
     Attributes:
-        suffix: what stands behind each name that two files have.
+        text: The linked text.
+        parts: The files, in the order of the text.
+        suffix: Suffix of the names that several files define.
     """
 
     text: str
@@ -74,7 +80,7 @@ class Linked:
     suffix: str = "__of_file_"
 
     def place(self, line: int) -> tuple[Tree | None, int]:
-        """Return the file and the line that a line of the text comes from; (None, 0) for an import."""
+        """Return the file and line of a line of the linked text; (None, 0) for an import."""
         for part in self.parts:
             if part.start <= line < part.start + part.lines:
                 return part.tree, line - part.start + 1
@@ -82,26 +88,26 @@ class Linked:
 
 
 def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
-    """Return the files that one imports, at once or through others, of those that are chosen; itself the last."""
-    found: dict[Tree, None] = {}
+    """Return the chosen files that a file imports, directly or indirectly, and the file itself last."""
+    files: dict[Tree, None] = {}
 
-    def visit(one: Tree) -> None:
-        if one in found or one in waiting:
+    def visit(file: Tree) -> None:
+        if file in files or file in waiting:
             return
-        waiting.add(one)
-        for other in program.imports(one):
+        waiting.add(file)
+        for other in program.imports(file):
             if other is not tree:
                 visit(other)
-        if one in chosen or any(other in found for other in program.imports(one)):
-            found[one] = None
+        if file in chosen or any(other in files for other in program.imports(file)):
+            files[file] = None
 
     waiting: set[Tree] = set()
     visit(tree)
-    return list(found)
+    return list(files)
 
 
 def line_of_name(tree: Tree, name: str) -> int:
-    """Return the line at which the top of a file imports a name, or gives it its value; 0 where it does neither."""
+    """Return the line where a file imports or defines a top-level name, or 0."""
     for alias, binding in tree.imports:
         if binding.scope is tree.scope and binding.name != "*" and _name(binding) == name:
             return tree.position(alias)[0]
@@ -113,61 +119,62 @@ def line_of_name(tree: Tree, name: str) -> int:
 
 
 def imported_files(program: Program, trees: Iterable[Tree]) -> set[Tree]:
-    """Return the files that others of a program import."""
+    """Return the files that other files of a program import."""
     return {other for tree in trees for other in program.imports(tree) if other is not tree}
 
 
 def link(program: Program, trees: Sequence[Tree]) -> Linked:
-    """Write files one below the other.
+    """Link files into one text.
 
     Args:
-        trees: what is imported before what imports it.
+        program: The program.
+        trees: The files, each after the files that it imports.
 
     Raises:
-        NotConvertible: they are not told apart, or joined by imports that are not followed.
+        NotConvertible: The files have conflicting names or unsupported imports.
     """
     linked = Linked("", [SourcePart(tree, f"part_of_file_{at}") for at, tree in enumerate(trees)])
     _check(program, linked)
-    renamed = _clashes(linked)
+    renamed = _name_clashes(linked)
     header: dict[str, None] = {}
     bound: dict[str, tuple[str, ...]] = {}
     texts: list[str] = []
     for at, part in enumerate(linked.parts):
         edits = list(_imports(program, linked, part, at))
-        for one in part.imports:
-            if one.module is None and not one.text.startswith("from __future__"):
-                header[one.header] = None
-        for name, key in _bound(program, part.tree):
+        for file_import in part.imports:
+            if file_import.module is None and not file_import.text.startswith("from __future__"):
+                header[file_import.header] = None
+        for name, key in _imported_names(program, part.tree):
             if bound.setdefault(name, key) != key:
-                told = f"{name}, which files of a program import from several places"
-                raise NotConvertible(told, part.tree.module, line_of_name(part.tree, name))
+                reason = f"{name}, which files of the program import from different places"
+                raise NotConvertible(reason, part.tree.module, line_of_name(part.tree, name))
         edits += _references(program, linked, part, renamed)
         part.text = apply(part.tree.source.text, edits)
         texts.append(part.text if part.text.endswith("\n") else part.text + "\n")
-    text = "".join(f"{one}\n" for one in header)
-    for part, own in zip(linked.parts, texts, strict=True):
+    text = "".join(f"{line}\n" for line in header)
+    for part, part_text in zip(linked.parts, texts, strict=True):
         text += f"{part.marker} = None\n"
-        part.start, part.lines = text.count("\n") + 1, own.count("\n")
-        text += own
+        part.start, part.lines = text.count("\n") + 1, part_text.count("\n")
+        text += part_text
     linked.text = text
     return linked
 
 
-def _bound(program: Program, tree: Tree) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the names that the imports at the top of a file bind, each with what it is."""
+def _imported_names(program: Program, tree: Tree) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the names that top-level imports bind, each with the imported object."""
     for _, binding in tree.imports:
         if binding.scope is not tree.scope or binding.name == "*" or binding.module.startswith("__future__"):
             continue
         if binding.kind == "import":
             yield _name(binding), ("", binding.module)
         else:
-            paths = [one.path for one in program.module(binding.module, binding.level, tree)
-                     if isinstance(one, ModuleOf)]  # fmt: skip
+            paths = [module.path for module in program.module(binding.module, binding.level, tree)
+                     if isinstance(module, ModuleOf)]  # fmt: skip
             yield _name(binding), (*(paths or [binding.module]), binding.name)
 
 
-def _absolute(tree: Tree, module: str, level: int) -> str:
-    """Return the full name of a module that an import of a file names."""
+def _absolute_name(tree: Tree, module: str, level: int) -> str:
+    """Return the absolute name of an imported module."""
     if not level:
         return module
     folders = list(PurePosixPath(tree.source.path).parent.parts)
@@ -176,121 +183,132 @@ def _absolute(tree: Tree, module: str, level: int) -> str:
 
 
 def _check(program: Program, linked: Linked) -> None:
-    """Whether all files have TensorFlow in the same way, each by an import of its own."""
-    found: dict[str, tuple[cst.CSTNode, Tree]] = {}
+    """Check that the files can be linked and all import TensorFlow in the same way."""
+    imports: dict[str, tuple[cst.CSTNode, Tree]] = {}
     for part in linked.parts:
         tree = part.tree
         if tree.source.cells:
-            raise NotConvertible("a notebook is part of it", tree.module, 1)
+            raise NotConvertible("a notebook is part of the program", tree.module, 1)
         if "\r" in tree.source.text:
             line = tree.source.text.count("\n", 0, tree.source.text.index("\r")) + 1
-            raise NotConvertible("lines that end by CR", tree.module, line)
+            raise NotConvertible("lines that end with CR", tree.module, line)
         if not tree.verbatim:
             pairs = zip(tree.module.code.splitlines(), tree.source.text.splitlines(), strict=False)
-            line = next((at for at, (one, other) in enumerate(pairs, 1) if one != other), 1)
-            raise NotConvertible("a line that would not be kept byte for byte", tree.module, line)
+            line = next((at for at, (left, right) in enumerate(pairs, 1) if left != right), 1)
+            raise NotConvertible("a line that could not be kept byte for byte", tree.module, line)
         unit = tree.module.default_indent
         if unit != linked.parts[0].tree.module.default_indent:
             indented = re.search(rf"^{unit}\S", tree.source.text, re.MULTILINE)
             line = tree.source.text.count("\n", 0, indented.start()) + 1 if indented else 1
-            told = f"an indentation other than that of {linked.parts[0].tree.source.path}"
-            raise NotConvertible(told, tree.module, line)
+            reason = f"an indentation different from {linked.parts[0].tree.source.path}"
+            raise NotConvertible(reason, tree.module, line)
         for node, binding in tree.imports:
             of_file = binding.kind == "from" and binding.name != "*"
             if of_file and any(program.files_of_import(tree, binding)):
-                _check_handed_on(program, tree, binding)
+                _check_reexport(program, tree, binding)
             if binding.kind == "import" and binding.name in ("tensorflow", "tensorflow.compat.v1"):
-                found.setdefault(binding.name, (node, tree))
-    if len(found) > 1:
-        (first, _), (_, second) = list(found.values())[:2]
-        raise NotConvertible(f"its files have TensorFlow in several ways: {second.source.path} has another", first)
+                imports.setdefault(binding.name, (node, tree))
+    if len(imports) > 1:
+        (first, _), (_, second) = list(imports.values())[:2]
+        raise NotConvertible(f"its files import TensorFlow in several ways: {second.source.path} differs", first)
 
 
-def _check_handed_on(program: Program, tree: Tree, binding: Binding) -> None:
-    """Whether a name of another file is one of that file, and not TensorFlow or a part of it."""
+def _check_reexport(program: Program, tree: Tree, binding: Binding) -> None:
+    """Check that a name imported from a file is not a part of TensorFlow."""
     for chain in tree.chains:
         root = _root(chain)
         if isinstance(root, cst.Name) and root.value == _name(binding):
             for value in program.meaning(root, tree, tree.where.get(root, tree.scope)):
                 if isinstance(value, Outside) and value.dotted.startswith("tensorflow"):
-                    raise NotConvertible(f"{root.value}, which is of TensorFlow and comes from another file", chain)
+                    raise NotConvertible(
+                        f"{root.value}, a part of TensorFlow that is imported from another file", chain
+                    )
 
 
-def _clashes(linked: Linked) -> set[tuple[Tree, str]]:
-    """Return the names that have to be told apart: several files have them, for things of their own."""
+def _name_clashes(linked: Linked) -> set[tuple[Tree, str]]:
+    """Return the (file, name) pairs to rename because several files define the name."""
     owners: dict[str, list[Tree]] = {}
     for part in linked.parts:
         for name, bindings in part.tree.scope.names.items():
-            if any(one.kind not in ("import", "from") for one in bindings):
+            if any(binding.kind not in ("import", "from") for binding in bindings):
                 owners.setdefault(name, []).append(part.tree)
-    found = {(tree, name) for name, trees in owners.items() if len(trees) > 1 for tree in trees}
+    clashes = {(tree, name) for name, trees in owners.items() if len(trees) > 1 for tree in trees}
     for part in linked.parts:
         for name, bindings in part.tree.scope.names.items():
-            if any(one.kind in ("import", "from") for one in bindings):
-                found |= {(one, name) for one in owners.get(name, ()) if not _is_import_of(part.tree, name)}
-    for tree, name in found:
+            if any(binding.kind in ("import", "from") for binding in bindings):
+                clashes |= {(owner, name) for owner in owners.get(name, ()) if not _is_import_of(part.tree, name)}
+    for tree, name in clashes:
         if re.search(r"model_?fn$", name, flags=re.IGNORECASE):
-            raise NotConvertible(f"{name}, which is something else in several files", tree.scope.names[name][0].node)
-    return found
+            raise NotConvertible(f"{name}, which several files define differently", tree.scope.names[name][0].node)
+    return clashes
 
 
 def _is_import_of(tree: Tree, name: str) -> bool:
-    """Whether a file has a name by importing it by that name."""
-    return any(one.kind == "from" and one.name == name for one in tree.scope.names[name])
+    """Whether a file imports a name without an alias."""
+    return any(binding.kind == "from" and binding.name == name for binding in tree.scope.names[name])
 
 
 # Imports
 
 
 def _imports(program: Program, linked: Linked, part: SourcePart, at: int) -> Iterator[Edit]:
-    """Each import at the top of a file, as a name that stands for it."""
+    """Yield the edits that replace each top-level import by its marker."""
     tree = part.tree
-    trees = {one.tree for one in linked.parts}
+    trees = {other_part.tree for other_part in linked.parts}
     lines = Lines(tree.source.text)
     at_the_top = set()
     for statement in tree.module.body:
         if not isinstance(statement, cst.SimpleStatementLine):
             continue
-        small = [one for one in statement.body if isinstance(one, (cst.Import, cst.ImportFrom))]
-        if not small:
+        statements = [
+            small_statement
+            for small_statement in statement.body
+            if isinstance(small_statement, (cst.Import, cst.ImportFrom))
+        ]
+        if not statements:
             continue
-        at_the_top.update(small)
+        at_the_top.update(statements)
         start, end = _span(tree, lines, statement)
-        names = [alias for one in small if not isinstance(one.names, cst.ImportStar) for alias in one.names]
-        bindings = [binding for alias, binding in tree.imports if alias in names or alias in small]
+        names = [
+            alias
+            for small_statement in statements
+            if not isinstance(small_statement.names, cst.ImportStar)
+            for alias in small_statement.names
+        ]
+        bindings = [binding for alias, binding in tree.imports if alias in names or alias in statements]
         modules = {other for binding in bindings for other in program.files_of_import(tree, binding) if other in trees}
         text, marker = tree.source.text[start:end], f"import_of_file_{at}_{len(part.imports)}"
         bound = [name for binding in bindings if binding.name != "*" for name in [_name(binding)]]
         if not modules:
-            part.imports.append(Import(marker, text, None, {}, bound, _in_header(tree, small, text)))
+            part.imports.append(Import(marker, text, None, {}, bound, _header_line(tree, statements, text)))
             yield Edit(start, end, marker)
             continue
-        made = _of_file(program, tree, bindings, modules, Import(marker, text, None, {}, bound))
-        if len(small) > 1 or made is None:
-            raise NotConvertible(f"an import of several files, or of all their names: {text}", statement)
-        part.imports.append(made)
-        aliases = [name for name, was in made.names.items() if was == ""]
+        file_import = _of_file(program, tree, bindings, modules, Import(marker, text, None, {}, bound))
+        if len(statements) > 1 or file_import is None:
+            raise NotConvertible(f"an import of several files, or with `*`: {text}", statement)
+        part.imports.append(file_import)
+        aliases = [name for name, was in file_import.names.items() if was == ""]
         yield Edit(start, end, "".join(f"{name} = " for name in aliases) + marker)
     for node, binding in tree.imports:
         parent = tree.parents.get(node)
         inside = node not in at_the_top and parent not in at_the_top and not _is_at_the_top(tree, node, at_the_top)
         if inside and any(other in trees for other in program.files_of_import(tree, binding)):
-            raise NotConvertible("an import of another of its files within a function or a condition", node)
+            raise NotConvertible("an import of another file of the program inside a function or a condition", node)
 
 
-def _in_header(tree: Tree, small: Sequence[cst.Import | cst.ImportFrom], text: str) -> str:
-    """Return an import as it is above all files."""
-    one = small[0]
-    if not isinstance(one, cst.ImportFrom) or not one.relative:
+def _header_line(tree: Tree, statements: Sequence[cst.Import | cst.ImportFrom], text: str) -> str:
+    """Return an import's line in the header of the linked text."""
+    statement = statements[0]
+    if not isinstance(statement, cst.ImportFrom) or not statement.relative:
         return text
     names = text.partition("import")[2].strip()
-    module = _absolute(tree, dotted_of(one.module) or "", len(one.relative))
+    module = _absolute_name(tree, dotted_of(statement.module) or "", len(statement.relative))
     return f"from {module} import {names}" if module else f"import {names}"
 
 
 def _is_at_the_top(tree: Tree, node: cst.CSTNode, statements: set[cst.Import | cst.ImportFrom]) -> bool:
-    return any(node in getattr(one, "names", ()) for one in statements if not isinstance(
-        getattr(one, "names", None), cst.ImportStar))  # fmt: skip
+    return any(node in getattr(statement, "names", ()) for statement in statements if not isinstance(
+        getattr(statement, "names", None), cst.ImportStar))  # fmt: skip
 
 
 def _name(binding: Binding) -> str:
@@ -301,9 +319,9 @@ def _name(binding: Binding) -> str:
 
 
 def _of_file(
-    program: Program, tree: Tree, bindings: Sequence[Binding], modules: set[Tree], made: Import
+    program: Program, tree: Tree, bindings: Sequence[Binding], modules: set[Tree], file_import: Import
 ) -> Import | None:
-    """Return an import of one of the files: of its names, or of itself."""
+    """Return the import of a linked file, or None if it is not supported."""
     for binding in bindings:
         if binding.name == "*":
             return None
@@ -311,17 +329,19 @@ def _of_file(
         if binding.kind == "import":
             if len(bindings) > 1 or (not alias.evaluated_alias and "." in binding.name):
                 return None
-            made.names[_name(binding)] = ""
-            (made.module,) = modules
+            file_import.names[_name(binding)] = ""
+            (file_import.module,) = modules
             continue
-        values = [one for one in program.module(binding.module, binding.level, tree) if isinstance(one, ModuleOf)]
-        inner = [one for value in values if (one := program.submodule(value, binding.name)) is not None]
+        values = [
+            module for module in program.module(binding.module, binding.level, tree) if isinstance(module, ModuleOf)
+        ]
+        inner = [submodule for value in values if (submodule := program.submodule(value, binding.name)) is not None]
         home = inner[0] if inner else values[0].tree
-        if made.module not in (None, home) or (inner and len(bindings) > 1):
+        if file_import.module not in (None, home) or (inner and len(bindings) > 1):
             return None
-        made.module = home
-        made.names[_name(binding)] = "" if inner else binding.name
-    return made if made.module in modules else None
+        file_import.module = home
+        file_import.names[_name(binding)] = "" if inner else binding.name
+    return file_import if file_import.module in modules else None
 
 
 # Names
@@ -330,22 +350,27 @@ def _of_file(
 def _references(
     program: Program, linked: Linked, part: SourcePart, renamed: set[tuple[Tree, str]]
 ) -> Iterator[Edit]:  # fmt: skip
-    """Yield what is another name in the text: of another file, or one that several have."""
+    """Yield the edits of names that are imported from linked files or were renamed."""
     tree = part.tree
     lines = Lines(tree.source.text)
-    numbers = {one.tree: at for at, one in enumerate(linked.parts)}
-    imported = {name: one for one in part.imports if one.module is not None for name in one.names}
+    numbers = {other_part.tree: at for at, other_part in enumerate(linked.parts)}
+    imported = {
+        name: file_import
+        for file_import in part.imports
+        if file_import.module is not None
+        for name in file_import.names
+    }
 
     def new(owner: Tree, name: str) -> str:
         return f"{name}{linked.suffix}{numbers[owner]}" if (owner, name) in renamed else name
 
     def edit(node: cst.CSTNode, owner: Tree, name: str, scope: Scope) -> Iterator[Edit]:
-        made = new(owner, name)
-        if owner is not tree and _hides(scope, made):
-            raise NotConvertible(f"{name} of another file, where {name} is something else", node)
+        new_name = new(owner, name)
+        if owner is not tree and _hides(scope, new_name):
+            raise NotConvertible(f"{name} of another file, where {name} is also a local name", node)
         start, end = _span(tree, lines, node)
-        if tree.source.text[start:end] != made:
-            yield Edit(start, end, made)
+        if tree.source.text[start:end] != new_name:
+            yield Edit(start, end, new_name)
 
     for node, scope in _names(tree, tree.module, tree.scope):
         root = node
@@ -353,40 +378,40 @@ def _references(
             root = cst.ensure_type(root.value, cst.BaseExpression)  # type: ignore[type-abstract]
         if not isinstance(root, cst.Name) or _home(scope, root.value) is not tree.scope:
             continue
-        one = imported.get(root.value)
-        if one is None:
+        file_import = imported.get(root.value)
+        if file_import is None:
             if (tree, root.value) in renamed:
                 yield from edit(root, tree, root.value, scope)
             continue
-        assert one.module is not None
-        was = one.names[root.value]
+        assert file_import.module is not None
+        was = file_import.names[root.value]
         if was:
-            yield from edit(root, _owner(program, linked, one.module, was, node), was, scope)
+            yield from edit(root, _owner(program, linked, file_import.module, was, node), was, scope)
             continue
         chain = root if node is root else _next(node, root)
         if not isinstance(chain, cst.Attribute):
-            raise NotConvertible(f"the module {root.value} is handed on", node)
+            raise NotConvertible(f"the module {root.value} is used as a value", node)
         name = chain.attr.value
-        yield from edit(chain, _owner(program, linked, one.module, name, node), name, scope)
+        yield from edit(chain, _owner(program, linked, file_import.module, name, node), name, scope)
 
 
 def _next(chain: cst.CSTNode, root: cst.Name) -> cst.CSTNode:
-    """Return the attribute that is asked of a chain's root."""
+    """Return the first attribute access of a chain."""
     while isinstance(chain, cst.Attribute) and chain.value is not root:
         chain = chain.value
     return chain
 
 
 def _owner(program: Program, linked: Linked, tree: Tree, name: str, node: cst.CSTNode) -> Tree:
-    """Return the file that a name of a file is defined in; a name that it imports from outside is not followed."""
+    """Return the file that defines a name; re-exported names are not followed."""
     bindings = tree.scope.names.get(name, [])
-    if any(one.kind not in ("import", "from") for one in bindings):
+    if any(binding.kind not in ("import", "from") for binding in bindings):
         return tree
-    raise NotConvertible(f"{name}, which a file hands on from another one", node)
+    raise NotConvertible(f"{name}, which a file re-exports from a different file", node)
 
 
 def _hides(scope: Scope, name: str) -> bool:
-    """Whether a function around has a name for something else."""
+    """Whether an enclosing function binds a name."""
     home = _home(scope, name)
     return home is not None and home.kind != "module"
 
@@ -401,7 +426,7 @@ def _home(scope: Scope, name: str) -> Scope | None:
 
 
 def _names(tree: Tree, node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CSTNode, Scope]]:
-    """Each name, or chain of attributes of one, with the scope that it is looked up in; none of imports."""
+    """Yield each name or attribute chain outside of imports, with its scope."""
     if isinstance(node, (cst.Import, cst.ImportFrom)):
         return
     if isinstance(node, cst.Name):
@@ -422,12 +447,17 @@ def _names(tree: Tree, node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CS
         if isinstance(node, cst.ClassDef):
             outer += [*node.bases, *node.keywords]
         else:
-            outer += [one for param in _params(node.params) for one in (param.default, param.annotation) if one]
+            outer += [
+                expression
+                for param in _params(node.params)
+                for expression in (param.default, param.annotation)
+                if expression
+            ]
             outer += [node.returns] if node.returns else []
-        for one in outer:
-            yield from _names(tree, one, scope)
-        for one in inner:
-            yield from _names(tree, one, tree.scopes[node])
+        for child_node in outer:
+            yield from _names(tree, child_node, scope)
+        for child_node in inner:
+            yield from _names(tree, child_node, tree.scopes[node])
         return
     if isinstance(node, cst.Lambda):
         for param in _params(node.params):
@@ -445,9 +475,9 @@ def _names(tree: Tree, node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CS
 
 
 def _params(params: cst.Parameters) -> list[cst.Param]:
-    found = [*params.posonly_params, *params.params, *params.kwonly_params]
-    found += [one for one in (params.star_arg, params.star_kwarg) if isinstance(one, cst.Param)]
-    return found
+    all_params = [*params.posonly_params, *params.params, *params.kwonly_params]
+    all_params += [param for param in (params.star_arg, params.star_kwarg) if isinstance(param, cst.Param)]
+    return all_params
 
 
 def _root(node: cst.CSTNode) -> cst.CSTNode:

@@ -1,4 +1,4 @@
-"""Programs of several files to Keras: all files of one, or none."""
+"""Conversion of programs of several files: all files of a program, or none."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
 
 __all__ = ["convert_together"]
 
-# More is no program, but a library; to read it as one file takes minutes.
+# Limits above which the files are a library; analyzing them as one file would take minutes.
 _FILES, _LINES = 60, 15_000
 
 
 def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
-    """Convert what files are not by themselves, with the files that they import; the outcome is in `tree.keras`.
+    """Convert files that failed separately together with their imports; set `tree.keras`.
 
     Args:
-        chosen: the files that have constructs.
+        program: The program.
+        chosen: The files with constructs.
     """
     for tree in chosen:
         if tree.keras is not None and tree.keras.text:
@@ -47,10 +48,10 @@ def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
             group = reached(program, tree, set(chosen))
         except conversion.DEFECTS:
             continue
-        if all(one.keras is None or one.keras.text for one in group):
+        if all(member.keras is None or member.keras.text for member in group):
             continue
         members = set(group)
-        for other in [one for one in groups if not members.isdisjoint(one)]:
+        for other in [member for member in groups if not members.isdisjoint(member)]:
             groups.remove(other)
             group = list(dict.fromkeys([*other, *group]))
         groups.append(group)
@@ -60,71 +61,75 @@ def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
 
 
 def _convert(program: Program, group: list[Tree]) -> None:
-    line, by_itself = 0, False
+    line, before_joining = 0, False
     try:
         _check_size(group)
         for tree in group:
             conversion.check_contrib(contrib_layers.lower(program, tree), tree.module)
         linked = link(program, group)
-        found = _converted(program, group, linked)
-        if found.text:
-            texts = part(linked, found.text)
+        outcome = _convert_linked(program, group, linked)
+        if outcome.text:
+            texts = part(linked, outcome.text)
             _check_others(program, texts)
             for tree, text in texts.items():
                 tree.keras = ConversionOutcome(text)
             return
-        where, line = linked.place(found.line)
-        reason = found.reason
+        where, line = linked.place(outcome.line)
+        reason = outcome.reason
         if not reason:
             for tree in group:
                 if tree.keras is not None:
-                    told = f"no Estimator is made in it, nor in {_named(group, tree)}"
-                    tree.keras = ConversionOutcome(reason=told, line=tree.keras.line or _first_line(tree))
+                    text = f"no Estimator is created in it, nor in {_format_others(group, tree)}"
+                    tree.keras = ConversionOutcome(reason=text, line=tree.keras.line or _first_line(tree))
             return
     except NotConvertible as declined:
-        where, reason, by_itself = _place(group, declined.node), declined.reason, True
+        where, reason, before_joining = _file_of(group, declined.node), declined.reason, True
         if where is not None:
             line = declined.line or (where.position(declined.node)[0] if declined.node is not where.module else 0)
     except conversion.DEFECTS as error:
         where, reason = None, _defect(error)
     for tree in group:
-        if tree.keras is None or (by_itself and tree.keras.reason and "this file" not in tree.keras.reason):
-            continue  # what a file is declined for by itself says more than why it is not joined with others
+        if tree.keras is None or (before_joining and tree.keras.reason and "this file" not in tree.keras.reason):
+            continue  # the reason for the single file is more specific than the reason against linking
         if tree is where and line:
             tree.keras = ConversionOutcome(reason=reason, line=line)
         elif where is not None and line:
             tree.keras = ConversionOutcome(
-                reason=reason, line=line, path=where.source.path, together=_named(group, tree)
+                reason=reason, line=line, path=where.source.path, together=_format_others(group, tree)
             )
         else:
             at = f"{where.source.path}: " if where is not None else ""
-            said = f"it is one program with {_named(group, tree)}; {at}{reason}"
-            tree.keras = ConversionOutcome(reason=said, line=tree.keras.line or _first_line(tree))
+            full_reason = f"in the same program as {_format_others(group, tree)}; {at}{reason}"
+            tree.keras = ConversionOutcome(reason=full_reason, line=tree.keras.line or _first_line(tree))
 
 
 def _defect(error: Exception) -> str:
-    return f"the converter fails at it: {type(error).__name__}: {error}"
+    return f"the converter failed: {type(error).__name__}: {error}"
 
 
 def _check_size(group: list[Tree]) -> None:
     lines = sum(tree.source.text.count("\n") for tree in group)
     if len(group) > _FILES or lines > _LINES:
-        raise NotConvertible(f"a program of {len(group)} files and {lines} lines is not read as one", group[-1].module)
+        raise NotConvertible(
+            f"a program of {len(group)} files and {lines} lines is too large to convert as one", group[-1].module
+        )
 
 
-def _converted(program: Program, group: list[Tree], linked: Linked) -> ConversionOutcome:
-    """Return the conversion of the files as one."""
-    home = next((tree for tree in group if any(_is_model_fn(one.name.value) for one in tree.functions)), group[-1])
-    made = parse(SourceFile(home.source.path, linked.text))
-    if made is None:
-        raise NotConvertible("its files cannot be read as one", group[-1].module)
-    made.tensorflow_1 = any(tree.tensorflow_1 for tree in group)
-    made.contrib = [one for tree in group for one in tree.contrib]
-    made.needs = list(dict.fromkeys(one for tree in group for one in tree.needs))
+def _convert_linked(program: Program, group: list[Tree], linked: Linked) -> ConversionOutcome:
+    """Convert the linked files as one file."""
+    home = next(
+        (tree for tree in group if any(_is_model_fn(function.name.value) for function in tree.functions)), group[-1]
+    )
+    parsed = parse(SourceFile(home.source.path, linked.text))
+    if parsed is None:
+        raise NotConvertible("its files are not valid Python when linked", group[-1].module)
+    parsed.tensorflow_1 = any(tree.tensorflow_1 for tree in group)
+    parsed.contrib = [name for tree in group for name in tree.contrib]
+    parsed.needs = list(dict.fromkeys(line for tree in group for line in tree.needs))
     others = [tree for tree in program.trees.values() if tree not in group]
-    whole = Program([*others, made], program.modules)
-    found = convert(whole, made, list(find_constructs(whole, made)))
-    return found or ConversionOutcome()
+    whole = Program([*others, parsed], program.modules)
+    outcome = convert(whole, parsed, list(find_constructs(whole, parsed)))
+    return outcome or ConversionOutcome()
 
 
 def _is_model_fn(name: str) -> bool:
@@ -132,17 +137,17 @@ def _is_model_fn(name: str) -> bool:
 
 
 def _check_others(program: Program, texts: dict[Tree, str]) -> None:
-    """Whether what other files take of the converted ones is still there."""
+    """Check that the converted files still define the names that other files use."""
     names = {tree: defined(ast.parse(text), imports=True) for tree, text in texts.items()}
-    gone = {tree: _others(tree.source.text, text) for tree, text in texts.items()}
+    gone = {tree: _changed_names(tree.source.text, text) for tree, text in texts.items()}
     for tree, text in texts.items():
         for node in ast.parse(text).body:
-            if isinstance(node, ast.Assign) and "__all__" in [getattr(one, "id", "") for one in node.targets]:
+            if isinstance(node, ast.Assign) and "__all__" in [getattr(target, "id", "") for target in node.targets]:
                 with contextlib.suppress(ValueError, TypeError):
                     for name in ast.literal_eval(node.value):
                         if name not in names[tree]:
-                            told = f"{name}, which __all__ of {tree.source.path} names"
-                            raise NotConvertible(told, tree.module, line_of_name(tree, name))
+                            reason = f"{name}, which __all__ of {tree.source.path} lists"
+                            raise NotConvertible(reason, tree.module, line_of_name(tree, name))
     for other in program.trees.values():
         if other in texts:
             continue
@@ -151,7 +156,7 @@ def _check_others(program: Program, texts: dict[Tree, str]) -> None:
                 if isinstance(module, ModuleOf) and module.tree in texts and binding.name in gone[module.tree]:
                     if program.submodule(module, binding.name) is not None:
                         continue
-                    raise _taken(binding.name, module.tree, other)
+                    raise _missing_name(binding.name, module.tree, other)
         for chain in other.chains:
             if not isinstance(chain, cst.Attribute):
                 continue
@@ -160,31 +165,31 @@ def _check_others(program: Program, texts: dict[Tree, str]) -> None:
                     continue
                 name = chain.attr.value
                 if name in gone[value.tree]:
-                    raise _taken(name, value.tree, other)
+                    raise _missing_name(name, value.tree, other)
 
 
-def _taken(name: str, tree: Tree, other: Tree) -> NotConvertible:
-    told = f"{name}, which {other.source.path} takes of it"
-    return NotConvertible(told, tree.module, line_of_name(tree, name))
+def _missing_name(name: str, tree: Tree, other: Tree) -> NotConvertible:
+    reason = f"{name}, which {other.source.path} uses from it"
+    return NotConvertible(reason, tree.module, line_of_name(tree, name))
 
 
-def _others(before: str, after: str) -> set[str]:
-    """Return the names of a file that are gone from it, or are called otherwise than before."""
+def _changed_names(before: str, after: str) -> set[str]:
+    """Return the names that a file lost or whose signature changed."""
     old, new = ast.parse(before), ast.parse(after)
     changed = defined(old, imports=True) - defined(new, imports=True)
-    shapes = _shapes(new)
-    return changed | {name for name, shape in _shapes(old).items() if shapes.get(name, shape) != shape}
+    shapes = _signatures(new)
+    return changed | {name for name, shape in _signatures(old).items() if shapes.get(name, shape) != shape}
 
 
-def _shapes(module: ast.Module) -> dict[str, str]:
-    """How the functions of a module are called, and what its classes come from."""
-    found = {}
+def _signatures(module: ast.Module) -> dict[str, str]:
+    """Return the parameters of a module's functions and the bases of its classes."""
+    signatures = {}
     for node in module.body:
         if isinstance(node, ast.FunctionDef):
-            found[node.name] = ast.dump(node.args)
+            signatures[node.name] = ast.dump(node.args)
         elif isinstance(node, ast.ClassDef):
-            found[node.name] = " ".join(ast.unparse(base) for base in node.bases)
-    return found
+            signatures[node.name] = " ".join(ast.unparse(base) for base in node.bases)
+    return signatures
 
 
 def _line(tree: Tree, node: cst.CSTNode) -> int:
@@ -193,8 +198,8 @@ def _line(tree: Tree, node: cst.CSTNode) -> int:
     return _first_line(tree)
 
 
-def _place(group: list[Tree], node: cst.CSTNode) -> Tree | None:
-    """Return the file that a node is in."""
+def _file_of(group: list[Tree], node: cst.CSTNode) -> Tree | None:
+    """Return the file that contains a node."""
     for tree in group:
         if node is tree.module:
             return tree
@@ -204,7 +209,7 @@ def _place(group: list[Tree], node: cst.CSTNode) -> Tree | None:
     return None
 
 
-def _named(group: list[Tree], tree: Tree) -> str:
+def _format_others(group: list[Tree], tree: Tree) -> str:
     others = [other.source.path for other in group if other is not tree]
     return ", ".join(others) if len(others) < 6 else f"{', '.join(others[:4])} and {len(others) - 4} more"
 

@@ -1,4 +1,4 @@
-"""The rule `keras`: what a file's conversion to Keras does away with is automatic, and of the rest it says why not."""
+"""The scan's rule `keras`: constructs that the conversion removes are automatic; others get a reason."""
 
 from __future__ import annotations
 
@@ -30,56 +30,60 @@ def plan(
     program: Program, trees: Sequence[Tree], constructs: Sequence[Construct], each: Each = plainly, *,
     keep_model_fn: bool = True,
 ) -> None:  # fmt: skip
-    """Works out what becomes of each file, and keeps it in `tree.keras`.
+    """Convert each file to Keras where possible and store the outcome in `tree.keras`.
 
     Args:
-        keep_model_fn: whether a model_fn that does not become Keras layers may stay a function, which a Keras model
+        program: The program.
+        trees: The program's files.
+        constructs: The constructs of the files.
+        each: Runs a step for each file and records failures.
+        keep_model_fn: Whether a model_fn that cannot become Keras layers may remain a function that a Keras model
             calls.
     """
-    found = by_tree(constructs)
+    constructs_of = by_tree(constructs)
 
-    def alone(tree: Tree) -> None:
+    def convert_file_alone(tree: Tree) -> None:
         tree.keras = None
-        if tree in found and tree.verbatim:
-            tree.keras = convert(program, tree, found[tree])
+        if tree in constructs_of and tree.verbatim:
+            tree.keras = convert(program, tree, constructs_of[tree])
             if tree.keras is not None and tree.keras.text and not tree.source.keeps_cells(tree.keras.text):
-                tree.keras = ConversionOutcome(reason="its cells cannot be told in what takes their place", line=1)
+                tree.keras = ConversionOutcome(reason="its cells cannot be identified in the converted text", line=1)
             if tree.keras is not None and (line := calls.unread_cell(tree.source)):
-                tree.keras = ConversionOutcome(reason="a cell with Estimators that cannot be read", line=line)
+                tree.keras = ConversionOutcome(reason="a cell with Estimators that is not valid Python", line=line)
 
-    for _ in each(trees, alone, lambda tree: tree):
+    for _ in each(trees, convert_file_alone, lambda tree: tree):
         pass
-    convert_together(program, [tree for tree in trees if tree in found or tree.contrib])
+    convert_together(program, [tree for tree in trees if tree in constructs_of or tree.contrib])
     if keep_model_fn:
-        convert_call_by_call(program, [tree for tree in trees if tree in found], found)
+        convert_call_by_call(program, [tree for tree in trees if tree in constructs_of], constructs_of)
 
 
 def adopt(tree: Tree, outcome: ConversionOutcome | None, constructs: Sequence[Construct]) -> None:
-    """Keep what becomes of a file in `tree.keras`, with the constructs that go, of its text or the renamed one."""
+    """Store a file's outcome in `tree.keras`, with the constructs that it removes."""
     gone = _gone(tree, outcome, constructs) if outcome is not None and outcome.text else set()
     tree.keras = outcome and dataclasses.replace(outcome, gone=gone)
 
 
 def by_tree(constructs: Sequence[Construct]) -> dict[Tree, list[Construct]]:
-    """Return the constructs of each file."""
-    found: dict[Tree, list[Construct]] = {}
+    """Group constructs by file."""
+    grouped: dict[Tree, list[Construct]] = {}
     for construct in constructs:
-        found.setdefault(construct.tree, []).append(construct)
-    return found
+        grouped.setdefault(construct.tree, []).append(construct)
+    return grouped
 
 
 def _gone(tree: Tree, outcome: ConversionOutcome, constructs: Sequence[Construct]) -> set[cst.CSTNode]:
-    """Return the nodes of the constructs that the new text has no more."""
-    made = parse(SourceFile(tree.source.path, outcome.text))
-    if made is None:
+    """Return the nodes of the constructs that the new text no longer contains."""
+    parsed = parse(SourceFile(tree.source.path, outcome.text))
+    if parsed is None:
         return set()
-    program = Program([made], Modules([made.source.path]))
-    left = list(find_constructs(program, made))
+    program = Program([parsed], Modules([parsed.source.path]))
+    left = list(find_constructs(program, parsed))
     left += find_functions(program, left)
-    names = {_name(one) for one in left}
-    # Input functions are called now, and their data sets handed over; of serving ones the names alone are left.
+    names = {_name(construct) for construct in left}
+    # Converted programs call input functions directly, and keep only the names of serving inputs.
     plain = ("input_fn", "serving input")
-    return {one.node for one in constructs if _name(one) not in names or one.row.kind in plain}
+    return {construct.node for construct in constructs if _name(construct) not in names or construct.row.kind in plain}
 
 
 def _name(construct: Construct) -> str:
@@ -90,17 +94,17 @@ class _ToKeras:
     name = KERAS
 
     def concerns(self, construct: Any) -> bool:
-        """Whether the construct goes with its file, or would have gone."""
+        """Whether the file's conversion removes the construct, or would remove it."""
         outcome = construct.tree.keras
         return outcome is not None and (not outcome.text or construct.node in outcome.gone)
 
     def refuses(self, construct: Any) -> str:
-        """Why the file stays an Estimator program."""
+        """Return why the file remains an Estimator program."""
         outcome = construct.tree.keras
-        return "" if outcome.text else outcome.told()
+        return "" if outcome.text else outcome.describe()
 
     def writes(self, construct: Any) -> str:
-        """Return what takes the construct's place."""
+        """Return the construct's replacement."""
         return f"Keras: {construct.row.successor}" if construct.row.successor else "Keras"
 
 
