@@ -202,8 +202,13 @@ def _built(build: Callable[[], Any], input_fn: Callable[[], Any]) -> Any:
         tf = compat.tensorflow()
         spec = input_fn().element_spec
         features = spec[0] if isinstance(spec, tuple) else spec
+
+        def symbolic(spec: Any) -> Any:
+            kinds = {"sparse": isinstance(spec, tf.SparseTensorSpec), "ragged": isinstance(spec, tf.RaggedTensorSpec)}
+            return tf.keras.Input(spec.shape[1:], dtype=spec.dtype, **kinds)
+
         # A symbolic call leaves the batch size open, which a call of a batch would fix.
-        model(tf.nest.map_structure(lambda s: tf.keras.Input(s.shape[1:], dtype=s.dtype), features))
+        model(tf.nest.map_structure(symbolic, features))
     return model
 
 

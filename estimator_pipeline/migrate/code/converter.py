@@ -52,8 +52,8 @@ NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 _OF_KERAS_2 = re.compile(r"\.estimator\b|\bkeras\b|compat\.v1\.layers\b|rnn_cell|tf_slim|estimator_pipeline\.compat\b")
 
 TARGETS = ("keras", "keras-layers", "keras3", "estimator")
-"""Targets: Keras, keeping the model_fn where it is not convertible; Keras layers only; Keras 3 layers only, with a
-module of helpers that Keras 3 lacks; Estimators on TensorFlow 2."""
+"""Targets: "keras" keeps a model_fn that cannot become Keras layers as a function that a Keras model calls;
+"keras-layers" and "keras3", with a module of helpers, leave such a program an Estimator; "estimator": all of them."""
 
 
 @dataclass
@@ -205,11 +205,8 @@ def convert(
     Args:
         root: a Python file, a notebook, or a folder of them.
         notes: which unconverted constructs get a marked comment above them; one of `NOTES`.
-        to: "keras"; "keras-layers", where a model_fn either becomes Keras layers or keeps its Estimator; "estimator",
-            where all programs keep their Estimators; "keras3", like "keras-layers" but for Keras 3.
-        jobs: see `scan`.
-        cache: see `scan`.
-        progress: see `scan`.
+        to: the target, one of `TARGETS`.
+        jobs, cache, progress: see `scan`.
 
     Returns:
         Every file with its text before and after, its changes, and the unconverted constructs.
