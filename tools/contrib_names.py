@@ -41,10 +41,10 @@ CHOSEN = {
 }
 
 HEAD = """\
-# tf.contrib
+# tf.contrib names
 
-Where the packages of `tf.contrib`, which TensorFlow 2.0 removed, are found under `exec --tf1`
-([TensorFlow 1 programs](../guides/tf1.md)). A name is looked up in the places of its row, from left to right. `v1` is
+[TensorFlow 1 programs](../guides/tf1.md#tfcontrib) describes how to run a program that uses `tf.contrib`. This page
+lists where `exec --tf1` finds each of its packages: in the places of the row, from left to right. `v1` is
 `tf.compat.v1`, `v2` is TensorFlow 2. **new** is reimplemented in estimator_pipeline with the original arguments and
 variable names. All other names and packages come from TensorFlow 1.15's files, which
 `estimator-pipeline contrib install` downloads.

@@ -18,9 +18,11 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
+# A link whose text is the name of a page's file, for readers of the repository.
+FILE_NAME = re.compile(r"\[([\w.-]+\.md)\](?=\(([^)\s#]+))")
 # Start of a page's path in the site -> its weight in the search; the first that fits counts, 1 for the others.
 SEARCH_BOOSTS = {
-    **dict.fromkeys(("guides/", "overview.md", "reference/job-files.md", "reference/contrib.md"), 2.0),
+    **dict.fromkeys(("guides/", "index.md", "overview.md", "reference/job-files.md", "reference/contrib.md"), 2.0),
     **dict.fromkeys(("reference/api.md", "reference/errors.md", "reference/moved-names.md", "features.md"), 0.5),
     **dict.fromkeys(("internals/", "architecture.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"), 0.5),
     "benchmarks/": 0.5,
@@ -46,6 +48,12 @@ def resolve(page: Path, link: str) -> Path | None:
     path = Path(os.path.normpath(page.parent / link))
     path = path / "README.md" if path.is_dir() else path
     return path if ROOT in path.parents and path.is_file() else None
+
+
+def title(path: Path) -> str:
+    """Return the first heading of a page."""
+    heading = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return heading[1] if heading else path.name
 
 
 def targets_of(page: Path) -> dict[str, Path]:
@@ -82,4 +90,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = targets.get(match[2])
         return match[0] if path is None else f"{match[1]}{os.path.relpath(uri(path), folder)}{match[3] or ''})"
 
-    return LINK.sub(moved, markdown)
+    def titled(match: re.Match[str]) -> str:
+        path = targets.get(match[2])
+        return match[0] if path is None else f"[{title(path)}]"
+
+    return LINK.sub(moved, FILE_NAME.sub(titled, markdown))

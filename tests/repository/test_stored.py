@@ -58,7 +58,9 @@ def test_a_model_directory_goes_on(tmp_path, run_python, engine):
     folder = unpack(engine, tmp_path)
     more = ["--set", "train.max_steps=30", "--set", "run.train_distribute=none"]
     more += ["--accept-changes"] * WITH_OTHER_BYTES
-    done = run_python(["-m", "estimator_pipeline", "train", "job.yaml", *more], cwd=folder)
+    # The cache of this user may have files that an environment with a different protobuf has written.
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = run_python(["-m", "estimator_pipeline", "train", "job.yaml", *more], cwd=folder, env=environ)
     assert done.returncode == 0, done.stderr
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder / "model")))
     with np.load(folder / "after_30_steps.npz") as wanted:
@@ -134,6 +136,7 @@ exec "$@" >>"$log" 2>&1
 def test_a_submitted_script_still_runs(tmp_path):
     """One that waits in the queue while this package is made new."""
     folder, environ = submission(tmp_path), program(tmp_path, "srun", _SRUN)
+    environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     job = folder / "job.yaml"
     text = job.read_text().replace("max_steps: 20", "max_steps: 30")
     if WITH_OTHER_BYTES:
