@@ -59,7 +59,7 @@ def test_trainings_are_compared(tmp_path, monkeypatch, programs, other):
             return command(*given)
 
         monkeypatch.setattr(programs, "command", told)
-    equal, output = programs.try_parity(program, folder, "train.py", tmp_path, {})
+    equal, output = programs.try_parity(program, folder, "train.py", tmp_path, {}, "keras")
     if other:
         assert equal.startswith("not equal: "), output
     else:

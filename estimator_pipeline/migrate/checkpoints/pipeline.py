@@ -112,7 +112,9 @@ def migrate_in_subprocess(request: CheckpointRequest, choices: Choices) -> dict[
                 code="argument/not-applicable",
                 hint=f"name it as text: {name}='file.py:function'",
             )
-    document = json.dumps({"request": dataclasses.asdict(request), "choices": dataclasses.asdict(choices)})
+    options = dataclasses.asdict(choices)
+    del options["may_initialize"]  # `migrate export` never comes here
+    document = json.dumps({"request": dataclasses.asdict(request), "choices": options})
     command = [sys.executable, "-m", "estimator_pipeline.migrate.checkpoints.subprocess_main"]
     # The import path of this process, independent of the working directory.
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat.bootstrap.keras3 import fresh_names
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.tolerances import Tolerances
 from estimator_pipeline.parity.models.arguments import InputFns
@@ -82,7 +84,10 @@ def compare_conversion(
     }
     # The Keras model's initial values follow from this seed.
     tf.keras.utils.set_random_seed(1)
-    with shapes_of_tensorflow_2(of_tensorflow_1):
+    with_keras_3 = str(getattr(sys.modules.get("keras"), "__version__", "")).startswith("3.")
+    # The names of layers match those of the Estimator only if no earlier model is counted.
+    numbered = fresh_names() if with_keras_3 else contextlib.nullcontext()
+    with numbered, shapes_of_tensorflow_2(of_tensorflow_1):
         model = _model(functions["model"], ours, proof, converted)
     estimator = functions["estimator"](theirs)
     for name, value, kind in (

@@ -39,6 +39,7 @@ def model_inputs(data):
 
 def examples(model, data, keys=None):
     """Yield the predictions for a dataset, one dict per example."""
+    model = getattr(model, 'prediction_model', lambda data: model)(data)
     for batch in data:
         predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
         for row in zip(*(predicted[key] for key in keys or predicted)):
@@ -89,12 +90,15 @@ class GanModel(tf.keras.Model):
         self.optimizer.minimize_each([d_loss, g_loss], tape, when=[True, even])
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
-    def predict(self, x, **options):
-        """Return predictions of a different network that shares the layers."""
-        features = model_inputs(x)
+    def prediction_model(self, data):
+        """Return the network of the predictions, which shares the layers."""
+        features = model_inputs(data)
         with keras_variables.of(features, self):
             outputs = {'images': generator(features['noise'])}
-        return keras_variables.sharing(self, features, outputs).predict(x, **options)
+        return keras_variables.sharing(self, features, outputs)
+
+    def predict(self, x, **options):
+        return self.prediction_model(x).predict(x, **options)
 
 
 def make_gan_model(features, params):

@@ -23,7 +23,7 @@ from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras import contrib_layers
 from estimator_pipeline.migrate.code.to_keras.classes import estimator_subclasses as subclasses  # fmt: skip
-from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
+from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS, PREDICTS, PREDICTS_SEPARATELY
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.imports_of_tensorflow import v1_import, without_a_name
 from estimator_pipeline.migrate.code.to_keras.job import canned, datasets, flags, training
@@ -411,6 +411,8 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
         )
     unit = reader.tree.module.default_indent
     chosen = [HELPERS[name].replace("tf.", f"{reader.tf}.") for name in HELPERS if name in reader.needs]
+    if reader.separate_predictions:
+        chosen = [text.replace(PREDICTS, PREDICTS_SEPARATELY) for text in chosen]
     chosen = [text.replace("    ", unit) for text in (*chosen, *reader.helpers.values())]
     first = min(
         (_top_level_statement(reader, job, node) for job in jobs for node in _nodes(reader, job)), key=reader.line

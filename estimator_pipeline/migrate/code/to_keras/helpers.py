@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["HELPERS"]
+__all__ = ["HELPERS", "PREDICTS", "PREDICTS_SEPARATELY"]
 
 HELPERS = {
     "batches": '''def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
@@ -97,3 +97,7 @@ HELPERS = {
             yield dict(zip(keys or predicted, row))''',
 }
 """Name of each helper -> its source."""
+
+PREDICTS = "    for batch in data:\n        predicted = model"
+"""Start of `examples`, and its replacement if PREDICT builds a different network."""
+PREDICTS_SEPARATELY = "    model = getattr(model, 'prediction_model', lambda data: model)(data)\n" + PREDICTS

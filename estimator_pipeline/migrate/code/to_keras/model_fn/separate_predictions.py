@@ -51,7 +51,7 @@ def _calls_below(reader: Rewriter, nodes: Iterable[cst.CSTNode]) -> list[cst.Cal
 
 
 def predict_method(writer: Any, predictions: cst.BaseExpression) -> str:
-    """Return the source of the `predict` method of a model with a separate prediction network.
+    """Return the source of the methods of a model with a separate prediction network.
 
     Args:
         writer: The writer of the model class.
@@ -73,10 +73,12 @@ def predict_method(writer: Any, predictions: cst.BaseExpression) -> str:
         f"outputs = {text}",
     ]
     lines = [
-        '"""Return predictions of a different network that shares the layers."""',
-        "features = model_inputs(x)",
+        '"""Return the network of the predictions, which shares the layers."""',
+        "features = model_inputs(data)",
         "with keras_variables.of(features, self):",
         *(indented(statement, writer.unit) for statement in statements),
-        "return keras_variables.sharing(self, features, outputs).predict(x, **options)",
+        "return keras_variables.sharing(self, features, outputs)",
     ]
-    return str(writer.format_method("def predict(self, x, **options):", lines))
+    network = writer.format_method("def prediction_model(self, data):", lines)
+    lines = ["return self.prediction_model(x).predict(x, **options)"]
+    return f"{network}\n\n{writer.format_method('def predict(self, x, **options):', lines)}"
