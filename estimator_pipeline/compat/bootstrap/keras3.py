@@ -78,7 +78,7 @@ def resolve() -> ModuleType:
 
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
-    """Number the layers that are created in the block as in a new process.
+    """Restart the numbering of layers within the block, as in a new process.
 
     A job builds its model several times in a process (to train, to evaluate, to export). Layers and variables have the
     same names each time, so files are the same whichever task writes them.
