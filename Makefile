@@ -23,7 +23,7 @@ PYTEST_ARGS ?=
 # A process for each core, up to four; tests/conftest.py has the groups of tests.
 PYTEST_PARALLEL ?= -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-.PHONY: venv demo test test-all test-slurm bench faults lint docs docs-serve release messages clean help
+.PHONY: venv demo test test-all test-slurm bench faults lint docs docs-serve release messages promises clean help
 
 help:
 	@sed -n '1,4p' Makefile | cut -c3-
@@ -83,6 +83,10 @@ faults: $(STAMP)
 messages: $(STAMP)
 	ESTIMATOR_PIPELINE_ACCEPT_MESSAGES=1 $(BIN)/python -m pytest -q -p no:xdist tests/messages
 	$(BIN)/python tools/error_codes.py
+
+# Accepts the current promises: tests/promises, what the product gives its users, a line each.
+promises: $(STAMP)
+	ESTIMATOR_PIPELINE_ACCEPT_PROMISES=1 $(BIN)/python -m pytest -q -p no:xdist tests/promises
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
