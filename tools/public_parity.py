@@ -2,8 +2,8 @@
 
 Both run as a user runs them. In the original program the first `Estimator.train` writes its batches to a folder, trains
 on them and records each step. In the converted program the first `fit` trains the Keras model on the same batches, from
-the same initial values. Then the process exits. Dropout is disabled in both, since their random numbers differ. For
-a model built from layers the optimizer slots are not compared.
+the same initial values. Then the process exits. Dropout is disabled in both, since their random numbers differ.
+Optimizer slots are not compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def watch_estimators(folder: str) -> None:
     _drop_nothing()
 
     def train(estimator: Any, input_fn: Any, *_: Any, **__: Any) -> None:
-        from estimator_pipeline.parity.models.model_fn import record_estimator
+        from estimator_pipeline.parity.models.layers import record_estimator
 
         for kind, method in methods.items():
             kind.train = method
@@ -60,18 +60,15 @@ def watch_models(folder: str) -> None:
 
     def fit(model: Any, *_: Any, **__: Any) -> None:
         from estimator_pipeline.parity.models.layers import record_layers
-        from estimator_pipeline.parity.models.model_fn import Recorded, calls_model_fn, record_model
 
         for kind, method in methods.items():
             kind.fit = method
         theirs = _read(base / "estimator.recorded")
 
-        def recorded() -> Any:
-            if calls_model_fn(model):
-                return record_model(model, base, _data(base), STEPS, theirs.names, predict=bool(theirs.answers))
-            return Recorded({}, record_layers(model, base, _data(base), STEPS, {}, predict=bool(theirs.answers)), {})
-
-        _end(base / "keras.recorded", recorded)
+        _end(
+            base / "keras.recorded",
+            lambda: record_layers(model, base, _data(base), STEPS, {}, predict=bool(theirs.answers)),
+        )
 
     methods = {kind: kind.fit for kind in _models()}
     for kind in methods:
@@ -83,9 +80,7 @@ def _models() -> list[Any]:
     import keras
     import tensorflow as tf
 
-    from estimator_pipeline.models.keras_runtime.model_fn import model as module
-
-    return [module._model_class(), tf.keras.Model, keras.Model]
+    return [tf.keras.Model, keras.Model]
 
 
 def compare(folder: Path) -> tuple[bool, str]:
@@ -95,13 +90,13 @@ def compare(folder: Path) -> tuple[bool, str]:
     from estimator_pipeline.parity.result import ENGINES
 
     theirs, ours = (_read(folder / f"{engine}.recorded") for engine in ENGINES)
-    asked = [name for name in theirs.answers if name in ours.answers]
-    answers = [{name: record.answers[name] for name in asked} for record in (theirs, ours)]
+    asked = [name for name in theirs.answers if name in ours]
+    answers = [{name: record[name] for name in asked} for record in (theirs.answers, ours)]
     for name in asked:  # keras.ops.argmax gives int32
-        if theirs.answers[name].dtype.kind + ours.answers[name].dtype.kind == "ii":
-            answers[1][name] = ours.answers[name].astype(theirs.answers[name].dtype)
+        if theirs.answers[name].dtype.kind + ours[name].dtype.kind == "ii":
+            answers[1][name] = ours[name].astype(theirs.answers[name].dtype)
     comparison = compare_records(
-        folder, metrics={engine: {} for engine in ENGINES}, steps=STEPS, slots=bool(ours.names),
+        folder, metrics={engine: {} for engine in ENGINES}, steps=STEPS, slots=False,
         answers=(answers[0], answers[1]) if asked else None,
     )  # fmt: skip
     return comparison.equal, text.summary(comparison)

@@ -1,7 +1,7 @@
 """Runner that scans, converts and runs public Estimator programs on generated data.
 
     python tools/public_programs.py CHECKOUTS [--list FILE] [--only NAME ...] [--parity]
-                                    [--to both|estimator|keras|keras-layers|keras3] [--json FILE] [--keep DIR]
+                                    [--to both|estimator|keras|keras3] [--json FILE] [--keep DIR]
 
 tools/public_programs.yaml lists the programs: repository, commit, files, arguments, and how to generate the data, since
 no data set is downloaded. CHECKOUTS has a checkout of each repository, as OWNER+NAME or OWNER/NAME. A program whose
@@ -48,9 +48,9 @@ import public_parity
 import yaml
 
 LIST = Path(__file__).with_suffix(".yaml")
-KERAS, KEEPS_MODEL_FN = "keras", "keras; model_fn unchanged"
+KERAS = "keras"
 # Targets of the conversion, and the Keras version that each runs on.
-TARGETS = ("estimator", "keras", "keras-layers", "keras3")
+TARGETS = ("estimator", "keras", "keras3")
 KERAS_2, KERAS_OF = {"TF_USE_LEGACY_KERAS": "1"}, {"keras3": {"TF_USE_LEGACY_KERAS": "0"}}
 SECONDS = 120  # for one run of a program
 WRAPPER = "_with_stub.py"
@@ -136,7 +136,7 @@ class Result:
     @property
     def converted(self) -> int:
         """The number of its files that were converted to Keras."""
-        return sum(state in (KERAS, KEEPS_MODEL_FN) for state in self.keras.values())
+        return sum(state == KERAS for state in self.keras.values())
 
 
 def read(path: Path) -> tuple[list[Program], dict[str, str]]:
@@ -584,7 +584,7 @@ def try_keras(
     """Convert a program to Keras, and run it if any of its files was converted.
 
     Returns:
-        For each file with Estimators KERAS, KEEPS_MODEL_FN or the reason why it was not converted; "ok" or the error of
+        For each file with Estimators KERAS or the reason why it was not converted; "ok" or the error of
         the run; its output.
     """
     from estimator_pipeline.migrate.code import convert
@@ -594,13 +594,11 @@ def try_keras(
     except Exception as error:
         return {main: f"the converter fails: {type(error).__name__}: {error}"}, "", ""
     files = {
-        file.path: (KEEPS_MODEL_FN if file.keeps_model_fn else KERAS)
-        if file.keras
-        else file.kept_as_estimator or file.kept
+        file.path: KERAS if file.keras else file.kept_as_estimator or file.kept
         for file in converted.files
         if file.keras or file.kept_as_estimator or file.kept
     }
-    if not {KERAS, KEEPS_MODEL_FN} & set(files.values()):
+    if KERAS not in files.values():
         return files, "", ""
     prepare(program, folder, work, converted)
     words, cwd = command(program, main, work, stubs)
@@ -719,9 +717,8 @@ def totals(results: Sequence[Result]) -> list[str]:
     if of_keras:
         files = sum(len(result.keras) for result in of_keras)
         count = sum(result.converted for result in of_keras)
-        lines.append(f"keras: {share(count, files)} files with Estimators converted,")
+        lines.append(f"keras: {share(count, files)} files with Estimators become Keras layers,")
         states = [state for result in of_keras for state in result.keras.values()]
-        lines.append(f"       {states.count(KEEPS_MODEL_FN)} of them with an unchanged model_fn, or beside one,")
         converted = [result for result in of_keras if result.converted]
         whole = [result for result in converted if result.converted == len(result.keras)]
         lines.append(f"       {share(len(whole), len(of_keras))} programs with all their files")
@@ -730,9 +727,9 @@ def totals(results: Sequence[Result]) -> list[str]:
         if compared:
             equal = sum(result.parity == "ok" for result in compared)
             lines.append(f"parity: {share(equal, len(compared))} of these, over {public_parity.STEPS} steps")
-        reasons = collections.Counter(reason(state) for state in states if state not in (KERAS, KEEPS_MODEL_FN))
+        reasons = collections.Counter(reason(state) for state in states if state != KERAS)
         if reasons:
-            lines += ["", "files  not converted because"]
+            lines += ["", "files  remain Estimator programs because"]
             lines += [f"{count:5}  {_short(text, 160)}" for text, count in reasons.most_common()]
     return lines
 

@@ -241,6 +241,10 @@ CODES = {
         "The old and the new model do not match: variables, signatures or outputs differ.",
         "Use the mapping or the option that the message names, or correct the Keras model.",
     ),
+    "migrate/outdated-conversion": Code(
+        "A program that an earlier version converted imports a module that was removed.",
+        "Convert it again from the original program, or run the original with `estimator-pipeline exec`.",
+    ),
     "migrate/unknown-format": Code(
         "The format of the configuration is unknown or ambiguous.",
         "Name the format with --format.",

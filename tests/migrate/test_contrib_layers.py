@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.migrate import code as migrate_code
+from estimator_pipeline.migrate.code import convert
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from tests.migrate.test_convert import run
-
-convert = functools.partial(migrate_code.convert, to="keras-layers")
 
 PROGRAM = """\
 import tensorflow as tf
@@ -52,7 +49,7 @@ def defects_are_raised(monkeypatch):
 def made(tmp_path):
     """`made(net, train_op, imports)`: the program's conversion."""
 
-    def made(net=f"tf.layers.dense({X}, 4)", train_op=STEP, imports="", to="keras-layers", change=None):
+    def made(net=f"tf.layers.dense({X}, 4)", train_op=STEP, imports="", to="keras", change=None):
         source = tmp_path / "program.py"
         text = (
             PROGRAM if re.search(r"\boptimizer\b(?!=['t])", train_op) else PROGRAM.replace("    optimizer = ", "    # ")
@@ -185,13 +182,10 @@ def test_a_training_step_moves_the_statistics(made):
     ],
 )  # fmt: skip
 def test_what_the_core_does_not_do_is_declined_by_its_name(made, net, train_op, construct):
-    """The model_fn stays a function then, with tf-slim in it."""
     found = made(net, train_op)
     line = 6 if construct in net else 15
     assert found.kept_as_estimator == f"line {line}: {construct}, which Keras does not have"
-    stays = made(net, train_op, to="keras")
-    assert stays.keras and construct in stays.keeps_model_fn
-    assert construct.rpartition(".")[2] in stays.after and "layers.dense" in stays.after
+    assert construct.rpartition(".")[2] in found.after and "layers.dense" in found.after
 
 
 def test_lines_and_comments_stay(made):
@@ -396,7 +390,7 @@ NETWORK = f"""slim.conv2d({X}, 4, [3, 3], scope='conv1')
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("target", ["keras-layers", "keras3"])
+@pytest.mark.parametrize("target", ["keras", "keras3"])
 @pytest.mark.parametrize(
     "train_op",
     [

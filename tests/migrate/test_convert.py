@@ -32,7 +32,7 @@ def of_tensorflow_1(name: str) -> str:
 
 def converted(tmp_path: Path, text: str, **options) -> str:
     (tmp_path / "one.py").write_text(text, encoding="utf-8", newline="")
-    (made,) = convert(tmp_path / "one.py", **{"to": "keras-layers", **options}).files
+    (made,) = convert(tmp_path / "one.py", **options).files
     ast.parse(made.after)
     return made.after
 
@@ -484,7 +484,7 @@ def test_the_command(program, tmp_path, capsys):
 def test_json(program, tmp_path, capsys):
     code, out, _ = run(["migrate", "convert", program, "--output", tmp_path / "out", "--json"], capsys)
     document = json.loads(out)
-    assert code == 0 and document["schema"] == "estimator-pipeline/migrate-convert/1"
+    assert code == 0 and document["schema"] == "estimator-pipeline/migrate-convert/2"
     assert (document["changes"], document["manual"], document["unchanged"]) == (4, 2, 0)
     assert document["output"] == str(tmp_path / "out") and [one["path"] for one in document["files"]] == sorted(
         set(files_of(program)) - {"data.csv"}

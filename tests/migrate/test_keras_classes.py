@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 
-from estimator_pipeline.migrate import code as migrate_code
+from estimator_pipeline.migrate.code import convert
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 
 # What becomes Keras as a whole, and what declines a file.
-convert = functools.partial(migrate_code.convert, to="keras-layers")
 
 PROGRAM = """import tensorflow as tf
 

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from estimator_pipeline.migrate import code as migrate_code
-from estimator_pipeline.migrate.code import scan, summary
+from estimator_pipeline.migrate.code import convert, scan, summary
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS
 from tests.migrate.test_convert import run
 from tests.migrate.test_corpus import PROGRAMS
 
 # What becomes Keras as a whole, and what declines a file.
-convert = functools.partial(migrate_code.convert, to="keras-layers")
 
 HERE = Path(__file__).resolve().parent
 # Of the corpus: they are Keras after conversion. How many of their constructs are left, and are none of Estimators.
@@ -118,7 +116,16 @@ def test_the_summary_and_the_document(tmp_path, capsys):
     assert "To Keras; 33 of 35 constructs are converted\n" in told
     assert "  wine_keras_layers.py: converted to Keras" in told
     assert f"  alone.py: remains an Estimator program: {why}" in told
-    arguments = ["migrate", "convert", folder, "--output", tmp_path / "out", "--json", "--to", "keras-layers"]
+    arguments = [
+        "migrate",
+        "convert",
+        folder,
+        "--output",
+        tmp_path / "out",
+        "--json",
+        "--to",
+        "keras-layers",
+    ]  # its name in 0.1.0
     code, out, _ = run(arguments, capsys)
     document = json.loads(out)
     assert code == 0 and document["keras"] == ["wine_keras_layers.py"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import functools
 import importlib.util
 import json
 import logging
@@ -23,7 +22,7 @@ from absl import flags
 from estimator_pipeline.cluster.ports import REUSE_VARIABLE
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch import hold_ports
-from estimator_pipeline.migrate import code as migrate_code
+from estimator_pipeline.migrate.code import convert
 from estimator_pipeline.models.keras_runtime import rnn_cells as keras_cells
 from estimator_pipeline.models.keras_runtime import variables as keras_variables
 from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
@@ -35,7 +34,6 @@ from tests.migrate.test_convert import run
 from tests.support.processes import tensorflow_with_three_cpus
 
 # What becomes Keras as a whole, and what declines a file.
-convert = functools.partial(migrate_code.convert, to="keras-layers")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
 tf = tensorflow_with_three_cpus()

@@ -54,7 +54,7 @@ def test_trainings_are_compared(tmp_path, monkeypatch, programs, other):
             work = given[2]
             text = (work / "train.py").read_text()
             if work.name.endswith("keras"):
-                assert "keras_model_fn" in text
+                assert "keras.Model" in text
                 (work / "train.py").write_text(text.replace("RATE = 0.1", "RATE = 0.2"))
             return command(*given)
 

@@ -35,9 +35,8 @@ def command(
         typer.Option(
             "--to",
             "--target",
-            metavar="keras|keras-layers|keras3|estimator",
-            help="Convert to Keras, to Keras or Keras 3 only if the model_fn becomes layers, or to Estimators on "
-            "TensorFlow 2.",
+            metavar="keras|keras3|estimator",
+            help="Convert to Keras 2, to Keras 3, or to Estimators on TensorFlow 2.",
         ),
     ] = "keras",
     parity: Annotated[
@@ -53,7 +52,7 @@ def command(
 ) -> None:
     """Convert the code that can be converted safely, and mark the code that needs manual work.
 
-    A file that converts as a whole becomes Keras code that computes the same numbers. Any other file becomes an
+    A file that converts as a whole becomes Keras layers that compute the same numbers. Any other file becomes an
     Estimator program for TensorFlow 2, and the summary names the line that prevents Keras; with --to estimator all do.
     Code without a counterpart is unchanged, with a comment on the reason and the replacement. The command neither
     imports nor executes the program. Exit codes: 0 when the conversion is complete, 2 for bad input.

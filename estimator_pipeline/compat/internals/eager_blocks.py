@@ -12,13 +12,13 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["eager_block", "eagerly", "no_eager_iterators"]
+__all__ = ["eagerly"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @contextlib.contextmanager
-def eager_block() -> Iterator[None]:
+def _eager_block() -> Iterator[None]:
     """Execute eagerly in the block; no effect if eager execution is already on."""
     from tensorflow.python.eager import context
 
@@ -29,35 +29,12 @@ def eager_block() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def no_eager_iterators() -> Iterator[None]:
-    """Reject TensorFlow 1 iterators in eager execution within the block, which would read a batch in vain.
-
-    Private use: `_make_one_shot_iterator` of `tf.compat.v1.data.Dataset`, which all ways to create one use.
-    """
-    import tensorflow as tf
-
-    kind = tf.compat.v1.data.Dataset
-    make = kind._make_one_shot_iterator
-
-    def only_in_graphs(data: Any) -> Any:
-        if tf.executing_eagerly():
-            raise RuntimeError("tensors of an iterator belong to a graph, and this is eager execution")
-        return make(data)
-
-    kind._make_one_shot_iterator = only_in_graphs
-    try:
-        yield
-    finally:
-        kind._make_one_shot_iterator = make
-
-
 def eagerly(function: _Function) -> _Function:
     """Wrap a function to execute eagerly. Not for generators, whose caller would execute eagerly too."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        with eager_block():
+        with _eager_block():
             return function(*arguments, **options)
 
     return call  # type: ignore[return-value]

@@ -42,7 +42,7 @@ from estimator_pipeline.migrate.code.verdicts import UNCHANGED as VERDICT_UNCHAN
 
 __all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert", "convert_part"]
 
-SCHEMA = "estimator-pipeline/migrate-convert/1"
+SCHEMA = "estimator-pipeline/migrate-convert/2"
 """The version of the JSON document. It changes where a field is removed or changes its meaning, not for new fields."""
 
 NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
@@ -51,9 +51,10 @@ NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 # Names that need Keras 2 or tensorflow-estimator.
 _OF_KERAS_2 = re.compile(r"\.estimator\b|\bkeras\b|compat\.v1\.layers\b|rnn_cell|tf_slim|estimator_pipeline\.compat\b")
 
-TARGETS = ("keras", "keras-layers", "keras3", "estimator")
-"""Targets: "keras" keeps a model_fn that cannot become Keras layers as a function that a Keras model calls;
-"keras-layers" and "keras3", with a module of helpers, leave such a program an Estimator; "estimator": all of them."""
+TARGETS = ("keras", "keras3", "estimator")
+"""Targets: Keras 2; Keras 3, with a module of helpers; Estimators on TensorFlow 2. A program that does not become Keras
+layers remains an Estimator program."""
+_ALIASES = {"keras-layers": "keras"}  # the name of 0.1.0
 
 
 @dataclass
@@ -67,7 +68,6 @@ class ConvertedFile:
         unchanged: constructs that no rule converts and that run unchanged under compat.
         kept: why a file is copied unchanged; "" for a file that is not.
         keras: whether the file was converted to Keras.
-        keeps_model_fn: why its model_fn remains a function that a Keras model calls; "" where none does.
         kept_as_estimator: why it remains an Estimator program; "" where it does not.
         verdict: the verdict of a scan.
         cells: the changed cells of a notebook: (number, counted from 1 among all cells; code).
@@ -83,7 +83,6 @@ class ConvertedFile:
     unchanged: list[CodeFinding] = field(default_factory=list)
     kept: str = ""
     keras: bool = False
-    keeps_model_fn: str = ""
     kept_as_estimator: str = ""
     verdict: FileVerdict = field(default_factory=lambda: FileVerdict("", VERDICT_UNCHANGED))
     cells: list[tuple[int, str]] = field(default_factory=list)
@@ -112,7 +111,6 @@ class ConvertedFile:
             "changed": self.changed,
             "kept": self.kept or None,
             "keras": self.keras,
-            "keeps_model_fn": self.keeps_model_fn or None,
             "kept_as_estimator": self.kept_as_estimator or None,
             "verdict": self.verdict.document(),
             "changes": [vars(change) for change in self.changes],
@@ -142,12 +140,6 @@ class Converted:
         return [file for file in self.files if file.changed]
 
     @property
-    def share(self) -> tuple[int, int]:
-        """The numbers of converted constructs and of all constructs."""
-        done = sum(len(file.changes) for file in self.files)
-        return done, done + sum(len(file.left) + len(file.unchanged) for file in self.files)
-
-    @property
     def beside(self) -> dict[str, str]:
         """Path -> text of the helper modules that are written beside Keras 3 programs.
 
@@ -166,14 +158,9 @@ class Converted:
 
     @property
     def became(self) -> dict[str, int]:
-        """The numbers of files converted to Keras, of those that keep their model_fn, and of files with Estimators."""
-        keras = [file for file in self.files if file.keras]
-        stay = sum(bool(file.kept_as_estimator) for file in self.files)
-        return {
-            "keras": len(keras),
-            "keeps_model_fn": sum(bool(file.keeps_model_fn) for file in keras),
-            "of": len(keras) + stay,
-        }
+        """The numbers of files converted to Keras and of files with Estimators."""
+        keras = sum(file.keras for file in self.files)
+        return {"keras": keras, "of": keras + sum(bool(file.kept_as_estimator) for file in self.files)}
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document that `--json` prints."""
@@ -221,6 +208,7 @@ def convert(
             found=", ".join(NOTES),
             hint="name one",
         )
+    to = _ALIASES.get(to, to)
     if to not in TARGETS:
         raise ConfigError(
             f"to {to!r}: unknown value",
@@ -326,8 +314,6 @@ def _to_keras(file: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
     file.changes.sort(key=lambda change: change.order)
     file.keras, file.after = True, text
     file.parts = list(outcome.parts)
-    if outcome.keeps_model_fn:
-        file.keeps_model_fn = outcome.describe() if outcome.reason else "as its program"
 
 
 def _switch(file: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
@@ -367,7 +353,7 @@ def _import(file: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
 
 def _install(file: ConvertedFile, source: SourceFile, *, keras_3: bool) -> None:
     """Add the setup that `estimator-pipeline exec` does for a file, before the first import of a notebook."""
-    if file.keeps_model_fn or (file.keras and keras_3):  # its imports do the setup, or it does not need Keras 2
+    if file.keras and keras_3:  # it does not need Keras 2
         return
     needs_setup = file.keras or file.verdict.verdict == ESTIMATOR or (file.changes and _OF_KERAS_2.search(file.after))
     line = first_import(file.after)

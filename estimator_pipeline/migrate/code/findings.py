@@ -10,7 +10,6 @@ from estimator_pipeline.migrate.code.analysis.files import Skipped
 from estimator_pipeline.migrate.code.catalogue import KINDS
 from estimator_pipeline.migrate.code.verdicts import (
     ESTIMATOR,
-    KEEPS_MODEL_FN,
     KERAS,
     RENAMED,
     UNREADABLE,
@@ -22,7 +21,7 @@ __all__ = ["AUTOMATIC", "MANUAL", "SCHEMA", "TREATMENTS", "UNCHANGED", "CodeFind
 
 UNCHANGED, AUTOMATIC, MANUAL = "unchanged", "automatic", "manual"
 TREATMENTS = (UNCHANGED, AUTOMATIC, MANUAL)
-SCHEMA = "estimator-pipeline/migrate-scan/2"
+SCHEMA = "estimator-pipeline/migrate-scan/3"
 """The version of the JSON document. It changes where a field is removed or changes its meaning, not for new fields."""
 
 
@@ -174,18 +173,17 @@ def first_steps(scan: Scan) -> list[str]:
             step = f"write `{_V1}`, for {names} of TensorFlow 1"
         manual.append(f"{step}, in {files}, first at {findings[0].place}: {findings[0].reason}")
     steps += _shortened(manual, "removed names")
-    converted = [verdict for verdict in scan.verdicts.values() if verdict.verdict in (KERAS, KEEPS_MODEL_FN, RENAMED)]
+    converted = [verdict for verdict in scan.verdicts.values() if verdict.verdict in (KERAS, RENAMED)]
     if converted or scan.judged(ESTIMATOR):
-        keras = scan.judged(KERAS) + scan.judged(KEEPS_MODEL_FN)
-        of = keras + scan.judged(ESTIMATOR)
-        effects = [f"converts {keras} of {_files(of)} with Estimators to Keras"] if of else []
+        of = scan.judged(KERAS) + scan.judged(ESTIMATOR)
+        effects = [f"converts {scan.judged(KERAS)} of {_files(of)} with Estimators to Keras"] if of else []
         effects += [f"renames {_files(scan.judged(RENAMED))} to TensorFlow 2"] if scan.judged(RENAMED) else []
         steps.append(f"run `migrate convert {scan.root} --output DIR`: {', '.join(effects)}")
     stops: dict[tuple[str, str], int] = {}
     for verdict in scan.verdicts.values():
         if verdict.verdict == ESTIMATOR:
             stops[verdict.stops_at, verdict.reason] = stops.get((verdict.stops_at, verdict.reason), 0) + 1
-    blocks = [f"rewrite what keeps {_files(count)} from Keras: {place}: {reason}"
+    blocks = [f"rewrite by hand what keeps {_files(count)} from Keras, and compare with `parity`: {place}: {reason}"
               for (place, reason), count in sorted(stops.items(), key=lambda item: (-item[1], item[0]))]  # fmt: skip
     return steps + _shortened(blocks, "places that keep files from Keras")
 

@@ -125,9 +125,7 @@ def _of(source: SourceFile, kind: str, why: str, manual: int) -> FileVerdict:
 
 
 def _of_outcome(source: SourceFile, outcome: ConversionOutcome, manual: int) -> FileVerdict:
-    kind = verdicts.ESTIMATOR
-    if outcome.text:
-        kind = verdicts.KEEPS_MODEL_FN if outcome.keeps_model_fn else verdicts.KERAS
+    kind = verdicts.KERAS if outcome.text else verdicts.ESTIMATOR
     if not outcome.reason:
         return FileVerdict(source.path, kind, manual=manual, notebook=source.notebook)
     return FileVerdict(

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["COPIED", "ESTIMATOR", "KEEPS_MODEL_FN", "KERAS", "NO_TENSORFLOW", "RENAMED", "UNCHANGED", "UNREADABLE",
+__all__ = ["COPIED", "ESTIMATOR", "KERAS", "NO_TENSORFLOW", "RENAMED", "UNCHANGED", "UNREADABLE",
            "VERDICTS", "FileVerdict"]  # fmt: skip
 
-KERAS, KEEPS_MODEL_FN, ESTIMATOR, RENAMED = "keras", "keras, model_fn stays", "estimator", "renamed"
+KERAS, ESTIMATOR, RENAMED = "keras", "estimator", "renamed"
 UNCHANGED, COPIED, UNREADABLE, NO_TENSORFLOW = "unchanged", "copied", "unreadable", "no tensorflow"
 VERDICTS: Mapping[str, str] = {
     KERAS: "becomes Keras",
-    KEEPS_MODEL_FN: "becomes Keras; keeps its model_fn as a function that a Keras model calls",
     ESTIMATOR: "remains an Estimator program",
     RENAMED: "has no Estimator; is renamed to TensorFlow 2 names",
     UNCHANGED: "uses TensorFlow; nothing to change",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 
-__all__ = ["WarmStartSettings", "assign", "named_values", "restore", "warm_start", "warm_start_named"]
+__all__ = ["WarmStartSettings", "named_values", "restore", "warm_start"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) 
         )
     if path is None:
         return False
-    assign(_named(model, scope), path, scope=scope)
+    _assign(_named(model, scope), path, scope=scope)
     return True
 
 
@@ -96,26 +96,12 @@ def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: s
     Raises:
         ConfigError: The checkpoint lacks a weight, a weight has a different shape, or a name is not used.
     """
-    warm_start_named(_named(model, scope), model.trainable_weights, settings)
-
-
-def warm_start_named(
-    named: Mapping[str, Any], trained: Iterable[Any], settings: WarmStartSettings | str | None, *, kind: str = "weight"
-) -> None:
-    """Initialize weights from a checkpoint, without a model.
-
-    Args:
-        named: Name -> weight.
-        trained: The weights that a single pattern may match.
-        settings: As for `warm_start`.
-        kind: The word for a weight in error messages.
-    """
     if settings is None:
         return
     if isinstance(settings, str):
         settings = WarmStartSettings(settings)
-    patterns = settings.vars_to_warm_start
-    asked = {id(weight) for weight in (trained if isinstance(patterns, str) else named.values())}
+    named, patterns = _named(model, scope), settings.vars_to_warm_start
+    asked = {id(weight) for weight in (model.trainable_weights if isinstance(patterns, str) else named.values())}
     wanted = [patterns] if isinstance(patterns, str) else patterns or ()
     chosen = {
         name: weight
@@ -132,12 +118,10 @@ def warm_start_named(
             hint="use one of these names, or change the patterns to match it",
         )
     path = _path(settings.ckpt_to_initialize_from)
-    assign(chosen, path, lambda name: before.get(name, name), scope=settings.scope, kind=kind)
+    _assign(chosen, path, lambda name: before.get(name, name), scope=settings.scope)
 
 
-def assign(
-    named: Mapping[str, Any], path: str, before: Callable[[str], str] = str, *, scope: str = "", kind: str = "weight"
-) -> None:
+def _assign(named: Mapping[str, Any], path: str, before: Callable[[str], str] = str, *, scope: str = "") -> None:
     """Assign weights from a checkpoint.
 
     Args:
@@ -145,7 +129,6 @@ def assign(
         path: The path of the checkpoint.
         before: Converts a name to the name in the checkpoint.
         scope: As for `named_values`.
-        kind: The word for a weight in error messages.
 
     Raises:
         ConfigError: The checkpoint lacks a weight, or a weight has a different shape.
@@ -159,7 +142,7 @@ def assign(
         old = before(name)
         if old not in saved:
             raise ConfigError(
-                f"the checkpoint {path} has no {kind} {old!r}",
+                f"the checkpoint {path} has no weight {old!r}",
                 code="model-dir/other-model",
                 found=", ".join(sorted(saved)),
                 hint=hint,
@@ -167,7 +150,7 @@ def assign(
         value = np.asarray(read(saved[old]))
         if value.shape != tuple(weight.shape):
             raise ConfigError(
-                f"the {kind} {name!r} has the shape {tuple(weight.shape)}, but not in the checkpoint {path}",
+                f"the weight {name!r} has the shape {tuple(weight.shape)}, but not in the checkpoint {path}",
                 code="model-dir/other-model",
                 found=f"{old!r} of {value.shape}",
                 hint=hint,

@@ -36,7 +36,6 @@ from estimator_pipeline.parity.models import inspection, matching
 from estimator_pipeline.parity.models.arguments import InputFns, check_arguments
 from estimator_pipeline.parity.models.failures import at_work, check_divergence, divergence_of
 from estimator_pipeline.parity.models.input_fns import dataset_for_fit, features_of
-from estimator_pipeline.parity.models.model_fn import calls_model_fn, compare_model_fn
 from estimator_pipeline.parity.models.record_formats import RecordFormats, common_formats
 from estimator_pipeline.parity.optimizer_slots import kept_by_keras, kept_in_graph
 from estimator_pipeline.parity.result import ENGINES, Parity
@@ -72,8 +71,7 @@ def compare_models(
     Args:
         estimator: a `tf.estimator.Estimator`, or a canned one. Its `model_fn`, `params` and `config` are used, strategy
             included; its `model_dir` is neither read nor written.
-        model: a compiled `tf.keras.Model` of Keras 2, built in its strategy's scope; or a
-            `keras_model_fn.ModelFnModel`.
+        model: a compiled `tf.keras.Model` of Keras 2, built in its strategy's scope.
         input_fn: returns the training data, a `tf.data.Dataset` of (features, labels), in the same order each time. Its
             parameters `params`, `config`, `mode` and `input_context` are filled as an Estimator fills them. It may
             return tensors, as programs of TensorFlow 1 do: then the records that were read are not compared.
@@ -106,9 +104,6 @@ def compare_models(
     check_arguments(estimator, model, steps, eval_steps)
     input_fns = InputFns.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
     allowed = Tolerances.of(tolerances)
-    if calls_model_fn(model):
-        names = mapping, metric_names, predictions
-        return compare_model_fn(estimator, model, input_fns, allowed, steps, names, folder)
     weights = matching.names_of(mapping, "mapping", '{"dense/kernel": "fc1/weights"}')
     named = matching.names_of(metric_names, "metric_names", '{"acc": "accuracy"}')
     if named and input_fns.evaluation is None:

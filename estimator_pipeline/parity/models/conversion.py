@@ -128,8 +128,7 @@ def _model(function: Any, module: Any, proof: Path, converted: Path) -> Any:
         raise ConfigError(
             f"{proof}: the function model uses {error.name}, which {converted} does not define",
             code="job/bad-function",
-            hint="where the conversion keeps the model_fn, return ModelFnModel(made.model_fn, ...) of "
-            "estimator_pipeline.models.keras_runtime.model_fn",
+            hint="use a name that the converted file defines",
         ) from error
 
 

@@ -110,16 +110,6 @@ class ComparedInputFn:
 
         return self._with_its_signature(input_fn)
 
-    def for_model_fn(self) -> Callable[..., Any]:
-        """Return the function that creates a dataset, or tensors, for a Keras model that calls a model_fn."""
-
-        def input_fn(**context: Any) -> Any:
-            with seeds.global_seed(self._seed):
-                data = self._input_fn(**self._arguments, **context)
-            return self._looked_at(data) if isinstance(data, _datasets()) else data
-
-        return self._with_its_signature(input_fn)
-
     def first_features(self) -> Any:
         """Return the features of the Keras model's first batch, which is read once.
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.eager_blocks import eagerly
-from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.tolerances import Tolerances, kind_of
-from estimator_pipeline.parity import folders, graph_facts, known_differences
+from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.parity import folders, known_differences
 from estimator_pipeline.parity.comparison import compare_records
-from estimator_pipeline.parity.models import inspection
 from estimator_pipeline.parity.models.arguments import InputFns
-from estimator_pipeline.parity.models.input_fns import features_of
-from estimator_pipeline.parity.models.layers import numbers, record_layers
-from estimator_pipeline.parity.optimizer_slots import kept_in_graph
+from estimator_pipeline.parity.models.layers import record_estimator, record_layers
 from estimator_pipeline.parity.result import ENGINES, Parity
-from estimator_pipeline.parity.step_records import BatchWriter, StepWriter
-from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
 __all__ = ["compare_keras_3", "shapes_of_tensorflow_2"]
 
@@ -80,8 +73,9 @@ def compare_keras_3(
             hint="set KERAS_BACKEND=tensorflow",
         )
     with folders.runs(folder, option="folder", engines=ENGINES) as base:
-        read = graph_facts.GraphFacts()
-        theirs, their_answers = _by_estimator(estimator, base, data, steps, read)
+        recorded = record_estimator(estimator, base, data, steps)
+        theirs, their_answers = recorded.metrics, recorded.answers
+        by_nature = known_differences.of_random(ENGINES, (recorded.random, recorded.random))
         with shapes_of_tensorflow_2(old):
             our_answers = record_layers(model, base, data, steps, mapping)
             evaluation = data.keras_evaluation
@@ -99,34 +93,11 @@ def compare_keras_3(
         return compare_records(
             base, metrics={engine: {name: float(metrics[name]) for name in both}
                            for engine, metrics in zip(ENGINES, (theirs, ours), strict=True)},
-            tolerances=allowed, by_nature=tuple(known_differences.of_random(ENGINES, (read.random, read.random))),
-            steps=steps, about={"engines": list(ENGINES), "steps": steps}, notes=tuple(notes),
+            tolerances=allowed, by_nature=tuple(by_nature), steps=steps,
+            about={"engines": list(ENGINES), "steps": steps}, notes=tuple(notes),
             answers=({name: their_answers[name] for name in asked}, {name: our_answers[name] for name in asked})
             if asked else None,
         )  # fmt: skip
-
-
-def _by_estimator(
-    estimator: Any, base: Path, data: InputFns, steps: int, read: graph_facts.GraphFacts
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train the Estimator with recorded steps; return its metrics and predictions."""
-    writer = StepWriter(base / "estimator" / "record")
-
-    def of_graph(names: Iterable[str]) -> Mapping[str, str]:
-        kept = kept_in_graph(compat.tensorflow().compat.v1.get_default_graph()).names
-        return {
-            name: canonical_name for name, canonical_name in canonical(names, kept).items() if kind_of(name) != "slots"
-        }
-
-    copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
-    input_fn = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
-    copy.train(input_fn, max_steps=steps, hooks=[recording.estimator_hook(writer, canonical=of_graph), read.hook()])
-    asked = (data.evaluation or data.training).for_estimator()
-    predictions = next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False)))
-    metrics = {}
-    if data.evaluation is not None:
-        metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
-    return {name: value for name, value in metrics.items() if name != GLOBAL_STEP}, numbers(predictions)
 
 
 def _evaluated(model: Any, evaluation: Any, steps: int | None) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""Training of a Keras 2 or 3 model from an Estimator's values, recorded under the Estimator's names."""
+"""Training of an Estimator, and of a Keras 2 or 3 model from its values, both recorded under the Estimator's names."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,73 @@ from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.tolerances import kind_of
+from estimator_pipeline.parity import graph_facts
+from estimator_pipeline.parity.models import inspection
 from estimator_pipeline.parity.models.arguments import InputFns
+from estimator_pipeline.parity.models.input_fns import features_of
 from estimator_pipeline.parity.models.matching import in_keras
+from estimator_pipeline.parity.optimizer_slots import kept_in_graph
 from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
-from estimator_pipeline.utils.variable_names import GLOBAL_STEP
+from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
-__all__ = ["is_keras_3", "numbers", "record_layers"]
+__all__ = ["EstimatorRecord", "is_keras_3", "record_estimator", "record_layers"]
 
 
 def is_keras_3(model: Any) -> bool:
     """Whether a model is one of Keras 3."""
     keras: Any = sys.modules.get("keras")
     return keras is not None and keras.__version__.startswith("3.") and isinstance(model, keras.Model)
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimatorRecord:
+    """The results of an Estimator, beside its record.
+
+    Attributes:
+        metrics: metrics of the evaluation, without the global step.
+        answers: numeric predictions for the first batch.
+        random: names of random operations that the loss depends on.
+    """
+
+    metrics: dict[str, Any]
+    answers: dict[str, Any]
+    random: list[str]
+
+
+def record_estimator(
+    estimator: Any, base: Path, data: InputFns, steps: int, *, predict: bool = True
+) -> EstimatorRecord:  # fmt: skip
+    """Train a copy of an Estimator in `base/estimator/model`.
+
+    Each step is written to `base/estimator/record`, without optimizer slots.
+
+    Args:
+        estimator: a `tf.estimator.Estimator`.
+        base: the folder of the comparison.
+        data: input functions of both.
+        steps: number of training steps.
+        predict: whether predictions are computed.
+    """
+    writer, read = StepWriter(base / "estimator" / "record"), graph_facts.GraphFacts()
+
+    def of_graph(names: Iterable[str]) -> Mapping[str, str]:
+        kept = kept_in_graph(compat.tensorflow().compat.v1.get_default_graph()).names
+        return {
+            name: canonical_name for name, canonical_name in canonical(names, kept).items() if kind_of(name) != "slots"
+        }
+
+    copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
+    input_fn = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
+    copy.train(input_fn, max_steps=steps, hooks=[recording.estimator_hook(writer, canonical=of_graph), read.hook()])
+    answers, metrics = {}, {}
+    if predict:
+        asked = (data.evaluation or data.training).for_estimator()
+        answers = _numbers(next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False))))
+    if data.evaluation is not None:
+        metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
+    return EstimatorRecord(
+        {name: value for name, value in metrics.items() if name != GLOBAL_STEP}, answers, read.random
+    )  # fmt: skip
 
 
 def record_layers(
@@ -85,8 +141,8 @@ def record_layers(
     if is_keras_3(model):
         if not hasattr(model, "predictions"):
             return {}
-        return numbers(model.predictions(features, model.predict_on_batch(features)))
-    return numbers(model.predict_on_batch(features))
+        return _numbers(model.predictions(features, model.predict_on_batch(features)))
+    return _numbers(model.predict_on_batch(features))
 
 
 def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -> dict[str, Any]:
@@ -138,7 +194,7 @@ def _plain(name: str) -> str:
     return f"{layer.replace('/', '_')}/{weight}"
 
 
-def numbers(found: Any) -> dict[str, Any]:
+def _numbers(found: Any) -> dict[str, Any]:
     """Return the predictions that are numeric."""
     named = found if isinstance(found, Mapping) else {"": found}
     arrays = {f"predictions {name}".strip(): np.asarray(value) for name, value in named.items()}

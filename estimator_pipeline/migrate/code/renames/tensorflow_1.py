@@ -64,7 +64,7 @@ def switch(
     Args:
         of_1: whether a file that this one imports was written for TensorFlow 1.
     """
-    if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1):
+    if switches or not (of_1 or tree.tensorflow_1):
         return None
     if root_of_tensorflow(program, tree) is None or not (is_run(tree) or (not imported and _acts(tree))):
         return None

@@ -12,6 +12,10 @@ __all__ = ["NOT_RUN", "diff", "summary"]
 
 
 NOT_RUN = "converted, not run"
+REWRITE = (
+    "  Estimator programs run as they are, with: estimator-pipeline exec FILE. To make one Keras, rewrite it by hand,",
+    "  and compare both with: estimator-pipeline parity --estimator OLD.py:A --model NEW.py:B --input-fn OLD.py:C",
+)
 
 
 def summary(converted: Converted, ran: str = NOT_RUN) -> str:
@@ -36,24 +40,19 @@ def _keras(converted: Converted, ran: str) -> list[str]:
     """Return how many files were converted to Keras, and the line that blocks each other file."""
     lines = []
     for file in converted.files:
-        if file.keeps_model_fn:
-            why = f"keeps its model_fn as a function that a Keras model calls: {file.keeps_model_fn}"
-            lines.append(f"  {file.path}: converted to Keras; {why}")
-        elif file.keras:
+        if file.keras:
             lines.append(f"  {file.path}: converted to Keras")
         elif file.kept_as_estimator:
             lines.append(f"  {file.path}: remains an Estimator program: {file.kept_as_estimator}")
             lines.append(f"    {file.verdict.stops_at}: {file.verdict.source}")
+    if any(file.kept_as_estimator for file in converted.files):
+        lines += REWRITE
     lines += [f"  {path}: helpers that Keras 3 lacks, written beside the program" for path in converted.beside]
     if not lines:
         return []
-    done, every = converted.share
     counts = converted.became
-    files = f"{counts['keras']} of {counts['of']} files with Estimators became Keras"
-    kept = counts["keeps_model_fn"]
-    how = f"{counts['keras'] - kept} as Keras layers, {kept} with a kept model_fn"
-    share = f"; {done} of {every} constructs are converted" if every else ""
-    return ["\n".join([f"To Keras{share}", f"  {files}: {how}; {ran}", *lines])]
+    head = f"To Keras: {counts['keras']} of {counts['of']} files with Estimators; {ran}"
+    return ["\n".join([head, *lines])]
 
 
 def _file(file: ConvertedFile) -> str:

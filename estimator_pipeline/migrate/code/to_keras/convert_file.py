@@ -82,7 +82,6 @@ class ConversionOutcome:
         reason: Why the file is not convertible.
         line: Line of the construct that prevents the conversion.
         gone: Nodes of the constructs that the new text no longer contains.
-        keeps_model_fn: Whether the model_fn remains a TensorFlow 1 function that a Keras model calls.
         path: File of that construct, if it is a different file of the same program.
         together: The other files of the program, if `path` does not list them all.
         cell: Number of the notebook cell, set when the outcome is reported in the user's numbering.
@@ -94,7 +93,6 @@ class ConversionOutcome:
     reason: str = ""
     line: int = 0
     gone: set[cst.CSTNode] = field(default_factory=set)
-    keeps_model_fn: bool = False
     path: str = ""
     together: str = ""
     cell: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,6 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
-from estimator_pipeline.migrate.code.to_keras.program import calls
-from estimator_pipeline.migrate.code.to_keras.program.call_by_call import convert_call_by_call
 from estimator_pipeline.migrate.code.to_keras.program.multi_file import convert_together
 
 __all__ = ["KERAS", "adopt", "by_tree", "plan"]
@@ -26,9 +25,12 @@ __all__ = ["KERAS", "adopt", "by_tree", "plan"]
 KERAS = "keras"
 
 
+# Signs that an unreadable cell uses the Estimators of other cells.
+_OF_OTHER_CELLS = re.compile(r"\bestimator\b|\.(?:train|evaluate|predict)\(|train_and_evaluate|model_fn|input_fn")
+
+
 def plan(
-    program: Program, trees: Sequence[Tree], constructs: Sequence[Construct], each: Each = plainly, *,
-    keep_model_fn: bool = True,
+    program: Program, trees: Sequence[Tree], constructs: Sequence[Construct], each: Each = plainly
 ) -> None:  # fmt: skip
     """Convert each file to Keras where possible and store the outcome in `tree.keras`.
 
@@ -37,8 +39,6 @@ def plan(
         trees: The program's files.
         constructs: The constructs of the files.
         each: Runs a step for each file and records failures.
-        keep_model_fn: Whether a model_fn that cannot become Keras layers may remain a function that a Keras model
-            calls.
     """
     constructs_of = by_tree(constructs)
 
@@ -48,14 +48,21 @@ def plan(
             tree.keras = convert(program, tree, constructs_of[tree])
             if tree.keras is not None and tree.keras.text and not tree.source.keeps_cells(tree.keras.text):
                 tree.keras = ConversionOutcome(reason="its cells cannot be identified in the converted text", line=1)
-            if tree.keras is not None and (line := calls.unread_cell(tree.source)):
+            if tree.keras is not None and (line := _unread_cell(tree.source)):
                 tree.keras = ConversionOutcome(reason="a cell with Estimators that is not valid Python", line=line)
 
     for _ in each(trees, convert_file_alone, lambda tree: tree):
         pass
     convert_together(program, [tree for tree in trees if tree in constructs_of or tree.contrib])
-    if keep_model_fn:
-        convert_call_by_call(program, [tree for tree in trees if tree in constructs_of], constructs_of)
+
+
+def _unread_cell(source: SourceFile) -> int:
+    """Return the line of an unreadable notebook cell that uses Estimators, or 0."""
+    for problem in source.problems:
+        cell = next((candidate for candidate in source.cells if candidate.number == problem.cell), None)
+        if cell is not None and _OF_OTHER_CELLS.search(cell.source):
+            return cell.first + problem.line - 1
+    return 0
 
 
 def adopt(tree: Tree, outcome: ConversionOutcome | None, constructs: Sequence[Construct]) -> None:
