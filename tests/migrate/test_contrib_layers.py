@@ -196,19 +196,6 @@ def test_lines_and_comments_stay(made):
     assert late.kept_as_estimator.startswith("line 17: ")
 
 
-def test_a_program_of_two_files(tmp_path):
-    """Both have tf-slim by an import of their own; neither needs it afterwards."""
-    text = PROGRAM.replace("NET", f"hidden({X})").replace("TRAIN_OP", STEP)
-    (tmp_path / "net.py").write_text(
-        "import tensorflow as tf\nimport tensorflow.contrib.slim as slim\n\n\n"
-        "def hidden(x):\n    return slim.fully_connected(x, 4)\n"
-    )
-    (tmp_path / "task.py").write_text(text.replace("IMPORTS", "from net import hidden\nslim = tf.contrib.slim"))
-    texts = {one.path: one.after for one in convert(tmp_path).files if one.keras}
-    assert f"    return tf.keras.layers.Dense(4, {RELU})(x)\n" in texts["net.py"]
-    assert "import tensorflow as tf\n" in texts["net.py"] and not any("slim" in text for text in texts.values())
-
-
 def test_tables_of_words(made):
     """In an input function: as StaticHashTable, or by buckets as StaticVocabularyTable."""
     words = "table = tf.contrib.lookup.index_table_from_tensor(tf.constant(['a', 'b']))"

@@ -51,12 +51,6 @@ def test_nothing_of_this_package_or_of_keras_2_is_asked(path):
     assert not re.search(r"\btf\.(keras|estimator|compat)\.(?!.*Was)", re.sub("#.*", "", path.read_text()))
 
 
-def test_a_name_of_data_that_is_taken(tmp_path):
-    source = tmp_path / "taken.py"
-    source.write_text(PROGRAM.read_text().replace("RATE = 0.1", "predict_data = 0.1"))
-    assert "predict_batches = batches(" in convert(source).files[0].after
-
-
 @pytest.mark.parametrize(
     ("call", "after"),
     [
@@ -75,12 +69,12 @@ def test_functions_of_tensorflow_1_by_arguments_that_both_have(call, after, tmp_
 
 
 def test_names_that_a_person_would_give(tmp_path):
-    """No MyModelModel, no data set called input_fn, predictions worked out once, comments at their lines."""
+    """No MyModelModel, predictions worked out once, comments at their lines."""
     source = tmp_path / "my_model.py"
     source.write_text(PROGRAM.read_text().replace("my_model_fn", "model_fn"))
     text = convert(source).files[0].after
     assert "class MyModel(keras.Model):" in text and "ModelModel" not in text
-    assert "def make_model(" in text and "predict_data = batches(" in text and "predict_input_fn" not in text
+    assert "def make_model(" in text
     assert text.count("keras.ops.argmax(logits, 1)") == 1 and "predictions = self.predictions(x, y_pred)" in text
     assert "name='hidden')(net)  # wide\n" in text and "# Labels are numbers of classes.\n        loss = " in text
 
@@ -135,21 +129,6 @@ def test_declined_with_the_line_and_the_construct(name, line, construct):
     assert made.verdict.source and not made_of(name).beside
 
 
-def test_a_program_of_two_files_becomes_keras_3_together(tmp_path):
-    folder = tmp_path / "trainer"
-    folder.mkdir()
-    text = PROGRAM.read_text()
-    before, main = text.split("def main(_):")
-    (folder / "model.py").write_text(before)
-    head = "import tensorflow as tf\nfrom trainer.model import my_model_fn, input_fn, arrays\n\n\n"
-    (folder / "task.py").write_text(f"{head}def main(_):{main}")
-    converted = convert(tmp_path)
-    texts = {one.path: one.after for one in converted.files}
-    assert all(one.keras for one in converted.files)
-    assert "from trainer.keras_support import" in texts["trainer/task.py"]
-    assert list(converted.beside) == ["trainer/keras_support.py"]
-
-
 def test_the_module_beside_is_written_and_told(tmp_path, capsys):
     out = tmp_path / "out"
     code, told, _ = run(["migrate", "convert", PROGRAM, "--target", "keras3", "--output", out], capsys)
@@ -188,7 +167,7 @@ def test_a_file_of_that_name_is_the_programs_own(tmp_path):
 )  # fmt: skip
 def test_operations(before, after):
     text = f"import tensorflow as tf\n\n\ndef make_model(self, x, y, i):\n    return {before}\n"
-    assert f"    return {after}\n" in convert_text(text, model_functions([text])).text
+    assert f"    return {after}\n" in convert_text(text, model_functions([text])).step.after
 
 
 def test_each_part_of_the_module_stands_alone():

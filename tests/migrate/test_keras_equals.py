@@ -565,46 +565,6 @@ def test_predictions_of_such_a_network(load, data, tmp_path):
     np.testing.assert_allclose(model.predict(made.noise_input_fn(5), verbose=0)["images"], theirs, rtol=1e-5)
 
 
-@pytest.mark.nightly
-def test_a_class_of_estimators(load, data, tmp_path):
-    """The class is the model now: its model_fn, its head with one metric more, its methods, what it exports."""
-    program, made = load("ticket_router")
-    pipeline = program.TicketPipeline(data / "tickets")
-    tf.keras.utils.set_random_seed(13)
-    trained = program.TicketRouter(hidden_units=(16, 8), learning_rate=0.1, model_dir=str(tmp_path / "model"))
-    trained.train(pipeline.train, max_steps=3)
-    before = tf.saved_model.load(trained.export(str(tmp_path / "before")).decode())
-    model = made.make_ticket_router(made.model_inputs(pipeline.train()), (16, 8), 0.1)
-    names = {f"hiddenlayer_{at}_dense/{one}": f"hiddenlayer_{at}/dense/{one}"
-             for at in range(2) for one in ("kernel", "bias")}  # fmt: skip
-    for weight in (weight for layer in model.layers for weight in layer.weights):
-        name = weight.name.removesuffix(":0")
-        weight.assign(trained.get_variable_value(names.get(name, name)))
-    after = tf.saved_model.load(model.export(str(tmp_path / "after")).decode())
-    assert {*before.signatures} == {*after.signatures} == {"predict"}  # others ask by one text
-    features, _ = next(iter(pipeline.test()))
-    for name, signature in before.signatures.items():
-        told, answers = signature(**features), after.signatures[name](**features)
-        assert told.keys() == answers.keys()
-        for key, value in told.items():
-            assert value.dtype == answers[key].dtype
-            if value.dtype == tf.string:
-                np.testing.assert_array_equal(value, answers[key])
-            else:
-                np.testing.assert_allclose(value, answers[key], rtol=1e-5)
-
-    found = assert_parity(
-        estimator=program.TicketRouter(hidden_units=(16, 8), learning_rate=0.1),
-        model=model,
-        input_fn=lambda: pipeline.test().repeat(),
-        eval_input_fn=pipeline.test,
-        mapping=names,
-        steps=20,
-    )
-    told = {"loss", "top_2", "accuracy/team", "average_loss/team", "regularization_loss/team"}
-    assert told <= set(found.metrics.names) and len(found.steps) == 20
-
-
 TWINS = """import tensorflow as tf
 v1 = tf.compat.v1
 

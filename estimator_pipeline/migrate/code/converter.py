@@ -6,19 +6,21 @@ where a rule applies: comments, layout, line endings and encoding are unchanged.
 
 from __future__ import annotations
 
+import ast
 import codecs
+import contextlib
 import io
 import os
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import libcst as cst
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, damaging_rule
 from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
 from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.notebooks import first_import, is_written, restored, split
@@ -34,7 +36,7 @@ from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.repository.repository import CodeBase, read_code, run
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, deep, judged, unreadable
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
-from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files
+from estimator_pipeline.migrate.code.to_keras.program.other_files import imported_files
 from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
 from estimator_pipeline.migrate.code.to_keras3.program import modules_beside
 from estimator_pipeline.migrate.code.verdicts import COPIED, ESTIMATOR, NO_TENSORFLOW, UNREADABLE, FileVerdict
@@ -50,6 +52,7 @@ NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 
 # Names that need Keras 2 or tensorflow-estimator.
 _OF_KERAS_2 = re.compile(r"\.estimator\b|\bkeras\b|compat\.v1\.layers\b|rnn_cell|tf_slim|estimator_pipeline\.compat\b")
+_SWITCHES = ("compat.install", "TF_USE_LEGACY_KERAS")  # of a notebook that has the setup already
 
 TARGETS = ("keras", "keras3", "estimator")
 """Targets: Keras 2; Keras 3, with a module of helpers; Estimators on TensorFlow 2. A program that does not become Keras
@@ -72,6 +75,7 @@ class ConvertedFile:
         verdict: the verdict of a scan.
         cells: the changed cells of a notebook: (number, counted from 1 among all cells; code).
         parts: the helpers that a Keras 3 program needs from the module written beside it.
+        steps: the edits from `before` to `after`, in order.
     """
 
     path: str
@@ -87,6 +91,12 @@ class ConvertedFile:
     verdict: FileVerdict = field(default_factory=lambda: FileVerdict("", VERDICT_UNCHANGED))
     cells: list[tuple[int, str]] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def edit(self, rule: str, edits: Iterable[Edit]) -> None:
+        """Apply the edits of a rule to `after`."""
+        self.steps.append(Step.of(rule, self.after, edits))
+        self.after = self.steps[-1].after
 
     @property
     def changed(self) -> bool:
@@ -253,7 +263,8 @@ def convert_part(
             file.unchanged = [finding for finding in findings if finding.treatment == UNCHANGED]
             if not file.kept and source.path in analysis.renamed:
                 renamed = analysis.renamed[source.path]
-                file.after, file.changes = renamed.text, [_placed(source, change) for change in renamed.changes]
+                file.after, file.steps = renamed.text, list(renamed.steps)
+                file.changes = [_placed(source, change) for change in renamed.changes]
                 outcome = analysis.outcomes.get(source.path)
                 if outcome is not None and outcome.text:
                     _to_keras(file, outcome, findings)
@@ -265,6 +276,8 @@ def convert_part(
                     _install(file, source, keras_3=options["to"] == "keras3")
             files.append(file)
         _note(files, _again(files, analysis, others), NOTES[options["notes"]])
+    for file in files:
+        _undo_damage(file)
     for file, source in zip(files, analysis.sources, strict=True):
         if source.cells:
             _keep_cells(file, source)
@@ -288,7 +301,9 @@ _OF_PLAIN: Mapping[str, Callable[[Any], Any]] = {
 
 def _plain(file: ConvertedFile) -> dict[str, Any]:
     plain = {
-        name: value for name, value in vars(file).items() if name != "before" and (name != "after" or file.changed)
+        name: value
+        for name, value in vars(file).items()
+        if name not in ("before", "steps") and (name != "after" or file.changed)
     }
     for name in ("changes", "left", "unchanged"):
         plain[name] = [vars(entry) for entry in plain[name]]
@@ -312,7 +327,7 @@ def _to_keras(file: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
     file.changes += [Change(finding.line, finding.column, finding.spelled, finding.successor, KERAS,
                             finding.cell if file.is_notebook else None) for finding in gone]  # fmt: skip
     file.changes.sort(key=lambda change: change.order)
-    file.keras, file.after = True, text
+    file.keras, file.after, file.steps = True, text, [*file.steps, *outcome.steps]
     file.parts = list(outcome.parts)
 
 
@@ -325,8 +340,8 @@ def _switch(file: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[T
     newline = lines.newline(line)
     root = tensorflow_1.root_of_tensorflow(analysis.program, tree)
     written = tensorflow_1.switch_lines(tree, f"{root}.compat.v1")
-    at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
-    file.after = apply(file.after, [Edit(at, at, "".join(f"{line_text}{newline}" for line_text in written))])
+    at = lines.end(line)
+    file.edit("tensorflow-1-behavior", [Edit(at, at, "".join(f"{line_text}{newline}" for line_text in written))])
     file.changes.append(_placed(tree.source, Change(line, 1, "", written[-1].strip(), "tensorflow-1-behavior")))
     file.changes.sort(key=lambda change: change.order)
 
@@ -343,8 +358,8 @@ def _import(file: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
         line = tree.position(tree.module.body[1 if tree.module.get_docstring() is not None else 0])[0] - 1
     line = renamed.line(line) if line else 0
     newline = lines.newline(max(line, 1))
-    at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
-    file.after = apply(file.after, [Edit(at, at, "".join(f"{statement}{newline}" for statement in imports))])
+    at = lines.end(line) if line else 0
+    file.edit("tensorflow-1-import", [Edit(at, at, "".join(f"{statement}{newline}" for statement in imports))])
     file.changes += [
         _placed(tree.source, Change(max(line, 1), 1, "", statement, "tensorflow-1-import")) for statement in imports
     ]
@@ -355,13 +370,13 @@ def _install(file: ConvertedFile, source: SourceFile, *, keras_3: bool) -> None:
     """Add the setup that `estimator-pipeline exec` does for a file, before the first import of a notebook."""
     if file.keras and keras_3:  # it does not need Keras 2
         return
-    needs_setup = file.keras or file.verdict.verdict == ESTIMATOR or (file.changes and _OF_KERAS_2.search(file.after))
+    needs_setup = (
+        file.keras
+        or file.verdict.verdict == ESTIMATOR
+        or (file.changes and any(_OF_KERAS_2.search(name) for name in _names(file.after)))
+    )
     line = first_import(file.after)
-    if (
-        not needs_setup
-        or not line
-        or any(switch in file.before for switch in ("compat.install(", "TF_USE_LEGACY_KERAS"))
-    ):
+    if not needs_setup or not line or any(name.endswith(_SWITCHES) for name in _names(file.before)):
         return
     keras_2 = ["import os", "", 'os.environ["TF_USE_LEGACY_KERAS"] = "1"', ""]
     written = keras_2 if file.keras else ["import estimator_pipeline", "", "estimator_pipeline.compat.install()", ""]
@@ -371,9 +386,20 @@ def _install(file: ConvertedFile, source: SourceFile, *, keras_3: bool) -> None:
     at = lines.starts[line - 1]
     if file.keras and file.after.startswith(f"import os{lines.newline(line)}", at):  # do not import os twice
         at, written = lines.starts[line], written[1:]
-    file.after = apply(
-        file.after, [Edit(at, at, "".join(f"{statement}{lines.newline(line)}" for statement in written))]
-    )
+    file.edit("keras-2", [Edit(at, at, "".join(f"{statement}{lines.newline(line)}" for statement in written))])
+
+
+def _names(text: str) -> Iterator[str]:
+    """Yield the dotted names, imported modules and short strings of a text; nothing if Python cannot read it."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                yield ast.unparse(node)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                module = getattr(node, "module", None)
+                yield from (f"{module}.{alias.name}" if module else alias.name for alias in node.names)
+            elif isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS":
+                yield node.value
 
 
 def _again(files: list[ConvertedFile], analysis: Analysis, others: Others) -> Analysis:
@@ -391,8 +417,15 @@ def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) ->
     trees = {tree.source.path: tree for tree in done.trees}
     for file in files:
         if file.path in trees and not file.kept:
-            text = file.after
-            file.after = apply(text, _noted(trees[file.path], Lines(text), done, noted))
+            file.edit("notes", _noted(trees[file.path], Lines(file.after), done, noted))
+
+
+def _undo_damage(file: ConvertedFile) -> None:
+    """Leave a file as it is if a rule changed something outside of its edits: a defect of the converter."""
+    rule = damaging_rule(file.before, file.after, file.steps)
+    if rule:
+        file.after, file.changes, file.keras, file.parts = file.before, [], False, []
+        file.kept = f"the rule {rule} would change code that it does not convert"
 
 
 def _keep_cells(file: ConvertedFile, source: SourceFile) -> None:
@@ -480,5 +513,4 @@ def _old_notes(text: str, lines: Lines) -> Iterator[Edit]:
             and not token.line[: token.start[1]].strip()
         ):
             line = token.start[0]
-            end = lines.starts[line] if line < len(lines.starts) else len(text)
-            yield Edit(lines.starts[line - 1], end, "")
+            yield Edit(lines.starts[line - 1], lines.end(line), "")

@@ -17,7 +17,7 @@ from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFind
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.renamed_text import NOT_VERBATIM, RenamedText
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
-from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
+from estimator_pipeline.migrate.code.to_keras.program.other_files import imported_files, reached
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
 __all__ = ["judge", "judge_standalone", "switched_behind", "with_user_positions"]

@@ -17,7 +17,6 @@ from estimator_pipeline.models.keras_runtime import moving_averages as keras_ave
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers.spec import Optimizer
 
-
 flags.DEFINE_string('data_dir', '/tmp/mnist_data', 'Directory with digits.npz.')
 flags.DEFINE_string('model_dir', '/tmp/mnist_model', 'Directory for checkpoints and events.')
 flags.DEFINE_string('hparams', '', 'Comma separated list of name=value.')

@@ -21,7 +21,7 @@ from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.migrate.code.analysis.python_2 import why_not_python_3
 
-__all__ = ["Binding", "Scope", "Tree", "dotted_of", "parse"]
+__all__ = ["Binding", "Scope", "Tree", "dotted_of", "iter_nodes", "parse"]
 
 # Fields that contain only whitespace, commas and brackets.
 _PLAIN = (
@@ -54,6 +54,13 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             for element in value:
                 if isinstance(element, cst.CSTNode):
                     yield element
+
+
+def iter_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield a node and the nodes below it, without whitespace and punctuation."""
+    yield node
+    for child in children(node):
+        yield from iter_nodes(child)
 
 
 @dataclasses.dataclass

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 
 __all__ = ["Change", "RenamedText", "of"]
@@ -56,6 +56,7 @@ class RenamedText:
         contrib: (name, line of the new text) of names that are no longer TensorFlow's, sorted by line.
         moved: (first line, last line, new first line, new last line) of names that spanned several lines and now have
             a different number of lines.
+        steps: the edits that the text consists of.
     """
 
     text: str
@@ -64,6 +65,7 @@ class RenamedText:
     imports: list[str] = field(default_factory=list)
     contrib: list[tuple[str, int]] = field(default_factory=list)
     moved: list[tuple[int, int, int, int]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     def line(self, old: int) -> int:
         """Return the line of the new text for a line of the original file; the last one where lines were joined."""
@@ -95,7 +97,8 @@ def of(tree: Tree) -> RenamedText:
         return RenamedText(before, kept=NOT_VERBATIM)
     changes: list[Change] = []
     edits = list(_edits(tree, Lines(before), changes))
-    after = apply(before, edits)
+    step = Step.of("tensorflow-1-name", before, edits)
+    after = step.after
     why = _does_not_read(before, after)
     if why:  # a defect of a rule: the program is unchanged, and the reason is reported
         return RenamedText(before, kept=f"the converted code cannot be parsed: {why}")
@@ -108,6 +111,7 @@ def of(tree: Tree) -> RenamedText:
         sorted(changes, key=lambda change: (change.line, change.column)),
         imports=imports,
         moved=list(_of_other_length(before, edits)),
+        steps=[step],
     )
     result.contrib = [(name, result.line(line)) for line, name in sorted(contrib)]
     return result

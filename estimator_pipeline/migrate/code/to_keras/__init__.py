@@ -5,9 +5,9 @@ contrib_layers.py   converts common tf.contrib calls to the tf.compat.v1 calls t
 keras_of_v1.py      names of TensorFlow 1's Keras that are the same in tf.keras
 model_fn/           analysis of a model_fn: statements by mode, network, layers, losses, optimizers
 model/              model_fn to Keras model, train_op to optimizer; heads, moving averages, signatures
-hooks/, classes/    hooks to callbacks; subclasses of Estimator
+hooks/              hooks to callbacks
 job/                RunConfig, Estimators, canned Estimators, fit, datasets, SavedModels, flags, clusters
-program/            programs of several files; rule.py is the rule that the scan uses
+program/            what other files of the program use; rule.py is the rule that the scan uses
 helpers.py          helper functions that converted programs include
 convert_file.py     the conversion of one file
 """

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step
 from estimator_pipeline.migrate.code.analysis.name_resolution import Outside, Program
-from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of, parse
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.tf_contrib import FACADE
 from estimator_pipeline.migrate.code.to_keras.imports_of_tensorflow import v1_import
@@ -125,10 +125,12 @@ class CoreText:
 
     Attributes:
         text: The file's new text.
+        steps: The edits that it consists of.
         left: (name, line) of the first remaining name of tf.contrib.
     """
 
     text: str
+    steps: list[Step]
     left: tuple[str, int] | None = None
 
 
@@ -142,13 +144,13 @@ def lower(program: Program, tree: Tree) -> CoreText | None:
     if not tree.contrib and "tf_slim" not in tree.source.text:
         return None
     root, old = tensorflow_1.root_of_tensorflow(program, tree), v1_import(tree)
-    text = tree.source.text
+    text, steps = tree.source.text, list[Step]()
     if root is not None or old is not None:
         v1 = f"{root}.compat.v1" if root else (old.evaluated_alias or "tf") if old is not None else ""
-        for step in (_layer_edits, _training_edits):
-            reading = _Reading(program, tree, text, root or v1, v1)
-            text = apply(text, step(reading))
-    return CoreText(text, _first_remaining(_Reading(program, tree, text, "", ""), tree.contrib))
+        for edits in (_layer_edits, _training_edits):
+            steps.append(Step.of("contrib-layers", text, edits(_Reading(program, tree, text, root or v1, v1))))
+            text = steps[-1].after
+    return CoreText(text, steps, _first_remaining(_Reading(program, tree, text, "", ""), tree.contrib))
 
 
 class _Reading:
@@ -275,16 +277,15 @@ def _initializer(
     seed = [f"seed={texts['seed']}"] if "seed" in texts else []
     factor = texts.get("factor", factor)
     if is_uniform == "True" and mode == "FAN_AVG" and factor == "1.0":
-        return [_replace_call(reading, call, f"V1.glorot_uniform_initializer({', '.join(seed)})")]
+        return [_replace_call(reading, call, f"{reading.v1}.glorot_uniform_initializer({', '.join(seed)})")]
     scale = factor if is_uniform == "True" else f"{_OF_TRUNCATED} * {factor}"
     distribution = "uniform" if is_uniform == "True" else "truncated_normal"
     keywords = [f"scale={scale}", f"mode='{mode.lower()}'", f"distribution='{distribution}'", *seed]
-    return [_replace_call(reading, call, f"V1.variance_scaling_initializer({', '.join(keywords)})")]
+    return [_replace_call(reading, call, f"{reading.v1}.variance_scaling_initializer({', '.join(keywords)})")]
 
 
 def _replace_call(reading: _Reading, call: cst.Call, text: str) -> Edit:
     """Return the edit that replaces a call by a text with the same number of lines."""
-    text = reading.core(text)
     lines = reading.source(call).count("\n") - text.count("\n")
     return Edit(*reading.span(call), f"{text[:-1]}{chr(10) * lines})")
 
@@ -316,7 +317,7 @@ def _optimize_loss(reading: _Reading, call: cst.Call) -> str:
     if not optimizer or ("{}" in optimizer and rate == "None"):
         return ""
     step = texts.get("global_step", "None")
-    step = "V1.train.get_global_step()" if step == "None" else step
+    step = f"{reading.v1}.train.get_global_step()" if step == "None" else step
     return _train_op(reading, optimizer.format(rate), texts["loss"], step, texts.get("clip_gradients", "None"))
 
 
@@ -326,7 +327,7 @@ def _create_train_op(reading: _Reading, call: cst.Call) -> str:
     texts = _argument_texts(reading, bound, ("total_loss", "optimizer", "global_step"))
     if bound is None or texts is None or not {"total_loss", "optimizer"} <= texts.keys():
         return ""
-    step = texts.get("global_step", "V1.train.get_or_create_global_step()")
+    step = texts.get("global_step", f"{reading.v1}.train.get_or_create_global_step()")
     optimizer = reading.whole(bound["optimizer"].value)
     return _train_op(reading, optimizer, texts["total_loss"], step) if step != "None" else ""
 
@@ -343,7 +344,7 @@ def _optimizer(reading: _Reading, node: cst.BaseExpression) -> str:
     """Return an optimizer's text, with `{}` as the placeholder of the learning rate."""
     if isinstance(node, cst.SimpleString):
         name = str(node.evaluated_value)
-        return f"V1.train.{_OPTIMIZERS[name]}" if name in _OPTIMIZERS else ""
+        return f"{reading.v1}.train.{_OPTIMIZERS[name]}" if name in _OPTIMIZERS else ""
     text = reading.source(node).replace("{", "{{").replace("}", "}}")
     values = reading.program.meaning(node, reading.tree, reading.tree.where.get(node, reading.tree.scope))
     if any(isinstance(value, Outside) and value.dotted.endswith("Optimizer") for value in values):
@@ -366,11 +367,12 @@ def _train_op(reading: _Reading, optimizer: str, loss: str, step: str, clip: str
     if clip != "None":
         if re.fullmatch(r"\d+\.\d*|\w+", clip) is None:  # the value may be a function
             return ""
-        trained = "V1.trainable_variables()"
-        clipped = f"TF.clip_by_global_norm(V1.gradients({loss}, {trained}), {clip})[0]"
+        trained = f"{reading.v1}.trainable_variables()"
+        clipped = f"{reading.tf}.clip_by_global_norm({reading.v1}.gradients({loss}, {trained}), {clip})[0]"
         train_op = f"{optimizer}.apply_gradients(zip({clipped}, {trained}), global_step={step})"
-    if "batch_norm" in reading.lines.text:
-        return f"TF.group({train_op}, *V1.get_collection(V1.GraphKeys.UPDATE_OPS))"
+    if any((dotted_of(chain) or "").rpartition(".")[2].startswith("batch_norm") for chain in reading.tree.chains):
+        updates = f"{reading.v1}.get_collection({reading.v1}.GraphKeys.UPDATE_OPS)"
+        return f"{reading.tf}.group({train_op}, *{updates})"
     return train_op
 
 
@@ -383,9 +385,10 @@ def _table_from_list(reading: _Reading, call: cst.Call) -> str:
     texts = {name: reading.source(arg.value) for name, arg in (bound or {}).items()}
     if "mapping" not in texts or texts.get("dtype", "tf.string").rpartition(".")[2] != "string":
         return ""
-    words = texts["mapping"]
-    numbers = f"TF.range(TF.size({words}, out_type=TF.int64))"
-    return _lookup_table(texts, f"TF.lookup.KeyValueTensorInitializer({words}, {numbers}, TF.string, TF.int64)")
+    words, tf = texts["mapping"], reading.tf
+    numbers = f"{tf}.range({tf}.size({words}, out_type={tf}.int64))"
+    initializer = f"{tf}.lookup.KeyValueTensorInitializer({words}, {numbers}, {tf}.string, {tf}.int64)"
+    return _lookup_table(reading, texts, initializer)
 
 
 def _table_from_file(reading: _Reading, call: cst.Call) -> str:
@@ -396,19 +399,19 @@ def _table_from_file(reading: _Reading, call: cst.Call) -> str:
     known = {"vocabulary_file", "num_oov_buckets", "vocab_size", "default_value", "name"}
     if "vocabulary_file" not in texts or not texts.keys() <= known:
         return ""
-    index = "TF.lookup.TextFileIndex"
-    parts = [texts["vocabulary_file"], "TF.string", f"{index}.WHOLE_LINE", "TF.int64", f"{index}.LINE_NUMBER"]
+    tf, index = reading.tf, f"{reading.tf}.lookup.TextFileIndex"
+    parts = [texts["vocabulary_file"], f"{tf}.string", f"{index}.WHOLE_LINE", f"{tf}.int64", f"{index}.LINE_NUMBER"]
     parts += [f"vocab_size={texts['vocab_size']}"] if "vocab_size" in texts else []
-    return _lookup_table(texts, f"TF.lookup.TextFileInitializer({', '.join(parts)})")
+    return _lookup_table(reading, texts, f"{tf}.lookup.TextFileInitializer({', '.join(parts)})")
 
 
-def _lookup_table(texts: dict[str, str], initializer: str) -> str:
+def _lookup_table(reading: _Reading, texts: dict[str, str], initializer: str) -> str:
     buckets, default = texts.get("num_oov_buckets", "0"), texts.get("default_value", "-1")
     if "hasher_spec" in texts or not (buckets == "0" or buckets.isdigit()):
         return ""
     if buckets != "0":  # unknown words get a bucket, never the default
-        return f"TF.lookup.StaticVocabularyTable({initializer}, {buckets})"
-    return f"TF.lookup.StaticHashTable({initializer}, {default})"
+        return f"{reading.tf}.lookup.StaticVocabularyTable({initializer}, {buckets})"
+    return f"{reading.tf}.lookup.StaticHashTable({initializer}, {default})"
 
 
 # Remaining names of tf.contrib

@@ -8,7 +8,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,13 +16,12 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import Construct, arguments, find_constructs
-from estimator_pipeline.migrate.code.analysis.files import SourceFile
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Step, apply
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras import contrib_layers
-from estimator_pipeline.migrate.code.to_keras.classes import estimator_subclasses as subclasses  # fmt: skip
 from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS, PREDICTS, PREDICTS_SEPARATELY
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.imports_of_tensorflow import v1_import, without_a_name
@@ -37,9 +36,10 @@ from estimator_pipeline.migrate.code.to_keras.model import warm_start as warm_st
 from estimator_pipeline.migrate.code.to_keras.model_fn import layers, variables
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
+from estimator_pipeline.migrate.code.to_keras.program.other_files import check_users
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import modules_by_other_names, unknown_names
-from estimator_pipeline.migrate.code.to_keras.unused_names import without_unused_names
+from estimator_pipeline.migrate.code.to_keras.unused_names import remove_unused_names
 
 __all__ = ["DEFECTS", "ConversionOutcome", "convert"]
 
@@ -79,6 +79,7 @@ class ConversionOutcome:
 
     Attributes:
         text: The Keras program; "" if the file remains an Estimator program.
+        steps: The edits that it consists of.
         reason: Why the file is not convertible.
         line: Line of the construct that prevents the conversion.
         gone: Nodes of the constructs that the new text no longer contains.
@@ -90,6 +91,7 @@ class ConversionOutcome:
     """
 
     text: str = ""
+    steps: list[Step] = field(default_factory=list)
     reason: str = ""
     line: int = 0
     gone: set[cst.CSTNode] = field(default_factory=set)
@@ -126,10 +128,9 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
             check_contrib(by_core, first.node)
             if by_core.text != tree.source.text:
                 return _convert_core(program, tree, by_core)
-        lowered = subclasses.lower(program, tree)
-        if lowered is not None:
-            return _convert_lowered(program, tree, lowered)
-        return ConversionOutcome(_convert_text(program, tree, first.node, constructs))
+        step = _convert_text(program, tree, first.node, constructs)
+        check_users(program, tree, step.after)
+        return ConversionOutcome(step.after, [step])
     except NotConvertible as declined:
         line = declined.line or tree.position(first.node)[0]
         if not declined.line:
@@ -142,7 +143,7 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
         )
 
 
-def _convert_text(program: Program, tree: Tree, first: cst.CSTNode, constructs: Sequence[Construct]) -> str:
+def _convert_text(program: Program, tree: Tree, first: cst.CSTNode, constructs: Sequence[Construct]) -> Step:
     tf = tensorflow_1.root_of_tensorflow(program, tree)
     old = None if tf else v1_import(tree)
     if tree.tensorflow_1:
@@ -191,11 +192,11 @@ def _convert_text(program: Program, tree: Tree, first: cst.CSTNode, constructs: 
     for job in jobs:
         training.install(reader, job)
     exporting.write_exports(reader)
-    text = _with_helpers(reader, jobs)
-    text = re.sub(rf"(?m)^[^\n]*{REMOVED}[^\n]*\n", "", text)
-    text = re.sub(r"\n{4,}", "\n\n\n", without_unused_names(reader, text))
-    _check_result(reader, text, first)
-    return text
+    step = _write(reader, jobs)
+    while remove_unused_names(reader, step.after):
+        step = _write(reader, jobs)
+    _check_result(reader, step.after, first)
+    return step
 
 
 def check_contrib(by_core: contrib_layers.CoreText | None, first: cst.CSTNode) -> None:
@@ -216,23 +217,10 @@ def _convert_core(program: Program, tree: Tree, by_core: contrib_layers.CoreText
     parsed.tensorflow_1, parsed.needs = tree.tensorflow_1, tree.needs
     others = {path: other for path, other in program.trees.items() if other is not tree}
     program = Program([*others.values(), parsed], program.modules)
-    return convert(program, parsed, list(find_constructs(program, parsed)))
-
-
-def _convert_lowered(program: Program, tree: Tree, lowered: subclasses.Lowered) -> ConversionOutcome:
-    """Convert a file by way of a text with functions in place of its Estimator subclasses."""
-    parsed = parse(SourceFile(tree.source.path, lowered.text))
-    assert parsed is not None
-    parsed.tensorflow_1 = tree.tensorflow_1
-    others = {path: other for path, other in program.trees.items() if other is not tree}
-    program = Program([*others.values(), parsed], program.modules)
     outcome = convert(program, parsed, list(find_constructs(program, parsed)))
-    if outcome is None or not outcome.text:
-        reason = lowered.restore_names(outcome.reason) if outcome else "no Estimator is created in this file"
-        return ConversionOutcome(
-            reason=reason, line=lowered.line(outcome.line if outcome else 0) or tree.position(lowered.first)[0]
-        )
-    return ConversionOutcome(lowered.restore_methods(outcome.text))
+    if outcome is not None and outcome.text:
+        outcome.steps = [*by_core.steps, *outcome.steps]
+    return outcome
 
 
 def _remove_behavior_switches(reader: Rewriter) -> None:
@@ -371,13 +359,20 @@ def _install_logging(reader: Rewriter) -> None:
     )
 
 
-def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
-    """Return the text with the imports and helper functions that it needs."""
+def _write(reader: Rewriter, jobs: list[ConvertedJob]) -> Step:
+    """Return the edits of the program, with the imports and helper functions that it needs."""
     body = list(reader.tree.module.body)
-    reader.spliced(0, len(reader.lines.text), body)  # only a complete rewrite shows what is needed
+    reader.edits(body)  # some rules replace nodes that come before theirs
+    edits = {node: reader.edits([node]) for node in body}
+    added = [*_imports(reader, body), *_helpers(reader, jobs, body, edits)]
+    return Step.of("keras", reader.lines.text, [*(edit for of_node in edits.values() for edit in of_node), *added])
+
+
+def _imports(reader: Rewriter, body: Sequence[cst.CSTNode]) -> list[Edit]:
+    """Return the edits that add imports, each beside an import of its kind."""
     imports = [node for node in body if isinstance(node, cst.SimpleStatementLine)
                and isinstance(node.body[0], (cst.Import, cst.ImportFrom))
-               and "__future__" not in reader.source(node)]  # fmt: skip
+               and _module(node) != "__future__"]  # fmt: skip
     leading: Any = tensorflow_1.last_import(reader.tree)
     if leading in body:  # not the imports further down
         imports = [node for node in imports if body.index(node) <= body.index(leading)] or imports
@@ -401,29 +396,50 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
         if "Optimizer" in reader.needs:
             lines.append("from estimator_pipeline.models.optimizers.spec import Optimizer")
         behind.setdefault(imports[-1], []).extend(lines)
-    bound = {name for scope in (reader.tree.scope, *reader.tree.scopes.values()) for name in scope.names}
-    for name in HELPERS.keys() & reader.needs & bound:
-        raise NotConvertible(
-            f"{name} is defined in the program and is also the name of a helper function of the conversion",
-            jobs[0].call,
-        )
+    edits = []
+    for node in before.keys() | behind.keys():
+        newline = reader.lines.newline(reader.line(node))
+        start, end = reader.lines.starts[reader.line(node) - 1], reader.lines.end(reader.tree.position(node)[2])
+        edits.append(Edit(start, start, "".join(f"{line}{newline}" for line in before.get(node, ()))))
+        edits.append(Edit(end, end, "".join(f"{line}{newline}" for line in behind.get(node, ()))))
+    return edits
+
+
+def _helpers(
+    reader: Rewriter, jobs: list[ConvertedJob], body: Sequence[cst.CSTNode], edits: Mapping[Any, list[Edit]]
+) -> list[Edit]:
+    """Return the edit that adds the helper functions, before the first statement that needs them."""
     unit = reader.tree.module.default_indent
-    chosen = [HELPERS[name].replace("tf.", f"{reader.tf}.") for name in HELPERS if name in reader.needs]
+    chosen = [
+        text.replace("tf.", f"{reader.tf}.").replace(f" {name}", f" {reader.helper_names[name]}", 1)
+        for name, text in HELPERS.items()
+        if name in reader.helper_names
+    ]
     if reader.separate_predictions:
         chosen = [text.replace(PREDICTS, PREDICTS_SEPARATELY) for text in chosen]
     chosen = [text.replace("    ", unit) for text in (*chosen, *reader.helpers.values())]
+    if not chosen:
+        return []
     first = min(
         (_top_level_statement(reader, job, node) for job in jobs for node in _nodes(reader, job)), key=reader.line
     )
-    called = re.compile(rf"\b({'|'.join([*(HELPERS.keys() & reader.needs), *reader.helpers]) or '-'})\(")
+    called = {*reader.helper_names.values(), *reader.helpers}
     runs = [node for node in body if not isinstance(node, (cst.FunctionDef, cst.ClassDef))]
-    first = min([first, *(node for node in runs if called.search(reader.text(node)))], key=reader.line)
-    texts = {node: reader.text(node) for node in {first, *before, *behind}}
-    for node in before.keys() | behind.keys():
-        reader.replaced[node] = "\n".join([*before.get(node, ()), texts[node], *behind.get(node, ())])
-    if chosen:
-        reader.replaced[first] = "\n\n\n".join([*chosen, texts[first]])
-    return reader.spliced(0, len(reader.lines.text), body)
+    first = min([first, *(node for node in runs if called & _names(reader, node, edits[node]))], key=reader.line)
+    start, texts = reader.span(first)[0], "\n\n\n".join(chosen)
+    return [Edit(start, start, f"{texts}\n\n\n")]
+
+
+def _names(reader: Rewriter, node: cst.CSTNode, edits: Sequence[Edit]) -> set[str]:
+    """Return the names in the new text of a top-level statement."""
+    start, end = reader.span(node)
+    if any(edit.start < start or edit.end > end for edit in edits):
+        return set()  # it is removed
+    moved = [Edit(edit.start - start, edit.end - start, edit.new) for edit in edits]
+    with contextlib.suppress(SyntaxError):  # reported by the check of the whole text
+        module = ast.parse(apply(reader.lines.text[start:end], moved))
+        return {name.id for name in ast.walk(module) if isinstance(name, ast.Name)}
+    return set()
 
 
 def _module(node: cst.SimpleStatementLine) -> str:
@@ -460,23 +476,52 @@ def _check_result(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
     imported = {statement.split()[-1] for statement in reader.tree.needs}  # not needed by a text that becomes Keras
     unknown = sorted(unknown_names(text) - (unknown_names(reader.lines.text) - imported))
     if unknown:
-        line = _line_of(rf"\b{re.escape(unknown[0])}\b", reader.lines.text)
-        raise NotConvertible(f"{unknown[0]} would be undefined after the conversion", first, line)
-    bare = re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL)
-    for alias, module in modules_by_other_names(reader):
-        bare = re.sub(rf"(?<![\w.]){alias}\.", f"{module}.", bare)
-    match = _GONE.search(bare)
-    if match:
-        left = match[0].lstrip(".")
-        at = next((chain for chain in reader.tree.chains if reader.name(chain).startswith(f"tf.{left}")), None)
-        line = 0 if at is not None else _line_of(re.escape(left.rpartition(".")[2]) + r"\b", reader.lines.text)
-        raise NotConvertible(f"{left} would remain after the conversion", at or first, line)
+        at = next((chain for chain in reader.tree.chains if dotted_of(chain) == unknown[0]), None)
+        raise NotConvertible(f"{unknown[0]} would be undefined after the conversion", at or first)
+    aliases = dict(modules_by_other_names(reader))
+    for left in _chains(ast.parse(text), aliases):
+        match = _GONE.search(left)
+        if match is None:
+            continue
+        gone = match[0].lstrip(".")
+        at = next((chain for chain in reader.tree.chains if reader.name(chain).startswith(f"tf.{gone}")), None)
+        raise NotConvertible(f"{gone} would remain after the conversion", at or first)
+    line = _changed_string(reader.lines.text, text)
+    if line:
+        raise NotConvertible("a string of several lines would get another indentation", first, line)
     line = reader.lost_comment(text)
     if line:
         raise NotConvertible("a comment inside brackets would be lost", first, line)
 
 
-def _line_of(pattern: str, text: str) -> int:
-    """Return the line of the first match, or 0."""
-    match = re.search(pattern, text)
-    return text.count("\n", 0, match.start()) + 1 if match else 0
+def _changed_string(before: str, after: str) -> int:
+    """Return the line of a string of several lines whose indentation a rule changed, or 0; docstrings do not count."""
+    new = [value for value, _ in _strings(after)]
+    for value, line in _strings(before):
+        if value in new:
+            new.remove(value)
+        elif any(value.split() == other.split() for other in new):
+            return line
+    return 0
+
+
+def _strings(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the value and line of each string with a line break, except of statements that are only a string."""
+    module = ast.parse(text)
+    docs = {node.value for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value and node not in docs:
+            yield node.value, node.lineno
+
+
+def _chains(module: ast.Module, aliases: Mapping[str, str]) -> Iterator[str]:
+    """Yield the dotted names of a module, with the modules of its aliases, in the order of the text."""
+    for node in ast.walk(module):
+        parts: list[str] = []
+        below: ast.AST = node
+        while isinstance(below, ast.Attribute):
+            parts.insert(0, below.attr)
+            below = below.value
+        root = below.id if isinstance(below, ast.Name) else ""
+        if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load):
+            yield ".".join([aliases.get(root, root), *parts])

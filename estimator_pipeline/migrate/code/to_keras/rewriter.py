@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import textwrap
 import tokenize
@@ -13,11 +14,12 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis import modes
-from estimator_pipeline.migrate.code.analysis.edits import Lines
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
 from estimator_pipeline.migrate.code.renames import tf1_names
 from estimator_pipeline.migrate.code.to_keras.keras_of_v1 import of_keras
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, without_removed
 
 __all__ = ["NotConvertible", "Rewriter", "indented", "names_in"]
 
@@ -52,6 +54,7 @@ class Rewriter:
         flags: (scope node, name) of variables that are true only in TRAIN mode; Keras layers need no such flag.
         prefixes: Names of the enclosing variable scopes.
         needs: Names of the helpers that the new text calls and of the modules that it imports.
+        helper_names: Name of a helper of helpers.py that the new text calls -> its name in the program.
         helpers: Name of an additional function -> its text.
         exports: Name of an export function -> the function of its serving inputs and its job.
         resolved: Node -> the expression that it refers to, such as an argument of a spec.
@@ -78,6 +81,7 @@ class Rewriter:
         self.flags: set[tuple[cst.CSTNode, str]] = set()
         self.prefixes: list[str] = []
         self.needs: set[str] = set()
+        self.helper_names: dict[str, str] = {}
         self.helpers: dict[str, str] = {}
         self.exports: dict[str, tuple[cst.FunctionDef, Any]] = {}
         self.resolved: dict[cst.CSTNode, cst.BaseExpression] = {}
@@ -203,6 +207,28 @@ class Rewriter:
             parts += [self.lines.text[at:begins], self.text(node)]
             at = ends
         return "".join([*parts, self.lines.text[at:end]])
+
+    def edits(self, nodes: Iterable[cst.CSTNode]) -> list[Edit]:
+        """Return the edits of the given nodes: the outermost parts of them that a rule replaces or removes."""
+        edits, at = [], 0
+        for node in sorted(self._with_position(nodes), key=lambda child: self.span(child)[0]):
+            start, end = self.span(node)
+            if start < at:
+                continue
+            rewritten = self._written(node)
+            if rewritten is None:
+                edits += self.edits(children(node))
+            elif rewritten == REMOVED:
+                edits.append(self.deletion(node))
+            else:
+                edits.append(Edit(start, end, without_removed(rewritten)))
+            at = end
+        return edits
+
+    def deletion(self, statement: cst.CSTNode) -> Edit:
+        """Return the edit that deletes a statement's lines, with a comment behind it."""
+        first, _, last, _ = self.tree.position(statement)
+        return self.lines.deletion(first, last)
 
     def tree_positions(self) -> Any:
         """Return the positions of all nodes."""
@@ -356,8 +382,8 @@ class Rewriter:
                 initializers.append(self.text(arg.value))
             else:
                 raise NotConvertible(f"{self.source(arg)}: an argument for all variables of a scope", arg)
-        if not isinstance(node.body, cst.IndentedBlock) or '"""' in self.source(node) or "'''" in self.source(node):
-            raise NotConvertible("a variable scope around a multi-line string", node)
+        if not isinstance(node.body, cst.IndentedBlock):
+            raise NotConvertible("a variable scope in one line", node)
         prefix = names[0] == "tf.compat.v1.variable_scope"
         if prefix:
             self.prefixes.append(self.text(call.args[0].value))
@@ -454,7 +480,29 @@ class Rewriter:
                 return token.start[0]
         return 0
 
+    def has_keyword(self, name: str) -> bool:
+        """Whether a call of the file has an argument of this name."""
+        return any(
+            arg.keyword is not None and arg.keyword.value == name for call in self.tree.calls for arg in call.args
+        )
+
+    @functools.cached_property
+    def bound_names(self) -> set[str]:
+        """All names that the file binds."""
+        return {name for scope in (self.tree.scope, *self.tree.scopes.values()) for name in scope.names}
+
     # New text
+
+    def helper(self, name: str) -> str:
+        """Return the name that a helper function or class gets in the program, which then includes it."""
+        self.helper_names[name] = self.free_name(name)
+        return self.helper_names[name]
+
+    def free_name(self, name: str) -> str:
+        """Return the name, with underscores behind it if the file binds it already."""
+        while name in self.bound_names:
+            name += "_"
+        return name
 
     def call(self, name: str, arguments: list[str], node: cst.CSTNode, behind: str = "") -> str:
         """Return a call's text, with the arguments on separate lines if it is too long."""

@@ -50,12 +50,13 @@ def _names(top: ast.AST, *, deep: bool) -> tuple[set[str], set[str]]:
 
 
 def modules_by_other_names(reader: Rewriter) -> Iterator[tuple[str, str]]:
-    """Yield (alias, TensorFlow module) for each alias such as `v1 = tf.compat.v1`."""
+    """Yield (alias, TensorFlow module) for each remaining alias such as `v1 = tf.compat.v1`."""
     for scope in (reader.tree.scope, *reader.tree.scopes.values()):
         for name, bindings in scope.names.items():
             for binding in bindings:
                 if binding.kind == "value" and isinstance(binding.node, cst.Attribute):
-                    module = reader.name(binding.node)
+                    is_removed = reader.statement_of(binding.node) in reader.replaced
+                    module = "" if is_removed else reader.name(binding.node)
                 elif binding.kind == "import" and not reader.is_v1:
                     module = binding.module.replace("tensorflow", "tf", 1)
                 else:

@@ -2,67 +2,82 @@
 
 from __future__ import annotations
 
-import ast
-import re
+import symtable
+from collections.abc import Iterator
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.rewriter import Rewriter
 
-__all__ = ["without_unused_names"]
+__all__ = ["remove_unused_names"]
 
-# Packages whose unused imports are removed.
-_TENSORFLOW = re.compile(r"(tensorflow|tf_slim|tensorflow_gan|estimator_pipeline\.compat)\b")
+# Packages whose unused imports are removed, and modules whose unused aliases are (`layers = tf.compat.v1.layers`).
+_PACKAGES = ("tensorflow", "tf_slim", "tensorflow_gan", "estimator_pipeline.compat")
+_MODULES = (".compat.v1.", ".estimator.", ".feature_column.")
 
 
-def without_unused_names(reader: Rewriter, text: str) -> str:
-    """Return a text without unused aliases (`layers = tf.compat.v1.layers`) and imports."""
+def remove_unused_names(reader: Rewriter, text: str) -> bool:
+    """Remove the statements that bind only names which a converted text does not read.
+
+    Args:
+        reader: The rewriter that wrote the text; its rewrites are extended.
+        text: The converted text.
+
+    Returns:
+        Whether a statement was removed, so that the text has to be written again.
+    """
+    try:
+        read = _read(symtable.symtable(text, "converted", "exec"))
+    except SyntaxError:  # reported by the final check of the text
+        return False
+    unused = [
+        statement
+        for statement, names, is_global in (*_aliases(reader), *_imports(reader))
+        if statement not in reader.replaced and not names & read[is_global]
+    ]
+    reader.replaced.update(dict.fromkeys(unused, REMOVED))
+    return bool(unused)
+
+
+def _read(module: symtable.SymbolTable) -> dict[bool, set[str]]:
+    """Return the names that are read: True -> names of the module, False -> names of functions and classes."""
+    read: dict[bool, set[str]] = {True: set(), False: set()}
+    waiting = [module]
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_referenced():
+                read[table is module or symbol.is_global()].add(symbol.get_name())
+    return read
+
+
+def _aliases(reader: Rewriter) -> Iterator[tuple[cst.CSTNode, set[str], bool]]:
+    """Yield the assignments of former TensorFlow modules to a name, with the name."""
     contrib_names = {line.split()[-1] for line in reader.tree.needs}
     for scope in (reader.tree.scope, *reader.tree.scopes.values()):
         for name, bindings in scope.names.items():
             value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
-            old = re.match(r"tf\.(compat\.v1|estimator|feature_column)\b", reader.name(value)) if value else None
-            if not old and (dotted_of(value) or "").split(".")[0] not in contrib_names:
+            if not isinstance(value, (cst.Name, cst.Attribute)):
                 continue
-            without = re.sub(rf"(?m)^[ \t]*{name} = .*\n", "", text)
-            if not re.search(rf"(?<!keras\.)(?<!slim\.)\b{name}\b", without):
-                text = without
-    return _without_stdlib_imports(reader, _without_tensorflow_imports(reader, text))
+            statement, new = reader.statement_of(value), f"{reader.text(value)}."
+            is_old = reader.name(value).startswith("tf.") and any(module in new for module in _MODULES)
+            if statement is not None and (is_old or (dotted_of(value) or "").split(".")[0] in contrib_names):
+                yield statement, {name}, scope is reader.tree.scope
 
 
-def _without_tensorflow_imports(reader: Rewriter, text: str) -> str:
-    """Remove unused imports such as `from tensorflow import estimator`."""
+def _imports(reader: Rewriter) -> Iterator[tuple[cst.CSTNode, set[str], bool]]:
+    """Yield the imports of TensorFlow, and of functools if it was used, with the names that they bind."""
+    before = _read(symtable.symtable(reader.lines.text, "source", "exec"))[True]
     for statement in reader.tree.module.body:
         small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
         if not isinstance(small, (cst.Import, cst.ImportFrom)) or isinstance(small.names, cst.ImportStar):
             continue
         modules = [small.module] if isinstance(small, cst.ImportFrom) else [alias.name for alias in small.names]
-        if any(not _TENSORFLOW.match(dotted_of(module) or "") for module in modules):
-            continue
-        source = reader.source(statement)
-        without = text.replace(f"{source}\n", "", 1)
-        names = [alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in small.names]
-        if not _read(without) & set(names):
-            text = without
-    return text
-
-
-def _read(text: str) -> set[str]:
-    """Return the names that a text uses outside of imports; attributes do not count."""
-    try:
-        return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    except SyntaxError:  # reported by the final check of the text
-        return set(re.findall(r"\w+", text))
-
-
-def _without_stdlib_imports(reader: Rewriter, text: str) -> str:
-    """Remove unused imports of `functools`."""
-    for _, binding in reader.tree.imports:
-        if binding.kind != "import" or binding.scope is not reader.tree.scope:
-            continue
-        name = binding.module.split(".")[0]
-        if name != "functools" or len(re.findall(rf"\b{name}\b", text)) > 1:
-            continue
-        text = re.sub(rf"(?m)^import {name}\n", "", text)
-    return text
+        dotted = [f"{dotted_of(module) or ''}." for module in modules]
+        names = {alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in small.names}
+        of_functools = dotted == ["functools."] and names == {"functools"} and "functools" in before
+        if of_functools or all(name.startswith(tuple(f"{package}." for package in _PACKAGES)) for name in dotted):
+            yield statement, names, True

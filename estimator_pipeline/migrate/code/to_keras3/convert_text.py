@@ -7,15 +7,18 @@ become `keras.ops`, which run on each backend. TensorFlow is unchanged elsewhere
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+import symtable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras3.calls import expression, operation_call
-from estimator_pipeline.migrate.code.to_keras3.imports import names_of_tensorflow, with_imports
+from estimator_pipeline.migrate.code.to_keras3.imports import import_edits, names_of_tensorflow
 from estimator_pipeline.migrate.code.to_keras3.methods import call_predictions
 from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotInKeras3
 from estimator_pipeline.migrate.code.to_keras3.operations import (
@@ -71,11 +74,11 @@ class Keras3Text:
     """A converted file.
 
     Attributes:
-        text: The whole text.
+        step: The edits that it consists of, and the whole text.
         parts: Names that it imports from keras_support.py.
     """
 
-    text: str
+    step: Step
     parts: list[str] = field(default_factory=list)
 
 
@@ -124,52 +127,109 @@ def convert_text(
     Raises:
         NotInKeras3: Keras 3 lacks something that the file uses.
     """
-    text = _rename_data(text)
     support = PARTS.keys() - set(user_names)
-    module = _without_definitions(cst.parse_module(text), support)
+    module = cst.parse_module(text)
+    _check(module)
     names = names_of_tensorflow(module)
+    positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
+    lines = Lines(text)
+    gone = [node for node in module.body
+            if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.name.value in support]  # fmt: skip
+    program = module.with_changes(body=[node for node in module.body if node not in gone])
+    transformer = _Keras3Transformer(names, functions, support, embeds, _bound_names(program))
+    canned = {name for name in _dotted_names(program) if name.startswith("keras_canned.")}
+    transformer.canned = bool(canned)
+    transformer.starts_at_zero = bool(canned) and not any(name.startswith("keras_canned.DNN") for name in canned)
+    program.visit(transformer)
+    edits = [_deletion(node, positions, lines) for node in gone]
+    edits += _edits(program, transformer, positions, lines)
+    new_text = Step.of("keras3", text, edits).after
+    statements = [(node, positions[node].start.line, positions[node].end.line) for node in module.body]
+    edits += import_edits(
+        statements, lines, transformer.parts, package=package, read=_names_read(new_text),
+        by_module=transformer.by_module,
+    )  # fmt: skip
+    return Keras3Text(Step.of("keras3", text, edits), sorted(transformer.parts))
+
+
+def _check(module: cst.Module) -> None:
+    """Raise for a program that uses what Keras 3 lacks as a whole."""
+    dotted = set(_dotted_names(module))
+    roots = {name.partition(".")[0] for name in dotted if "." in name}
     for name, (feature, pattern) in _HELPERS.items():
-        if re.search(rf"\b{name}\.", text):
+        if name in roots:
             raise NotInKeras3("", f"{feature}, which the conversion to Keras 3 does not support", pattern)
-    for usage, feature, pattern in (
-        (".head.", "an export", "export_saved|xporter"), (".named_values(", "names of variables", "get_variable_")
-    ):  # fmt: skip
-        if "keras_canned." in text and usage in text:
-            reason = f"{feature} of a canned Estimator, which the conversion to Keras 3 does not support"
-            raise NotInKeras3("", reason, pattern)
-    if re.search(r"\bdistribute\.", text):
+    if "keras_canned" in roots:
+        attributes = {node.attr.value for node in _iter_nodes(module) if isinstance(node, cst.Attribute)}
+        for attribute, feature, pattern in (
+            ("head", "an export", "export_saved|xporter"), ("named_values", "names of variables", "get_variable_")
+        ):  # fmt: skip
+            if attribute in attributes:
+                reason = f"{feature} of a canned Estimator, which the conversion to Keras 3 does not support"
+                raise NotInKeras3("", reason, pattern)
+    if any(".distribute." in name for name in dotted):
         raise NotInKeras3("distribute", "a strategy of tf.distribute: Keras 3 uses keras.distribution")
-    transformer = _Keras3Transformer(names, functions, support, embeds, _bound_names(module))
-    transformer.canned = "keras_canned." in text
-    transformer.starts_at_zero = transformer.canned and "keras_canned.DNN" not in text
-    new_module = module.visit(transformer)
-    assert isinstance(new_module, cst.Module)
-    return Keras3Text(with_imports(new_module.code, transformer.parts, package), sorted(transformer.parts))
 
 
-def _without_definitions(module: cst.Module, names: Collection[str]) -> cst.Module:
-    """Return a module without the definitions that keras_support.py has, but with the comments before them."""
-    body: list[Any] = []
-    comments: list[cst.EmptyLine] = []
-    for node in module.body:
-        if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.name.value in names:
-            comments += [line for line in node.leading_lines if line.comment is not None]
-        elif comments:
-            body.append(node.with_changes(leading_lines=[*comments, *node.leading_lines]))
-            comments = []
+def _dotted_names(node: cst.CSTNode) -> Iterator[str]:
+    return (name for child in _iter_nodes(node) if isinstance(child, cst.Attribute) and (name := dotted_of(child)))
+
+
+def _names_read(text: str) -> set[str]:
+    """Return the names that a text reads."""
+    names, waiting = set[str](), [symtable.symtable(text, "converted", "exec")]
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+    return names
+
+
+def _deletion(node: cst.CSTNode, positions: Mapping[cst.CSTNode, CodeRange], lines: Lines) -> Edit:
+    return lines.deletion(positions[node].start.line, positions[node].end.line)
+
+
+def _edits(
+    node: cst.CSTNode, transformer: _Keras3Transformer, positions: Mapping[cst.CSTNode, CodeRange], lines: Lines
+) -> Iterator[Edit]:
+    """Yield the edits of the outermost nodes that the transformer changed."""
+
+    def span(first: cst.CSTNode, last: cst.CSTNode) -> tuple[int, int]:
+        start, end = positions[first].start, positions[last].end
+        return lines.offset(start.line, start.column + 1), lines.offset(end.line, end.column + 1)
+
+    covered = {below for *nodes, _ in transformer.replaced for top in nodes for below in _iter_nodes(top)}
+    for *nodes, text in transformer.replaced:
+        yield Edit(*span(nodes[0], nodes[-1]), text)
+    for param, text in transformer.inserted:
+        at = span(param, param.default or param.name)[1]
+        yield Edit(at, at, text)
+    waiting = [(node, "")]
+    while waiting:
+        below, indent = waiting.pop()
+        if below in covered:
+            continue
+        if isinstance(below, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
+            indent = lines.indent(positions[below].start.line)
+        if below not in transformer.changed:
+            waiting += [(child, indent) for child in below.children]
+            continue
+        new = transformer.changed[below]
+        if isinstance(new, cst.RemovalSentinel):
+            yield _deletion(below, positions, lines)
         else:
-            body.append(node)
-    return module.with_changes(body=body, footer=[*comments, *module.footer])
+            if getattr(below, "lpar", ()):  # its parentheses are not part of its position
+                new = new.with_changes(lpar=[], rpar=[])
+            yield Edit(*span(below, below), _code(new, indent))
 
 
-def _rename_data(text: str) -> str:
-    """Rename variables such as `train_input_fn = batches(...)`, which are data and not functions."""
-    for name in dict.fromkeys(re.findall(r"(?m)^\s*(\w*input_fn) = batches\(", text)):
-        names = [f"{name.removesuffix('input_fn')}{suffix}" for suffix in ("data", "batches", "dataset")]
-        new = next((candidate for candidate in names if not re.search(rf"\b{candidate}\b", text)), "")
-        if new and not re.search(rf"def {name}\b", text):
-            text = re.sub(rf"(?<![\w.'\"]){name}\b(?!\s*=[^=]\s*[^b\s])", new, text)
-    return text
+def _code(node: cst.BaseExpression, indent: str) -> str:
+    """Return the text of an expression in a block with an indentation, which libcst adds to its further lines."""
+    statement = cst.SimpleStatementLine([cst.Expr(node)])
+    if not indent:
+        return cst.Module([statement]).code.removesuffix("\n")
+    block = cst.If(cst.Name("x"), cst.IndentedBlock([statement], indent=indent))
+    return cst.Module([block]).code.removeprefix(f"if x:\n{indent}").removesuffix("\n")
 
 
 def _iter_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -214,12 +274,22 @@ class _Keras3Transformer(cst.CSTTransformer):
         super().__init__()
         self.names, self.functions, self.support, self.embeds, self.bound = names, functions, support, embeds, bound
         self.parts: set[str] = set()
+        self.by_module: set[str] = set()  # of these, those that the program reads from the module
         self.depth = 0  # of functions and classes
         self.in_model = False
         self.model_class: cst.ClassDef | None = None
         self.called: set[cst.CSTNode] = set()
+        self.changed: dict[cst.CSTNode, Any] = {}  # node -> its replacement
+        self.replaced: list[tuple[Any, ...]] = []  # (statements that follow each other, their replacement)
+        self.inserted: list[tuple[cst.Param, str]] = []  # (parameter, what follows it)
         self.canned = False  # whether the file's optimizers are those of canned Estimators
         self.starts_at_zero = False  # whether all weights start at 0, so that Ftrl does not change unread rows
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        new = super().on_leave(original_node, updated_node)
+        if new is not updated_node:
+            self.changed[original_node] = new
+        return new
 
     # Position in the file
 
@@ -302,7 +372,10 @@ class _Keras3Transformer(cst.CSTTransformer):
                 name if name in _UNSUPPORTED_CANNED else "", reason, r"add_metrics|export_saved|xporter|linear_model"
             )
         self.parts.add(name)
-        return expression(f"{MODULE}.{name}" if name in self.bound else name)
+        if name not in self.bound:
+            return cst.Name(name)
+        self.by_module.add(name)
+        return expression(f"{MODULE}.{name}")
 
     def _rewrite_name(
         self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute
@@ -341,9 +414,9 @@ class _Keras3Transformer(cst.CSTTransformer):
         if name != "tf.keras" and not name.startswith("tf.keras."):
             return ""
         path = name.removeprefix("tf.")
-        reduction = re.match(r"keras\.losses\.Reduction\.(\w+)$", path)
-        if reduction:
-            return _REDUCTIONS[reduction[1]]
+        reduction = path.removeprefix("keras.losses.Reduction.")
+        if reduction in _REDUCTIONS and reduction != path:
+            return _REDUCTIONS[reduction]
         if _REMOVED.match(path):
             raise NotInKeras3(name, f"{name}, which Keras 3 does not have")
         return path.replace(".legacy.", ".").replace("keras.backend.", "keras.config.", 1)
@@ -473,12 +546,11 @@ class _Keras3Transformer(cst.CSTTransformer):
         if name == "predict_step":
             return cst.RemoveFromParent()
         if name == "compute_loss":
-            updated_node = _with_parameter(updated_node, "training=True")
+            self.inserted.append((original_node.params.params[-1], ", training=True"))
         if name == "compute_metrics":
-            predictions = [method for method in self.model_class.body.body
-                           if isinstance(method, cst.FunctionDef) and method.name.value == "predictions"]  # fmt: skip
-            if predictions:
-                updated_node = call_predictions(original_node, updated_node, predictions[0])
+            for method in self.model_class.body.body:
+                if isinstance(method, cst.FunctionDef) and method.name.value == "predictions":
+                    self.replaced += call_predictions(original_node, method)
         return updated_node
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
@@ -489,10 +561,3 @@ class _Keras3Transformer(cst.CSTTransformer):
 
 
 _SPECIAL = ("tf.identity", "tf.add_n", "tf.math.add_n", "tf.nn.l2_loss")
-
-
-def _with_parameter(function: cst.FunctionDef, text: str) -> cst.FunctionDef:
-    added = cst.ensure_type(cst.parse_statement(f"def f({text}): pass"), cst.FunctionDef).params.params
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    params = [*function.params.params[:-1], function.params.params[-1].with_changes(comma=comma), *added]
-    return function.with_changes(params=function.params.with_changes(params=params))

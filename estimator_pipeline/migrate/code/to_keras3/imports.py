@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras3.not_convertible import NotInKeras3
 from estimator_pipeline.migrate.code.to_keras3.support import MODULE
 
-__all__ = ["names_of_tensorflow", "with_imports"]
-
-_REMOVED = "\0"  # marks a line that is removed
+__all__ = ["import_edits", "names_of_tensorflow"]
 
 
 def names_of_tensorflow(module: cst.Module) -> dict[str, str]:
@@ -30,94 +28,118 @@ def names_of_tensorflow(module: cst.Module) -> dict[str, str]:
             elif isinstance(line, cst.ImportFrom) and not line.relative and not isinstance(line.names, cst.ImportStar):
                 module_name = dotted_of(line.module) or ""
                 if module_name.split(".")[0] == "tensorflow":
-                    prefix = f"tf{name.removeprefix('tensorflow')}"
+                    prefix = f"tf{module_name.removeprefix('tensorflow')}"
                     names |= {alias.evaluated_alias or alias.evaluated_name: f"{prefix}.{alias.evaluated_name}"
                               for alias in line.names}  # fmt: skip
     return names
 
 
-def with_imports(text: str, parts: Set[str], package: str) -> str:
-    """Return a text that imports Keras, keras_support, and TensorFlow if it is still used."""
-    lines = [
-        line for line in text.split("\n") if not re.match(r"from estimator_pipeline\.|import estimator_pipeline", line)
-    ]
-    new_lines: list[str] = []
-    aliases: list[str] = []
-    at = None
-    for line in lines:
-        old = re.match(r"(import|from) tensorflow\b", line)
-        if old and at is None:
-            at = len(new_lines)
-        if not old:
-            new_lines.append(line)
+def import_edits(
+    statements: Iterable[tuple[cst.BaseStatement, int, int]],
+    lines: Lines,
+    parts: Set[str],
+    *,
+    package: str,
+    read: Set[str],
+    by_module: Set[str],
+) -> list[Edit]:
+    """Return the edits of a file's imports: Keras, keras_support, and TensorFlow if it is still used.
+
+    Args:
+        statements: The statements of the module, with their first and last lines.
+        lines: The lines of the text.
+        parts: The names of keras_support.py that the program uses.
+        package: The prefix of keras_support in an import, such as "." or "trainer.".
+        read: The names that the new text reads.
+        by_module: The parts that it uses by the name of the module.
+    """
+    gone: list[tuple[int, int]] = []  # first and last lines
+    moved: list[str] = []  # imports of tensorflow.keras, which follow `import keras`
+    above: list[tuple[str, int]] = []  # imports of other modules above the first one of TensorFlow, and their lines
+    place, last, has_keras = 0, 0, False
+    for statement, first_line, last_line in statements:
+        if isinstance(statement, cst.BaseCompoundStatement):
+            place = place or first_line
+            break
+        imported = _import_of(statement)
+        if imported is None:
             continue
-        new = _import_of_keras(line)
-        if new == "import keras":
+        module = _module(imported)
+        root = module.split(".")[0]
+        if root == "tensorflow":
+            place = place or first_line
+            if _of_tensorflow(imported, module, read, moved):
+                gone.append((first_line, last_line))
+                continue
+        elif root == "estimator_pipeline":
+            if gone and gone[-1][1] == first_line - 1:
+                first_line = gone.pop()[0]
+            gone.append((first_line, last_line))
             continue
-        if new:
-            aliases.append(new)
-        else:
-            new_lines.append(line)
-    body = "\n".join(new_lines)
-    kept: list[str] = []
-    for line in new_lines:  # unused imports of TensorFlow
-        imported = re.match(r"(?:import tensorflow(?:\.\w+)* as (\w+)|from tensorflow import (\w+))$", line)
-        name = (imported[1] or imported[2]) if imported else ""
-        if name and not re.search(rf"(?<![\w.]){name}\b", _without_comments(body.replace(line, ""))):
-            line = _REMOVED
-        kept.append(line)
-    place = at if at is not None else 0
-    while place and (above := re.match(r"import (\w+)", new_lines[place - 1])) and (
-        "keras" < above[1] and above[1] not in sys.stdlib_module_names
-    ):  # fmt: skip
-        place -= 1
-    needed = [] if re.search(r"(?m)^import keras$", body) else ["import keras"]
-    head = [line for line in kept[:place] if line is not _REMOVED]
-    tail = [line for line in kept[place:] if line is not _REMOVED]
-    new_lines = [*head, *needed, *aliases, *tail]
+        elif not place and isinstance(imported, cst.Import):
+            above.append((root, first_line))
+        elif not place:
+            above.clear()
+        has_keras = has_keras or (module == "keras" and isinstance(imported, cst.Import))
+        last = last_line
+    edits = [lines.deletion(first_line, last_line) for first_line, last_line in gone]
+    place = place or last + 1
+    while above and above[-1][0] > "keras" and above[-1][0] not in sys.stdlib_module_names:
+        place = above.pop()[1]
+    new = [*([] if has_keras else ["import keras"]), *moved]
+    if new:
+        at = lines.starts[place - 1]
+        edits.append(Edit(at, at, "".join(f"{line}\n" for line in new)))
     if parts:
-        last = max(place + len(needed) + len(aliases) - 1, _last_import(new_lines))
-        by_module = {name for name in parts if re.search(rf"\b{MODULE}\.{name}\b", body)}
         folder = package.removesuffix(".") or "."
         added = [f"from {folder} import {MODULE}" if package else f"import {MODULE}"] if by_module else []
-        new_lines[last + 1 : last + 1] = ["", *added, *_import_of(f"{package}{MODULE}", sorted(parts - by_module))]
-    text = "\n".join(new_lines)
-    return re.sub(r"\n{4,}", "\n\n\n", text)
+        added += _import_line(f"{package}{MODULE}", sorted(parts - by_module))
+        at = lines.end(last) if last >= place else lines.starts[place - 1]
+        edits.append(Edit(at, at, "".join(f"{line}\n" for line in ["", *added])))
+    return edits
 
 
-def _import_of(module: str, names: Sequence[str]) -> list[str]:
+def _import_of(statement: cst.BaseStatement) -> cst.Import | cst.ImportFrom | None:
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) > 1:
+        return None
+    (small,) = statement.body
+    return small if isinstance(small, (cst.Import, cst.ImportFrom)) else None
+
+
+def _module(imported: cst.Import | cst.ImportFrom) -> str:
+    if isinstance(imported, cst.ImportFrom):
+        return "" if imported.relative else dotted_of(imported.module) or ""
+    return dotted_of(imported.names[0].name) or ""
+
+
+def _of_tensorflow(
+    imported: cst.Import | cst.ImportFrom, module: str, read: Set[str], moved: list[str]
+) -> bool:  # fmt: skip
+    """Return whether an import of TensorFlow goes; add what replaces it to `moved`."""
+    if module.startswith("tensorflow.python"):
+        raise NotInKeras3("tensorflow.python", "a private import of TensorFlow")
+    code = cst.parse_module("").code_for_node(imported)
+    if isinstance(imported, cst.Import):
+        if module == "tensorflow.keras" and len(imported.names) == 1 and imported.names[0].asname is not None:
+            moved.append(f"import keras as {imported.names[0].evaluated_alias}")
+            return True
+        names = [alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in imported.names]
+        return not read & set(names)
+    if isinstance(imported.names, cst.ImportStar):
+        return False
+    if module == "tensorflow.keras" or module.startswith("tensorflow.keras."):
+        moved.append(code.replace("tensorflow.keras", "keras", 1))
+        return True
+    names = [alias.evaluated_alias or alias.evaluated_name for alias in imported.names]
+    if module == "tensorflow" and [alias.evaluated_name for alias in imported.names] == ["keras"]:
+        if names != ["keras"]:
+            moved.append(f"import keras as {names[0]}")
+        return True
+    return not read & set(names)
+
+
+def _import_line(module: str, names: Sequence[str]) -> list[str]:
     line = f"from {module} import {', '.join(names)}"
     if len(line) <= 120:
         return [line] if names else []
     return [f"from {module} import (", *(f"    {name}," for name in names), ")"]
-
-
-def _without_comments(text: str) -> str:
-    return re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL)
-
-
-def _import_of_keras(line: str) -> str:
-    """Return the import of Keras 3 for an import of `tensorflow.keras`; "" for others."""
-    if re.match(r"(import|from) tensorflow\.python", line):
-        raise NotInKeras3("tensorflow.python", "a private import of TensorFlow")
-    line = line.rstrip()
-    for pattern, new in (
-        (r"import tensorflow\.keras as (\w+)$", r"import keras as \1"),
-        (r"from tensorflow import keras$", "import keras"),
-        (r"from tensorflow import keras as (\w+)$", r"import keras as \1"),
-        (r"from tensorflow\.keras((?:\.\w+)*) import (.*)$", r"from keras\1 import \2"),
-    ):
-        if re.match(pattern, line):
-            return re.sub(pattern, new, line).replace("import keras as keras", "import keras")
-    return ""
-
-
-def _last_import(lines: Sequence[str]) -> int:
-    """Return the line of the last import at the start of a file."""
-    last = -1
-    for place, line in enumerate(lines):
-        if re.match(r"(import|from) [\w.]+", line):
-            last = place
-        elif re.match(r"(def|class|if|try|for|with|@)\b", line):
-            break
-    return last

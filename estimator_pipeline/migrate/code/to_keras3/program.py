@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
+import io
 import re
+import tokenize
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
+from estimator_pipeline.migrate.code.analysis.edits import Lines, damaging_rule
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras3.convert_text import convert_text, model_functions
@@ -15,7 +20,7 @@ from estimator_pipeline.migrate.code.to_keras3.support import MODULE, module_tex
 
 __all__ = ["convert_program", "modules_beside"]
 
-_EMBEDS = re.compile(r"\bEmbedding\(|\bgather\(|\bembedding_lookup\(|\bembedding_column\(|\bkeras_canned\.")
+_EMBEDS = {"Embedding", "gather", "embedding_lookup", "embedding_column"}
 
 
 def convert_program(
@@ -36,7 +41,7 @@ def convert_program(
     for group in _groups((path for path, outcome in outcomes.items() if outcome.text), imports):
         texts = {path: outcomes[path].text for path in group}
         user_names = {path: _defined(by_path[path].text) for path in group}
-        embeds = any(_EMBEDS.search(text) for text in texts.values())
+        embeds = any(map(_embeds, texts.values()))
         functions: set[str] = set()
         try:
             functions = model_functions(texts.values(), user_names=set().union(*user_names.values()))
@@ -48,14 +53,19 @@ def convert_program(
                 new = convert_text(
                     text, functions, embeds=embeds, user_names=user_names[path], package=_package(path, text)
                 )
-                if not by_path[path].keeps_cells(new.text):
+                steps = [*outcomes[path].steps, new.step]
+                if rule := damaging_rule(steps[0].before, new.step.after, steps):
+                    raise NotInKeras3("", f"a change of the rule {rule} outside of what it converts", r"\S")
+                if not by_path[path].keeps_cells(new.step.after):
                     raise NotInKeras3("", "a notebook whose cells would not keep their places", r"\S")
             except NotInKeras3 as error:
                 failure = _rejected_outcome(by_path[path], error)
             except DEFECTS as error:
                 failure = _failed_outcome(by_path[path], error)
             else:
-                converted[path] = dataclasses.replace(outcomes[path], text=new.text, parts=tuple(new.parts))
+                converted[path] = dataclasses.replace(
+                    outcomes[path], text=new.step.after, steps=steps, parts=tuple(new.parts)
+                )
                 continue
             converted |= {other: dataclasses.replace(failure, path="" if other == path else by_path[path].shown)
                      for other in group}  # fmt: skip
@@ -91,20 +101,39 @@ def _groups(paths: Iterable[str], imports: Mapping[str, Iterable[str]]) -> list[
 
 def _defined(text: str) -> set[str]:
     """Return the top-level functions and classes of a text."""
-    return set(re.findall(r"(?m)^(?:def|class)\s+(\w+)", text))
+    body = ast.parse(text).body
+    return {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+
+
+def _embeds(text: str) -> bool:
+    """Return whether a text looks up rows of a variable, or uses canned Estimators, which may."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            func = node.func
+            if (func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")) in _EMBEDS:
+                return True
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "keras_canned":
+            return True
+    return False
 
 
 def _package(path: str, text: str) -> str:
     """Return the import prefix of keras_support, from how the file imports other files."""
-    if re.search(r"(?m)^from \.(?!\.)", text):
-        return "."
+    imported: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            return "."
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            imported.add((node.module or "").split(".")[0])
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
     folder = PurePosixPath(path).parent.name
-    return f"{folder}." if folder and re.search(rf"(?m)^(from|import) {re.escape(folder)}\b", text) else ""
+    return f"{folder}." if folder in imported else ""
 
 
 def _rejected_outcome(source: SourceFile, error: NotInKeras3) -> ConversionOutcome:
     """Return the reason with the line of the construct in the user's file."""
-    text = re.sub(r'""".*?"""|#[^\n]*', lambda match: re.sub(r"[^\n]", " ", match[0]), source.text, flags=re.DOTALL)
+    text = _code_of(source.text)
     last = re.escape(error.construct.rpartition(".")[2])
     for pattern in (
         re.escape(error.construct) + r"\b",
@@ -117,6 +146,18 @@ def _rejected_outcome(source: SourceFile, error: NotInKeras3) -> ConversionOutco
         if match:
             return _outcome_at_line(source, text.count("\n", 0, match.start()) + 1, error.reason)
     return _outcome_at_line(source, 1, error.reason)
+
+
+def _code_of(text: str) -> str:
+    """Return a text with spaces for comments and for strings of several lines."""
+    lines = Lines(text)
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and "\n" in token.string):
+                start = lines.offset(token.start[0], token.start[1] + 1)
+                blank = "".join(character if character in "\r\n" else " " for character in token.string)
+                text = text[:start] + blank + text[start + len(blank) :]
+    return text
 
 
 def _failed_outcome(source: SourceFile, error: Exception) -> ConversionOutcome:

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from keras_support import Momentum, StopAfter, model_inputs
 
-
 IMAGE_SIZE = 8
 NUM_CLASSES = 10
 WEIGHT_DECAY = 2e-4

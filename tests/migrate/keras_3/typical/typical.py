@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_support import Evaluation, RMSProp, StopAfter, batches, examples, model_inputs
 
-
 RATE = 0.1
 
 
@@ -81,8 +80,8 @@ def main(_):
     model.fit(training, steps_per_epoch=12, callbacks=[StopAfter(12), evaluation, *callbacks], verbose=2)
     model.save_weights(os.path.join('model', 'model.weights.h5'))
     print(model.evaluate(input_fn(False), return_dict=True, verbose=0)['accuracy'])
-    predict_data = batches(arrays()[0], shuffle=False)
-    print(len(list(examples(model, predict_data))))
+    predict_input_fn = batches(arrays()[0], shuffle=False)
+    print(len(list(examples(model, predict_input_fn))))
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.syntax import children, dotted_of
+from estimator_pipeline.migrate.code.analysis.syntax import children, dotted_of, iter_nodes
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented
 
 __all__ = ["HookClass", "find", "write"]
@@ -118,8 +118,8 @@ class _Class:
             self._find_fetches(self.methods["before_run"])
         for call in _calls(self.node):
             if self.reader.called(call) in _TIMERS:
-                self.reader.needs.update(("Timer", "time"))
-                self.reader.replaced[call.func] = "Timer"
+                self.reader.needs.add("time")
+                self.reader.replaced[call.func] = self.reader.helper("Timer")
         for name in known:
             if name in self.methods:
                 self._replace_in(self.methods[name])
@@ -416,7 +416,7 @@ class _Class:
         return f"{head}\n" + "\n".join(indented(statement, self.unit) for statement in body)
 
     def _init(self, node: cst.FunctionDef) -> str:
-        if re.search(r"\bsuper\(", self.reader.source(node.body)):
+        if any(isinstance(below, cst.Name) and below.value == "super" for below in iter_nodes(node.body)):
             return self._plain(node)
         head = f"def __init__({self.reader.text(node.params)}):"
         body = [textwrap.dedent(self.reader.statement(statement)) for statement in node.body.body]

@@ -88,7 +88,6 @@ def read(reader: Rewriter, job: Any, args: dict[str, cst.Arg]) -> TrainingHooks:
     for node in elements(reader, args, "saving_listeners"):
         if not _class(reader, reader.value(node), listener=True):
             raise NotConvertible("a listener that is not created in this file", node)
-        reader.needs.add("AtCheckpoints")
         hooks.callbacks.append(partial(_at_checkpoints, reader, node, every))
     function = _model_fn(reader, job)
     for node in reader.spec_hooks.get(function, []) if function is not None else ():
@@ -113,12 +112,11 @@ def _listeners_of(reader: Rewriter, hook: cst.Call, hooks: TrainingHooks) -> Non
             raise NotConvertible("a listener that is not created in this file", listener)
         if "save_steps" not in args:
             raise NotConvertible("a listener that runs every N seconds; callbacks count steps", hook)
-        reader.needs.add("AtCheckpoints")
         hooks.callbacks.append(partial(_at_checkpoints, reader, listener, reader.text(args["save_steps"].value)))
 
 
 def _at_checkpoints(reader: Rewriter, listener: cst.BaseExpression, every: str) -> str:
-    return f"AtCheckpoints({reader.text(listener)}, {every})"
+    return f"{reader.helper('AtCheckpoints')}({reader.text(listener)}, {every})"
 
 
 def _model_fn(reader: Rewriter, job: Any) -> cst.CSTNode | None:

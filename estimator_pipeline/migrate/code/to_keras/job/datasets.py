@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -86,20 +85,14 @@ def _convert_batch(reader: Rewriter, batch: cst.Assign, owner: cst.BaseExpressio
     returned = reader.tree.scopes[function].returns
     if not behind or not returned or any(not _is_within(reader, value, behind) for value in returned):
         raise NotConvertible("a batch of a dataset in a function that may return something else", batch.value)
-    (last, *more) = behind
     same = ", ".join(names)
     parameters = f"*{same}" if len(names) == 1 and _is_unpacked(reader, function, same) else same
     plain = [same, f"{same}, None"] if len(names) == 1 else [same]
-    if not more and reader.source(returned[0]).strip("()") in plain:
+    if len(behind) == 1 and reader.source(returned[0]).strip("()") in plain:
         reader.replaced[statement] = REMOVED
         reader.replaced[returned[0]] = lambda: reader.text(owner)
         return
-    source = "".join(reader.source(node) for node in behind)
-    if '"""' in source or "'''" in source:
-        raise NotConvertible("a multi-line string where a batch is read", last)
-    name = "prepare_batch"
-    while re.search(rf"\b{name}\b", reader.lines.text):
-        name = f"_{name}"
+    name = reader.free_name("prepare_batch")
     (start, end), (begins, ends), unit = reader.span(body), reader.span(statement), reader.tree.module.default_indent
 
     def write() -> str:
@@ -153,8 +146,7 @@ def _convert_array_input(reader: Rewriter, name: str, call: cst.Call) -> str:
         if field not in _ARRAYS[:5]:
             raise NotConvertible(f"{field} of {_INPUTS[name]}_input_fn", arg)
         texts.append(f"{field}={reader.text(arg.value)}" if arg.keyword else reader.text(arg.value))
-    reader.needs.add("batches")
-    return reader.call("batches", texts, call)
+    return reader.call(reader.helper("batches"), texts, call)
 
 
 def _resolve_function(reader: Rewriter, node: cst.BaseExpression) -> FunctionOf | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -190,7 +190,7 @@ def _are_in_turn(reader: Rewriter, name: str, values: list[cst.CSTNode | None], 
 def _resolve_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]) -> str:
     """Return the model_dir of a function's Estimator as text that is valid outside of it."""
     folder = folders.pop() if len(folders) == 1 else ""
-    names = set(re.findall(r"(?<![.\w'\"])[A-Za-z_]\w*", folder))
+    names = {node.id for node in ast.walk(ast.parse(folder)) if isinstance(node, ast.Name)} if folder else set()
     if not folder or not names <= {*reader.tree.scope.names, *dir(builtins)}:
         raise NotConvertible("an Estimator of a function whose model_dir is not known outside of it", function.name)
     return folder

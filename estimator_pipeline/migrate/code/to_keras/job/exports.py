@@ -104,8 +104,10 @@ def _convert_raw(reader: Rewriter, node: cst.BaseExpression, value: cst.Call, jo
         answer = "model.predictions(features, model(features, training=False))"
     reader.replaced[value] = lambda: reader.text(value.args[0].value)
     reader.needs.update(("os", "time"))
-    name = "export_model"
-    reader.helpers[name] = _RAW_TEXT.replace("ANSWER", answer).replace("tf.", f"{reader.tf}.")
+    name = reader.free_name("export_model")
+    reader.helpers[name] = (
+        _RAW_TEXT.replace("ANSWER", answer).replace("tf.", f"{reader.tf}.").replace("export_model", name, 1)
+    )
     return lambda folder: f"{name}({job.model}, {folder}, {reader.text(node)})"
 
 

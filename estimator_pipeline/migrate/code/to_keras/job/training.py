@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-import re
 from collections.abc import Sequence
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.job import canned
 from estimator_pipeline.migrate.code.to_keras.job import evaluation as evaluating
@@ -101,12 +102,21 @@ class _EstimatorUses:
         """Return whether a folder is a literal, or an option that is required or has a default."""
         if folder[0] in "'\"":
             return True
-        name = folder.rpartition(".")[2].replace("_", "[-_]")
-        options = re.findall(
-            rf"(?:add_argument\(\s*['\"]--|DEFINE_string\(\s*['\"]){name}['\"]([^\n]*)", self.reader.lines.text
-        )
-        defaults = (option for option in options if re.search(r"required=True|default=['\"]|^, ['\"]", option))
-        return next(defaults, None) is not None
+        name = folder.rpartition(".")[2]
+        for call in self.reader.tree.calls:
+            method = (dotted_of(call.func) or "").rpartition(".")[2]
+            first = call.args[0].value if call.args else None
+            if method not in ("add_argument", "DEFINE_string") or not isinstance(first, cst.SimpleString):
+                continue
+            if str(first.evaluated_value).removeprefix("--").replace("-", "_") != name:
+                continue
+            values = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
+            default, required = values.get("default"), values.get("required")
+            if method == "DEFINE_string" and call.args[1:] and call.args[1].keyword is None:
+                default = call.args[1].value
+            if isinstance(default, cst.SimpleString) or (isinstance(required, cst.Name) and required.value == "True"):
+                return True
+        return False
 
     def _format_start(self) -> str:
         job, lines = self.job, []
@@ -157,8 +167,7 @@ class _EstimatorUses:
                 name = "training" if "training" not in taken else "training_data"
                 lines.append(f"{name} = {data}")
                 self.early[statement] = data = name
-            reader.needs.add("model_inputs")
-            data = f"model_inputs({data})"
+            data = f"{reader.helper('model_inputs')}({data})"
         assert job.make is not None
         model_statement = f"{job.model} = {job.make(data)}"
         lines += self._format_in_scope(model_statement)
@@ -331,9 +340,9 @@ class _EstimatorUses:
         return self.reader.call(f"{self.job.model}.evaluate", [data, "return_dict=True", f"verbose={verbose}"], node)
 
     def reads_global_step(self) -> bool:
-        return (
-            re.search(r"(?<!get_)(?<!create_)\bglobal_step\b(?! ?=|\))(?=['\"}])", self.reader.lines.text) is not None
-        )
+        """Whether the program reads it from the results of an evaluation: `['global_step']` or `{global_step}`."""
+        texts = [node.value for node in ast.walk(ast.parse(self.reader.lines.text)) if isinstance(node, ast.Constant)]
+        return any(isinstance(text, str) and (text == "global_step" or "{global_step" in text) for text in texts)
 
     def _evaluate(self, call: cst.Call) -> None:
         args = arguments(call, ("input_fn", "steps", "hooks", "checkpoint_path", "name"))
@@ -360,13 +369,15 @@ class _EstimatorUses:
             rest and self.reader.source(args["yield_single_examples"].value) != "True"
         ):  # fmt: skip
             raise NotConvertible("a prediction of a different checkpoint, or of whole batches", call)
-        self.reader.needs.add("examples")
+        if self.reader.called(self.job.call).endswith(".model_to_estimator"):
+            raise NotConvertible("predictions of a Keras model, which an Estimator names by output layers", call)
+        examples = self.reader.helper("examples")
         keys = args.get("predict_keys")
 
         def write() -> str:
             data = format_dataset(self.reader, args["input_fn"].value, "infer")
             behind = f", {self.reader.text(keys.value)}" if keys else ""
-            predictions = f"examples({self.job.model}, {data}{behind})"
+            predictions = f"{examples}({self.job.model}, {data}{behind})"
             alone = self.job.written is not None and self.job.written.answers_alone
             return f"(prediction['output'] for prediction in {predictions})" if alone else predictions
 

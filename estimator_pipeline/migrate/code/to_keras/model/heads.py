@@ -76,11 +76,11 @@ def format_methods(writer: Any, further: Mapping[str, Any]) -> tuple[list[str], 
         reader, model_fn, args["trainable_variables"]
     ):
         raise NotConvertible("a head that trains only some of the variables", args["trainable_variables"])
-    if writer.distributed and "loss_reduction" in reader.lines.text:
+    if writer.distributed and reader.has_keyword("loss_reduction"):
         raise NotConvertible("a head with a loss_reduction, on several replicas", model_fn.node.name)
     added = _format_losses(reader, args.get("regularization_losses"))
     parts = [args["labels"], args["logits"]]
-    parts += [args["features"]] if "weight_column" in reader.lines.text else []
+    parts += [args["features"]] if reader.has_keyword("weight_column") else []
     names = {name for node in parts for name in names_in(node)}
     evaluated = names | {name for _, _, used in further.values() for node in used for name in names_in(node)}
     writer.find_outputs([("eval", evaluated), ("predict", {*names_in(args["logits"])})])

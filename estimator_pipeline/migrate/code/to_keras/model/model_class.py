@@ -147,9 +147,9 @@ class _Writer:
         within = any(step.node is node for step in self.model_fn.network)
         if not within or not self.making:
             raise NotConvertible("a branch on the mode that is not part of the network", node.test)
-        self.reader.needs.add("WhenTraining")
+        layer = self.reader.helper("WhenTraining")
         texts = [self.reader.text(branch) if branch is not None else name.value for branch in (trained, otherwise)]
-        return self.reader.call("WhenTraining()", [f"[{', '.join(texts)}]"], node).join((f"{name.value} = ", ""))
+        return self.reader.call(f"{layer}()", [f"[{', '.join(texts)}]"], node).join((f"{name.value} = ", ""))
 
     def _reject_step(self, node: cst.Call):
         def write() -> str:

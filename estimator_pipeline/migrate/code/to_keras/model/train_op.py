@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.code.analysis.syntax import children, dotted_of, iter_nodes
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn import variables
-from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, calls_in, needed
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
 __all__ = ["convert", "convert_selection", "has_all_trainable", "is_optimizer", "learning_rate_of", "selects_by_name"]
@@ -43,7 +43,7 @@ def convert(
     loss = by_head[1] if by_head else reader.source(model_fn.specs["train"]["loss"])
     flow = model_fn.flows["train"]
     nodes = [train_op, *(step.node for step in needed(flow, set(names_in(train_op)), ()))]
-    calls = list(dict.fromkeys(call for node in nodes for call in _iter_calls(node) if call not in known))
+    calls = list(dict.fromkeys(call for node in nodes for call in calls_in(node) if call not in known))
     constructors = [call for call in calls if is_optimizer(reader, call)]
     if len(constructors) > 1 and not by_head:
         return _convert_group(reader, model_fn, train_op, constructors, loss)
@@ -108,7 +108,7 @@ def _convert_group(
         pairs.append(f"({text}, {chosen.value})")
     if len(pairs) != len(constructors) or len(counting) != 1:
         raise NotConvertible("several optimizers that do not increment the global step exactly once", train_op)
-    _check_moving_statistics(reader, model_fn, list(_iter_calls(train_op)))
+    _check_moving_statistics(reader, model_fn, list(calls_in(train_op)))
     settings = [
         step for step in needed(flow, names - model_fn.steps, model_fn.network) if not step.sets & model_fn.steps
     ]
@@ -123,8 +123,13 @@ def selects_by_name(reader: Rewriter, model_fn: ModelFn) -> bool:
     if train_op is None:
         return False
     steps = needed(model_fn.flows["train"], set(names_in(train_op)))
-    names = r"\.op\.name\b|trainable_variables\(\s*(scope\s*=\s*)?['\"]"
-    return any(re.search(names, reader.source(step.node)) for step in steps)
+    return any(_reads_name(node) for step in steps for node in iter_nodes(step.node))
+
+
+def _reads_name(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.Call) and (dotted_of(node.func) or "").rpartition(".")[2] == "trainable_variables":
+        return bool(node.args) and isinstance(node.args[0].value, cst.SimpleString)
+    return isinstance(node, cst.Attribute) and (dotted_of(node) or "").endswith(".op.name")
 
 
 def convert_selection(reader: Rewriter, model_fn: ModelFn, settings: list[FlowStep], model: str) -> None:
@@ -133,7 +138,7 @@ def convert_selection(reader: Rewriter, model_fn: ModelFn, settings: list[FlowSt
         name for step in model_fn.network for name in step.sets if variables.creates_variable(reader, step.node)
     }
     for step in settings:
-        for node in _iter_nodes(step.node):
+        for node in iter_nodes(step.node):
             if isinstance(node, cst.Call) and _called_name(reader, node) == "tf.trainable_variables" and not node.args:
                 reader.replaced[node] = f"{model}.trainable_variables"
             elif isinstance(node, cst.Name) and node.value in variable_names:
@@ -142,12 +147,6 @@ def convert_selection(reader: Rewriter, model_fn: ModelFn, settings: list[FlowSt
                 inner = cst.ensure_type(node.value, cst.Attribute).value
                 reader.replaced[node] = f"keras_variables.name_of({reader.source(inner)})"
                 reader.needs.add("keras_variables")
-
-
-def _iter_nodes(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
-    yield node
-    for child in children(node):
-        yield from _iter_nodes(child)
 
 
 def is_optimizer(reader: Rewriter, call: cst.Call) -> bool:
@@ -218,7 +217,7 @@ def has_all_trainable(reader: Rewriter, model_fn: ModelFn, node: cst.BaseExpress
 
 def _creates_layers(reader: Rewriter, step: FlowStep) -> bool:
     return any(reader.called(call).startswith(("tf.keras.layers.", "tf.compat.v1.layers."))
-               or call in reader.embeddings for call in _iter_calls(step.node))  # fmt: skip
+               or call in reader.embeddings for call in calls_in(step.node))  # fmt: skip
 
 
 def _is_scope_of_all(reader: Rewriter, model_fn: ModelFn, scope: cst.BaseExpression) -> bool:
@@ -227,7 +226,7 @@ def _is_scope_of_all(reader: Rewriter, model_fn: ModelFn, scope: cst.BaseExpress
         return False
     wanted = str(scope.evaluated_value).rstrip("/")
     for step in model_fn.network:
-        makes = any(_creates_layers(reader, step) or reader.functions(call.func) for call in _iter_calls(step.node))
+        makes = any(_creates_layers(reader, step) or reader.functions(call.func) for call in calls_in(step.node))
         item = step.node.items[0].item if isinstance(step.node, cst.With) else None
         named = isinstance(item, cst.Call) and reader.called(item) == "tf.compat.v1.variable_scope"
         if makes and not (named and _scope_name(item) == wanted):
@@ -251,12 +250,12 @@ def _check_gradients(
     """Check that gradients are only clipped between their computation and apply_gradients."""
     names: set[str] = set()
     for step in flow:
-        makes = any(_computes_gradients(reader, call) for call in _iter_calls(step.node))
+        makes = any(_computes_gradients(reader, call) for call in calls_in(step.node))
         if not makes and not step.reads & names:
             continue
         names |= step.sets
         _check_only_clipped(reader, step.node, known)
-    if names & set(names_in(train_op)) or any(_computes_gradients(reader, call) for call in _iter_calls(train_op)):
+    if names & set(names_in(train_op)) or any(_computes_gradients(reader, call) for call in calls_in(train_op)):
         _check_only_clipped(reader, train_op, known)
 
 
@@ -266,7 +265,7 @@ def _computes_gradients(reader: Rewriter, call: cst.Call) -> bool:
 
 
 def _check_only_clipped(reader: Rewriter, node: cst.CSTNode, without: Collection[cst.Call]) -> None:
-    for call in _iter_calls(node):
+    for call in calls_in(node):
         if call in without:
             continue
         name = _called_name(reader, call)
@@ -326,7 +325,8 @@ def _check_moving_statistics(reader: Rewriter, model_fn: ModelFn, calls: list[cs
               or reader.called(call) == "tf.keras.layers.BatchNormalization"]  # fmt: skip
     if not trains:
         return
-    moved = any("UPDATE_OPS" in reader.source(call) for call in calls) or any(
+    named = [node for call in calls for node in iter_nodes(call) if isinstance(node, cst.Attribute)]
+    moved = any(node.attr.value == "UPDATE_OPS" for node in named) or any(
         isinstance(call.func, cst.Attribute) and call.func.attr.value in ("get_updates_for", "updates")
         for call in calls
     )
@@ -334,10 +334,3 @@ def _check_moving_statistics(reader: Rewriter, model_fn: ModelFn, calls: list[cs
         raise NotConvertible(
             "a train_op that does not update the moving statistics of batch normalization, which fit does", trains[0]
         )
-
-
-def _iter_calls(node: cst.CSTNode) -> Iterable[cst.Call]:
-    if isinstance(node, cst.Call):
-        yield node
-    for child in children(node):
-        yield from _iter_calls(child)

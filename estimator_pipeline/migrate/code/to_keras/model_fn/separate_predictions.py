@@ -63,7 +63,7 @@ def predict_method(writer: Any, predictions: cst.BaseExpression) -> str:
     reads = set(names_in(predictions)).union(*(step.reads for step in steps))
     if reads & {"labels", "config", *writer.model_fn.extra}:
         raise NotConvertible("a different network for PREDICT that needs more than features", predictions)
-    writer.reader.needs |= {"keras_variables", "model_inputs"}
+    writer.reader.needs.add("keras_variables")
     text = writer.format_expression(predictions)
     if not isinstance(writer.reader.value(predictions), cst.Dict):
         text = f"{{'output': {text}}}"
@@ -74,7 +74,7 @@ def predict_method(writer: Any, predictions: cst.BaseExpression) -> str:
     ]
     lines = [
         '"""Return the network of the predictions, which shares the layers."""',
-        "features = model_inputs(data)",
+        f"features = {writer.reader.helper('model_inputs')}(data)",
         "with keras_variables.of(features, self):",
         *(indented(statement, writer.unit) for statement in statements),
         "return keras_variables.sharing(self, features, outputs)",

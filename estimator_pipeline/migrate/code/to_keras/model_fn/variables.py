@@ -199,9 +199,8 @@ def write_lookups(reader: Rewriter, functions: set[cst.CSTNode]) -> None:
             continue
         table = call.func.value
         if reader.called(reader.value(table)) in _TABLES and functions & set(reader.tree.above(call)):
-            reader.needs.add("TableLookup")
             reader.replaced[call] = partial(_rewrite_table_lookup, reader, table, call.args[0].value)
 
 
 def _rewrite_table_lookup(reader: Rewriter, table: cst.BaseExpression, keys: cst.BaseExpression) -> str:
-    return f"TableLookup({reader.text(table)})({reader.text(keys)})"
+    return f"{reader.helper('TableLookup')}({reader.text(table)})({reader.text(keys)})"

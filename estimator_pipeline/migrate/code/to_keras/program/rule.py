@@ -10,6 +10,7 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import Construct, find_constructs
+from estimator_pipeline.migrate.code.analysis.edits import damaging_rule
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
 from estimator_pipeline.migrate.code.analysis.modules import Modules
@@ -18,7 +19,6 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
-from estimator_pipeline.migrate.code.to_keras.program.multi_file import convert_together
 
 __all__ = ["KERAS", "adopt", "by_tree", "plan"]
 
@@ -42,18 +42,22 @@ def plan(
     """
     constructs_of = by_tree(constructs)
 
-    def convert_file_alone(tree: Tree) -> None:
+    def convert_file(tree: Tree) -> None:
         tree.keras = None
         if tree in constructs_of and tree.verbatim:
             tree.keras = convert(program, tree, constructs_of[tree])
             if tree.keras is not None and tree.keras.text and not tree.source.keeps_cells(tree.keras.text):
                 tree.keras = ConversionOutcome(reason="its cells cannot be identified in the converted text", line=1)
+            if tree.keras is not None and (
+                rule := damaging_rule(tree.source.text, tree.keras.text or tree.source.text, tree.keras.steps)
+            ):
+                reason = f"the rule {rule} would change code that it does not convert"
+                tree.keras = ConversionOutcome(reason=reason, line=1)
             if tree.keras is not None and (line := _unread_cell(tree.source)):
                 tree.keras = ConversionOutcome(reason="a cell with Estimators that is not valid Python", line=line)
 
-    for _ in each(trees, convert_file_alone, lambda tree: tree):
+    for _ in each(trees, convert_file, lambda tree: tree):
         pass
-    convert_together(program, [tree for tree in trees if tree in constructs_of or tree.contrib])
 
 
 def _unread_cell(source: SourceFile) -> int:

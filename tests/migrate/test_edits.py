@@ -1,0 +1,199 @@
+"""A conversion changes nothing of a user's file outside of the edits of its rules."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from estimator_pipeline.migrate.code import convert, scan
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, damaging_rule
+from estimator_pipeline.migrate.code.to_keras import convert_file
+
+PROGRAM = '''"""A program."""
+import tensorflow as tf
+
+losses = tf.losses
+TEXT = """one
+
+
+
+
+
+five"""
+NOTE = """
+losses = a file of losses
+"""
+
+
+def prepare():
+    losses = fetch('x')  # keras_heads.md, keras_canned.
+    print('ready, tf.estimator and tf.compat.v1.layers')
+
+
+def fetch(name):
+    """Yields   three
+
+
+
+    blank lines."""
+    return [name]
+
+
+def input_fn():
+    return tf.data.Dataset.from_tensors(({'x': [[1.]]}, [[2.]])).repeat(9)
+
+
+def model_fn(features, labels, mode):
+    # not as keras_canned. does
+    answer = tf.layers.dense(features['x'], 1)
+    loss = losses.mean_squared_error(labels, answer)
+    train_op = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, {'y': answer}, loss, train_op)
+
+
+def main():
+    prepare()
+    estimator = tf.estimator.Estimator(model_fn, 'model')
+    estimator.train(input_fn, steps=4)
+'''
+TARGETS = ("estimator", "keras", "keras3")
+
+
+def made_of(folder, text, **options):
+    (folder / "one.py").write_text(text)
+    (made,) = convert(folder / "one.py", **options).files
+    return made
+
+
+@pytest.mark.parametrize(
+    ("after", "edits", "damaged"),
+    [
+        ("a = 2  # two\n\n\nb = '''x\n\n'''\n", [(4, 5, "2")], False),
+        ("import os\na = 1  # two\n\n\nb = '''x\n\n'''\n", [(0, 0, "import os\n")], False),
+        ("b = '''x\n\n'''\n", [(0, 15, "")], False),
+        ("a = 1  # two\n\nb = '''x\n\n'''\n", [], True),  # a blank line
+        ("a = 1\n\n\nb = '''x\n\n'''\n", [], True),  # a comment
+        ("a = 1  # two\n\n\nb = '''x\n'''\n", [], True),  # a line of a string
+        ("a = 2  # two\n\n\nb = '''x\n\n'''\n", [], True),
+        ("a = 2  # two\n\n\nb = '''x\n\n'''\nc = 3\n", [(4, 5, "2")], True),
+        ("a = '''  # two\n\n\nb = '''x\n\n'''\n", [(4, 5, "'''")], True),  # what follows is within a string now
+    ],
+)
+def test_a_text_that_is_not_of_its_edits(after, edits, damaged):
+    before = "a = 1  # two\n\n\nb = '''x\n\n'''\n"
+    steps = [Step("names", before, [Edit(*edit) for edit in edits], after)]
+    assert damaging_rule(before, after, steps) == ("names" if damaged else "")
+
+
+def test_the_rule_before_an_unexplained_text_is_named():
+    first, last = Step.of("names", "a = 1\n", [Edit(4, 5, "2")]), Step.of("notes", "a = 3\n", [Edit(0, 0, "# n\n")])
+    assert damaging_rule("a = 1\n", last.after, [first, last]) == "names"
+    assert damaging_rule("a = 1\n", "a = 3\n", [first]) == "names"
+    assert damaging_rule("a = 1\n", "a = 1\n", []) == "" and damaging_rule("a = 1\n", "a = 2\n", []) == "conversion"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("a\n\n\nb\n\n\nc\n", "a\n\n\nc\n"),  # as many blank lines as there were
+        ("a\nb\nc\n", "a\nc\n"),
+        ("a\n\nb\nc\n", "a\n\nc\n"),
+        ("a\n\nb\n", "a\n"),
+    ],
+)
+def test_deleted_lines(text, left):
+    lines = Lines(text)
+    line = text.split("\n").index("b") + 1
+    assert Step.of("", text, [lines.deletion(line, line)]).after == left
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_strings_comments_and_statements_of_the_same_name_stay(tmp_path, to):
+    made = made_of(tmp_path, PROGRAM, to=to)
+    assert made.keras is (to != "estimator"), made.kept_as_estimator
+    for text in (
+        PROGRAM[PROGRAM.index("TEXT =") : PROGRAM.index("def input_fn")],
+        "    # not as keras_canned. does\n",
+        "    prepare()\n",
+    ):
+        assert text in made.after, made.after
+    assert (f"losses = tf.{'compat.v1.' if to == 'estimator' else ''}losses\n" in made.after) is (to == "estimator")
+
+
+@pytest.mark.parametrize("to", ["keras", "keras3"])
+def test_a_comment_decides_nothing(tmp_path, to):
+    """The same code comes of a program without its comments, and of one with the words that rules look for."""
+    words = "global_step'] super( UPDATE_OPS .op.name loss_reduction weight_column tf_slim keras_heads. distribute."
+    with_more = PROGRAM.replace("does\n", f"does {words}\n").replace("    # not", "    # '''\n    # not")
+    plain = PROGRAM.replace("    # not as keras_canned. does\n", "")
+    trees = [ast.dump(ast.parse(made_of(tmp_path, text, to=to).after)) for text in (PROGRAM, with_more, plain)]
+    assert trees[0] == trees[1] == trees[2]
+
+
+@pytest.mark.parametrize("name", ["examples", "model_inputs"])
+def test_a_function_of_the_name_of_a_helper(tmp_path, name):
+    """It keeps its name; the helper gets another one."""
+    text = PROGRAM.replace("fetch", name) + "    print(next(estimator.predict(input_fn)))\n"
+    made = made_of(tmp_path, text)
+    assert made.keras, made.kept_as_estimator
+    assert f"def {name}(name):" in made.after and f"def {name}_(" in made.after and f"{name}('x')" in made.after
+    assert f" {name}_(" in made.after.partition("def main")[2] or f"({name}_(" in made.after.partition("def main")[2]
+
+
+def test_a_string_that_would_get_another_indentation(tmp_path):
+    """A method of a hook becomes one of a callback, with another depth; its docstring may move, a value may not."""
+    hook = '''
+
+class Writes(tf.train.SessionRunHook):
+  def begin(self):
+    """Writes it.
+
+    Once.
+    """
+    self.text = VALUE
+'''
+    text = PROGRAM.replace("\n\ndef prepare", f"{hook}\n\ndef prepare")
+    text = text.replace("input_fn, steps=4", "input_fn, steps=4, hooks=[Writes()]")
+    made = made_of(tmp_path, text.replace("VALUE", "'one line'"))
+    assert made.keras and "    Once.\n" in made.after, made.kept_as_estimator
+    lines = '"""two\n      lines"""'
+    made = made_of(tmp_path, text.replace("VALUE", lines))
+    assert lines in made.after
+    assert made.keras or made.kept_as_estimator.endswith("a string of several lines would get another indentation")
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_rule_that_changes_more_than_it_says(tmp_path, monkeypatch, to):
+    """The file stays as it is, and the rule is named: by the scan as well where it decides about Keras."""
+    write = convert_file._write
+
+    def damages(*arguments):
+        step = write(*arguments)
+        return step._replace(after=step.after.replace("  # keras_heads.md, keras_canned.", ""))
+
+    monkeypatch.setattr(convert_file, "_write", damages)
+    made = made_of(tmp_path, PROGRAM, to=to)
+    if to == "estimator":
+        assert made.changed and not made.kept
+        return
+    assert not made.keras and 'TEXT = """one\n\n\n\n\n\nfive' in made.after
+    assert made.kept_as_estimator == "line 1: the rule keras would change code that it does not convert"
+    assert scan(tmp_path).verdicts["one.py"].why == made.kept_as_estimator
+
+
+def test_text_that_no_edit_explains(tmp_path, monkeypatch):
+    """A pass over the text after the last rule: nothing is written."""
+    from estimator_pipeline.migrate.code import converter
+
+    note = converter._note
+
+    def passes(files, *arguments):
+        note(files, *arguments)
+        for file in files:
+            file.after = file.after.replace("ready", "done")
+
+    monkeypatch.setattr(converter, "_note", passes)
+    made = made_of(tmp_path, PROGRAM)
+    assert not made.changed and not made.changes
+    assert made.kept == "the rule notes would change code that it does not convert"
