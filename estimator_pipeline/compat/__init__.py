@@ -28,8 +28,8 @@ from estimator_pipeline.compat import patches as _patches
 from estimator_pipeline.compat import tf1 as _tf1
 from estimator_pipeline.compat.bootstrap import export_table as exports
 from estimator_pipeline.compat.bootstrap import import_aliases as aliases
+from estimator_pipeline.compat.bootstrap import kept_memory, keras_seeds, keras_symbols, lazy_loaders, versions
 from estimator_pipeline.compat.bootstrap import keras3 as keras_3
-from estimator_pipeline.compat.bootstrap import keras_seeds, keras_symbols, lazy_loaders, versions
 from estimator_pipeline.compat.bootstrap import tpu_stubs as absent
 from estimator_pipeline.compat.internals.saving import input_checkpoints
 from estimator_pipeline.compat.moved_names import table as moved_names
@@ -157,6 +157,7 @@ def _install(patches: str | Sequence[str] | None) -> ModuleType:
         system_limits.require(os.environ, trains=False)
         with startup.loading(), _explained_memory_errors():
             tf = _native(version) if native else _restore(version)
+            kept_memory.keep()
             _patches.apply(chosen)
         _installed, _chosen = True, chosen
         return tf
@@ -181,6 +182,7 @@ def use_keras_3() -> ModuleType:
         system_limits.require(os.environ, trains=False)
         with startup.loading(), _explained_memory_errors():
             tf = keras_3.resolve()
+            kept_memory.keep()
             chosen = _patches.chosen(None)
             if literal_paths.NAME in chosen:
                 literal_paths.of_tensorflow()

@@ -11,8 +11,10 @@ its child processes. A process grows to the memory of its largest step, and does
 It has no effect
 
 * if the allocator is not glibc's: musl, macOS, or one named in LD_PRELOAD;
-* if any setting exists already: MALLOC_TOP_PAD_ and similar variables, or glibc.malloc in GLIBC_TUNABLES;
+* if any other setting exists already: MALLOC_TOP_PAD_ and similar variables, or glibc.malloc in GLIBC_TUNABLES;
 * with ESTIMATOR_PIPELINE_MALLOC=system.
+
+TensorFlow 2.21 replaces one of the settings later, for which `set_again` exists (compat/bootstrap/kept_memory.py).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import ctypes
 import os
 from collections.abc import Mapping, MutableMapping
 
-__all__ = ["VARIABLE", "keep_memory"]
+__all__ = ["VARIABLE", "keep_memory", "set_again"]
 
 VARIABLE = "ESTIMATOR_PIPELINE_MALLOC"
 
@@ -34,6 +36,10 @@ _PARAMETERS = (
     # The maximum of glibc. Larger blocks are few, and copying them takes longer than their page faults.
     (-3, "MALLOC_MMAP_THRESHOLD_", 32 * _MIB),
 )
+_OURS = {variable: str(size) for _, variable, size in _PARAMETERS}
+
+# The C library whose settings `keep_memory` has changed.
+_changed: ctypes.CDLL | None = None
 
 
 def keep_memory(environ: MutableMapping[str, str] | None = None) -> bool:
@@ -42,23 +48,34 @@ def keep_memory(environ: MutableMapping[str, str] | None = None) -> bool:
     Args:
         environ: The environment of child processes, to which the variables are added; by default `os.environ`.
     """
+    global _changed
     environ = os.environ if environ is None else environ
     if not _is_unset(environ):
         return False
-    libc = _glibc()
-    if libc is None:
+    _changed = _glibc()
+    if _changed is None:
         return False
-    for number, variable, size in _PARAMETERS:
-        libc.mallopt(number, size)
-        environ[variable] = str(size)
+    set_again()
+    environ.update(_OURS)
     return True
+
+
+def set_again() -> None:
+    """Repeat the settings of `keep_memory` in this process, after something else may have changed them.
+
+    It has no effect without an earlier `keep_memory` that changed them.
+    """
+    if _changed is not None:
+        for number, _, size in _PARAMETERS:
+            _changed.mallopt(number, size)
 
 
 def _is_unset(environ: Mapping[str, str]) -> bool:
     if environ.get(VARIABLE, "") == "system" or "malloc" in environ.get("LD_PRELOAD", ""):
         return False
-    is_set = any(name.startswith("MALLOC_") for name in environ)
-    return not is_set and "glibc.malloc" not in environ.get("GLIBC_TUNABLES", "")
+    # A parent process may have added ours, which TensorFlow replaces in this process too.
+    settings = {name: value for name, value in environ.items() if name.startswith("MALLOC_")}
+    return settings in ({}, _OURS) and "glibc.malloc" not in environ.get("GLIBC_TUNABLES", "")
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,7 +66,24 @@ def test_what_a_person_has_said_stands(environ):
     assert not allocator.keep_memory(given) and given == environ
 
 
+@glibc
+def test_settings_of_a_parent_process_are_ours(monkeypatch):
+    """A child sets them again, for TensorFlow replaces them in it too; before `keep_memory` nothing is set."""
+    calls = []
+    libc = SimpleNamespace(mallopt=lambda number, size: calls.append(number))
+    monkeypatch.setattr(allocator, "_glibc", lambda: libc)
+    monkeypatch.setattr(allocator, "_changed", None)
+    allocator.set_again()
+    assert not calls
+    environ: dict[str, str] = {}
+    assert allocator.keep_memory(environ) and allocator.keep_memory(environ)
+    allocator.set_again()
+    assert calls == [-1, -2, -3] * 3
+    assert not allocator.keep_memory({**environ, "MALLOC_ARENA_MAX": "2"})
+
+
 def test_another_libc_is_left_alone(monkeypatch):
     monkeypatch.setattr(allocator, "_glibc", lambda: None)
+    monkeypatch.setattr(allocator, "_changed", None)
     given: dict[str, str] = {}
     assert not allocator.keep_memory(given) and not given
