@@ -53,9 +53,11 @@ def test_a_distributed_dataset_in_eager_code(keras, run_python):
 @pytest.mark.parametrize("start", [[sys.executable], EXEC], ids=["called", "exec"])
 def test_two_workers_keep_the_memory_of_a_step(start, programs, tmp_path):
     """The strategy's datasets in graphs, and tasks that are started without a launcher."""
-    own = ["--call"] if start is not EXEC else []
+    options = ["--call"] if start is not EXEC else []
     command = ["env", *(f"--unset={name}" for name in UNSET), *start, programs / "memory_of_a_step.py"]
-    with Tasks({"worker": 2}, [*command, tmp_path / "model", *own], tmp_path, env={"PYTHONPATH": str(ROOT)}) as tasks:
+    with Tasks(
+        {"worker": 2}, [*command, tmp_path / "model", *options], tmp_path, env={"PYTHONPATH": str(ROOT)}
+    ) as tasks:
         assert set(tasks.wait().values()) == {0}, tasks.tails()
         for name in tasks.processes:
             (faults,) = re.findall(r"page faults per step: (\d+)", tasks.log(name))
