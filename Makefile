@@ -92,7 +92,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(MKDOCS) build --strict --quiet --site-dir $(VENV)/site
+	$(MKDOCS) build --strict --site-dir $(VENV)/site
 
 # The site in site/; `make docs-serve` serves it on http://127.0.0.1:8000 while you write.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs

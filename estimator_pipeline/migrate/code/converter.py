@@ -203,7 +203,9 @@ def convert(
         root: a Python file, a notebook, or a folder of them.
         notes: which unconverted constructs get a marked comment above them; one of `NOTES`.
         to: the target, one of `TARGETS`.
-        jobs, cache, progress: see `scan`.
+        jobs: see `scan`.
+        cache: see `scan`.
+        progress: see `scan`.
 
     Returns:
         Every file with its text before and after, its changes, and the unconverted constructs.
