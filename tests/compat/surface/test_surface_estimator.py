@@ -111,6 +111,9 @@ def test_what_an_estimator_refuses(tmp_path, api):
     ):
         with pytest.raises(ValueError, match=message):
             made.train(input_fn, **options)
+    # No key matches: the error names the keys of the model and the requested one.
+    with pytest.raises(ValueError, match=r"at least one output from .*'output'.*'tag'.*, provided \['outputs'\]"):
+        next(made.predict(feed(FEATURES), predict_keys=["outputs"]))
     with pytest.raises(ValueError, match="find trained model"):
         made.get_variable_value("weight")
     with pytest.raises(ValueError, match="model_fn"):

@@ -514,6 +514,9 @@ def test_contrib_learn_estimator(tmp_path):
     np.testing.assert_allclose(estimator.predict(x[:5], as_iterable=False)["y"], y[:5], atol=1e-2)
     assert [mode for mode, _ in seen] == ["train", "eval", "infer"] and seen[0][1] == 0.2
     assert estimator.get_variable_value("w").ravel() == pytest.approx([1, -0.5], abs=1e-2)
+    assert list(next(estimator.predict(x[:5], outputs=["y"]))) == ["y"]
+    with pytest.raises(ValueError, match=r"at least one output from .*'y'.*, provided \['z'\]"):
+        next(estimator.predict(x[:5], outputs=["z"]))
 
 
 def test_run_config(monkeypatch):
