@@ -15,6 +15,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.engines.estimator.multi_step import MultiStepExecution
 from estimator_pipeline.engines.keras.callbacks import counting_callback
 from estimator_pipeline.engines.lifecycle.step_schedule import StepInterval
+from estimator_pipeline.inputs.wrapping import wrap_input_fn
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["executions_callback", "noting_endless", "wanted_by"]
@@ -56,9 +57,7 @@ def noting_endless(input_fn: Callable[..., Any], note: Callable[[bool], None]) -
         note(tf.executing_eagerly() and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY)
         return dataset
 
-    if hasattr(input_fn, "rebatched"):
-        noted.rebatched = input_fn.rebatched  # type: ignore[attr-defined]
-    return noted
+    return wrap_input_fn(input_fn, noted)
 
 
 def executions_callback(

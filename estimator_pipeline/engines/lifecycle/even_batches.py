@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.data_end.even_batches import UNEVEN, even_batches
 from estimator_pipeline.inputs.input_fn import InputFn
+from estimator_pipeline.inputs.wrapping import wrap_input_fn
 
 __all__ = ["UNEVEN", "in_even_batches"]
 
@@ -24,12 +24,9 @@ def in_even_batches(input_fn: Callable[..., Any], replicas: int) -> Callable[...
     if replicas < 2 or isinstance(input_fn, InputFn):
         return input_fn
 
-    def outer(*args: Any, **kwargs: Any) -> Any:
+    def evened(*args: Any, **kwargs: Any) -> Any:
         data = input_fn(*args, **kwargs)
         tf: Any = compat.tensorflow()
         return even_batches(data, replicas) if isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset) else data
 
-    # TensorFlow inspects the names of its parameters.
-    outer.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
-    outer.__name__ = getattr(input_fn, "__name__", "input_fn")
-    return outer
+    return wrap_input_fn(input_fn, evened)

@@ -22,6 +22,7 @@ from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
 from estimator_pipeline.inputs.ledger.writing import LedgerWriter, RowStream
 from estimator_pipeline.inputs.reader import replicas_of
+from estimator_pipeline.inputs.wrapping import wrap_input_fn
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["TaskLedger", "count_data", "keep_for_every_training", "read_input_fn"]
@@ -144,7 +145,7 @@ def _inspected(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any
     """Return the input function with recording of its batches, which are unchanged."""
     tf: Any = compat.tensorflow()
 
-    def outer(*args: Any, **kwargs: Any) -> Any:
+    def inspected(*args: Any, **kwargs: Any) -> Any:
         context = kwargs.get("input_context")
         who = replicas_of(tf, context)
         facts = {"kind": "fingerprints", "pipelines": who.num_pipelines, "pipeline": who.pipeline}
@@ -162,13 +163,7 @@ def _inspected(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any
         # Tensors of a queue, which each step evaluates once.
         return _recorded(tf, stream, tf.constant(-1, tf.int64), data)
 
-    # TensorFlow inspects the names of its parameters.
-    outer.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
-    outer.__name__ = getattr(input_fn, "__name__", "input_fn")
-    for name in ("start_step", "rebatched", "global_batch_size"):
-        if hasattr(input_fn, name):
-            setattr(outer, name, getattr(input_fn, name))
-    return outer
+    return wrap_input_fn(input_fn, inspected)
 
 
 def _batches_per_step(tf: Any, strategy: Any) -> int:

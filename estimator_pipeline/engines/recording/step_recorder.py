@@ -8,7 +8,6 @@ reading replica-local variables needs all of them; only one writes. Each worker 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ import numpy as np
 from estimator_pipeline import compat
 from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.inputs.wrapping import wrap_input_fn
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.keras3_variables import ModelVariables
 from estimator_pipeline.models.model_fn import LEARNING_RATE
@@ -120,27 +120,10 @@ def recorded_batches(
 
         return dataset.map(tf.autograph.experimental.do_not_convert(pass_on))
 
-    inner: Any = input_fn
+    def recorded_call(*args: Any, **kwargs: Any) -> Any:
+        return recorded(input_fn(*args, **kwargs))
 
-    def call(**context: Any) -> Any:
-        if hasattr(inner, "start_step"):
-            # An engine sets the start of the data on the outer function.
-            inner.start_step = outer.start_step
-        if hasattr(inner, "ledger"):
-            inner.ledger = outer.ledger
-        return recorded(inner(**context))
-
-    def with_context(input_context: Any = None) -> Any:
-        return call(input_context=input_context)
-
-    def without_context() -> Any:
-        return call()
-
-    outer: Any = with_context if "input_context" in inspect.signature(inner).parameters else without_context
-    for name in ("start_step", "rebatched", "ledger", "follow"):
-        if hasattr(inner, name):
-            setattr(outer, name, getattr(inner, name))
-    return outer
+    return wrap_input_fn(input_fn, recorded_call)
 
 
 def _checksums(parts: list[Any]) -> list[int]:

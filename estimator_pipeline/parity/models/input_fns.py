@@ -15,14 +15,13 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import seeds
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.inputs.wrapping import wrap_input_fn
 from estimator_pipeline.job.user_code import describe_type, own_code
 
 __all__ = ["ComparedInputFn", "called", "dataset_for_fit", "features_of", "name_of"]
 
 # Parameters that an Estimator fills by name, beside `input_context`, which differs in each call.
 _FILLED = ("mode", "params", "config")
-# Attributes of this package's input functions; see `engines.recording.step_recorder.recorded_batches`.
-_CARRIED = ("start_step", "rebatched", "ledger")
 
 
 class ComparedInputFn:
@@ -153,11 +152,8 @@ class ComparedInputFn:
         def without_context() -> Any:
             return function()
 
-        outer: Any = with_context if self._takes_context else without_context
-        for name in _CARRIED:
-            if hasattr(self._input_fn, name):
-                setattr(outer, name, getattr(self._input_fn, name))
-        return outer
+        outer = with_context if self._takes_context else without_context
+        return wrap_input_fn(self._input_fn, outer, signature=inspect.signature(outer))
 
     def _hint(self) -> str:
         if self.name.startswith("keras"):
