@@ -141,6 +141,24 @@ def test_a_function_of_the_name_of_a_helper(tmp_path, name):
     assert f" {name}_(" in made.after.partition("def main")[2] or f"({name}_(" in made.after.partition("def main")[2]
 
 
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        (
+            "tf.contrib.data\n     # the lines\n     .TextLineDataset",
+            "tf.compat.v1.data\n     # the lines\n     .TextLineDataset",
+        ),
+        ("tf.contrib.data  # them\n     .TextLineDataset", "tf.compat.v1.data  # them\n     .TextLineDataset"),
+        ("tf  # of 1\n     .log", "tf.math  # of 1\n     .log"),
+        ("tf  # of 1\n     .string_to_number", "tf  # of 1\n     .string_to_number"),
+    ],
+)
+def test_a_comment_between_the_lines_of_a_name(tmp_path, name, after):
+    """It stays; where the new name leaves it no place, the name does, too."""
+    made = made_of(tmp_path, f"import tensorflow as tf\n\ndata = ({name}('a'))\n", notes="none")
+    assert f"data = ({after}('a'))\n" in made.after
+
+
 def test_a_string_that_would_get_another_indentation(tmp_path):
     """A method of a hook becomes one of a callback, with another depth; its docstring may move, a value may not."""
     hook = '''

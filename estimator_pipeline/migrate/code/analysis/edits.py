@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Edit", "Lines", "Step", "apply", "damaging_rule"]
+__all__ = ["Edit", "Lines", "Step", "apply", "comments_of", "damaging_rule"]
 
 
 class Edit(NamedTuple):
@@ -119,6 +120,16 @@ def damaging_rule(before: str, after: str, steps: Sequence[Step]) -> str:
         if list(_tokens(step.before, kept)) != list(_tokens(step.after, new)):
             return rule
     return "" if text == after else rule
+
+
+def comments_of(text: str) -> list[tuple[int, str]]:
+    """Return the offset and text of each comment."""
+    comments, lines = [], Lines(text)
+    with contextlib.suppress(tokenize.TokenError, IndentationError):  # a text of Python 2: those up to there
+        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
+            if token.type == tokenize.COMMENT:
+                comments.append((lines.offset(token.start[0], token.start[1] + 1), token.string))
+    return comments
 
 
 def _sorted(edits: Iterable[Edit]) -> list[Edit]:

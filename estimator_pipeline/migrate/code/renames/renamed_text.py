@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, comments_of
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 
 __all__ = ["Change", "RenamedText", "of"]
@@ -130,12 +130,31 @@ def _of_other_length(before: str, edits: list[Edit]) -> Iterator[tuple[int, int,
 
 def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:
     done: set[cst.CSTNode] = set()
+    comments = comments_of(lines.text)
+
+    def span(node: cst.CSTNode) -> tuple[int, int]:
+        line, column, end_line, end_column = tree.position(node)
+        return lines.offset(line, column), lines.offset(end_line, end_column)
+
+    def has_comment(start: int, end: int) -> bool:
+        return any(start <= place < end for place, _ in comments)
+
     for renamed in tree.renamed.values():
         if renamed.node in done:
             continue  # an import of several names
         done.add(renamed.node)
-        line, column, end_line, end_column = tree.position(renamed.node)
-        start, end = lines.offset(line, column), lines.offset(end_line, end_column)
+        line, column, *_ = tree.position(renamed.node)
+        start, end = span(renamed.node)
+        if has_comment(start, end):  # between the lines of a name
+            module, _, name = renamed.after.rpartition(".")
+            node = renamed.node
+            if not isinstance(node, cst.Attribute) or node.attr.value != name or renamed.function_of or renamed.spans:
+                continue
+            if has_comment(*span(node.value)):
+                continue
+            yield Edit(*span(node.value), module)
+            changes.append(Change(line, column, renamed.before, renamed.after, "tensorflow-1-name"))
+            continue
         if renamed.function_of is not None:
             first_line, first, last_line, last = tree.position(renamed.function_of)
             begin = lines.offset(first_line, first)

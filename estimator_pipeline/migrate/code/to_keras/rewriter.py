@@ -14,7 +14,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis import modes
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, comments_of
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
 from estimator_pipeline.migrate.code.renames import tf1_names
@@ -457,12 +457,7 @@ class Rewriter:
     def _comments(self) -> list[tuple[int, str]]:
         """Return (offset, text) of each comment in the file."""
         if self._found_comments is None:
-            text = io.StringIO(self.lines.text)
-            self._found_comments = [
-                (self.lines.offset(token.start[0], token.start[1] + 1), token.string)
-                for token in tokenize.generate_tokens(text.readline)
-                if token.type == tokenize.COMMENT
-            ]
+            self._found_comments = comments_of(self.lines.text)
         return self._found_comments
 
     def lost_comment(self, text: str) -> int:
