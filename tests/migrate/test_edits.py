@@ -150,7 +150,7 @@ def test_a_function_of_the_name_of_a_helper(tmp_path, name):
         ),
         ("tf.contrib.data  # them\n     .TextLineDataset", "tf.compat.v1.data  # them\n     .TextLineDataset"),
         ("tf  # of 1\n     .log", "tf.math  # of 1\n     .log"),
-        ("tf  # of 1\n     .string_to_number", "tf  # of 1\n     .string_to_number"),
+        ("tf  # of 1\n     .string_to_hash_bucket_fast", "tf  # of 1\n     .string_to_hash_bucket_fast"),
     ],
 )
 def test_a_comment_between_the_lines_of_a_name(tmp_path, name, after):
