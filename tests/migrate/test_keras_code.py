@@ -1426,3 +1426,23 @@ def test_a_program_that_was_converted_with_its_model_fn(capsys, statement):
     assert re.match(
         r"error: .* \[migrate/outdated-conversion\]\n  found: .*\n  hint: .*ORIGINAL", capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "layer"),
+    [
+        ("tf.layers.dropout(x, training=mode == 'train')", "Dropout(0.5)(x)"),
+        ("tf.layers.dropout(x, 0.1, training=mode == 'train')", "Dropout(0.1)(x)"),
+        ("tf.layers.dropout(x, seed=3, training=mode == 'train')", "Dropout(0.5, seed=3)(x)"),
+    ],
+)
+def test_the_rate_of_dropout_that_tensorflow_1_had_by_default(tmp_path, call, layer):
+    text = (
+        "import tensorflow as tf\n\ndef model_fn(features, labels, mode):\n    x = tf.layers.dense(features['x'], 3)\n"
+    )
+    text += f"    y = tf.layers.dense({call}, 1)\n    loss = tf.losses.mean_squared_error(labels, y)\n"
+    text += "    train_op = tf.train.AdamOptimizer().minimize(loss, tf.train.get_global_step())\n"
+    text += "    return tf.estimator.EstimatorSpec(mode, {'y': y}, loss, train_op)\n\n"
+    (tmp_path / "one.py").write_text(text + "one = tf.estimator.Estimator(model_fn, 'm')\none.train(lambda: DATA)\n")
+    (made,) = convert(tmp_path).files
+    assert layer in made.after, made.kept_as_estimator

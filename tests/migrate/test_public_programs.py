@@ -25,7 +25,8 @@ def input_fn():
     return tf.data.Dataset.from_tensor_slices(({"x": x}, x[:, :1])).shuffle(12).batch(5)
 
 def main(_):
-    tf.estimator.Estimator(model_fn, sys.argv[1]).train(input_fn)
+    estimator = tf.estimator.Estimator(model_fn, sys.argv[1])
+    estimator.train(input_fn)
 
 if __name__ == "__main__":
     RATE = 0.1

@@ -156,6 +156,8 @@ def _rewrite_layer(reader: Rewriter, name: str, call: cst.Call) -> str:
             text = text.lower()  # pooling in Keras 3 accepts only lower case
         by_position = by_position and arg.keyword is None and place < positions and place == len(layer_args)
         layer_args.append(text if by_position else f"{parameter}={text}")
+    if name == "dropout" and "rate" not in args:
+        layer_args.insert(0, "0.5")  # V1's default; Keras has none
     layer_name = name_of(reader, call, args.get("name"), default)
     if layer_name:
         layer_args.append(f"name={layer_name}")
