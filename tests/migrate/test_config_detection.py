@@ -10,7 +10,7 @@ from estimator_pipeline.errors import ConfigError
 from tests.support.config_cases import CONFIGS, EXAMPLES, converted
 
 KNOWN = "run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, sagemaker_estimator, "
-KNOWN += "sagemaker_program, shell, tfjob"
+KNOWN += "shell, tfjob"
 
 
 def refused(path, **arguments) -> str:
@@ -86,8 +86,8 @@ def test_a_format_that_is_said(file):
     assert "the field 'a' is a mapping" in refused(file({"a": {"b": 1}}), wanted="hparams_json")
     assert "line 1" in refused(file("a: 1\n"), wanted="flags")
     assert "these are not hyperparameters" in refused(file("a: 1\n"), wanted="hparams")
-    assert "trainingInput: Field required" in refused(file({"a": 1}), wanted="cloud_ml_engine")
-    assert "ResourceConfig: Field required" in refused(file({"a": 1}), wanted="sagemaker")
+    assert "is not a job of Cloud ML Engine" in refused(file({"a": 1}), wanted="cloud_ml_engine")
+    assert "is not a training job of SageMaker" in refused(file({"a": 1}), wanted="sagemaker")
     # One that fits another format better is still read as the one that was said.
     assert converted(file({"model_dir": "x", "tf_random_seed": 1}), wanted="flags_json").format == "flags_json"
 

@@ -13,10 +13,8 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.configs.formats import (
     cloud_ml_engine,
     hyperparameters,
-    machines,
     run_configs,
     sagemaker,
-    schemas,
 )
 from estimator_pipeline.migrate.configs.python_reprs import parse_proto
 from tests.support.config_cases import CONFIGS, converted, found
@@ -86,7 +84,7 @@ def test_every_field_of_an_ai_platform_job():
         "hyperparameters region jobDir runtimeVersion pythonVersion encryptionConfig scheduling network serviceAccount "
         "useChiefInTfConfig enableWebAccess"
     )
-    assert set(schemas.TrainingInput.model_fields) == set(fields.split())
+    assert set(cloud_ml_engine.names_below(("trainingInput",))) >= set(fields.split())
 
 
 def test_every_field_of_a_training_job_of_sagemaker():
@@ -98,46 +96,56 @@ def test_every_field_of_a_training_job_of_sagemaker():
         "ExperimentConfig ProfilerConfig ProfilerRuleConfigurations Environment RetryStrategy InfraCheckConfig "
         "RemoteDebugConfig SessionChainingConfig"
     )
-    assert set(schemas.TrainingJob.model_fields) == set(fields.split())
+    assert set(sagemaker.JOB) >= set(fields.split())
 
 
-def test_no_field_of_a_schema_is_unknown_to_its_reader(made):
-    """Each known field is in a document once, and none comes out as one that is not known."""
-    names = set(schemas.TrainingInput.model_fields) - {"hyperparameters", "scheduling"}
-    document: dict = dict.fromkeys(names)
-    filled = {"runtimeVersion": "1.15", "pythonVersion": "3.7", "region": "x", "network": "x", "serviceAccount": "x"}
-    filled |= {
-        "packageUris": ["x"],
-        "pythonModule": "x",
-        "encryptionConfig": {"kmsKeyName": "x"},
-        "scaleTier": "CUSTOM",
-    }
-    for role in ("master", "worker", "parameterServer", "evaluator"):
-        filled |= {f"{role}Type": "n1-standard-4", f"{role}Count": 1}
-        filled[f"{role}Config"] = {"imageUri": "x", "tpuTfVersion": "1", "diskConfig": {"bootDiskSizeGb": 1}}
-    filled.pop("masterCount")
-    document |= filled | {"useChiefInTfConfig": True, "enableWebAccess": True, "jobDir": "gs://x", "args": ["--x"]}
-    conversion = made({"trainingInput": document})
-    assert not [f for f in conversion.findings if "unknown field" in f.why]
-    values: dict = {name: True for name in schemas.TrainingJob.model_fields if name.startswith("Enable")}
-    values |= {name: {"S3OutputPath": "s3://x"} for name in sagemaker.DROPPED if name not in values}
-    values |= {"DebugRuleConfigurations": [{"x": 1}], "ProfilerRuleConfigurations": [{"x": 1}]}
-    values |= {"RetryStrategy": {"MaximumRetryAttempts": 2}, "ResourceConfig": {"InstanceCount": 1}, "RoleArn": "x"}
-    values |= {"StoppingCondition": {"MaxRuntimeInSeconds": 60, "MaxPendingTimeInSeconds": 7200}, "Tags": []}
-    values |= {"OutputDataConfig": {"S3OutputPath": "x", "KmsKeyId": "x"}, "VpcConfig": {"Subnets": ["x"]}}
+def test_no_field_of_a_table_is_unknown_to_its_reader(made):
+    """Each field is in a document once, and none comes out as one that is not known."""
+    fields: dict = dict.fromkeys(cloud_ml_engine.names_below(("trainingInput",)), "x")
+    for role in cloud_ml_engine.ROLES:
+        fields[f"{role}Config"] = {"acceleratorConfig": {"count": "1", "type": "T4"}, "imageUri": "x", "diskConfig": {}}
+    fields |= {"scheduling": {"maxRunningTime": "60s", "priority": 1}, "args": ["--x"], "hyperparameters": {"goal": 1}}
+    conversion = made({"trainingInput": fields, "labels": {"a": "b"}, "jobId": "x"})
+    assert not [f for f in conversion.findings if "unknown field" in f.why or "corresponds" in f.why]
+    values: dict = dict.fromkeys(sagemaker.JOB, "x")
+    values |= {"Tags": [{"Key": "a", "Value": "b"}], "Environment": {"A": "1"}, "HyperParameters": {"a": "1"}}
+    values |= {name: dict.fromkeys(sagemaker.JOB[name], 1) for name in ("ResourceConfig", "AlgorithmSpecification",
+                                                                       "OutputDataConfig")}  # fmt: skip
+    values |= {"RetryStrategy": {"MaximumRetryAttempts": 2}, "InputDataConfig": [{"ChannelName": "x"}]}
+    values |= {"StoppingCondition": {"MaxRuntimeInSeconds": 60}, "CheckpointConfig": {"S3Uri": "/x"}}
     conversion = made(values)
-    assert not [f for f in conversion.findings if "unknown field" in f.why]
+    assert not [f for f in conversion.findings if "unknown field" in f.why or "corresponds" in f.why]
 
 
-def test_machines():
-    assert str(machines.machine_of("n1-highmem-16")) == "16 vCPUs, 104 GB"
-    assert str(machines.machine_of("complex_model_l_gpu")) == "32 vCPUs, 120 GB, 8 K80 GPUs"
-    assert machines.machine_of("ml.p3.8xlarge") == machines.Machine(32, 244, 4, "V100")
-    assert machines.machine_of("ml.x9.huge") is None
-    for tier, (master, (worker, workers), (ps, servers)) in cloud_ml_engine.TIERS.items():
-        assert machines.machine_of(master), tier
-        assert bool(workers) == bool(worker) and bool(servers) == bool(ps)
-        assert all(machines.machine_of(name) for name in (worker, ps) if name)
+@pytest.mark.parametrize(
+    ("fields", "field", "value"),
+    [
+        ({"workerCount": "many"}, "cluster.workers", None),
+        ({"workerCount": -1}, "cluster.workers", None),
+        ({"workerCount": "2"}, "cluster.workers", 2),
+        ({"workerCount": 10**20}, "cluster.workers", 10**20),
+        ({"masterConfig": "x"}, "kubernetes", None),
+        ({"masterConfig": {"acceleratorConfig": {"count": "2", "type": "TPU_V2"}}}, "kubernetes", None),
+        ({"scheduling": {"maxRunningTime": "soon"}}, "kubernetes.active_deadline_seconds", None),
+        ({"args": "--x"}, "model.params", None),
+    ],
+)
+def test_a_value_that_a_field_does_not_allow_is_a_decision(made, fields, field, value):
+    conversion = made({"trainingInput": {"scaleTier": "CUSTOM", **fields}})
+    job = conversion.job
+    for step in field.split("."):
+        job = (job or {}).get(step)
+    assert job == value
+    name = next(iter(fields))
+    assert value is not None or [f for f in conversion.findings if name in f.item.name and f.state != "taken"]
+
+
+def test_machines(made):
+    """The GPUs of a machine type are taken; its CPUs and memory are a decision."""
+    for kind, gpus in (("ml.p3.8xlarge", 4), ("ml.g4dn.xlarge", 1), ("ml.m5.xlarge", None), ("ml.x9.huge", None)):
+        conversion = made({"instance_type": kind, "instance_count": 1})
+        assert conversion.job.get("kubernetes") == (gpus and {"roles": {"worker": {"gpus": gpus}}})
+        assert "cpu and memory" in decided(conversion, "instance_type")[0]
 
 
 # RunConfig ---------------------------------------------------------------------------------------------------------
@@ -532,6 +540,8 @@ def test_several_gpus_in_a_pod_of_one_worker(made):
         ("command: [bash, -c, 'exec python -u a.py --train_steps 5']", 5, "exec python -u a.py"),
         ("command: [bash, -c, 'pip install x && python a.py --train_steps 5']", "???", "a shell script"),
         ("args: [--train_steps=5]", 5, None),
+        ("command: [bash, -c, 'python a.py --train_steps=$STEPS']", "???", "$STEPS"),
+        ("args: ['--train_steps=$(STEPS)']", "???", "$(STEPS)"),
         ("command: [/opt/train.sh]\n              args: [--train_steps, 5]", 5, "/opt/train.sh"),
     ],
 )

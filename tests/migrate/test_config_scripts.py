@@ -1,4 +1,4 @@
-"""Programs of SageMaker's SDK and command lines of a shell as job files; TPUs, and a program's own folders."""
+"""Command lines and scripts of a shell as job files; TPUs, and a program's own folders."""
 
 from __future__ import annotations
 
@@ -19,14 +19,6 @@ gcloud ai-platform jobs submit training $JOB \\
     -- \\
     --train-files ${{BUCKET}}/adult.csv \\
     --train-steps 1000 --learning-rate=0.01  # of the model
-"""
-PROGRAM = """
-import sagemaker
-from sagemaker.tensorflow import TensorFlow as TF
-hyperparameters = {'batch-size': 64, 'steps': steps()}
-TF(entry_point='train.py', role=sagemaker.get_execution_role(), train_instance_count=2,
-   train_instance_type='ml.p3.2xlarge', framework_version='1.14', hyperparameters=hyperparameters,
-   distributions={'parameter_server': {'enabled': True}}).fit('s3://bucket/data')
 """
 
 
@@ -83,8 +75,113 @@ def test_python_under_srun_in_a_loop(made):
     )
     assert conversion.job["run"]["model_dir"] == "/m"
     found = states(conversion)
-    assert {found[name] for name in ("#SBATCH", "for", "srun", "--lr", "the program", "tee")} == {"needs a decision"}
-    assert found["--use_tpu"] == "no longer needed"
+    assert {found[name] for name in ("#SBATCH", "for", "srun", "--lr", "the program")} == {"needs a decision"}
+    assert {found[name] for name in ("--use_tpu", "tee", "2>&1", "module")} == {"no longer needed"}
+
+
+USE = "python t.py --learning_rate=$LR"
+# A script -> the learning rate of its training command, or the line where the user must decide on it.
+TAKEN = [
+    (f"LR=0.1\n{USE}", 0.1),
+    (f"LR=0.1\nLR=0.2 {USE}", 0.1),
+    (f"LR=0.1\nenv LR=0.2 {USE}", 0.1),
+    (f"LR=0.1\nmkdir -p out\nLR=0.2\n{USE}", 0.2),
+    (f"A=0.1; LR=$A; {USE}", 0.1),
+    (f"export A=1 LR='0.1' B=2\n{USE}", 0.1),
+    (f"#SBATCH --nodes=2\nset -euo pipefail\nLR=0.1 # it's a rate\nsrun -n 2 {USE} > log 2>&1", 0.1),
+    (f"LR=0.1\nmpirun -np 2 -x PATH {USE}", 0.1),
+    ("LR=0.1\npython t.py \\\n  --learning_rate \\\n  \"${LR}\" \\\n  --x='a b'", 0.1),
+    ("ARGS='--learning_rate=0.1 --batch_size=8'\npython t.py --learning_rate=0.5 $ARGS", 0.1),
+    ("python t.py --learning_rate=$LR --learning_rate=0.1", 0.1),
+    ('DIR="$(cd "$(dirname "$0")" && pwd)"\nLR=0.1\npython "$DIR/t.py" --learning_rate=$LR', 0.1),
+    (f"source env.sh\nLR=0.1\n{USE}", 0.1),
+    (f"LR=0.1\nif [ ! -d data ]; then mkdir data; fi\nfor i in 1 2; do echo $i; done\n{USE}", 0.1),
+    (f"LR=0.1\ncat <<EOF > notes\nLR=0.5\nEOF\n{USE}", 0.1),
+    (f"LR=0.1\n# LR=0.5\necho 'LR=0.5; x'\n{USE} &", 0.1),
+]
+DECIDED = [
+    ("LR=0.1\npython t.py --learning_rate='$LR'", 2),
+    ("LR=0.1\npython t.py --learning_rate=\\$LR", 2),
+    (f"LR=0.1\nfor LR in 0.2 0.3; do\n  {USE}\ndone", 3),
+    (f"LR=0.1\nfor LR in 0.2 0.3; do {USE}; done", 2),
+    (f"LR=0.1\nfor i in 1 2; do\n  {USE}\n  LR=0.5\ndone", 3),
+    (f"LR=0.1\nwhile true\ndo\nLR=0.5\nbreak\ndone\n{USE}", 7),
+    (f'LR=0.1\nif [ -n "$BIG" ]; then LR=0.5; fi\n{USE}', 3),
+    (f'LR=0.1\nif [ -n "$BIG" ]\nthen\n  export LR=0.5\nfi\n{USE}', 6),
+    (f"case $1 in\n  big) LR=0.5;;\n  *) LR=0.1;;\nesac\n{USE}", 5),
+    (f"LR=0.1\ncase $1 in (big) LR=0.5;; esac\n{USE}", 3),
+    (f"LR=0.1\nf() {{ LR=0.5; }}\nLR=0.2\nf\n{USE}", 5),
+    (f"function f {{\n  LR=0.5\n}}\nLR=0.1\nf\n{USE}", 6),
+    ("train() {\n  python t.py --learning_rate=$1\n}\ntrain 0.1", 2),
+    (f'LR=0.1\n[ -n "$BIG" ] && LR=0.5\n{USE}', 3),
+    (f'LR=0.1\ntest -z "$BIG" || LR=0.5\n{USE}', 3),
+    (f"LR=0.1 && {USE}", 1),
+    (f"LR=0.1\n(LR=0.5)\n{USE}", 3),
+    (f"LR=0.1\n{{ LR=0.5; }}\n{USE}", 3),
+    (f"LR=$(cat rate)\n{USE}", 2),
+    (f"LR=`cat rate`\n{USE}", 2),
+    (f"LR=0.1\n. ./rates.sh\n{USE}", 3),
+    (f"LR=0.1\nsource rates.sh\n{USE}", 3),
+    (f"LR=0.1\neval LR=0.5\n{USE}", 3),
+    (f"LR=0.1\nread LR\n{USE}", 3),
+    (f"LR=0.1\necho 0.5 | read LR\n{USE}", 3),
+    (f"LR=0.1\nwhile getopts 'l:' o; do LR=$OPTARG; done\n{USE}", 3),
+    (f"LR=0.1\nprintf -v LR 0.5\n{USE}", 3),
+    (f"LR=0.1\nunset LR\n{USE}", 3),
+    (f"LR=0.1\ntrap 'LR=0.5' DEBUG\nLR=0.2\n{USE}", 4),
+    (f"declare -n R=LR\nLR=0.1\nR=0.5\n{USE}", 4),
+    (f"set -- 0.1\nLR=$1\n{USE}", 3),
+    ("python t.py --learning_rate=$1", 1),
+    (f"LR=${{LR:-0.1}}\n{USE}", 2),
+    ("LR=0.1\npython t.py --learning_rate=${LR:-0.5}", 2),
+    (f"LR=0.1\necho ${{LR:=0.5}}\n{USE}", 3),
+    (f"LR=0.1\necho $((LR=2))\n{USE}", 3),
+    (f"LR=0.1\n((LR++))\n{USE}", 3),
+    (f"LR=0.1\nlet LR=2\n{USE}", 3),
+    ("LR=1\npython t.py --learning_rate=$((LR*2))", 2),
+    ("LR=(0.1 0.5)\npython t.py --learning_rate=${LR[0]}", 2),
+    (f"LR=(0.1 0.5)\n{USE}", 2),
+    (f"LR=0.1\nLR+=5\n{USE}", 3),
+    (f"{USE}\nLR=0.1", 1),
+    (f"A=0.5\nA=0.1 LR=$A\n{USE}", 3),
+    (f"IFS=.\nLR=0.1\n{USE}", 3),
+    ('python t.py --learning_rate=0.1 "$@"', 1),
+    ("python t.py --learning_rate=0.1 $EXTRA", 1),
+    ("python t.py --learning_rate=0.1 --verbose $EXTRA", 1),
+    ("python t.py --learning_rate=0.1 --learning_rate=$LR", 1),
+    ("python t.py --learning_rate=0.1 --$NAME=0.5", 1),
+    ("RATE=0.1\npython t.py \\\n --batch_size=8 \\\n --learning_rate $LR", 4),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), TAKEN)
+def test_a_plain_script_is_taken(made, text, value):
+    conversion = made(f"#!/bin/bash\n{text}\n")
+    assert conversion.job["model"]["optimizer"]["learning_rate"] == value
+
+
+@pytest.mark.parametrize(("text", "line"), DECIDED)
+def test_a_value_that_depends_on_the_shell_is_a_decision(made, text, line):
+    conversion = made(f"#!/bin/bash\n{text}\n")
+    assert conversion.job["model"]["optimizer"]["learning_rate"] == "???"
+    rates = [f for f in conversion.findings if f.item.name == "--learning_rate"]
+    assert ("needs a decision", line + 1) in [(f.state, f.item.line) for f in rates]
+    assert "taken" not in [f.state for f in rates]
+
+
+def test_every_line_of_a_script_is_listed(made):
+    conversion = made(
+        "#!/bin/bash\nexport TF_X=1\nA=1\nif [ $A = 1 ]; then\n  ./prepare.sh\nelse A=2; fi\n"
+        "cd work\nfrobnicate all\npython t.py --x=1 > log | tee -a all\nLATER=$(date)\n"
+    )
+    found = [(f.item.line, f.item.value, f.state) for f in conversion.findings]
+    for line, value in (
+        (2, "TF_X=1"), (4, "if [ $A = 1 ]"), (5, "./prepare.sh"), (6, "else A=2"), (7, "cd work"),
+        (8, "frobnicate all"), (9, "python t.py"), (10, "LATER=$(date)"),
+    ):  # fmt: skip
+        assert (line, value, "needs a decision") in found, found
+    for line, value in ((3, "A=1"), (9, "> log"), (9, "tee -a all")):
+        assert (line, value, "no longer needed") in found, found
 
 
 @pytest.mark.parametrize(
@@ -94,24 +191,16 @@ def test_python_under_srun_in_a_loop(made):
         "python a.py --x=1\npython b.py --x=1\n",
         "python train.py --name='never ends\n",
         "import tensorflow as tf\nprint(tf.__version__)\n",
+        "from sagemaker.tensorflow import TensorFlow\nTensorFlow(entry_point='train.py')\n",
         '{"cells": [], "nbformat": 4}',
+        "eval 'python train.py --learning_rate=0.1'\n",
+        "#!/bin/bash\ncat <<EOF > run.sh\npython train.py --learning_rate=0.1\nEOF\n",
     ],
 )
 def test_scripts_and_programs_without_one_job_are_refused(made, text):
     with pytest.raises(ConfigError) as caught:
         made(text)
     assert caught.value.code in ("migrate/unknown-format", "file/bad-format")
-
-
-def test_a_program_of_sagemaker(made):
-    conversion = made(PROGRAM)
-    job = conversion.job
-    assert conversion.format == "sagemaker_program"
-    assert job["cluster"] == {"workers": 1, "ps": 2, "chief": True, "dialect": "master"}
-    assert job["input"]["global_batch_size"] == 64
-    found = states(conversion)
-    assert {found[name] for name in ("role", "hyperparameters.steps", "fit", "entry_point")} == {"needs a decision"}
-    assert lines(conversion)["hyperparameters.steps"] == 4 and lines(conversion)["train_instance_count"] == 5
 
 
 @pytest.mark.parametrize("name", ["log_dir", "logdir", "train_dir", "checkpoint_dir"])

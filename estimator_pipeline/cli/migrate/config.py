@@ -22,7 +22,7 @@ def command(
             "--format",
             metavar="NAME",
             help="Read this format: run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, "
-            "sagemaker_estimator, sagemaker_program, shell or tfjob; default: detected.",
+            "sagemaker_estimator, shell or tfjob; default: detected.",
         ),
     ] = None,
     template: Annotated[

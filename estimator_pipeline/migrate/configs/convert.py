@@ -33,9 +33,9 @@ from estimator_pipeline.job.placeholders import PLACEHOLDER, placeholders_in
 from estimator_pipeline.migrate.configs.detect import FORMATS, Format, read
 from estimator_pipeline.migrate.configs.documents import Path, dotted, read_text
 from estimator_pipeline.migrate.configs.findings import ConfigFinding, JobDraft, State, get, layered, minimal_job, put
-from estimator_pipeline.migrate.configs.formats.schemas import knows, likely
 from estimator_pipeline.migrate.configs.write import job_text
 from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["FORMATS", "STATES", "Conversion", "convert_config", "write_conversion"]
 
@@ -168,10 +168,10 @@ def _report_other_fields(draft: JobDraft, known: Format) -> None:
         item = draft.document.item(*at)
         if item is None:
             continue
-        close = likely(known.schema, at) if known.schema is not None else None
-        why = f"unknown field; did you mean {close}?" if close else "unknown field"
-        if known.schema is not None and knows(known.schema, at):
-            why = "no field of a job file corresponds to it"
+        why = "no field of a job file corresponds to it"
+        if not _knows(known, at):
+            close = nearest(at[-1], known.names(at[:-1])) if known.names else None
+            why = f"unknown field; did you mean {close}?" if close else "unknown field"
         if item.value in (None, "", {}, []):
             draft.drop(item, "empty")
         else:
@@ -179,11 +179,17 @@ def _report_other_fields(draft: JobDraft, known: Format) -> None:
 
 
 def _within(draft: JobDraft, known: Format, path: Path) -> bool:
-    """Return whether the schema has a field, or a field below it has a finding."""
-    if known.schema is not None and knows(known.schema, path):
+    """Return whether the format has a field, or a field below it has a finding."""
+    if _knows(known, path):
         return True
     return any(f.item.path[: len(path)] == path for f in draft.findings) or any(
         joined[: len(path)] == path for joined in draft.joined
+    )
+
+
+def _knows(known: Format, path: Path) -> bool:
+    return known.names is not None and all(
+        isinstance(step, int) or step in known.names(path[:i]) for i, step in enumerate(path)
     )
 
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.configs.documents import Document, read_json, read_yaml
+from estimator_pipeline.migrate.configs.documents import Document, Path, read_json, read_yaml
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats import (
     arguments,
     cloud_ml_engine,
+    command_lines,
     flag_values,
     hparams,
     run_configs,
     sagemaker,
-    sagemaker_programs,
-    shell_scripts,
+    schemas,
+    tables,
     tfjobs,
 )
-from estimator_pipeline.migrate.configs.formats.schemas import AIPlatformJob, SageMakerEstimator, TFJob, TrainingJob
 from estimator_pipeline.migrate.configs.python_reprs import LOGGED, read_dump
 from estimator_pipeline.utils.text import nearest
 
@@ -38,14 +36,14 @@ class Format(NamedTuple):
         description: A description for messages.
         convert: Records the result for each field.
         fits: Returns whether a mapping has this format; None: the format is not a mapping.
-        schema: The schema of its known fields, to suggest names for unknown fields.
+        names: Returns the names of the known fields below a path, to suggest names for unknown fields.
     """
 
     name: str
     description: str
     convert: Callable[[JobDraft], None]
     fits: Callable[[Any, Document], bool] | None = None
-    schema: type[BaseModel] | None = None
+    names: Callable[[Path], Iterable[str]] | None = None
 
 
 def _flat(data: Any) -> bool:
@@ -99,7 +97,7 @@ FORMATS: tuple[Format, ...] = (
         "a job of Cloud ML Engine or AI Platform",
         cloud_ml_engine.convert,
         lambda data, document: isinstance(data, dict) and "trainingInput" in data,
-        AIPlatformJob,
+        cloud_ml_engine.names_below,
     ),
     Format(
         "sagemaker",
@@ -110,23 +108,22 @@ FORMATS: tuple[Format, ...] = (
             and len({"TrainingJobName", "ResourceConfig", "AlgorithmSpecification", "StoppingCondition"} & set(data))
             >= 2
         ),
-        TrainingJob,
+        tables.names_in(sagemaker.JOB),
     ),
     Format(
         "sagemaker_estimator",
         "arguments of SageMaker's TensorFlow estimator",
         sagemaker.convert_estimator,
         lambda data, document: _estimator(data),
-        SageMakerEstimator,
+        tables.names_in(sagemaker.ESTIMATOR),
     ),
-    Format("sagemaker_program", "a program of SageMaker's SDK", sagemaker_programs.convert),
-    Format("shell", "a command line or a script of a shell", shell_scripts.convert),
+    Format("shell", "a command line or a script of a shell", command_lines.convert),
     Format(
         "tfjob",
         "a TFJob of Kubeflow",
         tfjobs.convert,
         lambda data, document: tfjobs.is_tfjob(data),
-        TFJob,
+        schemas.names_in(schemas.TFJob),
     ),
 )
 _BY_NAME = {known.name: known for known in FORMATS}
@@ -151,10 +148,8 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
             found=f"allowed: {', '.join(_BY_NAME)}",
             hint=f"did you mean {close!r}?" if close else "omit it: the format is detected from the content.",
         )
-    if wanted == "shell" or (wanted is None and shell_scripts.looks_like_shell(text)):
-        return _BY_NAME["shell"], shell_scripts.read_shell(text, source=source)
-    if wanted == "sagemaker_program" or (wanted is None and sagemaker_programs.looks_like_python(text)):
-        return _BY_NAME["sagemaker_program"], sagemaker_programs.read_program(text, source=source)
+    if wanted == "shell" or (wanted is None and command_lines.looks_like_shell(text)):
+        return _BY_NAME["shell"], command_lines.read_shell(text, source=source)
     if wanted == "flags" or (wanted is None and arguments.looks_like_flags(text)):
         return _BY_NAME["flags"], arguments.read_flags(text, source=source)
     if wanted == "hparams" or (wanted is None and hparams.is_text(text)):
@@ -220,12 +215,14 @@ def _printed(text: str, source: str) -> Document:
 
 def _wanted(known: Format, documents: list[Document], source: str) -> tuple[Format, Document]:
     mappings = [document for document in documents if isinstance(document.data, dict)]
+    if known.names:
+        mappings = [document for document in mappings if set(document.data) & set(known.names(()))]
     matching = [document for document in mappings if _fits(known, document)]
     if len(matching or mappings) != 1:
         raise ConfigError(
             f"{source} is not {known.description}.",
             code="migrate/unknown-format",
-            found="no mapping of names and values" if not mappings else f"{len(mappings)} documents",
+            found="no mapping with its fields" if not mappings else f"{len(mappings)} documents",
             hint="name a different file, or omit --format.",
         )
     if known.name in ("hparams_json", "flags_json") and not _flat(mappings[0].data):

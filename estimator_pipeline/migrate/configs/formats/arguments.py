@@ -9,9 +9,9 @@ from pathlib import Path as File
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.configs.documents import Document, Item, read_text
 from estimator_pipeline.migrate.configs.findings import JobDraft
-from estimator_pipeline.migrate.configs.formats.hyperparameters import KNOWN, apply, known, normal
+from estimator_pipeline.migrate.configs.formats.hyperparameters import KNOWN, Computed, apply, known, normal
 
-__all__ = ["apply_arguments", "convert_flags", "looks_like_flags", "read_flags"]
+__all__ = ["apply_arguments", "convert_flags", "looks_like_flags", "pairs_of", "read_flags"]
 
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 MOST_NESTED = 20
@@ -111,7 +111,7 @@ def apply_arguments(draft: JobDraft, tokens: Iterable[Item]) -> None:
         draft: The job under construction, with its cluster.
         tokens: The arguments, in order. The `field` of each is the text that a report adds to its name.
     """
-    pairs = _pairs(draft, list(tokens))
+    pairs = pairs_of(draft, list(tokens))
     last = {normal(name): i for i, (name, _) in enumerate(pairs)}
     single: list[tuple[str, Item]] = []
     for i, (name, item) in enumerate(pairs):
@@ -124,29 +124,35 @@ def apply_arguments(draft: JobDraft, tokens: Iterable[Item]) -> None:
     apply(draft, single)
 
 
-def _pairs(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
+def pairs_of(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
     """Return the name and value of each flag; other arguments become decisions."""
-    names = {normal(match[1]) for token in tokens if (match := _FLAG.fullmatch(str(token.value)))}
+    names = {normal(match[1]) for token in tokens if (match := _flag(token))}
     pairs: list[tuple[str, Item]] = []
     at = 0
     while at < len(tokens):
         token = tokens[at]
         at += 1
-        text = str(token.value)
-        if text == "--":
+        if token.value == "--":
             draft.drop(token, "the end of the flags")
             continue
-        match = _FLAG.fullmatch(text)
+        match = _flag(token)
+        if match is None and isinstance(token.value, Computed):
+            draft.decide(Item(token.path, token.value, token.line), "arguments that only the shell knows")
+            pairs = _uncertain(pairs)
+            continue
         if match is None:
             draft.decide(Item(token.path, token.value, token.line), "an argument that belongs to no flag")
             continue
-        name, text_value = match[1], match[2]
+        name, value = match[1], match[2]
         written = f"--{name}{token.field or ''}"
-        value: object = text_value
-        if text_value is None:
-            following = str(tokens[at].value) if at < len(tokens) else "-"
-            if not re.match(r"-(?![\d.])", following):
-                value = following
+        if value is not None and isinstance(token.value, Computed):
+            value = Computed(value)
+        elif value is None:
+            following = tokens[at].value if at < len(tokens) else "-"
+            if not re.match(r"[\"']?-(?![\d.])", str(following)):
+                value = following if isinstance(following, Computed) else str(following)
+                if isinstance(following, Computed) and following[0] != '"' and not known(name):
+                    pairs = _uncertain(pairs)  # the flag may have no value, and these be other arguments
                 draft.joined.add(tokens[at].path)
                 at += 1
             else:
@@ -160,3 +166,13 @@ def _pairs(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
                     name, value = positive[1], False
         pairs.append((name, Item(token.path, value, token.line, written)))
     return pairs
+
+
+def _uncertain(pairs: list[tuple[str, Item]]) -> list[tuple[str, Item]]:
+    """Return flags that later arguments may override, with values that only the shell knows."""
+    return [(name, item._replace(value=Computed(item.value))) for name, item in pairs]
+
+
+def _flag(token: Item) -> re.Match[str] | None:
+    text = str(token.value)
+    return _FLAG.fullmatch(text.lstrip("\"'") if isinstance(token.value, Computed) else text)

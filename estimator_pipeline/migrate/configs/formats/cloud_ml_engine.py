@@ -1,4 +1,4 @@
-"""Jobs of Cloud ML Engine and AI Platform Training: `config.yaml` of `gcloud`, and jobs in the form of the API.
+"""Jobs of Cloud ML Engine and AI Platform Training, both closed: `config.yaml`, jobs of the API, flags of `gcloud`.
 
 Fields: https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs#traininginput
 """
@@ -6,265 +6,266 @@ Fields: https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/pro
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from estimator_pipeline.migrate.configs.documents import Item
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.configs.documents import Item, Path, dotted
 from estimator_pipeline.migrate.configs.findings import JobDraft
-from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
+from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments, pairs_of
 from estimator_pipeline.migrate.configs.formats.hyperparameters import (
     KNOWN,
     NO_TPU,
+    UNCERTAIN,
+    Computed,
+    need_devices,
     need_strategy_of_tpu,
     normal,
     put_strategy,
+    typed,
 )
-from estimator_pipeline.migrate.configs.formats.machines import need_devices, take_deadline, take_gpus, take_machine
-from estimator_pipeline.migrate.configs.formats.schemas import AIPlatformJob, TrainingInput, checked
+from estimator_pipeline.migrate.configs.formats.sagemaker import take_deadline, take_gpus, take_labels, take_machine
 
-__all__ = ["convert"]
+__all__ = ["FIELDS", "convert", "convert_command", "names_below"]
 
-# https://cloud.google.com/ai-platform/training/docs/machine-types#scale_tiers: machine types of master, workers and
-# parameter servers, and the numbers of workers and parameter servers.
-TIERS: dict[str, tuple[str, tuple[str, int], tuple[str, int]]] = {
-    "BASIC": ("n1-standard-4", ("", 0), ("", 0)),
-    "STANDARD_1": ("n1-highcpu-8", ("n1-highcpu-8", 4), ("n1-standard-4", 3)),
-    "PREMIUM_1": ("n1-highcpu-16", ("n1-highcpu-16", 19), ("n1-highmem-8", 11)),
-    "BASIC_GPU": ("standard_gpu", ("", 0), ("", 0)),
+
+class Field(NamedTuple):
+    """What a field becomes.
+
+    Attributes:
+        state: "take", "decide" or "drop", or the name of a conversion in `_convert`.
+        to: The field of the job file; with "{scheduler}", the section for machines, and "{role}".
+        why: The conversion, or the reason.
+        flag: The flag of `gcloud` with this value.
+    """
+
+    state: str
+    to: str = ""
+    why: str = ""
+    flag: str = ""
+
+
+_CODE = "the code must be in the image, or where the tasks import from"
+_STATUS = Field("drop", why="a status field of the service")
+FIELDS: dict[str, Field] = {
+    "jobId": Field("take", "name"),
+    **dict.fromkeys(("createTime", "startTime", "endTime", "state", "errorMessage", "trainingOutput", "etag",
+                     "jobPosition"), _STATUS),
+    "scaleTier": Field("tier", "", "machine types and numbers are in separate fields", "scale-tier"),
+    "workerCount": Field("take", "cluster.workers", "in addition to the master", "worker-count"),
+    "parameterServerCount": Field("take", "cluster.ps", "", "parameter-server-count"),
+    "evaluatorCount": Field("take", "cluster.evaluator", "one evaluator"),
+    "masterType": Field("machine", flag="master-machine-type"),
+    "workerType": Field("machine", flag="worker-machine-type"),
+    "parameterServerType": Field("machine", flag="parameter-server-machine-type"),
+    "evaluatorType": Field("machine"),
+    "jobDir": Field("take", "run.model_dir", "the directory for checkpoints and exports", "job-dir"),
+    "pythonModule": Field("decide", "model.function", "the training program: set model.function to its model",
+                          "module-name"),
+    "packageUris": Field("decide", "kubernetes.image", _CODE, "packages"),
+    "packagePath": Field("decide", "kubernetes.image", _CODE, "package-path"),
+    "runtimeVersion": Field("drop", "", "the image determines the version of TensorFlow, 2.15 to 2.21",
+                            "runtime-version"),
+    "pythonVersion": Field("drop", "", "the image determines the version of Python", "python-version"),
+    "region": Field("drop", "", "determined by the cluster", "region"),
+    "network": Field("decide", "", "determined by the cluster", "network"),
+    "encryptionConfig": Field("decide", "", "determined by the bucket or the volume"),
+    "serviceAccount": Field("decide", "kubernetes.service_account",
+                            "access to buckets: name a Kubernetes service account that has it", "service-account"),
+    "useChiefInTfConfig": Field("drop", "", "every dialect of TF_CONFIG is supported; see cluster.dialect",
+                                "use-chief-in-tf-config"),
+    "enableWebAccess": Field("drop", "", "use kubectl exec, or a shell of the scheduler", "enable-web-access"),
+    "scheduling.maxRunningTime": Field("time"),
+    "scheduling.maxWaitTime": Field("drop", "", "the queue determines how long a job waits"),
+    "scheduling.priority": Field("decide", "kubernetes.priority_class", "Kubernetes has named priority classes"),
+    "hyperparameters": Field("search", "", "run the job once for each value, as submit slurm --array does"),
+    "Config.acceleratorConfig.count": Field("gpus"),
+    "Config.acceleratorConfig.type": Field("decide", "{scheduler}.roles.{role}",
+                                           "the GPU model: a label or a feature of the nodes"),
+    "Config.imageUri": Field("decide", "kubernetes.image",
+                             "the image must also contain this package: build an image FROM it"),
+    "Config.tpuTfVersion": Field("decide", "", NO_TPU),
+    "Config.diskConfig": Field("drop", "", "the disk of a machine that the service created"),
+    "Config.containerCommand": Field("decide", "", "estimator-pipeline train runs a job file; it has no command"),
+    "Config.containerArgs": Field("decide", "", "estimator-pipeline train runs a job file; it has no command"),
+    "config": Field("decide", "", "the rest of the job: convert it, and use --template", "config"),
+    "args": Field("arguments"),
+    "labels": Field("labels"),
+}  # fmt: skip
+# https://cloud.google.com/ai-platform/training/docs/machine-types: numbers of workers and parameter servers of a
+# scale tier, and GPUs of a machine type.
+TIERS = {"BASIC": (0, 0), "BASIC_GPU": (0, 0), "BASIC_TPU": (0, 0), "STANDARD_1": (4, 3), "PREMIUM_1": (19, 11)}
+GPUS = {"BASIC_GPU": 1, "standard_gpu": 1, "complex_model_m_gpu": 4, "complex_model_l_gpu": 8, "standard_p100": 1,
+        "complex_model_m_p100": 4, "standard_v100": 1, "large_model_v100": 1, "complex_model_m_v100": 4,
+        "complex_model_l_v100": 8}  # fmt: skip
+ROLES = {"master": "chief", "worker": "worker", "parameterServer": "ps", "evaluator": "evaluator"}
+_ROLE = re.compile(rf"({'|'.join(ROLES)})(?=Config\.|Type$)")
+_FLAGS = {field.flag: name for name, field in FIELDS.items() if field.flag} | {
+    f"{flag}-accelerator": f"{role}Config.acceleratorConfig.count"
+    for flag, role in (("master", "master"), ("worker", "worker"), ("parameter-server", "parameterServer"))
 }
-ROLES = (("master", "chief"), ("worker", "worker"), ("parameterServer", "ps"), ("evaluator", "evaluator"))
-DROPPED = {
-    "region": "determined by the cluster",
-    "runtimeVersion": "the image determines the version of TensorFlow, 2.15 to 2.21",
-    "pythonVersion": "the image determines the version of Python",
-    "enableWebAccess": "use kubectl exec, or a shell of the scheduler",
-    "useChiefInTfConfig": "every dialect of TF_CONFIG is supported; see cluster.dialect",
-}
-DECIDED = {
-    "pythonModule": ("the training program: set model.function to its model", "model.function"),
-    "packageUris": ("the code must be in the image, or where the tasks import from", "kubernetes.image"),
-    "network": ("determined by the cluster", None),
-    "encryptionConfig": ("determined by the bucket or the volume", None),
-    "serviceAccount": (
-        "access to buckets: name a Kubernetes service account that has it",
-        "kubernetes.service_account",
-    ),
-}
+_COUNTS = {"workers": "workerCount", "ps": "parameterServerCount", "evaluator": "evaluatorCount"}
+_TPU = re.compile(r"(?i)(^|_)tpu(_|$)")
+_ONLY_GCLOUD = ("stream-logs", "async", "project", "staging-bucket", "verbosity", "quiet", "user-output-enabled",
+                "format", "account", "help", "distributed", "start-port", "labels-from-file")  # fmt: skip
+
+
+def names_below(path: Path) -> set[str]:
+    """Return the names of the fields that a mapping of a job may have."""
+    paths: list[Path] = []
+    for name, field in FIELDS.items():
+        top: Path = () if field is _STATUS or name in ("jobId", "labels") else ("trainingInput",)
+        roles = ROLES if name.startswith("Config") else ("",)
+        paths += [(*top, *f"{role}{name}".split(".")) for role in roles]
+    return {str(known[len(path)]) for known in paths if known[: len(path)] == path and len(known) > len(path)}
 
 
 def convert(draft: JobDraft) -> None:
     """Convert each field of a job."""
-    job = checked(AIPlatformJob, draft.document, kind="a job of AI Platform")
-    training = job.trainingInput
-    fields = {str(item.path[-1]): item for item in draft.document.items("trainingInput")}
-    _cluster(draft, training, fields)
-    for item in draft.document.items():
-        _top(draft, str(item.path[-1]), item)
+    document = draft.document
+    if not isinstance(document.data.get("trainingInput"), dict):
+        raise ConfigError(
+            f"{document.source} is not a job of AI Platform.",
+            code="file/bad-format",
+            found=f"trainingInput: {document.data.get('trainingInput')!r:.60}",
+            hint="write the fields of the job below trainingInput.",
+        )
+    _convert(draft, dict(_fields(draft, ())))
+
+
+def _fields(draft: JobDraft, path: Path) -> Iterator[tuple[str, Item]]:
+    for item in draft.document.items(*path):
+        name = dotted(item.path).removeprefix("trainingInput.")
+        if name in FIELDS or _ROLE.sub("", name) in FIELDS:
+            yield name, item
+        else:
+            yield from _fields(draft, item.path)
+
+
+def convert_command(draft: JobDraft, items: list[Item]) -> list[Item]:
+    """Convert the flags of `gcloud`; return the arguments of the program."""
+    words = [str(item.value) for item in items]
+    end = words.index("--") if "--" in words else len(words)
+    start = next((i for i in range(end) if words[i].startswith("--")), end)
+    command = Item(items[0].path, " ".join(words[:start]), items[0].line, "gcloud")
+    draft.drop(command, "use submit kubernetes, submit slurm or launch, and the name of the job file")
+    draft.joined.update(item.path for item in items[1 : end + 1])
+    fields = {"scaleTier": Item(items[0].path, "CUSTOM", items[0].line)} if "local" in words[:start] else {}
+    for name, item in pairs_of(draft, items[start:end]):
+        if name in _FLAGS:
+            fields[_FLAGS[name]] = item
+        elif name in _ONLY_GCLOUD:
+            draft.drop(item, "only for gcloud")
+        else:
+            draft.decide(item, "no field corresponds to it")
+    _convert(draft, fields)
+    return items[end + 1 :]
+
+
+def _convert(draft: JobDraft, fields: dict[str, Item]) -> None:
+    roles = _cluster(draft, fields)
+    arguments: list[Item] = []
     for name, item in fields.items():
+        match = _ROLE.match(name)
+        role = ROLES[match[1]] if match else roles[0]
+        # A master without workers is worker 0 of a job file.
+        role = "worker" if role == "chief" and "chief" not in roles else role
+        field = FIELDS.get(name) or FIELDS[_ROLE.sub("", name)]
+        to = tuple(field.to.format(scheduler=draft.scheduler, role=role).split(".")) if field.to else None
+        accelerator = fields.get(name.replace(".count", ".type"), item)
         if item.value is None:
             draft.drop(item, "not set")
-        elif name in DROPPED:
-            draft.drop(item, DROPPED[name])
-        elif name in DECIDED:
-            why, to = DECIDED[name]
-            draft.decide(item, why, tuple(to.split(".")) if to else None)
-    if fields.get("jobDir") and fields["jobDir"].value:
-        draft.take(fields["jobDir"], ("run", "model_dir"), why="the directory for checkpoints and exports")
-    for item in draft.document.items("trainingInput", "scheduling"):
-        _scheduling(draft, str(item.path[-1]), item)
-    if draft.document.item("trainingInput", "args") is not None:
-        apply_arguments(draft, [_suffixed(item) for item in draft.document.items("trainingInput", "args")])
-    if training.hyperparameters is not None:
-        _search(draft, [parameter.parameterName for parameter in training.hyperparameters.params])
-
-
-def _search(draft: JobDraft, names: Sequence[str]) -> None:
-    """Leave a hyperparameter search to the user, with placeholders."""
-    item = draft.document.item("trainingInput", "hyperparameters")
-    if item is None:
-        return
-    listed = f" ({', '.join(names)})" if names else ""
-    draft.decide(
-        item, f"a search is not converted{listed}: run the job once for each value, as submit slurm --array does"
-    )
-    for name in names:
-        to, _ = KNOWN.get(normal(name), ("", ""))
-        if to:
-            draft.need(tuple(to.split(".")), "the search varied it")
-
-
-def _suffixed(item: Item) -> Item:
-    return Item(item.path, item.value, item.line, f" of args[{item.path[-1]}]")
-
-
-def _top(draft: JobDraft, name: str, item: Item) -> None:
-    if name == "jobId":
-        draft.take(item, ("name",))
-    elif name == "labels":
-        for label in draft.document.items("labels"):
-            if draft.scheduler == "kubernetes":
-                draft.take(label, ("kubernetes", "labels", str(label.path[-1])))
-            else:
-                draft.drop(label, "Slurm has no labels")
-        if not item.value:
-            draft.drop(item, "empty")
-    elif name in (
-        "createTime",
-        "startTime",
-        "endTime",
-        "state",
-        "errorMessage",
-        "trainingOutput",
-        "etag",
-        "jobPosition",
-    ):
-        draft.drop(item, "a status field of the service")
-
-
-# Cluster ---------------------------------------------------------------------------------------------------------
-
-
-def _cluster(draft: JobDraft, training: TrainingInput, fields: dict[str, Item]) -> None:
-    tier = training.scaleTier or "BASIC"
-    custom = tier == "CUSTOM"
-    counts = {
-        "worker": training.workerCount or 0,
-        "ps": training.parameterServerCount or 0,
-        "evaluator": training.evaluatorCount or 0,
-    }
-    source: dict[str, Item | None] = {
-        "worker": fields.get("workerCount"),
-        "ps": fields.get("parameterServerCount"),
-        "evaluator": fields.get("evaluatorCount"),
-    }
-    item = fields.get("scaleTier")
-    if tier == "BASIC_TPU":
-        need_strategy_of_tpu(draft)
-    if custom and _is_tpu(training.workerType):
-        # The only worker is the TPU, and the master is its host: one task trains.
-        if fields.get("workerCount"):
-            draft.decide(fields["workerCount"], NO_TPU)
-        source.pop("worker")
-        counts["worker"] = 0
-        need_strategy_of_tpu(draft)
-    if not custom:
-        for name, to in (("workerCount", "workers"), ("parameterServerCount", "ps")):
-            if name in fields and fields[name].value is not None:
-                why = f"ignored: the scale tier {tier} sets the numbers; only CUSTOM uses this field"
-                draft.decide(fields[name], why, ("cluster", to))
-                source.pop("worker" if to == "workers" else "ps")
-                counts["worker" if to == "workers" else "ps"] = 0
-    if not custom and tier in TIERS and TIERS[tier][1][1]:
-        counts.update(worker=TIERS[tier][1][1], ps=TIERS[tier][2][1])
-        source.update(worker=item, ps=item)
-    _counts(draft, counts, source, training)
-    if item is not None:
-        _tier(draft, tier, item)
-    for service, role in ROLES:
-        _machines(draft, service, role, fields, there=role == "chief" or counts[role] > 0)
-    put_strategy(draft)
-    need_devices(draft, _gpus(draft))
-
-
-def _is_tpu(machine: Any) -> bool:
-    return str(machine).startswith("cloud_tpu") or str(machine).endswith("_tpu")
-
-
-def _gpus(draft: JobDraft) -> int:
-    roles = draft.job.get(draft.scheduler, {}).get("roles", {})
-    gpus: list[Any] = [role.get("gpus") or role.get("gpus_per_task") or 0 for role in roles.values()]
-    return max([0, *gpus])
-
-
-def _counts(draft: JobDraft, counts: dict[str, int], source: dict[str, Item | None], training: TrainingInput) -> None:
-    alone = not (counts["worker"] or counts["ps"] or counts["evaluator"])
-    for role, to in (("worker", "workers"), ("ps", "ps"), ("evaluator", "evaluator")):
-        item = source.get(role)
-        count: int | bool = counts[role]
-        if item is None:
-            continue
-        if alone or not count:
-            draft.drop(item, "none")
-        elif role == "evaluator":
-            draft.take(item, ("cluster", "evaluator"), True, why="one evaluator")
-        else:
-            why = "in addition to the master" if role == "worker" else ""
-            draft.take(item, ("cluster", to), count, why=why)
-    if alone:
-        return
-    draft.derive(("cluster", "chief"), True, "AI Platform always has a master")
-    if not counts["worker"]:
-        draft.derive(("cluster", "workers"), 0, "only the master trains")
-    version = re.match(r"(\d+)", str(training.runtimeVersion or ""))
-    old = version is not None and int(version[1]) < 2 and not training.useChiefInTfConfig
-    if old and not counts["evaluator"]:
-        draft.derive(("cluster", "dialect"), "master", f"runtime {training.runtimeVersion}: the master also evaluates")
-
-
-def _tier(draft: JobDraft, tier: str, item: Item) -> None:
-    if tier == "CUSTOM":
-        draft.drop(item, "machine types and numbers are in separate fields")
-    elif tier == "BASIC_TPU":
-        draft.decide(item, NO_TPU)
-    else:
-        master, (worker, workers), (ps, _) = TIERS[tier]
-        machine_type = Item(item.path, master, item.line, f"scaleTier {tier}: master")
-        take_machine(draft, machine_type, "chief" if workers else "worker")
-        if workers:
-            for machine, role in ((worker, "worker"), (ps, "ps")):
-                take_machine(draft, Item(item.path, machine, item.line, f"scaleTier {tier}: {role}"), role)
-
-
-def _machines(draft: JobDraft, service: str, role: str, fields: dict[str, Item], *, there: bool) -> None:
-    # A master without workers is worker 0 of a job file.
-    role = "worker" if role == "chief" and not draft.current("cluster", "chief") else role
-    kind, config = fields.get(f"{service}Type"), fields.get(f"{service}Config")
-    if kind is not None and kind.value is not None:
-        if _is_tpu(kind.value):
-            draft.decide(kind, NO_TPU)
-        elif not there:
-            draft.drop(kind, f"the cluster has no {role}")
-        else:
-            take_machine(draft, kind, role)
-    if config is None or config.value is None:
-        return
-    if not there and not (kind is not None and _is_tpu(kind.value)):
-        draft.drop(config, f"the cluster has no {role}")
-        return
-    for item in draft.document.items(*config.path):
-        _replica(draft, str(item.path[-1]), item, role)
-
-
-def _replica(draft: JobDraft, name: str, item: Item, role: str) -> None:
-    if name == "acceleratorConfig":
-        count, kind = draft.document.item(*item.path, "count"), draft.document.item(*item.path, "type")
-        if kind is not None and str(kind.value).startswith("TPU"):
+        elif isinstance(item.value, Computed):
+            draft.decide(item, UNCERTAIN, to)
+            if to == ("run", "model_dir"):
+                draft.need(to, f"the job had {item.value}")
+        elif match and _TPU.search(str(accelerator.value)):
             draft.decide(item, NO_TPU)
-            return
-        if count is not None:
-            take_gpus(draft, count, role, int(count.value), why=f"GPUs of each {role}")
-        if kind is not None:
-            section = "kubernetes" if draft.scheduler == "kubernetes" else "slurm"
-            to = "node_selector" if section == "kubernetes" else "constraint"
-            draft.decide(kind, "the GPU model: a label or a feature of the nodes", (section, "roles", role, to))
-    elif name == "imageUri":
-        draft.decide(item, "the image must also contain this package: build an image FROM it", ("kubernetes", "image"))
-    elif name == "tpuTfVersion":
-        draft.decide(item, NO_TPU)
-    elif name == "diskConfig":
-        draft.drop(item, "the disk of a machine that the service created")
-    elif name in ("containerCommand", "containerArgs"):
-        draft.decide(item, "estimator-pipeline train runs a job file; it has no separate command")
-
-
-def _scheduling(draft: JobDraft, name: str, item: Item) -> None:
-    if name == "maxRunningTime":
-        seconds = re.fullmatch(r"(\d{1,9})(\.\d+)?s", str(item.value))
-        if seconds is None:
-            draft.decide(item, "not a number of seconds such as 7200s", ("kubernetes", "active_deadline_seconds"))
+            need_strategy_of_tpu(draft)
+        elif role not in roles:
+            draft.drop(item, f"the cluster has no {role}")
+        elif field.state == "take" and to:
+            draft.take(item, to, why=field.why)
+        elif field.state == "decide":
+            draft.decide(item, field.why, to)
+        elif field.state == "machine":
+            take_machine(draft, item, role, GPUS)
+        elif field.state == "gpus":
+            count = re.search(r"(?:^|count=)(\d+)", str(item.value))
+            take_gpus(draft, item, role, int(count[1]) if count else 0, why=f"GPUs of each {role}")
+        elif field.state == "time":
+            take_deadline(draft, item, re.sub(r"(\.\d+)?s$", "", str(item.value)))
+        elif field.state == "tier":
+            _tier(draft, item, role)
+        elif field.state == "search":
+            _search(draft, item, field.why)
+        elif field.state == "labels":
+            take_labels(draft, draft.document.items(*item.path))
+        elif field.state == "arguments":
+            words = draft.document.items(*item.path)
+            arguments += [word._replace(field=f" of args[{word.path[-1]}]") for word in words]
         else:
-            take_deadline(draft, item, int(seconds[1]))
-    elif name == "maxWaitTime":
-        draft.drop(item, "the queue determines how long a job waits")
-    elif name == "priority":
-        draft.decide(item, "Kubernetes has named priority classes", ("kubernetes", "priority_class"))
+            draft.drop(item, field.why)
+    put_strategy(draft)
+    need_devices(draft)
+    apply_arguments(draft, arguments)
+
+
+def _cluster(draft: JobDraft, fields: dict[str, Item]) -> list[str]:
+    """Set the cluster; return its roles."""
+    tier = fields.get("scaleTier")
+    name = str(tier.value or "BASIC") if tier else "BASIC"
+    counts: dict[str, Item] = {}
+    if tier and name in TIERS and TIERS[name][0]:
+        counts = {"workers": tier._replace(value=TIERS[name][0]), "ps": tier._replace(value=TIERS[name][1])}
+    for role, field in _COUNTS.items():
+        item = fields.get(field)
+        if item is None or item.value is None or isinstance(item.value, Computed):
+            continue
+        fields.pop(field)
+        worker = fields.get("workerType")
+        if role == "workers" and worker and _TPU.search(str(worker.value)):
+            # The only worker is the TPU, and the master is its host: one task trains.
+            draft.decide(item, NO_TPU)
+        elif name != "CUSTOM" and role != "evaluator":
+            why = f"ignored: the scale tier {name} sets the numbers; only CUSTOM uses this field"
+            draft.decide(item, why, ("cluster", role))
+        elif not typed(item.value):
+            draft.drop(item, "none")
+        else:
+            counts[role] = item._replace(value=True if role == "evaluator" else typed(item.value))
+    whys = {role: FIELDS[field].why for role, field in _COUNTS.items()}
+    taken = [role for role, item in counts.items() if draft.take(item, ("cluster", role), why=whys[role])]
+    if not taken:
+        return ["worker"]
+    draft.derive(("cluster", "chief"), True, "AI Platform always has a master")
+    if "workers" not in counts:
+        draft.derive(("cluster", "workers"), 0, "only the master trains")
+    version = str(fields["runtimeVersion"].value) if "runtimeVersion" in fields else ""
+    own = fields.get("useChiefInTfConfig")
+    if re.match(r"[01]\b", version) and not (own and own.value) and "evaluator" not in counts:
+        draft.derive(("cluster", "dialect"), "master", f"runtime {version}: the master also evaluates")
+    return ["chief", *("worker" if role == "workers" else role for role in taken)]
+
+
+def _tier(draft: JobDraft, item: Item, role: str) -> None:
+    if item.value in ("CUSTOM", "BASIC"):
+        draft.drop(item, "one machine" if item.value == "BASIC" else FIELDS["scaleTier"].why)
+    elif item.value == "BASIC_TPU":
+        draft.decide(item, NO_TPU)
+        need_strategy_of_tpu(draft)
+    elif item.value in TIERS:
+        take_machine(draft, item, role, GPUS)
+    else:
+        draft.decide(item, f"an unknown scale tier; known: {', '.join(TIERS)}, CUSTOM", ("cluster",))
+
+
+def _search(draft: JobDraft, item: Item, why: str) -> None:
+    """Leave a hyperparameter search to the user, with placeholders."""
+    specs = item.value.get("params") if isinstance(item.value, dict) else None
+    names = [str(spec.get("parameterName")) for spec in specs or () if isinstance(spec, dict)]
+    listed = f" ({', '.join(names)})" if names else ""
+    draft.decide(item, f"a search is not converted{listed}: {why}")
+    for name in names:
+        if normal(name) in KNOWN:
+            draft.need(tuple(KNOWN[normal(name)][0].split(".")), "the search varied it")

@@ -13,8 +13,27 @@ from typing import Any
 from estimator_pipeline.migrate.configs.documents import Item, Path
 from estimator_pipeline.migrate.configs.findings import JobDraft
 
-__all__ = ["KNOWN", "NO_TPU", "OWN_FLAGS", "apply", "known", "need_strategy_of_tpu", "normal", "put_strategy", "typed"]
+__all__ = [
+    "KNOWN",
+    "NO_TPU",
+    "OWN_FLAGS",
+    "UNCERTAIN",
+    "Computed",
+    "apply",
+    "known",
+    "need_devices",
+    "need_strategy_of_tpu",
+    "normal",
+    "put_strategy",
+    "typed",
+]
 
+
+class Computed(str):
+    """Text whose value only a shell can compute."""
+
+
+UNCERTAIN = "only the shell knows this value, or a later argument that it computes may override it: write it out"
 # The conversion of a value; flags and SageMaker's hyperparameters are text.
 Kind = str
 
@@ -215,7 +234,11 @@ def _rank(name: str) -> int:
 
 
 def _apply_item(draft: JobDraft, name: str, item: Item, *, scheduled: bool, others_are_params: bool) -> None:
-    if name in {normal(param) for param in draft.params}:
+    if isinstance(item.value, Computed):
+        draft.decide(item, UNCERTAIN, tuple(KNOWN[name][0].split(".")) if name in KNOWN else None)
+        if name in ("ps_hosts", "worker_hosts"):
+            draft.need(("cluster", "workers"), f"the program had --{name} {item.value}")
+    elif name in {normal(param) for param in draft.params}:
         draft.take(item, ("model", "params", name), typed(item.value), why="--param")
     elif typed(item.value) is None and name in KNOWN:
         draft.drop(item, "not set")
@@ -295,6 +318,8 @@ def _batch(draft: JobDraft, item: Item, to: Path) -> None:
         why = f"{value} if it is the batch of all GPUs; under mirrored, an input_fn returns the batch of each GPU"
         draft.decide(item, why, to)
         draft.need(to, f"examples in one step over all GPUs; {why}")
+    elif ("cluster", "workers") in draft.placeholders:
+        draft.decide(item, "the batch of each worker, or of all; the number of workers is not known", to)
     elif tasks == 1:
         draft.take(item, to, value, why="examples in one step; one task trains")
     elif ps:
@@ -376,6 +401,17 @@ def need_strategy_of_tpu(draft: JobDraft) -> None:
     draft.need(
         ("run", "train_distribute"), "the program trained on a TPU; mirrored on several GPUs, none on one device"
     )
+
+
+def need_devices(draft: JobDraft, gpus: int | None = None) -> None:
+    """Require a strategy for several GPUs in one training task; by default, the GPUs of the roles."""
+    roles = draft.job.get(draft.scheduler, {}).get("roles", {}).values()
+    gpus = max([0, *(role.get("gpus") or role.get("gpus_per_task") or 0 for role in roles)]) if gpus is None else gpus
+    if gpus > 1 and draft.training_tasks == 1 and not draft.current("cluster", "ps"):
+        draft.need(
+            ("run", "train_distribute"),
+            f"mirrored trains on all {gpus} GPUs, none on one of them; set in the program",
+        )
 
 
 def put_strategy(draft: JobDraft) -> None:

@@ -7,170 +7,288 @@ https://sagemaker.readthedocs.io/en/stable/frameworks/tensorflow/sagemaker.tenso
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline.migrate.configs.documents import Item
 from estimator_pipeline.migrate.configs.findings import JobDraft
-from estimator_pipeline.migrate.configs.formats.hyperparameters import apply, typed
-from estimator_pipeline.migrate.configs.formats.machines import need_devices, take_deadline, take_machine
-from estimator_pipeline.migrate.configs.formats.schemas import SageMakerEstimator, TrainingJob, checked
+from estimator_pipeline.migrate.configs.formats.hyperparameters import apply, need_devices, typed
+from estimator_pipeline.migrate.configs.formats.tables import Table, convert_table, later, taken
 
-__all__ = ["JOB_NAMES", "KWARGS", "convert_estimator", "convert_job"]
+__all__ = ["ESTIMATOR", "JOB", "convert_estimator", "convert_job", "take_deadline", "take_gpus", "take_labels",
+           "take_machine"]  # fmt: skip
 
 # Prefix of the hyperparameters that the Python SDK adds for SageMaker's container.
 OWN = "sagemaker_"
 PS, MWMS = "sagemaker_parameter_server_enabled", "sagemaker_multi_worker_mirrored_strategy_enabled"
+# GPUs of an instance: https://aws.amazon.com/ec2/instance-types/#Accelerated_Computing. Others have none, or are newer.
+GPUS = {"p2.xlarge": 1, "p2.8xlarge": 8, "p2.16xlarge": 16, "p3.2xlarge": 1, "p3.8xlarge": 4, "p3.16xlarge": 8,
+        "p3dn.24xlarge": 8, "p4d.24xlarge": 8, "g4dn.xlarge": 1, "g4dn.2xlarge": 1, "g4dn.4xlarge": 1,
+        "g4dn.8xlarge": 1, "g4dn.12xlarge": 4, "g4dn.16xlarge": 1, "g5.xlarge": 1, "g5.2xlarge": 1, "g5.12xlarge": 4,
+        "g5.48xlarge": 8}  # fmt: skip
 
-DROPPED = {
-    "VpcConfig": "determined by the cluster",
-    "EnableNetworkIsolation": "determined by the cluster",
-    "EnableInterContainerTrafficEncryption": "determined by the cluster",
-    "DebugHookConfig": "SageMaker's debugger; the engines write events and metrics",
-    "DebugRuleConfigurations": "SageMaker's debugger; a job with a NaN loss stops without it",
-    "ProfilerConfig": "SageMaker's profiler",
-    "ProfilerRuleConfigurations": "SageMaker's profiler",
+
+# Machines and limits, also of other services ---------------------------------------------------------------------
+
+
+def take_machine(draft: JobDraft, item: Item, role: str, gpus: Mapping[str, int]) -> None:
+    """Set the GPUs of a machine type, and leave its CPUs and memory to the user.
+
+    A pod that requests all of a machine fits on no node of that size, because the node reserves a part.
+    """
+    count = gpus.get(str(item.value).removeprefix("ml."))
+    if count:
+        take_gpus(draft, item, role, count, why=f"GPUs of a {item.value}")
+    requests = ("cpu and memory" if draft.scheduler == "kubernetes" else "cpus_per_task and mem") + (
+        "" if count else ", and GPUs if it had any"
+    )
+    draft.decide(item, f"a machine type: set what the {role} requests as {requests}", (draft.scheduler, "roles", role))
+
+
+def take_gpus(draft: JobDraft, item: Item, role: str, count: int, *, why: str) -> None:
+    """Set the number of GPUs of a role."""
+    name = "gpus" if draft.scheduler == "kubernetes" else "gpus_per_task"
+    draft.take(item, (draft.scheduler, "roles", role, name), count, why=why)
+
+
+def take_deadline(draft: JobDraft, item: Item, value: Any = None) -> None:
+    """Convert a limit on the running time, in seconds."""
+    seconds = typed(item.value if value is None else value)
+    to = ("kubernetes", "active_deadline_seconds") if draft.scheduler == "kubernetes" else ("slurm", "time")
+    if not isinstance(seconds, int) or isinstance(seconds, bool):
+        draft.decide(item, "not a number of seconds", to)
+    elif seconds == 0:
+        draft.drop(item, "no limit")
+    elif draft.scheduler == "kubernetes":
+        draft.take(item, to, seconds, why="seconds")
+    else:
+        why = f"{seconds} seconds in minutes, for one run; a requeue restarts it"
+        draft.take(item, to, -(-seconds // 60), why=why)
+
+
+def take_labels(draft: JobDraft, items: list[Item]) -> None:
+    """Convert labels or tags: a mapping, or a list of `{Key: ..., Value: ...}`."""
+    for item in items:
+        value = item.value if isinstance(item.value, dict) else {"Key": item.path[-1], "Value": item.value}
+        label = Item(item.path, value.get("Value", ""), item.line, f"label {value.get('Key')}")
+        if draft.scheduler == "kubernetes":
+            draft.take(label, ("kubernetes", "labels", str(value.get("Key"))), str(label.value))
+        else:
+            draft.drop(label, "Slurm has no labels")
+
+
+def _labels(draft: JobDraft, item: Item) -> None:
+    take_labels(draft, draft.document.items(*item.path))
+
+
+def _environment(draft: JobDraft, item: Item) -> None:
+    for variable in draft.document.items(*item.path):
+        draft.take(variable, (draft.scheduler, "env", str(variable.path[-1])), str(variable.value))
+
+
+def _spot(draft: JobDraft, item: Item) -> None:
+    if item.value is not True:
+        draft.drop(item, "the default")
+    elif draft.scheduler == "kubernetes":
+        why = "preempted tasks write a checkpoint and resume; choose the nodes by a selector or a toleration"
+        draft.decide(item, why, ("kubernetes", "pods", "tolerations"))
+    else:
+        why = "a partition whose jobs may be preempted; they resume from a checkpoint"
+        draft.decide(item, why, ("slurm", "partition"))
+
+
+def _groups(draft: JobDraft, item: Item) -> None:
+    if item.value:
+        why = "several machine types: set the section cluster, and roles of kubernetes or slurm"
+        draft.decide(item, why, ("cluster",))
+        draft.need(("cluster", "workers"), "the program decided what the instances of each group do")
+
+
+def _channels(draft: JobDraft, item: Item) -> None:
+    for inner in draft.document.items(*item.path):
+        value = inner.value if isinstance(inner.value, dict) else {}
+        name = str(value.get("ChannelName"))
+        evaluation = name.lower() in ("eval", "evaluation", "validation", "valid", "test")
+        source = value.get("DataSource")
+        parts = source.values() if isinstance(source, dict) else ()
+        uri = next((part["S3Uri"] for part in parts if isinstance(part, dict) and "S3Uri" in part), None)
+        data = f"the data in {uri}" if uri else "the data"
+        draft.decide(
+            Item(inner.path, inner.value, inner.line, f"channel {name}"),
+            f"{data}: set input.source, to files that all tasks can read; the job shards them",
+            ("input", "eval" if evaluation else "train"),
+        )
+
+
+def _output(draft: JobDraft, item: Item) -> None:
+    if draft.document.item("CheckpointConfig") is None:
+        why = "the destination of the model after training; exports are in run.model_dir"
+        draft.decide(item, why, ("run", "model_dir"))
+    else:
+        draft.drop(item, "exports are in run.model_dir")
+
+
+def _checkpoints(draft: JobDraft, item: Item) -> None:
+    apply(draft, [("model_dir", item)])
+
+
+# Tables ----------------------------------------------------------------------------------------------------------
+
+_DEBUGGER, _PROFILER = "SageMaker's debugger; a job with a NaN loss stops without it", "SageMaker's profiler"
+_DISK, _WARM = "the disk of a machine that the service created", "the service's warm machines"
+_QUEUE, _METRICS = "the queue determines how long a job waits", "the engines write metrics"
+_CLUSTER, _STORAGE = "determined by the cluster", "determined by the bucket or the volume"
+_NAME, _STATUS = "a job file's name, or its field name, names the job", "a status field of the service"
+_PROGRAM = ("the training program: set model.function to its model", "model.function")
+_IMAGE = ("the image must also contain this package: build an image FROM it", "kubernetes.image")
+_CODE = ("the code must be in the image, or where the tasks import from", "kubernetes.image")
+_ACCESS = ("access to buckets: name a Kubernetes service account that has it", "kubernetes.service_account")
+JOB: Table = {
+    "TrainingJobName": taken("name"),
+    "HyperParameters": later,
+    "AlgorithmSpecification": {
+        "TrainingImage": _IMAGE,
+        "AlgorithmName": _PROGRAM,
+        "ContainerEntrypoint": _PROGRAM,
+        "ContainerArguments": _PROGRAM,
+        "TrainingInputMode": "data is read from its storage",
+        "MetricDefinitions": _METRICS,
+        "EnableSageMakerMetricsTimeSeries": _METRICS,
+        "TrainingImageConfig": ("access to the registry", "kubernetes.image_pull_secrets"),
+    },
+    "RoleArn": _ACCESS,
+    "InputDataConfig": _channels,
+    "OutputDataConfig": {"S3OutputPath": _output, "KmsKeyId": _STORAGE, "CompressionType": "exports are folders"},
+    "ResourceConfig": {
+        "InstanceCount": later,
+        "InstanceType": later,
+        "InstanceGroups": _groups,
+        "VolumeSizeInGB": _DISK,
+        "VolumeKmsKeyId": _DISK,
+        "KeepAlivePeriodInSeconds": _WARM,
+    },
+    "StoppingCondition": {
+        "MaxRuntimeInSeconds": take_deadline,
+        "MaxWaitTimeInSeconds": _QUEUE,
+        "MaxPendingTimeInSeconds": _QUEUE,
+    },
+    "CheckpointConfig": {"S3Uri": _checkpoints, "LocalPath": "checkpoints are written directly to run.model_dir"},
+    "Tags": _labels,
+    "EnableManagedSpotTraining": _spot,
+    "Environment": _environment,
+    "RetryStrategy": {"MaximumRetryAttempts": taken("{scheduler}.max_restarts")},
+    "VpcConfig": _CLUSTER,
+    "EnableNetworkIsolation": _CLUSTER,
+    "EnableInterContainerTrafficEncryption": _CLUSTER,
+    "DebugHookConfig": _DEBUGGER,
+    "DebugRuleConfigurations": _DEBUGGER,
+    "ProfilerConfig": _PROFILER,
+    "ProfilerRuleConfigurations": _PROFILER,
     "ExperimentConfig": "SageMaker's list of experiments",
     "TensorBoardOutputConfig": "event files are in run.model_dir",
     "InfraCheckConfig": "estimator-pipeline doctor examines the machines",
     "RemoteDebugConfig": "use kubectl exec, or a shell of the scheduler",
     "SessionChainingConfig": "SageMaker's sessions",
-}
-# Fields in the response of DescribeTrainingJob.
-ANSWERED = re.compile(
-    r"(TrainingJobArn|TuningJobArn|LabelingJobArn|AutoMLJobArn|ModelArtifacts|TrainingJobStatus|SecondaryStatus\w*|"
-    r"FailureReason|CreationTime|TrainingStartTime|TrainingEndTime|LastModifiedTime|FinalMetricDataList|"
-    r"TrainingTimeInSeconds|BillableTimeInSeconds|DebugRuleEvaluationStatuses|ProfilerRuleEvaluationStatuses|"
-    r"ProfilingStatus|WarmPoolStatus|ResponseMetadata|MlflowDetails|ProgressInfo|OutputModelPackageArn)"
-)
-JOB_NAMES = frozenset(TrainingJob.model_fields)
-# The SDK's names; version 2 renamed some: https://sagemaker.readthedocs.io/en/stable/v2.html
-RENAMED = {
-    "train_instance_count": "instance_count",
-    "train_instance_type": "instance_type",
-    "train_max_run": "max_run",
-    "train_max_wait": "max_wait",
-    "train_use_spot_instances": "use_spot_instances",
-    "train_volume_size": "volume_size",
-    "train_volume_kms_key": "volume_kms_key",
-    "distributions": "distribution",
-    "image_name": "image_uri",
-}
-KWARGS_DROPPED = {
+    # The response of DescribeTrainingJob.
+    **dict.fromkeys(
+        ("TrainingJobArn", "TuningJobArn", "LabelingJobArn", "AutoMLJobArn", "ModelArtifacts",
+         "TrainingJobStatus", "SecondaryStatus", "SecondaryStatusTransitions", "FailureReason",
+         "CreationTime", "TrainingStartTime", "TrainingEndTime", "LastModifiedTime", "FinalMetricDataList",
+         "TrainingTimeInSeconds", "BillableTimeInSeconds", "DebugRuleEvaluationStatuses",
+         "ProfilerRuleEvaluationStatuses", "ProfilingStatus", "WarmPoolStatus", "ResponseMetadata",
+         "MlflowDetails", "ProgressInfo", "OutputModelPackageArn"),
+        _STATUS,
+    ),
+}  # fmt: skip
+ESTIMATOR: Table = {
+    **dict.fromkeys(("instance_count", "instance_type", "distribution", "hyperparameters", "model_dir",
+                     "checkpoint_s3_uri", "checkpoint_path", "training_steps", "evaluation_steps"), later),
+    "entry_point": _PROGRAM,
+    **dict.fromkeys(("source_dir", "dependencies", "git_config"), _CODE),
+    "requirements_file": ("the packages must be in the image", "kubernetes.image"),
+    "image_uri": _IMAGE,
+    "role": _ACCESS,
+    "instance_groups": _groups,
+    "max_run": take_deadline,
+    "use_spot_instances": _spot,
+    "max_retry_attempts": taken("{scheduler}.max_restarts"),
+    "environment": _environment,
+    "tags": _labels,
     "framework_version": "the image determines the version of TensorFlow, 2.15 to 2.21",
     "py_version": "the image determines the version of Python",
     "script_mode": "a mode of SageMaker's container",
-    "base_job_name": "a job file's name, or its field name, names the job",
-    "job_name": "a job file's name, or its field name, names the job",
+    "container_log_level": "the log level of SageMaker's container",
+    **dict.fromkeys(("base_job_name", "job_name"), _NAME),
     "code_location": "the code is in the image",
     "input_mode": "data is read from its storage",
-    "volume_size": "the disk of a machine that the service created",
-    "volume_kms_key": "determined by the bucket or the volume",
-    "output_kms_key": "determined by the bucket or the volume",
-    "subnets": "determined by the cluster",
-    "security_group_ids": "determined by the cluster",
-    "enable_network_isolation": "determined by the cluster",
-    "encrypt_inter_container_traffic": "determined by the cluster",
-    "keep_alive_period_in_seconds": "the service's warm machines",
-    "metric_definitions": "the engines write metrics",
-    "enable_sagemaker_metrics": "the engines write metrics",
-    "debugger_hook_config": "SageMaker's debugger",
+    "volume_size": _DISK,
+    **dict.fromkeys(("volume_kms_key", "output_kms_key"), _STORAGE),
+    **dict.fromkeys(("subnets", "security_group_ids", "enable_network_isolation", "encrypt_inter_container_traffic"),
+                    _CLUSTER),
+    "keep_alive_period_in_seconds": _WARM,
+    **dict.fromkeys(("metric_definitions", "enable_sagemaker_metrics"), _METRICS),
+    **dict.fromkeys(("debugger_hook_config", "rules"), _DEBUGGER),
+    **dict.fromkeys(("profiler_config", "disable_profiler"), _PROFILER),
     "tensorboard_output_config": "event files are in run.model_dir",
-    "rules": "SageMaker's debugger",
-    "profiler_config": "SageMaker's profiler",
-    "disable_profiler": "SageMaker's profiler",
-    "container_log_level": "the log level of SageMaker's container",
     "sagemaker_session": "only for the SDK",
-    "max_wait": "the queue determines how long a job waits",
+    "max_wait": _QUEUE,
     "checkpoint_local_path": "checkpoints are written directly to run.model_dir",
     "output_path": "exports are in run.model_dir",
-}
-KWARGS_DECIDED = {
-    "entry_point": ("the training program: set model.function to its model", "model.function"),
-    "source_dir": ("the code must be in the image, or where the tasks import from", "kubernetes.image"),
-    "dependencies": ("the code must be in the image, or where the tasks import from", "kubernetes.image"),
-    "git_config": ("the code must be in the image, or where the tasks import from", "kubernetes.image"),
-    "requirements_file": ("the packages must be in the image", "kubernetes.image"),
-    "image_uri": ("the image must also contain this package: build an image FROM it", "kubernetes.image"),
-    "role": ("access to buckets: name a Kubernetes service account that has it", "kubernetes.service_account"),
-    "instance_groups": ("several machine types: set the section cluster, and roles of kubernetes or slurm", "cluster"),
-}
-KWARGS = frozenset(
-    {*SageMakerEstimator.model_fields, *RENAMED, *RENAMED.values(), *KWARGS_DROPPED, *KWARGS_DECIDED}
-    | {"hyperparameters", "model_dir", "checkpoint_s3_uri", "training_steps", "evaluation_steps", "checkpoint_path"}
-)
+}  # fmt: skip
+# Names in version 1 of the SDK: https://sagemaker.readthedocs.io/en/stable/v2.html
+RENAMED = {
+    **{f"train_{name}": name for name in ("instance_count", "instance_type", "max_run", "max_wait",
+                                          "use_spot_instances", "volume_size", "volume_kms_key")},
+    "distributions": "distribution",
+    "image_name": "image_uri",
+}  # fmt: skip
+ESTIMATOR = {**ESTIMATOR, **{old: ESTIMATOR[new] for old, new in RENAMED.items()}}
 
 
 def convert_job(draft: JobDraft) -> None:
     """Convert each field of a training job."""
-    job = checked(TrainingJob, draft.document, kind="a training job of SageMaker")
     document = draft.document
-    values = {name: _decoded(value) for name, value in (job.HyperParameters or {}).items()}
+    hyperparameters = [item._replace(value=_decoded(item.value)) for item in document.items("HyperParameters")]
+    enabled = {item.path[-1] for item in hyperparameters if item.value is True}
     count, kind = document.item("ResourceConfig", "InstanceCount"), document.item("ResourceConfig", "InstanceType")
-    ps, mirrored = values.get(PS) is True, values.get(MWMS) is True
-    _cluster(draft, count, kind, ps=ps, mirrored=mirrored)
-    for item in document.items("ResourceConfig"):
-        _resource(draft, str(item.path[-1]), item)
-    for item in document.items():
-        _field(draft, str(item.path[-1]), item)
-    _hyperparameters(draft, [(item, values[str(item.path[-1])]) for item in document.items("HyperParameters")])
+    _cluster(draft, count, kind, ps=PS in enabled, mirrored=MWMS in enabled)
+    convert_table(draft, JOB, document.items())
+    _hyperparameters(draft, hyperparameters)
 
 
 def convert_estimator(draft: JobDraft) -> None:
     """Convert each argument of the SDK's estimator."""
-    checked(SageMakerEstimator, draft.document, kind="an estimator of SageMaker")
     document = draft.document
     fields = {RENAMED.get(str(item.path[-1]), str(item.path[-1])): item for item in document.items()}
     _distribution(draft, fields)
-    for name, item in fields.items():
-        if item.value is None:
-            draft.drop(item, "not set")
-        elif name in KWARGS_DROPPED:
-            draft.drop(item, KWARGS_DROPPED[name])
-        elif name in KWARGS_DECIDED:
-            why, to = KWARGS_DECIDED[name]
-            draft.decide(item, why, tuple(to.split(".")))
-        elif name == "max_run":
-            take_deadline(draft, item, int(item.value))
-        elif name == "use_spot_instances":
-            _spot(draft, item)
-        elif name == "max_retry_attempts":
-            draft.take(item, (draft.scheduler, "max_restarts"))
-        elif name == "environment":
-            _environment(draft, document.items(*item.path))
-        elif name == "tags":
-            _tags(draft, item)
-    if "instance_groups" in fields and fields["instance_groups"].value:
-        draft.need(("cluster", "workers"), "the program decided what the instances of each group do")
-    settings = ("model_dir", "checkpoint_s3_uri", "checkpoint_path", "training_steps", "evaluation_steps")
-    folders = [name for name in settings[:3] if name in fields and fields[name].value]
+    convert_table(draft, ESTIMATOR, document.items())
+    folders = [name for name in ("model_dir", "checkpoint_s3_uri", "checkpoint_path") if name in fields]
+    folders = [name for name in folders if fields[name].value]
     for name in folders[1:]:
         draft.decide(fields[name], f"a different directory for checkpoints than {folders[0]}", ("run", "model_dir"))
     single = [("model_dir", fields[folders[0]])] if folders else []
-    single += [(name, fields[name]) for name in settings[3:] if name in fields and fields[name].value is not None]
+    single += [(name, fields[name]) for name in ("training_steps", "evaluation_steps") if name in fields]
     apply(draft, single)
-    _hyperparameters(draft, [(item, item.value) for item in document.items("hyperparameters")])
+    _hyperparameters(draft, document.items("hyperparameters"))
 
 
-def _decoded(text: str) -> Any:
+def _decoded(value: Any) -> Any:
     """Decode a hyperparameter: JSON as the SDK writes it, or plain text."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return typed(text)
+        return json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return typed(value)
 
 
-def _hyperparameters(draft: JobDraft, values: list[tuple[Item, Any]]) -> None:
+def _hyperparameters(draft: JobDraft, items: list[Item]) -> None:
     single = []
-    for item, value in values:
+    for item in items:
         name = str(item.path[-1])
-        named = Item(item.path, value, item.line, f"hyperparameter {name}")
+        named = item._replace(field=f"hyperparameter {name}")
         if name == "sagemaker_program":
-            draft.decide(named, "the training program: set model.function to its model", ("model", "function"))
+            draft.decide(named, _PROGRAM[0], ("model", "function"))
         elif name in ("sagemaker_submit_directory", "sagemaker_requirements"):
-            draft.decide(
-                named, "the code must be in the image, or where the tasks import from", ("kubernetes", "image")
-            )
+            draft.decide(named, _CODE[0], ("kubernetes", "image"))
         elif name.startswith(OWN):
             draft.drop(named, "for SageMaker's container" + ("; see cluster" if name in (PS, MWMS) else ""))
         else:
@@ -192,179 +310,42 @@ def _distribution(draft: JobDraft, fields: dict[str, Item]) -> None:
     _cluster(draft, fields.get("instance_count"), fields.get("instance_type"), ps=ps, mirrored=mirrored)
     if item is None or item.value is None:
         return
-    others = [name for name in value if name not in ("parameter_server", "multi_worker_mirrored_strategy")]
     if ps or mirrored:
         draft.drop(item, "replaced by cluster and run.train_distribute")
-    elif not value:
+    elif item.value in ({}, ""):
         draft.drop(item, "none")
-    for name in others:
-        inner = draft.document.item(*item.path, name)
-        if inner is not None:
+    for inner in draft.document.items(*item.path):
+        if inner.path[-1] not in ("parameter_server", "multi_worker_mirrored_strategy"):
             draft.decide(inner, "Horovod and SageMaker's libraries are not supported", ("run", "train_distribute"))
 
 
 def _cluster(draft: JobDraft, count: Item | None, kind: Item | None, *, ps: bool, mirrored: bool) -> None:
-    number = int(count.value) if count is not None and count.value is not None else 1
-    if count is not None:
-        if number <= 1:
-            draft.drop(count, "one process")
-        elif ps:
-            draft.take(count, ("cluster", "workers"), number - 1, why=f"{number} instances; the first is the master")
-            draft.take(count, ("cluster", "ps"), number, why="one parameter server per instance, as on SageMaker")
-            draft.derive(("cluster", "chief"), True, "the first instance is the master")
-            draft.derive(("cluster", "dialect"), "master", "the master also evaluates")
-            draft.derive(("run", "train_distribute"), "parameter_server", "the cluster has parameter servers")
+    number = typed(count.value) if count is not None and count.value is not None else 1
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        draft.need(("cluster", "workers"), f"the number of instances was {number!r:.40}")
+        if count is not None:
+            draft.decide(count, "not a number of instances", ("cluster", "workers"))
+    elif count is not None and number <= 1:
+        draft.drop(count, "one process")
+    elif count is not None and ps:
+        draft.take(count, ("cluster", "workers"), number - 1, why=f"{number} instances; the first is the master")
+        draft.take(count, ("cluster", "ps"), number, why="one parameter server per instance, as on SageMaker")
+        draft.derive(("cluster", "chief"), True, "the first instance is the master")
+        draft.derive(("cluster", "dialect"), "master", "the master also evaluates")
+        draft.derive(("run", "train_distribute"), "parameter_server", "the cluster has parameter servers")
+    elif count is not None:
+        draft.take(count, ("cluster", "workers"), number, why="one worker per instance")
+        if mirrored:
+            draft.derive(("run", "train_distribute"), "multi_worker_mirrored", "SageMaker's distribution")
         else:
-            draft.take(count, ("cluster", "workers"), number, why="one worker per instance")
-            if mirrored:
-                draft.derive(("run", "train_distribute"), "multi_worker_mirrored", "SageMaker's distribution")
-            else:
-                draft.need(
-                    ("run", "train_distribute"),
-                    "several instances without a distribution: multi_worker_mirrored, if the program used it",
-                )
-    gpus = 0
-    if kind is not None and kind.value is not None:
-        roles = ("chief", "worker", "ps") if ps and number > 1 else ("worker",)
-        if str(kind.value) in ("local", "local_gpu"):
-            draft.drop(kind, "the local machine: use estimator-pipeline launch")
-        else:
-            # The parameter servers run on the same machines and use no GPU.
-            gpus = max(take_machine(draft, kind, role) for role in roles if role != "ps")
-    need_devices(draft, gpus)
-
-
-def _resource(draft: JobDraft, name: str, item: Item) -> None:
-    if name in ("VolumeSizeInGB", "VolumeKmsKeyId"):
-        draft.drop(item, "the disk of a machine that the service created")
-    elif name == "KeepAlivePeriodInSeconds":
-        draft.drop(item, "the service's warm machines")
-    elif name == "InstanceGroups":
-        draft.decide(
-            item, "several machine types: set the section cluster, and roles of kubernetes or slurm", ("cluster",)
-        )
-        draft.need(("cluster", "workers"), "the program decided what the instances of each group do")
-
-
-# Fields ----------------------------------------------------------------------------------------------------------
-
-
-def _field(draft: JobDraft, name: str, item: Item) -> None:
-    document = draft.document
-    if item.value is None:
-        draft.drop(item, "not set")
-    elif name == "TrainingJobName":
-        draft.take(item, ("name",))
-    elif name in DROPPED:
-        draft.drop(item, DROPPED[name])
-    elif ANSWERED.fullmatch(name):
-        draft.drop(item, "a status field of the service")
-    elif name == "AlgorithmSpecification":
-        _algorithm(draft, item)
-    elif name == "RoleArn":
-        draft.decide(
-            item, "access to buckets: name a Kubernetes service account that has it", ("kubernetes", "service_account")
-        )
-    elif name == "InputDataConfig":
-        for i in range(len(item.value)):
-            _channel(draft, document.item(name, i))
-    elif name == "OutputDataConfig":
-        for inner in document.items(name):
-            key = str(inner.path[-1])
-            if key == "S3OutputPath" and document.item("CheckpointConfig") is None:
-                draft.decide(
-                    inner,
-                    "the destination of the model after training; exports are in run.model_dir",
-                    ("run", "model_dir"),
-                )
-            else:
-                draft.drop(inner, "exports are in run.model_dir, and the bucket determines encryption")
-    elif name == "CheckpointConfig":
-        uri, local = document.item(name, "S3Uri"), document.item(name, "LocalPath")
-        if local is not None:
-            draft.drop(local, "checkpoints are written directly to run.model_dir")
-        if uri is not None:
-            apply(draft, [("model_dir", uri)])
-    elif name == "StoppingCondition":
-        for inner in document.items(name):
-            if inner.path[-1] == "MaxRuntimeInSeconds":
-                take_deadline(draft, inner, int(inner.value))
-            else:
-                draft.drop(inner, "the queue determines how long a job waits")
-    elif name == "Tags":
-        _tags(draft, item)
-    elif name == "EnableManagedSpotTraining":
-        _spot(draft, item)
-    elif name == "Environment":
-        _environment(draft, document.items(name))
-    elif name == "RetryStrategy":
-        for inner in document.items(name):
-            if inner.path[-1] == "MaximumRetryAttempts":
-                draft.take(inner, (draft.scheduler, "max_restarts"))
-
-
-def _algorithm(draft: JobDraft, item: Item) -> None:
-    for inner in draft.document.items(*item.path):
-        name = str(inner.path[-1])
-        if name == "TrainingImage":
-            draft.decide(
-                inner, "the image must also contain this package: build an image FROM it", ("kubernetes", "image")
+            draft.need(
+                ("run", "train_distribute"),
+                "several instances without a distribution: multi_worker_mirrored, if the program used it",
             )
-        elif name in ("AlgorithmName", "ContainerEntrypoint", "ContainerArguments"):
-            draft.decide(inner, "the training program: set model.function to its model", ("model", "function"))
-        elif name == "TrainingInputMode":
-            draft.drop(inner, "data is read from its storage")
-        elif name in ("MetricDefinitions", "EnableSageMakerMetricsTimeSeries"):
-            draft.drop(inner, "the engines write metrics")
-        elif name == "TrainingImageConfig":
-            draft.decide(inner, "access to the registry", ("kubernetes", "image_pull_secrets"))
-
-
-def _channel(draft: JobDraft, item: Item | None) -> None:
-    if item is None:
-        return
-    name = str(item.value["ChannelName"])
-    channel = Item(item.path, item.value, item.line, f"channel {name}")
-    evaluation = name.lower() in ("eval", "evaluation", "validation", "valid", "test")
-    to = ("input", "eval" if evaluation else "train")
-    source = item.value.get("DataSource") or {}
-    uri = next((part["S3Uri"] for part in source.values() if isinstance(part, dict) and "S3Uri" in part), None)
-    data = f"the data in {uri}" if uri else "the data"
-    draft.decide(channel, f"{data}: set input.source, to files that all tasks can read; the job shards them", to)
-
-
-def _environment(draft: JobDraft, items: list[Item]) -> None:
-    for item in items:
-        draft.take(item, (draft.scheduler, "env", str(item.path[-1])), str(item.value))
-
-
-def _tags(draft: JobDraft, item: Item) -> None:
-    pairs: list[tuple[str, Item]] = []
-    for inner in draft.document.items(*item.path):
-        if isinstance(inner.value, dict) and "Key" in inner.value:
-            pairs.append((str(inner.value["Key"]), Item(inner.path, inner.value.get("Value", ""), inner.line)))
-        else:
-            pairs.append((str(inner.path[-1]), inner))
-    for key, inner in pairs:
-        named = Item(inner.path, inner.value, inner.line, f"tag {key}")
-        if draft.scheduler == "kubernetes":
-            draft.take(named, ("kubernetes", "labels", key))
-        else:
-            draft.drop(named, "Slurm has no labels")
-    if not pairs:
-        draft.drop(item, "none")
-
-
-def _spot(draft: JobDraft, item: Item) -> None:
-    if item.value is not True:
-        draft.drop(item, "the default")
-    elif draft.scheduler == "kubernetes":
-        draft.decide(
-            item,
-            "preempted tasks write a checkpoint and resume; choose the nodes by a selector or a toleration",
-            ("kubernetes", "pods", "tolerations"),
-        )
-    else:
-        draft.decide(
-            item, "a partition whose jobs may be preempted; they resume from a checkpoint", ("slurm", "partition")
-        )
+    if kind is not None and kind.value in ("local", "local_gpu"):
+        draft.drop(kind, "the local machine: use estimator-pipeline launch")
+    elif kind is not None and kind.value is not None:
+        # The parameter servers run on the same machines and use no GPU.
+        for role in ("chief", "worker") if draft.current("cluster", "chief") else ("worker",):
+            take_machine(draft, kind, role, GPUS)
+    need_devices(draft)

@@ -7,15 +7,14 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.configs.documents import Item, Path
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
-from estimator_pipeline.migrate.configs.formats.hyperparameters import put_strategy
-from estimator_pipeline.migrate.configs.formats.machines import need_devices
+from estimator_pipeline.migrate.configs.formats.command_lines import plain_words
+from estimator_pipeline.migrate.configs.formats.hyperparameters import Computed, need_devices, put_strategy
 from estimator_pipeline.migrate.configs.formats.pods import convert_pod, move_common_fields
 from estimator_pipeline.migrate.configs.formats.schemas import TFJob, checked
 
@@ -199,17 +198,15 @@ def _tokens(draft: JobDraft, path: Path) -> list[Item] | None:
     shell = [i for i, text in enumerate(texts) if text in ("-c", "-lc", "-ec")]
     if len(texts) >= 3 and re.search(r"(^|/)(ba|da|z)?sh$", texts[0]) and shell and shell[0] == len(texts) - 2:
         script = tokens[-1]
-        try:
-            words = None if re.search(r"[;&|<>`\n]|\$\(", texts[-1].strip()) else shlex.split(texts[-1])
-        except ValueError:
-            words = None
+        words = plain_words(texts[-1].strip())
         for token in tokens[:-1]:
             draft.drop(token, "a shell that starts the program")
         if words is None:
             draft.decide(script, "a shell script: read its program and arguments manually")
             return None
         return [Item(script.path, word, script.line) for word in words]
-    return tokens
+    # Kubernetes replaces $(NAME) by a variable of the container.
+    return [t._replace(value=Computed(t.value)) if re.search(r"\$\(\w", str(t.value)) else t for t in tokens]
 
 
 def _program(draft: JobDraft, tokens: list[Item]) -> None:
