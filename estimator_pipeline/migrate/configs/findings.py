@@ -36,10 +36,6 @@ class ConfigFinding:
     job_value: Any = None
     why: str = ""
 
-    def at(self, item: Item) -> ConfigFinding:
-        """Return a copy for the field of a different document."""
-        return replace(self, item=item)
-
     def document(self) -> dict[str, Any]:
         """Return the finding as plain values, for JSON."""
         document = {

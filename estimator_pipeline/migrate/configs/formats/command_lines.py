@@ -11,7 +11,8 @@ from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats import cloud_ml_engine
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
 from estimator_pipeline.migrate.configs.formats.hyperparameters import Computed
-from estimator_pipeline.migrate.configs.formats.shell_scripts import ASSIGNMENT, Word, read_commands
+from estimator_pipeline.migrate.configs.formats.shell_scripts import ASSIGNMENT, KEYWORDS, read_commands
+from estimator_pipeline.migrate.configs.formats.shell_words import Word
 
 __all__ = ["convert", "looks_like_shell", "plain_words", "read_shell"]
 
@@ -102,7 +103,7 @@ def _program(words: list[Word]) -> tuple[int, int] | None:
     """Return the indices of the program and of its first argument, or None if the words start no training."""
     texts = [word.text.strip("\"'") if word.value is None else word.value for word in words]
     at = next((i for i, word in enumerate(words) if not ASSIGNMENT.fullmatch(word.text)), len(words))
-    while at < len(texts) and texts[at] in ("then", "do", "else", "!", "{"):
+    while at < len(texts) and words[at].text in KEYWORDS:
         at += 1
     if at < len(texts) and texts[at] == "gcloud":
         training = {"ai-platform", "ml-engine"} & set(texts) and {"submit", "local"} & set(texts)
@@ -163,7 +164,7 @@ def convert(draft: JobDraft) -> None:
             name = Item(item.path, item.value, item.line, item.value.partition("=")[0])
             draft.decide(name, "an environment variable of the program: set it in the section of the scheduler")
     if starter:
-        _joined(draft, starter, starter[0].value, _STARTS)
+        _joined(draft, starter, starter[0].value, _FLOW if starter[0].value in KEYWORDS else _STARTS)
     if items[start].value == "gcloud":
         arguments = cloud_ml_engine.convert_command(draft, items[start:])
     else:

@@ -47,7 +47,6 @@ DROPPED = {
 CLUSTER = ("cluster_spec", "num_worker_replicas", "num_ps_replicas")
 STRATEGY = ("train_distribute", "eval_distribute", "experimental_distribute")
 SESSION = ("session_config", "tf_config", "gpu_memory_fraction", "log_device_placement", "num_cores")
-OTHER = ("device_fn", "tpu_config", "cluster", "evaluation_master_grpc", "ps_replicas", "uid")
 NAMES = frozenset({*TAKEN, *DROPPED, *CLUSTER, *STRATEGY, *SESSION, "device_fn", "tpu_config", "cluster"})
 _CLASSES = {
     "MirroredStrategy": "mirrored",
