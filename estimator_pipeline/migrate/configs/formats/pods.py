@@ -9,6 +9,7 @@ from typing import Any
 from estimator_pipeline.migrate.configs.documents import Item, Path
 from estimator_pipeline.migrate.configs.findings import JobDraft, get, put
 from estimator_pipeline.migrate.configs.formats.hyperparameters import NO_TPU, need_strategy_of_tpu
+from estimator_pipeline.migrate.configs.formats.tables import Table, convert_table, later, taken
 
 __all__ = ["convert_pod", "move_common_fields"]
 
@@ -18,27 +19,6 @@ ROLE_FIELDS = ("cpu", "memory", "gpus", "node_selector", "tolerations")
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "alpha.kubernetes.io/nvidia-gpu", "gpu.intel.com/i915")
 TPU = re.compile(r"(^|[./])(cloud-)?tpus?([./-]|$)|gke-tpu-")
 """Matches names of resources, annotations and node labels, such as cloud-tpus.google.com/v2 and google.com/tpu."""
-POD_DECIDED = {
-    "affinity": ("copy it to kubernetes.pod_patch", None),
-    "initContainers": ("copy it to kubernetes.pod_patch", None),
-    "hostNetwork": ("copy it to kubernetes.pod_patch", None),
-    "dnsPolicy": ("copy it to kubernetes.pod_patch", None),
-    "hostIPC": ("copy it to kubernetes.pod_patch", None),
-    "schedulerName": ("copy it to kubernetes.pod_patch", None),
-}
-POD_DROPPED = {
-    "restartPolicy": "submit kubernetes writes it",
-    "shareProcessNamespace": "submit kubernetes sets it",
-    "subdomain": "the operator creates the Services",
-    "hostname": "the operator names the pods",
-}
-CONTAINER_DROPPED = {
-    "name": "submit kubernetes names it tensorflow",
-    "ports": "every task listens on kubernetes.port (2222)",
-    "terminationMessagePath": "the default",
-    "terminationMessagePolicy": "the default",
-    "workingDir": "estimator-pipeline train reads its job file from /job/job.yaml",
-}
 
 
 def convert_pod(draft: JobDraft, role: str, path: Path, *, alone: bool) -> None:
@@ -74,13 +54,19 @@ def convert_pod(draft: JobDraft, role: str, path: Path, *, alone: bool) -> None:
         elif name == "tolerations":
             _tolerations(draft, item, role)
         else:
-            _pod_field(draft, name, item)
+            convert_table(draft, _POD, [item])
     volumes = {str(v.value.get("name")) for v in document.items(*spec, "volumes") if isinstance(v.value, dict)}
     for mount in mounts:
         if isinstance(mount.value, dict) and str(mount.value.get("name")) not in volumes:
             draft.decide(mount, "it mounts a volume that does not exist")
     for item in document.items(*spec, "containers", number):
-        _container_field(draft, str(item.path[-1]), item, role)
+        name = str(item.path[-1])
+        if name == "resources" and item.value is not None:
+            _resources(draft, item, role)
+        elif name in _CONTAINER:
+            convert_table(draft, _CONTAINER, [item])
+        else:
+            draft.decide(item, *_PATCH[:1])
     draft.container_paths[role] = (*spec, "containers", number)
 
 
@@ -101,29 +87,31 @@ def _metadata(draft: JobDraft, name: str, item: Item) -> None:
         draft.drop(item, "the operator names the pods")
 
 
-def _pod_field(draft: JobDraft, name: str, item: Item) -> None:
-    if name in ("serviceAccountName", "serviceAccount"):
-        draft.take(item, ("kubernetes", "service_account"))
-    elif name == "priorityClassName":
-        draft.take(item, ("kubernetes", "priority_class"))
-    elif name == "terminationGracePeriodSeconds":
-        draft.take(
-            item, ("kubernetes", "termination_grace_seconds"), why="seconds; 15 of them are for the exit of the process"
-        )
-    elif name == "imagePullSecrets":
-        draft.take(item, ("kubernetes", "image_pull_secrets"), [secret.get("name") for secret in item.value])
-    elif name == "securityContext":
-        fields = {"runAsUser": "run_as_user", "fsGroup": "fs_group"}
-        for inner in draft.document.items(*item.path):
-            if inner.path[-1] in fields:
-                draft.take(inner, ("kubernetes", fields[str(inner.path[-1])]))
-            else:
-                draft.decide(inner, "copy it to kubernetes.pod_patch")
-    elif name in POD_DROPPED:
-        draft.drop(item, POD_DROPPED[name])
-    elif name in POD_DECIDED:
-        why, to = POD_DECIDED[name]
-        draft.decide(item, why, to)
+def _pull_secrets(draft: JobDraft, item: Item) -> None:
+    draft.take(item, ("kubernetes", "image_pull_secrets"), [secret.get("name") for secret in item.value])
+
+
+def _security(draft: JobDraft, item: Item) -> None:
+    names = {"runAsUser": taken("kubernetes.run_as_user"), "fsGroup": taken("kubernetes.fs_group")}
+    for inner in draft.document.items(*item.path):
+        convert_table(draft, {str(inner.path[-1]): names.get(str(inner.path[-1]), _PATCH)}, [inner])
+
+
+_PATCH = ("copy it to kubernetes.pod_patch", "")
+_POD: Table = {
+    **dict.fromkeys(("serviceAccountName", "serviceAccount"), taken("kubernetes.service_account")),
+    "priorityClassName": taken("kubernetes.priority_class"),
+    "terminationGracePeriodSeconds": taken(
+        "kubernetes.termination_grace_seconds", "seconds; 15 of them are for the exit of the process"
+    ),
+    "imagePullSecrets": _pull_secrets,
+    "securityContext": _security,
+    "restartPolicy": "submit kubernetes writes it",
+    "shareProcessNamespace": "submit kubernetes sets it",
+    "subdomain": "the operator creates the Services",
+    "hostname": "the operator names the pods",
+    **dict.fromkeys(("affinity", "initContainers", "hostNetwork", "dnsPolicy", "hostIPC", "schedulerName"), _PATCH),
+}
 
 
 def _tolerations(draft: JobDraft, item: Item, role: str) -> None:
@@ -193,35 +181,37 @@ def _volume(draft: JobDraft, item: Item, value: dict[str, Any], mount: Item) -> 
 # Containers ------------------------------------------------------------------------------------------------------
 
 
-def _container_field(draft: JobDraft, name: str, item: Item, role: str) -> None:
-    document = draft.document
-    if item.value is None:
-        draft.drop(item, "not set")
-    elif name == "image":
-        why = "the image must also contain this package: build an image FROM it"
-        draft.decide(item, why, ("kubernetes", "image"), once=True)
-    elif name == "imagePullPolicy":
-        draft.take(item, ("kubernetes", "image_pull_policy"))
-    elif name == "env":
-        for variable in document.items(*item.path):
-            _variable(draft, variable)
-    elif name == "envFrom":
-        for source in document.items(*item.path):
-            secret = (
-                source.value.get("secretRef", {}).get("name")
-                if isinstance(source.value.get("secretRef"), dict)
-                else None
-            )
-            if secret:
-                draft.add(source, ("kubernetes", "env_from_secrets"), secret)
-            else:
-                draft.decide(source, "write out the variables of the ConfigMap", ("kubernetes", "env"))
-    elif name == "resources":
-        _resources(draft, item, role)
-    elif name in CONTAINER_DROPPED:
-        draft.drop(item, CONTAINER_DROPPED[name])
-    elif name not in ("command", "args", "volumeMounts"):
-        draft.decide(item, "copy it to kubernetes.pod_patch")
+def _variables(draft: JobDraft, item: Item) -> None:
+    for variable in draft.document.items(*item.path):
+        _variable(draft, variable)
+
+
+def _variables_from(draft: JobDraft, item: Item) -> None:
+    for source in draft.document.items(*item.path):
+        reference = source.value.get("secretRef")
+        secret = reference.get("name") if isinstance(reference, dict) else None
+        if secret:
+            draft.add(source, ("kubernetes", "env_from_secrets"), secret)
+        else:
+            draft.decide(source, "write out the variables of the ConfigMap", ("kubernetes", "env"))
+
+
+def _image(draft: JobDraft, item: Item) -> None:
+    why = "the image must also contain this package: build an image FROM it"
+    draft.decide(item, why, ("kubernetes", "image"), once=True)
+
+
+_CONTAINER: Table = {
+    "image": _image,
+    "imagePullPolicy": taken("kubernetes.image_pull_policy"),
+    "env": _variables,
+    "envFrom": _variables_from,
+    **dict.fromkeys(("command", "args", "volumeMounts"), later),
+    "name": "submit kubernetes names it tensorflow",
+    "ports": "every task listens on kubernetes.port (2222)",
+    **dict.fromkeys(("terminationMessagePath", "terminationMessagePolicy"), "the default"),
+    "workingDir": "estimator-pipeline train reads its job file from /job/job.yaml",
+}
 
 
 def _variable(draft: JobDraft, item: Item) -> None:

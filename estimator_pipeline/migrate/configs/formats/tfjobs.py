@@ -17,6 +17,7 @@ from estimator_pipeline.migrate.configs.formats.command_lines import plain_words
 from estimator_pipeline.migrate.configs.formats.hyperparameters import Computed, need_devices, put_strategy
 from estimator_pipeline.migrate.configs.formats.pods import convert_pod, move_common_fields
 from estimator_pipeline.migrate.configs.formats.schemas import TFJob, checked
+from estimator_pipeline.migrate.configs.formats.tables import Table, convert_table, later, taken
 
 __all__ = ["VERSIONS", "convert"]
 
@@ -52,36 +53,41 @@ def convert(draft: JobDraft) -> None:
         elif item is not None:
             draft.take(item, ("kubernetes", "kind"), "tfjob", why="or job or jobset, which need no operator")
     roles = _replicas(draft, list(job.spec.tfReplicaSpecs))
-    _metadata(draft)
-    _spec(draft, roles)
+    convert_table(draft, _METADATA, document.items("metadata"))
+    convert_table(draft, _SPEC, [*document.items("spec"), *document.items("spec", "runPolicy")])
     convert_pods(draft, roles)
     status = document.item("status")
     if status is not None:
         draft.drop(status, _STATUS)
 
 
-def _metadata(draft: JobDraft) -> None:
-    for item in draft.document.items("metadata"):
-        name = str(item.path[-1])
-        if name == "name":
-            draft.take(item, ("name",))
-        elif name == "generateName":
-            draft.take(item, ("name",), str(item.value).rstrip("-"), why="submit kubernetes --name for each start")
-        elif name == "namespace":
-            draft.take(item, ("kubernetes", "namespace"))
-        elif name == "labels":
-            for label in draft.document.items("metadata", "labels"):
-                draft.take(label, ("kubernetes", "labels", str(label.path[-1])))
-        elif name == "annotations":
-            for annotation in draft.document.items("metadata", "annotations"):
-                if "last-applied-configuration" in str(annotation.path[-1]):
-                    draft.drop(annotation, "added by kubectl")
-                else:
-                    why = "an annotation of the TFJob; kubernetes.annotations sets those of the pods"
-                    draft.decide(annotation, why, ("kubernetes", "annotations"))
-        elif name in ("creationTimestamp", "uid", "resourceVersion", "generation", "selfLink", "managedFields",
-                      "ownerReferences", "finalizers"):  # fmt: skip
-            draft.drop(item, _STATUS)
+def _labels(draft: JobDraft, item: Item) -> None:
+    for label in draft.document.items(*item.path):
+        draft.take(label, ("kubernetes", "labels", str(label.path[-1])))
+
+
+def _annotations(draft: JobDraft, item: Item) -> None:
+    for annotation in draft.document.items(*item.path):
+        if "last-applied-configuration" in str(annotation.path[-1]):
+            draft.drop(annotation, "added by kubectl")
+        else:
+            why = "an annotation of the TFJob; kubernetes.annotations sets those of the pods"
+            draft.decide(annotation, why, ("kubernetes", "annotations"))
+
+
+def _generated_name(draft: JobDraft, item: Item) -> None:
+    draft.take(item, ("name",), str(item.value).rstrip("-"), why="submit kubernetes --name for each start")
+
+
+_METADATA: Table = {
+    "name": taken("name"),
+    "generateName": _generated_name,
+    "namespace": taken("kubernetes.namespace"),
+    "labels": _labels,
+    "annotations": _annotations,
+    **dict.fromkeys(("creationTimestamp", "uid", "resourceVersion", "generation", "selfLink", "managedFields",
+                     "ownerReferences", "finalizers"), _STATUS),
+}  # fmt: skip
 
 
 # Roles -----------------------------------------------------------------------------------------------------------
@@ -230,61 +236,47 @@ def _is_program(text: str) -> bool:
 # Spec ------------------------------------------------------------------------------------------------------------
 
 
-def _spec(draft: JobDraft, roles: dict[str, Path]) -> None:
-    document = draft.document
-    policies = [*document.items("spec"), *document.items("spec", "runPolicy")]
-    for item in policies:
-        name = str(item.path[-1])
-        if name in ("tfReplicaSpecs", "runPolicy"):
-            continue
-        if item.value is None:
-            draft.drop(item, "not set")
-        elif name == "ttlSecondsAfterFinished":
-            draft.take(item, ("kubernetes", "ttl_seconds_after_finished"), why="seconds")
-        elif name == "activeDeadlineSeconds":
-            draft.take(item, ("kubernetes", "active_deadline_seconds"), why="seconds")
-        elif name == "backoffLimit":
-            tasks = (
-                draft.training_tasks
-                + (draft.current("cluster", "ps") or 0)
-                + bool(draft.current("cluster", "evaluator"))
-            )
-            each = -(-int(item.value) // tasks)
-            draft.take(
-                item, ("kubernetes", "max_restarts"), each, why=f"for each of {tasks} tasks; {item.value} in total"
-            )
-        elif name == "cleanPodPolicy":
-            draft.drop(item, "finished pods are kept for ttl_seconds_after_finished, so that logs can be read")
-        elif name == "schedulingPolicy":
-            _scheduling(draft, item)
-        elif name in ("suspend", "managedBy"):
-            draft.decide(item, "up to the queue: a label selects Kueue", ("kubernetes", "labels"))
-        elif name == "successPolicy":
-            draft.drop(item, "a job is complete when all its tasks are")
-        elif name == "enableDynamicWorker":
-            if item.value:
-                draft.decide(item, "the number of workers changes between runs, not within one", ("cluster", "workers"))
-            else:
-                draft.drop(item, "the default")
+def _backoff(draft: JobDraft, item: Item) -> None:
+    servers, evaluator = draft.current("cluster", "ps") or 0, bool(draft.current("cluster", "evaluator"))
+    tasks = draft.training_tasks + servers + evaluator
+    why = f"for each of {tasks} tasks; {item.value} in total"
+    draft.take(item, ("kubernetes", "max_restarts"), -(-int(item.value) // tasks), why=why)
 
 
-_SCHEDULING = {
-    "minAvailable": "min_available",
-    "queue": "queue",
-    "minResources": "min_resources",
-    "scheduleTimeoutSeconds": "schedule_timeout_seconds",
-}
+def _dynamic(draft: JobDraft, item: Item) -> None:
+    if item.value:
+        draft.decide(item, "the number of workers changes between runs, not within one", ("cluster", "workers"))
+    else:
+        draft.drop(item, "the default")
 
 
 def _scheduling(draft: JobDraft, item: Item) -> None:
     for inner in draft.document.items(*item.path):
-        name = str(inner.path[-1])
-        if name == "priorityClass":
-            draft.take(inner, ("kubernetes", "priority_class"))
-        elif name in _SCHEDULING:
-            draft.take(inner, ("kubernetes", "scheduling_policy", _SCHEDULING[name]))
+        if inner.path[-1] in _SCHEDULING:
+            convert_table(draft, _SCHEDULING, [inner])
         else:
             draft.decide(inner, "up to a gang scheduler, which labels select", ("kubernetes", "labels"))
+
+
+_SCHEDULING: Table = {
+    "priorityClass": taken("kubernetes.priority_class"),
+    "minAvailable": taken("kubernetes.scheduling_policy.min_available"),
+    "queue": taken("kubernetes.scheduling_policy.queue"),
+    "minResources": taken("kubernetes.scheduling_policy.min_resources"),
+    "scheduleTimeoutSeconds": taken("kubernetes.scheduling_policy.schedule_timeout_seconds"),
+}
+_SPEC: Table = {
+    "tfReplicaSpecs": later,
+    "runPolicy": later,
+    "ttlSecondsAfterFinished": taken("kubernetes.ttl_seconds_after_finished", "seconds"),
+    "activeDeadlineSeconds": taken("kubernetes.active_deadline_seconds", "seconds"),
+    "backoffLimit": _backoff,
+    "cleanPodPolicy": "finished pods are kept for ttl_seconds_after_finished, so that logs can be read",
+    "schedulingPolicy": _scheduling,
+    **dict.fromkeys(("suspend", "managedBy"), ("up to the queue: a label selects Kueue", "kubernetes.labels")),
+    "successPolicy": "a job is complete when all its tasks are",
+    "enableDynamicWorker": _dynamic,
+}
 
 
 def is_tfjob(value: Any) -> bool:
