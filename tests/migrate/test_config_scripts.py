@@ -115,7 +115,7 @@ DECIDED = [
     ("train() {\n  python t.py --learning_rate=$1\n}\ntrain 0.1", 2),
     (f'LR=0.1\n[ -n "$BIG" ] && LR=0.5\n{USE}', 3),
     (f'LR=0.1\ntest -z "$BIG" || LR=0.5\n{USE}', 3),
-    (f"LR=0.1\ntest -z \"$BIG\" ||\n  LR=0.5\n{USE}", 4),
+    (f'LR=0.1\ntest -z "$BIG" ||\n  LR=0.5\n{USE}', 4),
     (f"LR=0.1\ntrue |& LR=0.5\n{USE}", 3),
     (f"LR=0.1\nif {USE}; then LR=0.5; fi", 2),
     (f"cat <<E\n E\nLR=0.5\nE\n{USE}", 5),

@@ -72,7 +72,7 @@ def split_commands(text: str, *, source: str) -> Iterator[tuple[list[Word], str,
             redirection = ""
         elif token["operator"] and (
             words or before not in LISTS or token[0] != "\n"
-        ):  # a list goes on after a line end
+        ):  # a list continues after a line end
             yield words, before, token[0]
             words, before, redirection = [], token[0], ""
         line += token[0].count("\n")
