@@ -131,6 +131,19 @@ def test_a_comment_decides_nothing(tmp_path, to):
     assert trees[0] == trees[1] == trees[2]
 
 
+@pytest.mark.parametrize(
+    ("statement", "stays"),
+    [
+        ("from tensorflow.keras import backend", True),
+        ("import functools", True),
+        ("from tensorflow import estimator", False),
+    ],
+)
+def test_an_import_that_the_program_did_not_use(tmp_path, statement, stays):
+    made = made_of(tmp_path, PROGRAM.replace("import tensorflow as tf\n", f"import tensorflow as tf\n{statement}\n"))
+    assert made.keras and (f"{statement}\n" in made.after) is stays, made.kept_as_estimator
+
+
 @pytest.mark.parametrize("name", ["examples", "model_inputs"])
 def test_a_function_of_the_name_of_a_helper(tmp_path, name):
     """It keeps its name; the helper gets another one."""

@@ -16,6 +16,7 @@ __all__ = ["remove_unused_names"]
 # Packages whose unused imports are removed, and modules whose unused aliases are (`layers = tf.compat.v1.layers`).
 _PACKAGES = ("tensorflow", "tf_slim", "tensorflow_gan", "estimator_pipeline.compat")
 _MODULES = (".compat.v1.", ".estimator.", ".feature_column.")
+_OLD_PARTS = {"contrib", "estimator", "feature_column", "tensorflow_gan", "tf_slim", "v1"}
 
 
 def remove_unused_names(reader: Rewriter, text: str) -> bool:
@@ -69,7 +70,7 @@ def _aliases(reader: Rewriter) -> Iterator[tuple[cst.CSTNode, set[str], bool]]:
 
 
 def _imports(reader: Rewriter) -> Iterator[tuple[cst.CSTNode, set[str], bool]]:
-    """Yield the imports of TensorFlow, and of functools if it was used, with the names that they bind."""
+    """Yield the imports of TensorFlow and functools, with the names that they bind."""
     before = _read(symtable.symtable(reader.lines.text, "source", "exec"))[True]
     for statement in reader.tree.module.body:
         small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
@@ -78,6 +79,9 @@ def _imports(reader: Rewriter) -> Iterator[tuple[cst.CSTNode, set[str], bool]]:
         modules = [small.module] if isinstance(small, cst.ImportFrom) else [alias.name for alias in small.names]
         dotted = [f"{dotted_of(module) or ''}." for module in modules]
         names = {alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in small.names}
-        of_functools = dotted == ["functools."] and names == {"functools"} and "functools" in before
-        if of_functools or all(name.startswith(tuple(f"{package}." for package in _PACKAGES)) for name in dotted):
+        is_removable = all(name.startswith(tuple(f"{package}." for package in _PACKAGES)) for name in dotted)
+        is_removable |= dotted == ["functools."] and names == {"functools"}
+        parts = {part for name in dotted for part in name.split(".")} | {alias.evaluated_name for alias in small.names}
+        # What the program did not use before is only removed if it may not exist.
+        if is_removable and (names & before or parts & _OLD_PARTS):
             yield statement, names, True
