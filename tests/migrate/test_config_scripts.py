@@ -23,7 +23,7 @@ gcloud ai-platform jobs submit training $JOB \\
 
 
 @pytest.fixture
-def made(tmp_path):
+def convert_text(tmp_path):
     def convert(text, **arguments):
         path = tmp_path / "source"
         path.write_text(text, encoding="utf-8")
@@ -40,8 +40,8 @@ def lines(conversion):
     return {f.item.name: f.item.line for f in conversion.findings}
 
 
-def test_a_job_that_gcloud_submits(made):
-    conversion = made(SCRIPT.format(job_dir="$BUCKET/out"))
+def test_a_job_that_gcloud_submits(convert_text):
+    conversion = convert_text(SCRIPT.format(job_dir="$BUCKET/out"))
     job = conversion.job
     assert conversion.format == "shell"
     assert job["run"]["model_dir"] == "gs://bucket/out"
@@ -52,14 +52,14 @@ def test_a_job_that_gcloud_submits(made):
     assert states(conversion)["BUCKET"] == "no longer needed"
 
 
-def test_what_only_the_shell_knows_is_a_decision(made):
-    conversion = made(SCRIPT.format(job_dir="$BUCKET/$JOB"))
+def test_what_only_the_shell_knows_is_a_decision(convert_text):
+    conversion = convert_text(SCRIPT.format(job_dir="$BUCKET/$JOB"))
     assert states(conversion)["--job-dir"] == "needs a decision"
     assert conversion.job["run"]["model_dir"] == "???"
 
 
-def test_a_local_training_of_gcloud(made):
-    conversion = made(
+def test_a_local_training_of_gcloud(convert_text):
+    conversion = convert_text(
         "gcloud ml-engine local train --module-name trainer.task --package-path trainer --distributed "
         "--parameter-server-count 1 --worker-count 2 --job-dir out -- --batch_size 64 --verbose"
     )
@@ -68,8 +68,8 @@ def test_a_local_training_of_gcloud(made):
     assert states(conversion)["--verbose"] == "needs a decision"
 
 
-def test_python_under_srun_in_a_loop(made):
-    conversion = made(
+def test_python_under_srun_in_a_loop(convert_text):
+    conversion = convert_text(
         "#SBATCH --nodes=4\nmodule load cuda\nfor lr in 0.1 0.01; do\n"
         "  srun -N 4 python -m trainer.task --lr $lr --model_dir=/m --use_tpu=False 2>&1 | tee log\ndone\n"
     )
@@ -159,22 +159,22 @@ DECIDED = [
 
 
 @pytest.mark.parametrize(("text", "value"), TAKEN)
-def test_a_plain_script_is_taken(made, text, value):
-    conversion = made(f"#!/bin/bash\n{text}\n")
+def test_a_plain_script_is_taken(convert_text, text, value):
+    conversion = convert_text(f"#!/bin/bash\n{text}\n")
     assert conversion.job["model"]["optimizer"]["learning_rate"] == value
 
 
 @pytest.mark.parametrize(("text", "line"), DECIDED)
-def test_a_value_that_depends_on_the_shell_is_a_decision(made, text, line):
-    conversion = made(f"#!/bin/bash\n{text}\n")
+def test_a_value_that_depends_on_the_shell_is_a_decision(convert_text, text, line):
+    conversion = convert_text(f"#!/bin/bash\n{text}\n")
     assert conversion.job["model"]["optimizer"]["learning_rate"] == "???"
     rates = [f for f in conversion.findings if f.item.name == "--learning_rate"]
     assert ("needs a decision", line + 1) in [(f.state, f.item.line) for f in rates]
     assert "taken" not in [f.state for f in rates]
 
 
-def test_every_line_of_a_script_is_listed(made):
-    conversion = made(
+def test_every_line_of_a_script_is_listed(convert_text):
+    conversion = convert_text(
         "#!/bin/bash\nexport TF_X=1\nA=1\nif [ $A = 1 ]; then\n  ./prepare.sh\nelse A=2; fi\n"
         "cd work\nfrobnicate all\npython t.py --x=1 > log | tee -a all\nLATER=$(date)\n"
     )
@@ -201,22 +201,22 @@ def test_every_line_of_a_script_is_listed(made):
         "#!/bin/bash\ncat <<EOF > run.sh\npython train.py --learning_rate=0.1\nEOF\n",
     ],
 )
-def test_scripts_and_programs_without_one_job_are_refused(made, text):
+def test_scripts_and_programs_without_one_job_are_refused(convert_text, text):
     with pytest.raises(ConfigError) as caught:
-        made(text)
+        convert_text(text)
     assert caught.value.code in ("migrate/unknown-format", "file/bad-format")
 
 
 @pytest.mark.parametrize("name", ["log_dir", "logdir", "train_dir", "checkpoint_dir"])
-def test_a_folder_of_the_programs_own(made, name):
-    conversion = made(f"--{name}=/logs\n")
+def test_a_folder_of_the_programs_own(convert_text, name):
+    conversion = convert_text(f"--{name}=/logs\n")
     finding = next(f for f in conversion.findings if f.item.name == f"--{name}")
     assert (finding.state, finding.to) == ("needs a decision", ("run", "model_dir"))
     assert "/logs" in conversion.placeholders["run", "model_dir"]
 
 
-def test_the_model_directory_goes_before_its_other_names(made):
-    conversion = made("--output_dir=/exports\n--log_dir=/logs\n--model_dir=/m\n")
+def test_the_model_directory_goes_before_its_other_names(convert_text):
+    conversion = convert_text("--output_dir=/exports\n--log_dir=/logs\n--model_dir=/m\n")
     assert conversion.job["run"]["model_dir"] == "/m"
     assert states(conversion) == {
         "--output_dir": "needs a decision", "--log_dir": "needs a decision", "--model_dir": "taken",
@@ -250,8 +250,8 @@ spec:
         "trainingInput: {scaleTier: CUSTOM, masterType: n1-highcpu-16, workerType: cloud_tpu, workerCount: 1}\n",
     ],
 )
-def test_a_tpu_is_refused_by_name(made, text):
-    conversion = made(text)
+def test_a_tpu_is_refused_by_name(convert_text, text):
+    conversion = convert_text(text)
     assert NO_TPU in [f.why for f in conversion.findings]
     assert conversion.job["run"]["train_distribute"] == "???"
     # The worker of AI Platform is the TPU, and no task that trains.

@@ -242,8 +242,8 @@ def _cluster(draft: JobDraft, fields: dict[str, Item]) -> list[str]:
     if "workers" not in counts:
         draft.derive(("cluster", "workers"), 0, "only the master trains")
     version = str(fields["runtimeVersion"].value) if "runtimeVersion" in fields else ""
-    is_chief = fields.get("useChiefInTfConfig")
-    if re.match(r"[01]\b", version) and not (is_chief and is_chief.value) and "evaluator" not in counts:
+    chief = fields.get("useChiefInTfConfig")
+    if re.match(r"[01]\b", version) and not (chief and chief.value) and "evaluator" not in counts:
         draft.derive(("cluster", "dialect"), "master", f"runtime {version}: the master also evaluates")
     return ["chief", *("worker" if role == "workers" else role for role in taken)]
 

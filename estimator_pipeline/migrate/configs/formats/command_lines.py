@@ -82,7 +82,7 @@ def read_shell(text: str, *, source: str) -> Document:
 
 
 def plain_words(text: str) -> list[str] | None:
-    """Return the words of a plain command line, `Computed` where only the shell knows a value; None for other lines."""
+    """Return the words of a plain command line, `Computed` where only the shell knows the value; otherwise None."""
     try:
         commands = list(read_commands(text, source=""))
     except ConfigError:

@@ -70,9 +70,8 @@ def split_commands(text: str, *, source: str) -> Iterator[tuple[list[Word], str,
         elif token["word"]:
             words.append(Word(redirection + token[0], line, None, bool(redirection)))
             redirection = ""
-        elif token["operator"] and (
-            words or before not in LISTS or token[0] != "\n"
-        ):  # a list continues after a line end
+        # A list or a pipeline continues after the end of a line.
+        elif token["operator"] and (words or before not in LISTS or token[0] != "\n"):
             yield words, before, token[0]
             words, before, redirection = [], token[0], ""
         line += token[0].count("\n")
