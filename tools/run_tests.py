@@ -148,7 +148,9 @@ class Progress:
         if step != self.printed:
             self.printed = step
             left = (time.monotonic() - self.began) * (1 / share - 1)
-            rest = "" if is_last else f", about {left // 60:.0f} min {left % 60:2.0f} s left"
+            # Before that, processes start and import TensorFlow, so that the estimate is several times too long.
+            is_known = 0.1 <= share and not is_last
+            rest = f", about {left // 60:.0f} min {left % 60:2.0f} s left" if is_known else ""
             failed = f", {self.failed} failed" if self.failed else ""
             line = f"{share:4.0%}  {len(self.done)} of {self.total} tests{failed}{rest}"
             self._write(f"\r{line}\033[K" if self.reporter.isatty and not is_last else f"{line}\n")

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import importlib
 import inspect
 import json
 import re
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
+from ruamel.yaml import YAML
 
+from estimator_pipeline import errors
 from estimator_pipeline.cli import main as cli
 from estimator_pipeline.errors.codes import CODES
 from tests.repository import test_docs
-from tests.support import tutorials
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent
-SCHEMA = re.compile(r"estimator-pipeline/[\w-]+/\d+")
-VARIABLE = re.compile(r"ESTIMATOR_PIPELINE_[A-Z_]+")
-# Packages with public names that the page of the API does not have: imported by programs, or by their names.
-OTHERS = ("model_fns", "estimator_pipeline.errors", "estimator_pipeline.migrate.code")
+PACKAGE = ROOT / "estimator_pipeline"
+# Modules with public names that the page of the API does not have: imported by programs, also by converted ones.
+OTHERS = ("model_fns", "estimator_pipeline.models.optimizers.keras2")
+FILE = re.compile(
+    r"(?!dataset_info)[a-z*][\w*.-]*\.(json|jsonl|heartbeat|npz|sh|lock|tfrecord)"
+    r"|\*\.\*\.ledger|model\.keras|(output|answers|task-\*|\*)\.log"
+)
+FORMAT = re.compile(
+    r"MAGIC|(_|_INDEX_)?VERSION|SCHEMA|INDEX_SUFFIX|_DIGEST_SUFFIX|PREFIXES|DIRECTORY|FOLDER|JOB_FOLDER"
+)
 
 
 def subjects() -> Mapping[str, Callable[[], Iterable[str]]]:
@@ -34,7 +42,7 @@ def subjects() -> Mapping[str, Callable[[], Iterable[str]]]:
     return {
         "command_line": _command_line,
         "documents": _documents,
-        "environment": lambda: _constants(VARIABLE),
+        "environment": _environment,
         "errors": _errors,
         "features": _features,
         "formats": _formats,
@@ -45,150 +53,115 @@ def subjects() -> Mapping[str, Callable[[], Iterable[str]]]:
     }
 
 
+# The command line, job files, errors -----------------------------------------------------------------------------
+
+
 def _command_line() -> Iterator[str]:
-    """Yield each command, and each of its arguments and options with its default."""
+    """Yield each command, and each of its arguments and options with its values or choices and its default."""
+    value = importlib.import_module("command_line").value
 
     def lines(name: str, command: Any) -> Iterator[str]:
-        yield name
+        yield f"{name}: command"
         if isinstance(command, typer.core.TyperGroup):
             for inner in command.list_commands(None):
-                yield from lines(f"{name} {inner}".strip(), command.get_command(None, inner))
+                yield from lines(f"{name} {inner}", command.get_command(None, inner))
         for parameter in command.params:
+            is_option = parameter.param_type_name == "option"
+            shown = [", ".join((*parameter.opts, *parameter.secondary_opts))] if is_option else ["argument"]
+            if not (is_option and parameter.is_flag):
+                shown.append(value(parameter, inspect.unwrap(command.callback)))
             default = getattr(parameter.default, "value", parameter.default)
-            shown = "" if default is None or default is False or callable(default) else f" = {_plain(default)}"
-            value = "" if getattr(parameter, "is_flag", False) else f" {parameter.metavar or 'VALUE'}"
-            is_argument = parameter.param_type_name == "argument"
-            names = parameter.metavar or parameter.name if is_argument else ", ".join(
-                (*parameter.opts, *parameter.secondary_opts)
-            )  # fmt: skip
-            yield f"{name} {names}{'' if is_argument else value}{shown}".strip()
+            if default is not None and default is not False and default not in ("", [], ()) and not callable(default):
+                shown.append(f"= {_plain(default)}")
+            marks = [word for word in ("required", "multiple", "hidden") if getattr(parameter, word, False)]
+            yield " ".join([name, *shown, *(f"({mark})" for mark in marks)])
 
-    yield from lines("", typer.main.get_command(cli.app))
-
-
-def _documents() -> Iterator[str]:
-    """Yield the blocks and commands of the README, the guides and the tutorials, by page."""
-    pages = ("README.md", "docs/guides/", "docs/tutorials/")
-    for block in test_docs.blocks():
-        if block.where.startswith(pages):
-            first = next((line.strip() for line in block.text.splitlines() if line.strip()), "")
-            yield f"{block.where.partition(':')[0]}: {block.language or 'text'}: {block.mark or first}"
-    for where, line in test_docs.command_lines():
-        if where.startswith(pages):
-            yield f"{where.partition(':')[0]}: $ {line}"
-    for page in (ROOT / "README.md", *tutorials.pages()):
-        for command in tutorials.Tutorial(page).commands:
-            for line in command.script.replace("\\\n", " ").splitlines():
-                yield f"{page.relative_to(ROOT)}: $ {' '.join(line.split())}"
-
-
-def _errors() -> Iterator[str]:
-    """Yield the exit codes of the command line, the error codes, and the exit code of each class of errors."""
-    from estimator_pipeline import errors
-
-    head = importlib.import_module("command_line").HEAD
-    yield from (
-        f"exit code {': '.join(cells)}" for cells in re.findall(r"^\| (\d[\d, ]*) \| (.+) \|$", head, re.MULTILINE)
-    )
-    yield from (f"code {code}" for code in CODES)
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        yield f"{name}: exit code {kind.exit_code}, {kind.code or 'code of the case'}"
-
-
-def _features() -> Iterator[str]:
-    """Yield the rows of docs/features.md: ids with their state, otherwise the feature."""
-    for line in (ROOT / "docs" / "features.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if cells and not set(cells[0]) <= {"-"} and cells[0] not in ("id", "feature"):
-            yield f"{cells[0]} {cells[1]}: {cells[3]}" if len(cells) == 5 else cells[0]
-
-
-def _formats() -> Iterator[str]:
-    """Yield the versioned formats, and the files of the stored runs, without numbers that differ from run to run."""
-    yield from (f"schema {name}" for name in _constants(SCHEMA))
-    for archive in sorted((ROOT / "tests" / "stored").glob("*/*.tar.gz")):
-        with tarfile.open(archive) as stored:
-            for member in stored.getmembers():
-                if member.isfile():
-                    name = re.sub(r"\d{8}-\d{6}-[0-9a-f]{8}", "RUN", member.name)
-                    name = re.sub(r"\d{4,}", "N", name)
-                    yield f"{archive.parent.name} {name}"
+    yield from lines("estimator-pipeline", typer.main.get_command(cli.app))
 
 
 def _job_fields() -> Iterator[str]:
-    """Yield the fields of a job file with type and default."""
-    fields = importlib.import_module("job_fields")
-    for table in fields.TABLES.values():
-        for field in fields.fields(*table):
-            yield f"{field.name} ({field.type}) = {field.default}"
+    """Yield the fields of a job file with type or choices and default; those of the sources with their source."""
+    tool = importlib.import_module("job_fields")
+    for key, (prefix, section) in tool.TABLES.items():
+        source = f" (source {key})" if prefix == "input." and key != "input" else ""
+        for field in tool.fields(prefix, section, inherited=not source):
+            yield f"{field.name}{source}: {field.type} = {field.default}"
+    for schedule in tool.SCHEDULES:
+        (kind,) = tool.get_args(tool.get_type_hints(schedule)["kind"])
+        for name, info in schedule.model_fields.items():
+            yield f"model.optimizer.learning_rate (kind {kind}).{name} = {tool.default_of(info)}"
+
+
+def _errors() -> Iterator[str]:
+    """Yield exit codes, classes of errors, error codes with the exit codes of the errors, and names of findings."""
+    head = importlib.import_module("command_line").HEAD
+    for code, meaning in re.findall(r"^\| (\d[\d, ]*) \| (.+) \|$", head, re.MULTILINE):
+        yield f"exit code {code}: {meaning}"
+    exits = collections.defaultdict(set)
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        exits[kind.code].add(kind.exit_code)
+        yield f"class {name}({kind.__base__.__name__}): exit code {kind.exit_code}"
+    for call in (node for node in _nodes() if isinstance(node, ast.Call)):
+        kind = getattr(errors, getattr(call.func, "attr", getattr(call.func, "id", "")), None)
+        for node in ast.walk(next((word.value for word in call.keywords if word.arg == "code"), call.func)):
+            if kind is not None and isinstance(node, ast.Constant):
+                exits[node.value].add(kind.exit_code)
+    yield from (f"code {code}: exit code {', '.join(map(str, sorted(exits[code])))}" for code in CODES)
+    tool = importlib.import_module("error_codes")
+    kinds = importlib.import_module("estimator_pipeline.inputs.ledger.report").KINDS
+    yield from (f"finding of inspect --ledger: {name}" for name in kinds)
+    yield from (f"finding of parity: {name}" for name, _ in tool.parity_names())
+    for module in ("input_checks", "model_checks"):
+        yield from (f"check of {module}: {name}" for name, _ in tool.compliance_checks(f"{module}.py"))
+
+
+# Python names ------------------------------------------------------------------------------------------------------
 
 
 def _names() -> Iterator[str]:
-    """Yield the public names with their parameters."""
+    """Yield the public names with their kind and parameters, the methods of classes, the elements of constants."""
     page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     for dotted in re.findall(r"^::: (\S+)$", page, re.MULTILINE):
         module, _, name = dotted.rpartition(".")
-        yield f"{dotted}{_parameters(getattr(importlib.import_module(module), name))}"
-    for name in (*OTHERS, *_runtime()):
-        module = importlib.import_module(name)
-        for public in getattr(module, "__all__", ()):
-            yield f"{name}.{public}{_parameters(getattr(module, public))}"
+        yield from _described(importlib.import_module(module), name)
+    modules = importlib.import_module("model_fns").NAMES
+    for module in map(importlib.import_module, (*OTHERS, *_runtime())):
+        for name in getattr(module, "__all__", ()):
+            yield from _described(module, name)
+    for module in (importlib.import_module(f"model_fns.{name}") for name in modules):
+        yield from (f"{module.__name__}.DEFAULTS: {name} = {_plain(value)}" for name, value in module.DEFAULTS.items())
+
+
+def _described(module: ModuleType, name: str) -> Iterator[str]:
+    value, dotted = getattr(module, name), f"{module.__name__}.{name}"
+    if inspect.isclass(value):
+        yield f"class {dotted}{_parameters(value)}"
+        for inner, member in vars(value).items():
+            if not inner.startswith("_") and isinstance(member, (property, functools.cached_property)):
+                yield f"property {dotted}.{inner}"
+            elif not inner.startswith("_") and inspect.isroutine(member):
+                yield f"method {dotted}.{inner}{_parameters(getattr(value, inner))}"
+    elif callable(value):
+        yield f"function {dotted}{_parameters(value)}"
+    else:
+        yield f"constant {dotted}"
+        for item in value if isinstance(value, Iterable) and not isinstance(value, str) else ():
+            yield f"constant {dotted}: {getattr(item, 'name', item)}"
 
 
 def _runtime() -> Iterator[str]:
     """Yield the modules that converted programs import."""
-    folder = ROOT / "estimator_pipeline" / "models" / "keras_runtime"
-    for path in sorted(folder.glob("[!_]*")):
-        if path.suffix == ".py" and "__all__" in path.read_text(encoding="utf-8"):
+    for path in sorted((PACKAGE / "models" / "keras_runtime").glob("[!_]*")):
+        source = path if path.suffix == ".py" else path / "__init__.py"
+        if source.is_file() and "__all__" in source.read_text(encoding="utf-8"):
             yield f"estimator_pipeline.models.keras_runtime.{path.stem}"
-        elif (path / "__init__.py").is_file():
-            yield f"estimator_pipeline.models.keras_runtime.{path.name}"
-
-
-def _patches() -> Iterator[str]:
-    from estimator_pipeline.compat import patches
-
-    yield from patches.NAMES
-    yield from (f"{old} = {new}" for old, new in patches.OLD_NAMES.items())
-
-
-def _public_programs() -> Iterator[str]:
-    """Yield the programs that the project is measured with, and the results that the documents name."""
-    text = (ROOT / "tools" / "public_programs.yaml").read_text(encoding="utf-8")
-    yield from (f"program {name}" for name in re.findall(r"^- name: (\S+)$", text, re.MULTILINE))
-    page = (ROOT / "docs" / "reference" / "migrate-constructs.md").read_text(encoding="utf-8")
-    for line in page.partition("\n## Public programs\n")[2].partition("\n## ")[0].splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("| ") and cells[0] and not set(cells[0]) <= {"-"}:
-            yield f"result {': '.join(cells)}"
-
-
-def _constants(pattern: re.Pattern[str]) -> Iterator[str]:
-    """Yield the strings of the package that a pattern matches as a whole."""
-    return filter(pattern.fullmatch, _strings())
-
-
-@functools.cache
-def _strings() -> frozenset[str]:
-    return frozenset(
-        node.value
-        for path in (ROOT / "estimator_pipeline").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
 
 
 def _parameters(value: Any) -> str:
     """Return the parameters of a function or class with their defaults, without annotations."""
-    try:
-        parameters = inspect.signature(value).parameters.values() if callable(value) else None
-    except (TypeError, ValueError):
-        parameters = None
-    if parameters is None:
-        return ""
     parts, is_keyword = [], False
-    for parameter in parameters:
+    for parameter in inspect.signature(value).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword:
             is_keyword = True
             parts.append("*")
@@ -200,9 +173,131 @@ def _parameters(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a default in one form for all versions of Python and TensorFlow."""
+    """Return a default in a form that is equal on all versions of Python and TensorFlow."""
     if isinstance(value, Enum):
         return str(value.value)
-    if value is None or isinstance(value, (bool, int, float, str, list, tuple)):
+    if value is None or isinstance(value, (bool, int, float, str, list, tuple, dict)):
         return json.dumps(value)
-    return f"<{getattr(value, '__name__', type(value).__name__)}>"
+    name = getattr(value, "__name__", type(value).__name__)
+    return "<factory>" if name == "_HAS_DEFAULT_FACTORY_CLASS" else f"<{name}>"
+
+
+# Stored files, environment -----------------------------------------------------------------------------------------
+
+
+def _formats() -> Iterator[str]:
+    """Yield names and versions of files, keys of JSON documents, progress events, and the versions that are read."""
+    for path in (path for path in PACKAGE.rglob("*.py") if "compat" not in path.parts or "patches" in path.parts):
+        tree = _tree(path)
+        yield from (f"file {text}" for text in map(_text, ast.walk(tree)) if FILE.fullmatch(text))
+        for outer in tree.body:
+            if isinstance(outer, ast.Assign) and FORMAT.fullmatch(ast.unparse(outer.targets[0])):
+                yield f"format {path.stem}: {ast.unparse(outer)}"
+            for node in outer.body if isinstance(outer, ast.ClassDef) else [outer]:
+                if isinstance(node, ast.FunctionDef):
+                    yield from _keys(node, outer if node is not outer else None, path.stem)
+    stored = ROOT / "tests" / "stored"
+    yield from (f"is read: {path.relative_to(stored)}" for path in stored.glob("*/*.tar.gz"))
+
+
+def _keys(function: ast.FunctionDef, cls: ast.ClassDef | None, module: str) -> Iterator[str]:
+    """Yield the keys of the document that a function returns or writes, and the fields of the events that it emits."""
+    text, owner = ast.unparse(function), cls.name if cls else module
+    is_writer = function.name in ("document", "to_dict", "to_json") or re.search(r"\bjson\.dumps?\(", text)
+    for node in ast.walk(function):
+        if is_writer and isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if re.fullmatch(r"[a-z_]+", _text(key)):
+                    version = f" = {ast.unparse(value)}" if _text(key) == "version" else ""
+                    yield f"json {owner}: {_text(key)}{version}"
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", "") == "emit"
+            and node.args
+            and _text(node.args[0])
+        ):
+            yield f"event {_text(node.args[0])}"
+            yield from (f"event {_text(node.args[0])}: {word.arg}" for word in node.keywords if word.arg)
+    if is_writer and cls and re.search(r"asdict\(self\)|self\.__dict__", text):
+        fields = (node.target for node in cls.body if isinstance(node, ast.AnnAssign))
+        yield from (f"json {owner}: {ast.unparse(field)}" for field in fields)
+
+
+def _environment() -> Iterator[str]:
+    return (text for text in map(_text, _nodes()) if re.fullmatch("ESTIMATOR_PIPELINE_[A-Z_]+", text))
+
+
+def _patches() -> Iterator[str]:
+    """Yield the patches with their default state, their old names, and the steps of `compat.install()`."""
+    patches = importlib.import_module("estimator_pipeline.compat.patches")
+    default = patches.chosen(None, {})
+    yield from (f"patch {name}: {'on' if name in default else 'off'} by default" for name in patches.NAMES)
+    yield from (f"old name {old}: {new}" for old, new in patches.OLD_NAMES.items())
+    for node in ast.walk(_tree(PACKAGE / "compat" / "__init__.py")):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "InstallStep":
+            yield f"step {_text(node.args[0])}"
+
+
+def _nodes() -> Iterator[ast.AST]:
+    return (node for path in PACKAGE.rglob("*.py") for node in ast.walk(_tree(path)))
+
+
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _text(node: ast.AST | None) -> str:
+    """Return a string of the code, with an asterisk for each value in it; "" for other nodes."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) or "*" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+# Documents ---------------------------------------------------------------------------------------------------------
+
+
+def _documents() -> Iterator[str]:
+    """Yield the commands and blocks of the README, the guides and the tutorials, by page."""
+    pages, seen = ("README.md", "docs/guides/", "docs/tutorials/"), collections.Counter[str]()
+    for block in test_docs.blocks():
+        if not block.where.startswith(pages) or block.language == "sh":
+            continue
+        first = next(filter(re.compile("[A-Za-z]{2}").search, block.text.splitlines()), "")
+        line = f"{block.where.partition(':')[0]}: {block.language or 'text'}: {block.mark or first}"
+        seen[line] += 1
+        yield line if seen[line] == 1 else f"{line} ({seen[line]})"
+    commands = [(where, " ".join(text.split())) for where, text in test_docs.command_lines()]
+    commands += [
+        ("README.md", text) for text in re.findall(r"^ {4}(make .+)", test_docs.DOCUMENTS[0].read_text(), re.M)
+    ]
+    for block in test_docs.of("sh"):
+        text = re.sub(r"(<<'(\w+)')\n.*?^\2$", r"\1", block.text.replace("\\\n", " "), flags=re.DOTALL | re.MULTILINE)
+        commands += [(block.where, line) for line in text.splitlines()]
+    for where, text in commands:
+        if where.startswith(pages) and (command := re.split(r"(?:^|\s+)# ", text)[0]):
+            yield f"{where.partition(':')[0]}: $ {command}"
+
+
+def _features() -> Iterator[str]:
+    """Yield the rows of docs/features.md: ids with feature and state, otherwise the feature."""
+    yield from (f"{row[0]} {row[1]}: {row[3]}" for row in test_docs.feature_rows())
+    yield from (row[0] for row in _rows("features.md") if not re.fullmatch(r"[A-Z]\d+", row[0]))
+
+
+def _public_programs() -> Iterator[str]:
+    """Yield the programs that the project is measured with, and the results that the documents name."""
+    document = YAML(typ="safe", pure=True).load(ROOT / "tools" / "public_programs.yaml")
+    for each in document["programs"]:
+        yield f"program {each['name']}: {each['repository']} {each['folder']}"
+    yield from (f"result: {': '.join(row)}" for row in _rows("reference/migrate-constructs.md", "Public programs"))
+    yield from (f"package: {': '.join(row)}" for row in _rows("reference/real-programs.md"))
+
+
+def _rows(page: str, heading: str = "") -> Iterator[list[str]]:
+    """Yield the rows of the tables of a page, or of its section with a heading, without heads and targets of links."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0] if heading else text
+    for table in re.findall(r"^\|.*\|\n\|[-| ]+\|\n((?:\|.*\|\n)*)", text, re.MULTILINE):
+        for line in re.sub(r"\]\([^)]*\)", "]", table).splitlines():
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]

@@ -84,7 +84,6 @@ class ConversionOutcome:
         line: Line of the construct that prevents the conversion.
         gone: Nodes of the constructs that the new text no longer contains.
         path: File of that construct, if it is a different file of the same program.
-        together: The other files of the program, if `path` does not list them all.
         cell: Number of the notebook cell, set when the outcome is reported in the user's numbering.
         source: Text of the line, set together with `cell`.
         parts: Names that a Keras 3 program takes from the module next to it.
@@ -96,7 +95,6 @@ class ConversionOutcome:
     line: int = 0
     gone: set[cst.CSTNode] = field(default_factory=set)
     path: str = ""
-    together: str = ""
     cell: int | None = None
     source: str | None = None
     parts: tuple[str, ...] = ()
@@ -106,8 +104,7 @@ class ConversionOutcome:
         line = f"line {self.line}" if self.cell is None else f"cell {self.cell}, line {self.line}"
         if not self.path:
             return f"{line}: {self.reason}"
-        together = f"{self.together}; " if self.together else ""
-        return f"in the same program as {together}{self.path}, {line}: {self.reason}"
+        return f"in the same program as {self.path}, {line}: {self.reason}"
 
 
 def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
