@@ -43,18 +43,18 @@ demo: $(STAMP)
 # AREA=parity: the tests of that part of the package and of the parts that import it. BUDGET=FILE: fail if they take
 # longer.
 SELECTED = --unit-first $(if $(AREA),--area $(AREA)) $(if $(BUDGET),--budget $(BUDGET))
-RUN_TESTS = EXPECTED_TENSORFLOW=$(TF) $(BIN)/python tools/run_tests.py --durations=25 --durations-min=5
+RUN_TESTS = EXPECTED_TENSORFLOW=$(TF) $(BIN)/python tools/run_tests.py
 
 test: $(STAMP)
-	$(RUN_TESTS) $(SELECTED) $(PYTEST_PARALLEL) -m "not nightly" $(PYTEST_ARGS)
+	@$(RUN_TESTS) $(SELECTED) $(PYTEST_PARALLEL) -m "not nightly" $(PYTEST_ARGS)
 
 test-all: $(STAMP)
-	$(RUN_TESTS) $(SELECTED) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	@$(RUN_TESTS) $(SELECTED) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 # The tests start a real Slurm on this machine, which is installed if it is missing.
 test-slurm: $(STAMP)
 	@sh tools/install_slurm.sh
-	$(RUN_TESTS) -p no:xdist tests/launch/slurm $(PYTEST_ARGS)
+	@$(RUN_TESTS) -p no:xdist tests/launch/slurm $(PYTEST_ARGS)
 
 # Ratios to plain code; docs/internals/benchmarks.md explains the figures. BENCH_ARGS=--quick for a short run;
 # BENCH=DIR of an interrupted run resumes it.

@@ -119,6 +119,37 @@ def test_how_far_a_run_is_and_the_first_failure_at_once(run_python, tmp_path):
     )
 
 
+NOISY = """
+import atexit
+import os
+
+atexit.register(os.write, 2, b"at the end\\n")
+
+def test_it():
+    os.write(2, b"of a test\\n")
+
+def test_crash():
+    if os.environ.get("CRASH"):
+        os.abort()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two processes"])
+def test_nothing_but_the_progress_and_the_result(run_python, tmp_path, options):
+    done = run(run_python, tmp_path, NOISY, *options)
+    lines = [line for line in done.stdout.splitlines() if line]
+    assert done.returncode == 0 and "of a test" not in done.stderr
+    assert [line.split(",")[0] for line in lines[:-1]] == [" 50%  1 of 2 tests", "100%  2 of 2 tests"]
+    assert lines[-1].strip("= ").startswith("2 passed in ") and lines[-1].startswith("====")
+    if options:
+        assert done.stderr == ""
+
+
+def test_what_a_process_wrote_before_it_crashed(run_python, tmp_path):
+    done = run(run_python, tmp_path, NOISY, "-n", "1", CRASH="1")
+    assert done.returncode == 1 and "crashed" in done.stdout and "Fatal Python error: Aborted" in done.stderr
+
+
 def with_our_conftest(folder):
     shutil.copy(ROOT / "tests" / "conftest.py", folder)
     shutil.copytree(ROOT / "tests" / "support", folder / "tests" / "support")
