@@ -54,6 +54,7 @@ TESTS = {
     "graph-text": "tests/compat/test_graph_text.py::test_what_a_training_writes",
     "spawned-children": "tests/compat/test_patches.py::test_a_spawned_child_has_tf_estimator",
     "column-classes": "tests/compat/test_column_classes.py::test_a_column_is_of_its_class",
+    "shard-order": "tests/compat/test_shard_order.py::test_sharding_by_records_after_a_shuffle",
     "layer-apply": "tests/compat/test_layer_apply.py::test_apply_calls_the_layer",
 }
 

@@ -56,6 +56,13 @@ def command(
         Path | None,
         typer.Option(metavar="DIR", help="Record which records each Estimator consumes in training, for `inspect`."),
     ] = None,
+    shard_input: Annotated[
+        bool,
+        typer.Option(
+            "--shard-input",
+            help="Train each of several tasks on different batches of an input_fn without `input_context`.",
+        ),
+    ] = False,
     shared_dir: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Agree on ports through this folder, which all tasks share.")
     ] = None,
@@ -98,7 +105,14 @@ def command(
     hide_library_deprecations()
     tf1 = tf1 or tensorflow_1.wanted()
 
+    if shard_input:
+        from estimator_pipeline import compat
+        from estimator_pipeline.inputs.program_shards import shard_every_training
+
+        compat.install(patches)
+        shard_every_training()
     if ledger is not None:
+        # After the shards, so that it has the records of this task only.
         from estimator_pipeline import compat
         from estimator_pipeline.engines.recording.ledger import keep_for_every_training
 

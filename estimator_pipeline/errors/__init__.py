@@ -26,6 +26,7 @@ __all__ = [
     "PipelineError",
     "PortError",
     "PreemptedError",
+    "ProgramInputError",
     "TaskFailedError",
     "WaitError",
 ]
@@ -139,6 +140,12 @@ class OtherJobError(ConfigError):
 
 class InputError(PipelineError):
     """Data that does not exist, or that cannot be read, sharded or batched as requested."""
+
+
+class ProgramInputError(InputError):
+    """The data of an unchanged program cannot be sharded by `exec --shard-input`."""
+
+    code = "data/cannot-shard"
 
 
 class CompatError(PipelineError):

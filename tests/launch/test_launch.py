@@ -377,7 +377,7 @@ def test_a_warning_of_several_tasks_is_shown_once(tmp_path):
         def note(self, text):
             self.seen.append(text)
 
-    _run(
+    outcome = _run(
         tmp_path,
         """
         with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
@@ -390,6 +390,9 @@ def test_a_warning_of_several_tasks_is_shown_once(tmp_path):
     of_all = [text for text in Notes.seen if text.endswith(" warns: the data ended")]
     assert len(of_all) == 1 and sorted(set(Notes.seen) - set(of_all)) == [
         "worker:0 warns: of worker-0", "worker:1 warns: of worker-1"]  # fmt: skip
+    # Again at the end, where they are seen after a long training.
+    assert sorted(outcome.warnings) == sorted(Notes.seen) == sorted(outcome.document()["warnings"])
+    assert set(outcome.warnings) < set(summary(outcome).splitlines())
 
 
 def test_a_log_folder_that_cannot_be_is_refused(tmp_path):

@@ -53,6 +53,7 @@ from estimator_pipeline.compat.patches import (
     pandas_strings,
     refused_steps,
     restored_shapes,
+    shard_order,
     short_waits,
     sigterm,
     spawned_children,
@@ -124,6 +125,7 @@ _MODULES = (
     spawned_children,
     layer_apply,
     column_classes,
+    shard_order,
 )
 NAMES = tuple(module.NAME for module in _MODULES)
 

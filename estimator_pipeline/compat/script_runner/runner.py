@@ -27,6 +27,7 @@ from estimator_pipeline.errors import (
     DiskError,
     OtherJobError,
     PreemptedError,
+    ProgramInputError,
     TaskFailedError,
     WaitError,
 )
@@ -118,7 +119,7 @@ def _guarded(program: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         _show(*_own_lines())
         return 130
-    except (ClusterError, DiskError, OtherJobError, PreemptedError, WaitError) as error:
+    except (ClusterError, DiskError, OtherJobError, PreemptedError, ProgramInputError, WaitError) as error:
         # The program is not at fault, and a traceback would add nothing.
         print(error, file=sys.stderr)
         _report(error)

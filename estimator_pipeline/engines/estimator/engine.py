@@ -42,6 +42,7 @@ from estimator_pipeline.engines.estimator.multi_step import MultiStepExecution, 
 from estimator_pipeline.engines.lifecycle.divergence import diverged
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
 from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
+from estimator_pipeline.engines.lifecycle.rendezvous.duplicate_records import DuplicateRecords
 from estimator_pipeline.engines.lifecycle.result import TrainResult
 from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
 from estimator_pipeline.engines.lifecycle.stopping.last_steps import last_steps_hook
@@ -245,6 +246,12 @@ class _EstimatorTask(TaskController):
         hooks.append(other_optimizer.hook(self.model_dir, accept=accept, log=self.tf_config.is_chief))
         if together:
             hooks.append(same_graph.hook(self.tf_config, timeout=self.settings.startup_timeout))
+        if self.num_pipelines > 1 and not hasattr(self.input_fn, "ledger"):
+            # Input functions of `estimator_pipeline.inputs` are known to shard.
+            self.duplicate_records = DuplicateRecords(
+                self.rendezvous, self.tf_config, input_fn=self.input_fn, has_strategy=not self.classic
+            )
+            hooks.append(self.duplicate_records.hook())
         reporting = None
         if self.tf_config.is_chief and self.progress.enabled:
             reporting = checkpoint_hook(self._report_checkpoint, model_dir=self.model_dir, every_steps=None)

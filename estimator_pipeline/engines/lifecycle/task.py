@@ -24,6 +24,7 @@ from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, 
 from estimator_pipeline.engines.lifecycle.progress_text import saved_progress
 from estimator_pipeline.engines.lifecycle.rendezvous import same_job
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
+from estimator_pipeline.engines.lifecycle.rendezvous.duplicate_records import DuplicateRecords
 from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import POLL_SECS, Rendezvous
 from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import ResultExchange, explicit_evaluator
 from estimator_pipeline.engines.lifecycle.result import TrainResult
@@ -95,6 +96,7 @@ class TaskController(abc.ABC):
         self.events = TaskEvents(environ, str(self.task))
         self._environ = environ
         self._evaluator: CheckpointEvaluator | None = None
+        self.duplicate_records: DuplicateRecords | None = None  # by the engine
         self.from_step = 0
         # The global step that training has reached, as far as this task knows.
         self.reached: Callable[[], int] = lambda: self.from_step
@@ -362,6 +364,8 @@ class TaskController(abc.ABC):
                 self._publish_status("finished", result_by=str(self.task), **training)
             outcome = self._conclude(self.own_evaluator(), training)
         reports = shutdown.reports_of(self.rendezvous, self._training_tasks(), timeout=self.settings.result_timeout)
+        if self.duplicate_records is not None:
+            self.duplicate_records.conclude()
         outcome = dataclasses.replace(outcome, tasks=reports, task=str(self.task))
         self.rendezvous.publish(outcome.to_dict())
         self._leave_last()

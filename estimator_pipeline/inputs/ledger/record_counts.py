@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from estimator_pipeline.inputs.ledger import same_records
 from estimator_pipeline.inputs.ledger.reading import Ledger
 from estimator_pipeline.inputs.ledger.report import LedgerReport
 
@@ -37,6 +38,14 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
         f"this ledger identifies records by fingerprints of their content: {reads} reads of {len(values)} different "
         f"records, each read {every.min()} to {every.max()} times; records of equal content are indistinguishable"
     )
+    alike = same_records.in_same_order(parts)
+    if alike:
+        report.find(
+            "twice",
+            f"{' and '.join(alike)} read the same records at the same steps: the input function does not shard by its "
+            "input_context, so that each step trains on the same batch several times",
+        )
+        return
     if counts is None:
         report.notes.append("the records in the data were not counted, so missing records cannot be detected")
         return
@@ -54,14 +63,6 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
     by_task = {task: _aligned(known, *counted) for task, counted in read.items()}
     size = int(often.sum())
     if _even(total, often, reads / size):
-        return
-    alike = _same_order(parts)
-    if alike:
-        report.find(
-            "twice",
-            f"{' and '.join(alike)} read the same records at the same steps: the input function does not shard by its "
-            "input_context, so that each step trains on the same batch several times",
-        )
         return
     if len(by_task) > 1 and all(_even(times, often, int(times.sum()) / size) for times in by_task.values()):
         report.notes.append("each worker reads all data, in a different order")
@@ -95,20 +96,6 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
         report.find(
             "uneven", f"in {epochs:.2f} epochs records were read {int(total.min())} to {int(total.max())} times"
         )
-
-
-def _same_order(parts: Mapping[str, list[np.ndarray]]) -> list[str]:
-    """Return the first tasks that read the same records, batch by batch."""
-    tasks = [task for task, batches in parts.items() if batches]
-    for task in tasks:
-        alike = [
-            other
-            for other in tasks
-            if all(map(np.array_equal, parts[task], parts[other]))  # Up to the shorter of the two.
-        ]
-        if len(alike) > 1:
-            return alike
-    return []
 
 
 def _counted(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

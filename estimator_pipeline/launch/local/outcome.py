@@ -115,6 +115,7 @@ class LaunchOutcome:
         failure: Set if `reason` is "failed", "hung", "diverged" or "preempted".
         result: The job's result, see `combined_result`; None if no task reported anything.
         notes: The launcher's messages.
+        warnings: The warnings of the tasks, each once.
         signal: The signal that stopped the launcher, or that it forwarded, if any.
         attempts: The attempts under a supervisor; see `history.Attempt`.
         gave_up: Under a supervisor, why there was no further attempt.
@@ -129,6 +130,7 @@ class LaunchOutcome:
     failure: Failure | None = None
     result: dict[str, Any] | None = None
     notes: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
     signal: int | None = None
     attempts: tuple[Attempt, ...] = ()
     gave_up: str = ""
@@ -152,6 +154,7 @@ class LaunchOutcome:
                 "failure": failure,
                 "result": self.result,
                 "notes": list(self.notes),
+                "warnings": list(self.warnings),
                 "attempts": [attempt.document() for attempt in self.attempts],
                 "gave_up": self.gave_up or None,
             }

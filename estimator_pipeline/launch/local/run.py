@@ -128,7 +128,7 @@ class _Job:
     ) -> None:
         self.plan = plan
         self.running = running
-        self._warned: set[str] = set()
+        self._warnings: dict[str, str] = {}  # text -> its line
         self._paces = Paces()
         self._aborted: list[RunningTask] = []
         self.view = view
@@ -220,9 +220,9 @@ class _Job:
 
     def _warn(self, task: str, event: Mapping[str, Any]) -> None:
         # A warning of all tasks is shown once.
-        if event["event"] == "warning" and isinstance(text := event.get("text"), str) and text not in self._warned:
-            self._warned.add(text)
-            self.view.note(f"{task} warns: {text}")
+        if event["event"] == "warning" and isinstance(text := event.get("text"), str) and text not in self._warnings:
+            self._warnings[text] = f"{task} warns: {text}"
+            self.view.note(self._warnings[text])
 
     def _compare(self, task: RunningTask, event: Mapping[str, Any]) -> None:
         """Report a straggler, once for each worker."""
@@ -480,5 +480,6 @@ class _Job:
             failure=self._failure,
             result=combined_result([task.state for task in self.running]),
             notes=tuple(self._notes),
+            warnings=tuple(self._warnings.values()),
             signal=self._signal,
         )

@@ -236,6 +236,8 @@ def summary(outcome: LaunchOutcome) -> str:
         lines += [f"export: {path}" for path in result["exports"]]
     if len(outcome.attempts) > 1:
         lines += ["", attempts_text(outcome.attempts)]
+    if outcome.warnings:
+        lines += ["", *outcome.warnings]
     lines += ["", f"{outcome.reason} after {outcome.seconds:.1f} s"]
     return "\n".join(lines)
 

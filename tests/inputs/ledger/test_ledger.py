@@ -529,6 +529,8 @@ def test_fingerprints_that_are_not(tmp_path, reads, kind, says):
 
 
 def test_fingerprints_without_counts_and_of_other_data(tmp_path):
+    report = ledger.check(legacy(tmp_path / "same", [SEQUENCE, SEQUENCE]))
+    assert kinds(report) == ["twice"] and "read the same records at the same steps" in str(report)
     found = legacy(tmp_path, [SEQUENCE])
     assert "not counted, so missing records cannot be detected" in str(ledger.check(found))
     report = ledger.check(found, counts={int(value): 1 for value in CONTENT[:30]})

@@ -1,0 +1,41 @@
+"""The warning of automatic sharding by records, where workers read the records in different orders."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from estimator_pipeline import compat
+
+tf = compat.install()
+
+from tensorflow.python.distribute import input_ops  # noqa: E402
+
+pytestmark = pytest.mark.tf
+
+
+def shard(caplog, dataset, policy="AUTO"):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+    caplog.clear()
+    input_ops.auto_shard_dataset(dataset.with_options(options), 2, 1, 2)
+    return [record.getMessage() for record in caplog.records if "twice or never" in record.getMessage()]
+
+
+def test_sharding_by_records_after_a_shuffle(caplog):
+    numbers = tf.data.Dataset.range(100)
+    (warning,) = shard(caplog, numbers.shuffle(100).batch(4))
+    assert "differs between the workers (shuffle() or list_files() without a seed)" in warning
+    assert len(shard(caplog, numbers.shuffle(100).batch(4), "DATA")) == 1
+    assert not shard(caplog, numbers.shuffle(100, seed=1).batch(4), "DATA")
+    assert not shard(caplog, numbers.shuffle(100).batch(4), "OFF")
+
+
+def test_sharding_by_files(caplog, tmp_path):
+    for number in range(2):
+        with tf.io.TFRecordWriter(os.fspath(tmp_path / f"{number}.tfrecord")) as writer:
+            writer.write(b"record")
+    records = tf.data.TFRecordDataset(tf.io.gfile.glob(os.fspath(tmp_path / "*"))).shuffle(2).batch(1)
+    assert not shard(caplog, records) and not shard(caplog, records, "FILE")
+    assert len(shard(caplog, records, "DATA")) == 1
