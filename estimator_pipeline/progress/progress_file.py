@@ -9,6 +9,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. 
 | start | task (its name in the cluster): a training begins, which ends with `result`, `end` or `raised`; rank (under |
 | | srun), process (the name from `heartbeat_of`), max_steps (the global step of the end) |
 | step | step (the global step), loss, steps_per_sec; steps (those of this task, if different) |
+| evaluating | none: an evaluation has begun, or evaluated a further batch; once a second |
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
 | export | path |
@@ -68,6 +69,7 @@ __all__ = [
     "code_of_preemption",
     "forget_preemption",
     "from_environ",
+    "given_up_path",
     "heartbeat_of",
     "heartbeat_path",
     "start_heartbeat",
@@ -82,8 +84,8 @@ CHECKPOINT_VARIABLE = "ESTIMATOR_PIPELINE_CHECKPOINT"
 PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
 _REFUSAL = ("code", "what", "found", "hint")
 EVENTS = (
-    *("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat"),
-    *("pace", "raised", "end"),
+    *("start", "step", "evaluating", "evaluation", "checkpoint", "export", "warning", "trained", "result"),
+    *("heartbeat", "pace", "raised", "end"),
 )
 
 
@@ -119,6 +121,16 @@ def heartbeat_path(progress: str | os.PathLike[str]) -> Path:
     """Return a task's heartbeat file, beside its progress file."""
     path = Path(progress)
     return path.with_name(f"{path.name.removesuffix('.jsonl').removesuffix('.progress')}.heartbeat")
+
+
+def given_up_path(progress: str | os.PathLike[str], task: str) -> Path:
+    """Return the file, beside the progress files of a launch, that exists if the launcher will not start a task again.
+
+    Args:
+        progress: The progress file of any task of the launch.
+        task: The name of the task, such as "evaluator:0".
+    """
+    return Path(progress).with_name(f"{task.replace(':', '-')}.given-up")
 
 
 class _Heart:

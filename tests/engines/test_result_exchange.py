@@ -228,6 +228,25 @@ def test_the_chief_evaluates_where_the_evaluator_failed(tmp_path, start, logged)
         evaluator()
 
 
+def test_an_evaluator_that_failed_before_the_chief_started(tmp_path, start, logged):
+    """A restarted job has nothing left to train, and its evaluator fails at once."""
+    environ = {**TOLD, RUN_ID_VARIABLE: "second"}
+    evaluator = Life(tmp_path, EVALUATOR, environ=environ, metrics=dict)
+    evaluator.rendezvous.report_failed("ArithmeticError: planted", status="failed", echo=False)
+    chief = start(Life(tmp_path, CHIEF, environ=environ, metrics=lambda: {"loss": 1.0}))
+    assert chief().evaluated_by == "worker:0"
+    assert "evaluator:0 failed: ArithmeticError: planted; the chief evaluates" in logged.text
+
+
+def test_an_evaluator_that_the_launcher_does_not_start_again(tmp_path, start, logged):
+    environ = {**TOLD, progress_protocol.PROGRESS_VARIABLE: str(tmp_path / "worker-0.progress.jsonl")}
+    chief = start(Life(tmp_path, CHIEF, environ=environ, metrics=lambda: {"loss": 1.0}))
+    wait_until(lambda: word(tmp_path)["state"] == "finished")
+    progress_protocol.given_up_path(tmp_path / "worker-0.progress.jsonl", "evaluator:0").touch()
+    assert chief().evaluated_by == "worker:0"
+    assert "evaluator:0 failed: the launcher does not start it again; the chief evaluates" in logged.text
+
+
 def test_a_final_evaluation_that_fails_is_told(tmp_path, start):
     """Nobody waits for a result that will not come."""
     go = threading.Event()

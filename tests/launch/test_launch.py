@@ -24,6 +24,7 @@ from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch import LaunchOutcome, LaunchShape, plan_local
 from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
 from estimator_pipeline.launch.local.task import WriteProbe
+from estimator_pipeline.launch.local.timeouts import TaskTimeouts
 from estimator_pipeline.launch.local.view import View, summary
 from tests.support.launched_jobs import launch_local
 
@@ -659,6 +660,133 @@ def test_an_evaluator_that_somebody_asks_to_end(tmp_path, foreign, when):
     assert outcome.tasks[1].state == "preempted"
     said = "evaluator:0 was stopped from outside the job: training continues without it"
     assert (said in outcome.notes) == goes_on
+
+
+# An evaluator of this package's engines reports its start; the chief, which is told of its end, evaluates.
+_REPORTS = """
+def start(*events):
+    with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
+        print(json.dumps({"time": 1.0, "event": "start", "task": me.replace("-", ":")}), file=file)
+        for event in events or ("raised",):
+            print(json.dumps({"time": 1.0, "event": event, "error": "OSError: no room"}), file=file)
+"""
+
+
+@pytest.mark.parametrize(("code", "goes_on"), [(1, True), (2, False), (3, False)])
+def test_an_evaluator_that_fails_while_ours_trains(tmp_path, code, goes_on):
+    class Tells(View):
+        def ended(self, state):
+            (tmp_path / f"launcher-{state.task.partition(':')[0]}.told").touch()
+
+    outcome = _run(
+        tmp_path,
+        _REPORTS
+        + f"""
+if me == "evaluator-0":
+    start()
+    sys.exit({code})
+told("launcher-evaluator")
+if {goes_on}:
+    result()
+else:
+    for_ever()
+""",
+        shape=LaunchShape(workers=1, evaluator=True),
+        view=Tells(),
+    )
+    assert outcome.ok == goes_on
+    said = (
+        "evaluator:0 failed (exit code 1): OSError: no room. Training continues without it, and the chief evaluates at "
+        "the end"
+    )
+    assert outcome.warnings == ((said,) if goes_on else ())
+    assert [task.state for task in outcome.tasks] == (["done", "failed"] if goes_on else ["stopped", "failed"])
+
+
+def test_an_evaluator_that_is_killed_is_started_again_alone(tmp_path):
+    outcome = _run(
+        tmp_path,
+        _REPORTS
+        + """
+if me == "worker-0":
+    told("evaluator-0")
+    result()
+elif not (here / "first").exists():
+    (here / "first").touch()
+    start()
+    os.kill(os.getpid(), signal.SIGKILL)
+else:
+    tell("evaluated")
+    result()
+""",
+        shape=LaunchShape(workers=1, evaluator=True),
+    )
+    assert outcome.ok and [task.state for task in outcome.tasks] == ["done", "done"]
+
+
+def test_an_evaluator_that_stalls_is_ended_and_started_again(tmp_path):
+    seen = []
+
+    class Sees(View):
+        def note(self, text):
+            seen.append(text)
+
+    outcome = _run(
+        tmp_path,
+        _REPORTS
+        + """
+if me == "worker-0":
+    told("evaluator-0")
+    result()
+elif not (here / "first").exists():
+    (here / "first").touch()
+    start("evaluating")
+    for_ever()
+else:
+    tell("evaluated")
+    result()
+""",
+        shape=LaunchShape(workers=1, evaluator=True),
+        timeouts=TaskTimeouts(step=0.2),
+        view=Sees(),
+    )
+    assert outcome.ok, outcome.failure
+    stalled, killed = seen
+    assert stalled.startswith("evaluator:0 evaluated no batch for ") and stalled.endswith(" s; ending it")
+    # Without faulthandler's stack no line of the program is known.
+    assert killed == "evaluator:0 was killed (signal SIGABRT); starting it again"
+
+
+def test_an_evaluator_that_is_killed_again_and_again(tmp_path):
+    outcome = _run(
+        tmp_path,
+        _REPORTS
+        + """
+starts = here / (me + ".starts")
+if me == "evaluator-0":
+    with starts.open("a") as file:
+        file.write("x")
+    start()
+    os.kill(os.getpid(), signal.SIGKILL)
+while not (here / "over").exists():
+    time.sleep(0.01)
+result()
+""",
+        shape=LaunchShape(workers=1, evaluator=True),
+        view=_ends_with_warning(tmp_path),
+    )
+    assert outcome.ok and (tmp_path / "evaluator-0.starts").read_text() == "xxxx"
+    assert "evaluator:0 failed (signal SIGKILL)" in outcome.warnings[0]
+    assert (tmp_path / "logs" / "evaluator-0.given-up").exists()
+
+
+def _ends_with_warning(folder: Path) -> View:
+    class Ends(View):
+        def note(self, text):
+            if "Training continues without it" in text:
+                (folder / "over").touch()
+
+    return Ends()
 
 
 def test_an_evaluator_that_fails_after_the_training_is_a_failure(tmp_path):

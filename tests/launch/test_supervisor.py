@@ -92,6 +92,15 @@ def test_an_earlier_checkpoint_is_no_progress():
     assert [one.restart for one in decisions] == [True, True, True, False]
 
 
+def test_what_others_save_does_not_help_a_task_that_never_makes_a_step():
+    ends = [AttemptEnd("failed", "worker:1", 1, 50 * i, 50 * i, True, worked=False) for i in range(1, 5)]
+    decisions = _decisions(ends)
+    assert [one.restart for one in decisions] == [True, True, False, False]
+    assert decisions[2].why == "the same failure of worker:1 before its first step 3 times"
+    between = [*ends[:2], _crash(200, 200), *ends[2:]]
+    assert all(one.restart for one in _decisions(between))
+
+
 def test_where_nobody_tells_of_checkpoints_a_later_step_is_progress():
     decisions = _decisions([_crash(10 * i) for i in range(1, 10)])
     assert all(one.counted == 1 for one in decisions)
@@ -155,7 +164,7 @@ def test_what_fails_before_its_first_step_each_time_is_given_up_early():
     early = _crash(exit_code=1, began=False)
     decisions = _decisions([early] * 3, max_restarts=100)
     assert [one.restart for one in decisions] == [True, True, False]
-    assert decisions[2].why == "the same failure before the first step 3 times"
+    assert decisions[2].why == "the same failure of worker:1 before its first step 3 times"
 
 
 def test_other_failures_and_steps_in_between_are_not_the_same_failure():
@@ -204,6 +213,8 @@ def _monitor(*, trains=True, foreign=False, said=()):
         # Its training has ended: it waits for the others, or for the evaluator.
         ([(5.0, "step"), (6.0, "trained")], 10000.0, None),
         ([(5.0, "step"), (6.0, "trained"), (7.0, "start")], 18.0, "step"),
+        ([(5.0, "step"), (6.0, "trained"), (7.0, "evaluating")], 18.0, "evaluation"),
+        ([(5.0, "step"), (6.0, "trained"), (7.0, "evaluating"), (9.0, "evaluation")], 10000.0, None),
         # Heartbeats are asked for of those that send them, until they say their last word.
         ([(5.0, "step"), (5.0, "heartbeat"), (24.0, "step")], 25.0, None),
         ([(5.0, "step"), (5.0, "heartbeat"), (24.0, "step")], 26.0, "heartbeat"),
@@ -219,7 +230,11 @@ def test_the_silence_of_a_training_task(said, now, silent):
     assert (found.kind if found else None) == silent
 
 
-def test_only_the_heartbeat_of_the_other_tasks_counts():
+def test_only_heartbeats_and_evaluations_of_the_other_tasks_count():
+    evaluates = [(5.0, "start"), (7.0, "evaluating"), (16.0, "evaluating"), (20.0, "warning")]
+    assert _monitor(trains=False, said=evaluates).timed_out(26.0, _ALL) is None
+    assert _monitor(trains=False, said=evaluates).timed_out(27.0, _ALL).text() == "evaluated no batch for 11.0 s"
+    assert _monitor(trains=False, said=[*evaluates, (26.0, "evaluation")]).timed_out(10000.0, _ALL) is None
     assert _monitor(trains=False, said=[(5.0, "start")]).timed_out(10000.0, _ALL) is None
     assert _monitor(trains=False, said=[(5.0, "heartbeat")]).timed_out(26.0, _ALL).kind == "heartbeat"
 
@@ -528,7 +543,7 @@ def test_a_program_that_is_not_there_is_not_tried_again(tmp_path):
 def test_failures_before_the_first_step_are_given_up_early(tmp_path):
     outcome = _supervised(tmp_path, "emit('start'); sys.exit(7)", limits=RestartLimits(max_restarts=50, backoff=0.01))
     assert len(outcome.attempts) == 3
-    assert outcome.gave_up.startswith("the same failure before the first step")
+    assert outcome.gave_up.startswith("the same failure of worker:0 before its first step")
     assert outcome.failure.exit_code == 7
 
 

@@ -9,6 +9,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
 from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation, batch_counter
 from estimator_pipeline.distribute.strategies import of_this_process
+from estimator_pipeline.engines.estimator.hooks import evaluating_hook
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
 from estimator_pipeline.engines.lifecycle.even_batches import UNEVEN, in_even_batches
 from estimator_pipeline.errors import InputError
@@ -54,6 +55,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
         self._input_fn = in_even_batches(
             eval_spec.input_fn, 1 if strategy is None else len(strategy.extended.worker_devices)
         )
+        self._hooks = [*eval_spec.hooks, evaluating_hook(progress)]
         self._kept = self._kept_evaluation() if keep else None
 
     def _kept_evaluation(self) -> RepeatedEvaluation:
@@ -62,7 +64,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
             self._estimator,
             self._input_fn,
             steps=spec.steps,
-            hooks=spec.hooks,
+            hooks=self._hooks,
             name=spec.name,
             # The Python functions of this package's inputs read records by number: they are stateless.
             input_restarts=isinstance(spec.input_fn, InputFn),
@@ -108,7 +110,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
         metrics: Mapping[str, Any] = self._estimator.evaluate(
             input_fn=self._input_fn,
             steps=self._spec.steps,
-            hooks=[*self._spec.hooks, counter],
+            hooks=[*self._hooks, counter],
             checkpoint_path=checkpoint,
             name=self._spec.name,
         )

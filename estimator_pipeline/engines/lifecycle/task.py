@@ -91,7 +91,12 @@ class TaskController(abc.ABC):
             evaluator=bool(explicit),
             job=None if tf_config.is_ps else settings.shared,
         )
-        self.result_exchange = ResultExchange(self.rendezvous, explicit=explicit, timeout=settings.result_timeout)
+        self.result_exchange = ResultExchange(
+            self.rendezvous,
+            explicit=explicit,
+            timeout=settings.result_timeout,
+            progress=environ.get(progress_protocol.PROGRESS_VARIABLE),
+        )
         self.progress = progress_protocol.from_environ(environ)
         self.events = TaskEvents(environ, str(self.task))
         self._environ = environ

@@ -11,12 +11,13 @@ children (`orphan_guard.py`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from estimator_pipeline.launch.local import orphan_guard as guard_module
 from estimator_pipeline.launch.local.failure import build_failure
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd, combined_result, last_lines
 from estimator_pipeline.launch.local.plan import LaunchPlan
-from estimator_pipeline.launch.local.processes import Guard, Interruptions, interruptions
+from estimator_pipeline.launch.local.processes import Guard, Interruptions, end_name, interruptions
 from estimator_pipeline.launch.local.task import RunningTask, WriteProbe, changed
 from estimator_pipeline.launch.local.timeouts import TaskTimeout, TaskTimeouts
 from estimator_pipeline.launch.local.view import SilentView, View
@@ -49,6 +50,8 @@ _PS_SHUTDOWN_SECS = 5.0
 _CAUSE_SECS = 15.0
 # Preempted tasks have this time to write their common checkpoint and exit.
 _PREEMPTED_SECS = 30.0
+# An evaluator that a signal kills is started again so many times; the training continues meanwhile.
+_EVALUATOR_STARTS = 3
 _DIVERGED = ("NaN loss during training", "NanLossDuringTrainingError", "training has diverged")
 
 
@@ -100,11 +103,15 @@ def run_local(
     limits = timeouts or TaskTimeouts()
     job = _Job(plan, running, view or SilentView(), grace=grace, timeout=timeout, linger=linger, timeouts=limits)
     with job.view, interruptions() as signals, Guard(plan.run_id) as watcher:
+
+        def start(task: RunningTask) -> None:
+            task.start(base)
+            watcher.watch(task.process.pid)
+
         try:
             for task in running:
-                task.start(base)
-                watcher.watch(task.process.pid)
-            job.watch(signals)
+                start(task)
+            job.watch(signals, start)
         finally:
             job.clean_up()
         outcome = job.outcome()
@@ -154,8 +161,14 @@ class _Job:
     def _ending(self) -> bool:
         return self._reason != "done"
 
-    def watch(self, signals: Interruptions) -> None:
-        """Run until every process has ended."""
+    def watch(self, signals: Interruptions, start: Callable[[RunningTask], None]) -> None:
+        """Run until every process has ended.
+
+        Args:
+            signals: Received signals.
+            start: Starts the process of a task.
+        """
+        self._start = start
         self.view.start(self.plan, [task.state for task in self.running])
         while True:
             self._handle_signals(signals)
@@ -239,15 +252,37 @@ class _Job:
             state.exit_code, state.seconds = code, process.seconds
             if code == 0:
                 state.state = "failed" if self._exited_early(task) else "done"
-            elif process.stopped_at is not None:
+            elif process.stopped_at is not None and (self._ending or not self._is_optional(task)):
                 state.state = "stopped" if self._ending else "released"
             else:
                 state.state = "preempted" if code == PREEMPTED else "failed"
             self.view.ended(state)
-            if state.state == "preempted" and self._is_optional(task):
-                self._note_once(f"{task.name} was stopped from outside the job: training continues without it")
-            elif state.state in ("failed", "preempted"):
+            if state.state in ("failed", "preempted") and not self._continues_without(task):
                 self._failed.append(task)
+
+    def _continues_without(self, task: RunningTask) -> bool:
+        """Return whether the end of this task is no failure of the job, and start it again if that may help."""
+        state, code = task.state, task.state.exit_code or 0
+        if not self._is_optional(task) or code in (0, BAD_INPUT, DIVERGED) or state.caused_by is not None:
+            return False
+        if state.state == "preempted":
+            self._note_once(f"{task.name} was stopped from outside the job: training continues without it")
+        elif code < 0 and task.starts <= _EVALUATOR_STARTS and not self._ending:
+            where = user_lines(task.plan.log, offset=task.log_offset) if code == -signal.SIGABRT else ()
+            at = f" at {where[0]}" if where else ""
+            self.view.note(f"{task.name} was killed ({end_name(code)}){at}; starting it again")
+            self._start(task)
+        else:
+            error = f": {state.error}" if state.error else ""
+            text = (
+                f"{task.name} failed ({end_name(code)}){error}. Training continues without it, and the chief evaluates "
+                "at the end"
+            )
+            self._warnings[text] = text
+            self.view.note(text)
+            with contextlib.suppress(OSError):
+                task.given_up.touch()
+        return True
 
     def _exited_early(self, task: RunningTask) -> bool:
         """Return whether it exited with code 0 before its end without being stopped."""
@@ -263,7 +298,8 @@ class _Job:
 
     def _is_optional(self, task: RunningTask) -> bool:
         """Return whether it is this package's evaluator: the chief evaluates at the end."""
-        return task.plan.task.type == "evaluator" and not self.plan.foreign and self._training()
+        is_ours = not self.plan.foreign or task.reports
+        return task.plan.task.type == "evaluator" and is_ours and self._training()
 
     def _resolve_failure(self, now: float) -> None:
         """Find the task that failed first, and wait for a task reported as the cause."""
@@ -338,6 +374,10 @@ class _Job:
                 overdue.append((task, timeout))
             if task.monitor.is_untracked(now, self._timeouts):
                 self._note_once(f"{task.name} reports no steps, and its log does not grow: no timeout for it")
+        for task, timeout in [pair for pair in overdue if self._is_optional(pair[0])]:
+            overdue.remove((task, timeout))
+            self.view.note(f"{task.name} {timeout.text()}; ending it")
+            task.process.abort()
         if not overdue:
             return
         task, timeout = max(overdue, key=lambda pair: (self._quiet(pair[0], now), pair[1].seconds))

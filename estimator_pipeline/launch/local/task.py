@@ -25,6 +25,7 @@ from estimator_pipeline.progress.progress_file import (
     ProgressReader,
     Tail,
     TaskState,
+    given_up_path,
     heartbeat_path,
 )
 
@@ -171,12 +172,23 @@ class RunningTask:
         self._log_size = self.log_offset
         self._looked = 0.0
         self._memory_kills = 0
+        self.process: Process
+        # Tells the other tasks; left by an earlier launch with these logs.
+        self.given_up = given_up_path(plan.progress, self.name)
+        self.given_up.unlink(missing_ok=True)
         self.monitor = TaskMonitor(trains=self.trains, foreign=foreign, now=time.monotonic())
+        self.starts = 0
 
     def start(self, base: Mapping[str, str]) -> None:
-        """Start the process with the plan's environment added to `base`."""
+        """Start the process with the plan's environment added to `base`; again, if it has ended."""
         environ = {**base, **self.plan.environ}
         self._memory_kills = memory_kills()
+        if self.starts:
+            self.process.kill()  # its children
+            self.process.reap()
+            self.monitor = TaskMonitor(trains=self.trains, foreign=self.monitor.foreign, now=time.monotonic())
+            self.state.exit_code = self.state.seconds = None
+        self.starts += 1
         self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
         self.monitor.started = time.monotonic()
         self.state.pid = self.process.pid
@@ -186,6 +198,11 @@ class RunningTask:
     def started(self) -> bool:
         """Whether its process was started."""
         return self.state.pid is not None
+
+    @property
+    def reports(self) -> bool:
+        """Whether it has reported an event of training or evaluation, as this package's engines do."""
+        return self._has_events
 
     @property
     def alive(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 __all__ = ["TaskMonitor", "TaskTimeout", "TaskTimeouts"]
 
 # Events of a task that trains; events after its training; its last events.
-_PROGRESS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result")
+_PROGRESS = ("start", "step", "evaluating", "evaluation", "checkpoint", "export", "trained", "result")
 _TRAINED = ("trained", "result", "end")
 _LAST_EVENTS = ("result", "end")
 HEARTBEAT_TIMEOUT = 60.0
@@ -32,7 +32,8 @@ class TaskTimeouts:
     """Timeouts of a task; None disables one.
 
     Attributes:
-        step: Seconds without a step, an evaluation, a checkpoint or an export while a task trains.
+        step: Seconds without a step, an evaluation, a checkpoint or an export while a task trains; without a batch
+            while an evaluator of the Estimator engine evaluates.
         start: Seconds from its start to its first step; None: see `first_step`; 0: no timeout.
         heartbeat: Seconds without a heartbeat, for any task that has sent one. A task of this package that has reported
             nothing has ten minutes for the first heartbeat.
@@ -72,7 +73,7 @@ class TaskTimeout:
     """A timeout that a task exceeded.
 
     Attributes:
-        kind: The missing event: "heartbeat", "first heartbeat", "first step", "step" or "end".
+        kind: The missing event: "heartbeat", "first heartbeat", "first step", "step", "evaluation" or "end".
         seconds: How long it has been missing.
         process: Of a command that started several processes, the one concerned, "HOST-PROCESS"; else "".
     """
@@ -93,6 +94,8 @@ class TaskTimeout:
             return f"had reported its end, and did not exit within {self.seconds:.1f} s"
         if self.kind == "first step":
             return f"did not reach its first step in {self.seconds:.1f} s"
+        if self.kind == "evaluation":
+            return f"evaluated no batch for {self.seconds:.1f} s"
         return f"made no step for {self.seconds:.1f} s"
 
 
@@ -100,8 +103,8 @@ class TaskMonitor:
     """Times of a task's events, heartbeats and output.
 
     Args:
-        trains: Whether it is a training task. For the others only the heartbeat counts: an evaluator waits for
-            checkpoints, and a parameter server for workers.
+        trains: Whether it is a training task. For the others the heartbeat counts, since an evaluator waits for
+            checkpoints, and a parameter server for workers; and during an evaluation its batches.
         foreign: Whether it runs a user program, which may report no events.
         now: The time of its start, in seconds since any start.
     """
@@ -115,6 +118,7 @@ class TaskMonitor:
         self._process = ""
         self._has_events = False
         self._stepped = False
+        self._evaluates = False
         self._trained = False
         self._leaves = False
         self._grew = False
@@ -137,6 +141,8 @@ class TaskMonitor:
         if kind == "start":
             # A program may train more than once.
             self._trained = self._leaves = False
+        if kind != "warning":
+            self._evaluates = kind == "evaluating"
         self._stepped = self._stepped or kind in ("step", "evaluation", "checkpoint")
         self._trained = self._trained or kind in _TRAINED
         self._leaves = self._leaves or kind in _LAST_EVENTS
@@ -190,6 +196,8 @@ class TaskMonitor:
             timeout = self._too_long("first heartbeat", waited, max(_FIRST_BEAT_SECS, allowed.heartbeat))
             if timeout is not None:
                 return timeout
+        if self._evaluates and (self._trained or not self.trains):
+            return self._too_long("evaluation", now - max(self._last_event, self._unwritable), allowed.step)
         if not self.trains or self._trained:
             return None
         if self._grew and not self._has_events:

@@ -34,7 +34,8 @@ class RestartLimits:
         backoff: Seconds before the first of them.
         longest_pause: Maximum pause in seconds, unless `backoff` is longer.
         max_preemptions: Maximum number of preemptions in a row without progress.
-        early_failures: Number of equal failures, before any attempt has made a step, after which the job fails.
+        early_failures: Number of equal failures after which the job fails, if no attempt, or never the failed task
+            itself, has made a step. What other tasks have saved meanwhile does not count.
     """
 
     max_restarts: int = 0
@@ -65,6 +66,7 @@ class AttemptEnd:
         checkpoint: The step of the last reported checkpoint.
         from_step: The step that it resumed from: a checkpoint of an earlier attempt, which may not have reported it.
         began: Whether it made a step; None for a program that reports no steps.
+        worked: Whether the failed task itself made a step, or an evaluation; None if unknown.
     """
 
     reason: str
@@ -74,6 +76,7 @@ class AttemptEnd:
     checkpoint: int | None = None
     began: bool | None = False
     from_step: int | None = None
+    worked: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Policy:
             if again is not None:
                 return Decision(False, again)
         if self._fails_early(end):
-            return Decision(False, f"the same failure before the first step {len(self._early)} times")
+            return Decision(False, f"the same failure of {end.task} before its first step {len(self._early)} times")
         return self._counted()
 
     def _shows_earlier_progress(self, end: AttemptEnd) -> bool:
@@ -179,7 +182,8 @@ class Policy:
         return f"training diverged again{at}: a restart would repeat the same steps"
 
     def _fails_early(self, end: AttemptEnd) -> bool:
-        if self._began:
+        if self._began and end.worked is not False:
+            self._early.clear()
             return False
         failure = (end.reason, end.task, end.exit_code)
         self._early = [*(early for early in self._early if early == failure), failure]

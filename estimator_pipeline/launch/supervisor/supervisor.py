@@ -231,6 +231,7 @@ class _Recorder(View):
         self._lost: float | None = None
         self._began = False
         self._has_events = False
+        self._reporting: set[str] = set()  # tasks that report their training themselves
         self._foreign = False
         self.failed_at: float | None = None
         # The path of the last reported checkpoint.
@@ -247,6 +248,8 @@ class _Recorder(View):
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
         self._has_events = True
+        if event["event"] == "start":
+            self._reporting.add(state.task)
         if event["event"] == "step" and not self._began and state.trains:
             self._began = True
             now = time.monotonic()
@@ -325,7 +328,15 @@ class _Recorder(View):
             checkpoint=self.checkpoint,
             began=None if self._foreign and not self._has_events else self._began,
             from_step=self._from_step,
+            worked=None if failure is None else self._worked(failure.task),
         )
+
+    def _worked(self, task: str) -> bool | None:
+        """Return whether a task made a step, or an evaluation; None if it does not report it."""
+        for state in self._states:
+            if state.task == task and task in self._reporting and not task.startswith("ps:"):
+                return state.step is not None or state.evaluation is not None
+        return None
 
     def attempt(self, outcome: LaunchOutcome, folder: Path) -> Attempt:
         """Return the attempt for the history."""

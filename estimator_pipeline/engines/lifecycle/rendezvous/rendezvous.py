@@ -110,6 +110,7 @@ class Rendezvous:
     ) -> None:
         self.tf_config, self.job = tf_config, job
         run_id = environ.get(RUN_ID_VARIABLE, "")
+        self._has_run_id = bool(run_id)
         self.run_id = run_id or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
         self.files = RendezvousFiles(model_dir, run_id=self.run_id, server=server)
         self.directory = self.files.directory
@@ -284,6 +285,14 @@ class Rendezvous:
         """Return a task's report in this session, or None."""
         report = self.read(_task_file(task))
         return report if report is not None and self._is_of_session(task, report) else None
+
+    def failure_before(self, task: Task) -> dict[str, Any] | None:
+        """Return the report of a task of this run that failed before the chief started, or None. For the chief.
+
+        Only if the run has an ID: without one, the report may be of an earlier run.
+        """
+        report = self.read(_task_file(task)) if self._has_run_id else None
+        return report if report is not None and report["state"] == "failed" else None
 
     def _is_of_session(self, task: Task, report: Mapping[str, Any]) -> bool:
         if self.session is None:

@@ -18,6 +18,7 @@ from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvou
 from estimator_pipeline.engines.lifecycle.result import TrainResult
 from estimator_pipeline.engines.lifecycle.settings import TrainOptions
 from estimator_pipeline.errors import ConfigError, WaitError
+from estimator_pipeline.progress.progress_file import given_up_path
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["ResultExchange", "evaluator_of_job", "explicit_evaluator"]
@@ -80,9 +81,13 @@ class ResultExchange:
         explicit: See `explicit_evaluator`.
         timeout: Seconds that the chief waits for the evaluator's result; the other tasks wait a little longer for the
             chief's.
+        progress: The launcher's progress file of this task, if any.
     """
 
-    def __init__(self, rendezvous: Rendezvous, *, explicit: bool | None, timeout: float) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, *, explicit: bool | None, timeout: float, progress: str | None = None
+    ) -> None:
+        self._given_up = given_up_path(progress, str(EVALUATOR)) if progress else None
         self._rendezvous, self._explicit, self._timeout = rendezvous, explicit, timeout
         self._task = str(rendezvous.tf_config.task)
 
@@ -90,7 +95,7 @@ class ResultExchange:
 
     def is_evaluators(self) -> bool:
         """Return whether the evaluator provides the result; if not set, whether an evaluator has connected."""
-        report = self._rendezvous.task_report(EVALUATOR)
+        report = self._report_of_evaluator()
         if report is not None and report["state"] in _NO_RESULT:
             _log_no_result(report)
             return False
@@ -100,7 +105,7 @@ class ResultExchange:
         """Return the evaluator's result; None without one: the chief has to evaluate."""
 
         def check(_: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-            report = self._rendezvous.task_report(EVALUATOR)
+            report = self._report_of_evaluator()
             if report is None:
                 return None
             brought = report["state"] == "evaluated" and report["of"] == self._rendezvous.session
@@ -115,6 +120,12 @@ class ResultExchange:
             _log_no_result(report)
             return None
         return TrainResult.from_dict(report["result"], task=self._task)
+
+    def _report_of_evaluator(self) -> dict[str, Any] | None:
+        if self._given_up is not None and self._given_up.exists():
+            return {"state": "failed", "error": "the launcher does not start it again"}
+        # A restarted job may have nothing left to train: its evaluator may fail before the chief has started.
+        return self._rendezvous.task_report(EVALUATOR) or self._rendezvous.failure_before(EVALUATOR)
 
     # -- the others -----------------------------------------------------------------------------------------------
 
