@@ -43,7 +43,7 @@ def in_any_order(read: Mapping[str, Batches]) -> tuple[list[str], int, int] | No
         read: Task -> fingerprints of each of its batches, from the first on.
 
     Returns:
-        The tasks; how many records of the last are also among those of another one; the number of its records.
+        The tasks; how many records of the last another task reads, too; the number of its records.
     """
     epochs = {task: _before_repetition(records) for task, records in _varied(read).items()}
     pairs = itertools.combinations(epochs, 2)

@@ -261,7 +261,7 @@ class _Job:
                 self._failed.append(task)
 
     def _continues_without(self, task: RunningTask) -> bool:
-        """Return whether the end of this task is no failure of the job, and start it again if that may help."""
+        """Return whether the job continues without this task, which is started again if that may help."""
         state, code = task.state, task.state.exit_code or 0
         if not self._is_optional(task) or code in (0, BAD_INPUT, DIVERGED) or state.caused_by is not None:
             return False

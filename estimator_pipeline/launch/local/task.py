@@ -173,7 +173,7 @@ class RunningTask:
         self._looked = 0.0
         self._memory_kills = 0
         self.process: Process
-        # Tells the other tasks; left by an earlier launch with these logs.
+        # For the other tasks. An earlier launch with these logs may have left it.
         self.given_up = given_up_path(plan.progress, self.name)
         self.given_up.unlink(missing_ok=True)
         self.monitor = TaskMonitor(trains=self.trains, foreign=foreign, now=time.monotonic())

@@ -96,7 +96,7 @@ class DuplicateRecords:
         return DuplicateRecordsHook()
 
     def conclude(self) -> None:
-        """Compare what the tasks have published, in the chief, after training."""
+        """Compare the records that the tasks have published, in the chief, after training."""
         if not self._is_over:
             self._read()
             self._compare()
@@ -139,8 +139,8 @@ class DuplicateRecords:
                     f" ({shared} of the first {sample} of {tasks[-1]} were also read by another task)",
                 )
 
-    def _warn(self, tasks: Sequence[str], what: str, how_many: str = "") -> None:
-        logger.warning("%s train on %s%s. %s", " and ".join(tasks), what, how_many, self._advice())
+    def _warn(self, tasks: Sequence[str], records: str, how_many: str = "") -> None:
+        logger.warning("%s train on %s%s. %s", " and ".join(tasks), records, how_many, self._advice())
 
     def _advice(self) -> str:
         code = getattr(getattr(self._input_fn, "__func__", self._input_fn), "__code__", None)
