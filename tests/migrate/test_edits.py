@@ -7,7 +7,16 @@ import ast
 import pytest
 
 from estimator_pipeline.migrate.code import convert, scan
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, damaging_rule
+from estimator_pipeline.migrate.code.analysis.edits import (
+    PLACE,
+    Edit,
+    Lines,
+    Step,
+    apply,
+    comments_of,
+    damaging_rule,
+    keep_comments,
+)
 from estimator_pipeline.migrate.code.to_keras import convert_file
 
 PROGRAM = '''"""A program."""
@@ -57,6 +66,88 @@ def main():
     estimator = tf.estimator.Estimator(model_fn, 'model')
     estimator.train(input_fn, steps=4)
 '''
+COMMENTED = """import tensorflow as tf  # import
+
+# above a function
+def input_fn():  # def
+    # start of a function
+    data = tf.data.Dataset.from_tensors(({'x': [[1.]]}, [[2.]])).repeat(9)  # kept
+    # above a removed statement
+    iterator = data.make_one_shot_iterator()  # removed
+    return iterator.get_next()  # replaced
+    # end of a function
+
+
+def spec(  # header of a helper
+        mode, answer, loss):
+    # helper
+    step = tf.train.get_global_step()  # step
+    # train op
+    train_op = tf.train.AdamOptimizer(  # open
+        # in brackets
+        0.1).minimize(loss, step)  # closed
+
+    # above a return
+    return tf.estimator.EstimatorSpec(mode, {'y': answer}, loss, train_op)  # return
+    # end of the helper
+
+
+def model_fn(features,  # features
+             labels, mode):
+    # network
+
+    # second line
+    with tf.variable_scope('net'):  # with
+        # in a scope
+        answer = tf.layers.dense(  # dense
+            features['x'],  # x
+            1)  # end of dense
+        # end of the scope
+    # prediction
+    if mode == tf.estimator.ModeKeys.PREDICT:  # if
+        # in a branch
+        return tf.estimator.EstimatorSpec(mode, {'y': answer})  # predicted
+    # loss
+    loss = tf.losses.mean_squared_error(
+        labels,  # of one kind
+        answer)  # mean
+    # summary
+    tf.summary.scalar('loss', loss)  # scalar
+    if mode == tf.estimator.ModeKeys.EVAL:
+        # metrics
+        metrics = {
+            # key
+            'error': tf.metrics.mean_absolute_error(labels, answer)  # metric
+        }
+        # evaluated
+        return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+    # last
+    return spec(mode, answer, loss)
+    # end of the model_fn
+
+
+def main():
+    # configuration
+    config = tf.estimator.RunConfig(  # RunConfig
+        save_checkpoints_steps=100,  # steps
+        model_dir='model')  # folder
+    # estimator
+    estimator = tf.estimator.Estimator(
+        model_fn,  # function
+        config=config)  # created
+    # specs
+    train_spec = tf.estimator.TrainSpec(input_fn, max_steps=4)  # train
+    eval_spec = tf.estimator.EvalSpec(input_fn,  # eval
+                                      # all
+                                      steps=None)
+    # both
+    tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)  # run
+    # end of main
+
+
+main()  # main
+# end
+"""
 TARGETS = ("estimator", "keras", "keras3")
 
 
@@ -119,6 +210,44 @@ def test_strings_comments_and_statements_of_the_same_name_stay(tmp_path, to):
     ):
         assert text in made.after, made.after
     assert (f"losses = tf.{'compat.v1.' if to == 'estimator' else ''}losses\n" in made.after) is (to == "estimator")
+
+
+@pytest.mark.parametrize("to", ["keras", "keras3"])
+def test_each_comment_is_kept_once(tmp_path, to):
+    """Those of a replaced statement are lines above what replaces it, in their order."""
+    made = made_of(tmp_path, COMMENTED, to=to)
+    assert made.keras, made.kept_as_estimator
+    before, after = ([comment for _, comment in comments_of(text)] for text in (COMMENTED, made.after))
+    assert [after.count(comment) for comment in before] == [1] * len(before), made.after
+    for lines in (
+        "    # above a removed statement\n    # removed\n    return data  # replaced\n",
+        "        # loss\n        # of one kind\n        loss = ",
+        "        # metrics\n        # key\n        # metric\n        # evaluated\n        self.error_metric.update_st",
+        "        # prediction\n        # if\n        # in a branch\n        # predicted\n        return {'y': answer",
+        "    # network\n    # second line\n    # with\n    # in a scope\n    # dense\n    # x\n    answer = ",
+        "    # summary\n    # scalar\n    # Was tf.compat.v1.summary.scalar(",
+        "    # train op\n    # open\n    # in brackets\n    # closed\n    # above a return\n    # return\n"
+        "    model.compile(",
+        "    # last\n    return model\n    # end of the model_fn\n",
+        "    # specs\n    # train\n    # eval\n    # all\n    # both\n",
+    ):
+        assert lines in made.after, made.after
+
+
+@pytest.mark.parametrize(
+    ("text", "edits", "after"),
+    [
+        ("a = f(1,  # one\n      2)\n", [(6, 23, "2")], "# one\na = f(2)\n"),
+        ("if a:\r\n  b = (\r\n# c\r\n    1)\r\n", [(14, 26, "1")], "if a:\r\n  # c\r\n  b = (1)\r\n"),
+        ("a\n\n  # b\n  b  # c\nd\n", [(2, 18, "")], "a\n  # b\n  # c\nd\n"),  # a deletion with blank lines
+        ("a  # b\n", [(0, 1, "c")], "c  # b\n"),  # outside of the edit
+        ("a  # b\n", [(0, 6, "c  # b")], "c  # b\n"),  # in the new text
+        ("# a\na\n# b\nb  # c\n", [(0, 16, "{4}\n  d\n  {10}\n  {99}\n  e")], "# a\n  d\n  # b\n  # c\n  e\n"),
+    ],
+)
+def test_comments_of_a_replaced_text(text, edits, after):
+    edits = [Edit(start, end, new.replace("{", PLACE[:2]).replace("}", "")) for start, end, new in edits]
+    assert apply(text, keep_comments(text, edits)) == after
 
 
 @pytest.mark.parametrize("to", ["keras", "keras3"])

@@ -551,20 +551,6 @@ def test_what_is_declined(tmp_path, monkeypatch, before, after, reason):
     assert 1 <= line <= made.after.count("\n")
 
 
-def test_comments_between_arguments_are_kept(tmp_path, monkeypatch):
-    call = "16, tf.nn.relu, name='hidden')  # wide"
-    monkeypatch.setitem(globals(), "OLD", OLD.replace(call, "\n        16,  # of both\n        tf.nn.relu)"))
-    made = old(tmp_path)
-    assert made.keras, made.kept_as_estimator
-    assert "tf.keras.layers.Dense(\n        # of both\n        16, tf.nn.relu)(features['x'])" in made.after
-
-
-def test_a_comment_that_has_no_place_is_declined_at_its_line(tmp_path):
-    made = old(tmp_path, LOSS="tf.losses.mean_squared_error(\n        labels,  # of one kind\n        logits)")
-    line = made.before[: made.before.index("# of one kind")].count("\n") + 1
-    assert made.kept_as_estimator.startswith(f"line {line}: a comment inside brackets would be lost")
-
-
 def test_what_has_no_line_of_its_own_is_declined_at_the_first_construct(tmp_path):
     (tmp_path / "one.py").write_text("import tensorflow as tf\n\n\ndef f(m, l):\n"
                                      "    return tf.estimator.EstimatorSpec(m, loss=l)\n")  # fmt: skip

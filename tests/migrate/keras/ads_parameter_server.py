@@ -133,6 +133,7 @@ def main(_):
     tf_config = set_tf_config()
     tf.get_logger().info('cluster: %s', tf_config.get('cluster', 'none'))
 
+    # Workers must not wait for each other.
     # Training is synchronous: a cluster with parameter servers is rejected.
     config = keras_cluster.of_workers()
     strategy = config.strategy()

@@ -108,6 +108,7 @@ class MnistTf1Model(tf.keras.Model):
         'class': tf.argmax(logits, axis=1, output_type=tf.int32),
         'probabilities': tf.nn.softmax(logits, name='softmax_tensor'),
     }
+    # Evaluates the averages in place of the weights.
     top3 = tf.cast(tf.math.in_top_k(targets=tf.cast(labels, tf.int32), predictions=logits, k=3), tf.float32)
     self.accuracy_metric.update_state(labels, predictions['class'])
     self.top_3_metric.update_state(top3)

@@ -135,6 +135,7 @@ def make_model(features, params):
     # TensorBoard logs the loss, metrics and learning rate of each epoch; log more in a callback.
     # Was tf.compat.v1.summary.scalar('gradient_norm', norm)
     model = ReviewSentimentModel(features, logits, params)
+    # Whatever the flag names.
     model.compile(optimizer=keras_optimizers.of_v1(params['optimizer'], params['lr'], clip_norm=5.0))
     return model
 

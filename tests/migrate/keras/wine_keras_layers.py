@@ -78,6 +78,8 @@ def make_model(features, params):
     model = build_model(params['num_features'], params['hidden'], params['dropout'], params['l2'])
     logits = model(features)
     compiled = WineKerasLayersModel(features, logits, params)
+    # The Estimator's step is the optimizer's.
+    # The moving statistics of the normalisation.
     compiled.compile(optimizer=keras.optimizers.legacy.Adam(learning_rate=params['learning_rate']))
     return compiled
 

@@ -1,15 +1,20 @@
-"""Edits of a text by position, and the check that nothing else changed."""
+"""Edits of a text by position, the comments of replaced statements, and the check that nothing else changed."""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Edit", "Lines", "Step", "apply", "comments_of", "damaging_rule"]
+__all__ = ["PLACE", "Edit", "Lines", "Step", "apply", "comments_of", "damaging_rule", "keep_comments"]
+
+PLACE = "#\x01{}"
+"""A line of a new text above the code that replaces the user's statement at an offset, for `keep_comments`."""
 
 
 class Edit(NamedTuple):
@@ -130,6 +135,70 @@ def comments_of(text: str) -> list[tuple[int, str]]:
             if token.type == tokenize.COMMENT:
                 comments.append((lines.offset(token.start[0], token.start[1] + 1), token.string))
     return comments
+
+
+def keep_comments(text: str, edits: Iterable[Edit]) -> list[Edit]:
+    """Return the edits, with each comment that they would delete, and without the lines of `PLACE`.
+
+    Such a comment becomes a line above what replaces its statement: at the `PLACE` of this or the next statement in the
+    same edit, otherwise above the statement that the edit starts in.
+    """
+    edits, lines, statements, comments = _sorted(edits), Lines(text), _statements(text), comments_of(text)
+    kept = Counter(comment for _, comment in comments_of(apply(text, edits)))
+    kept.subtract(comment for at, comment in comments if _edit_at(edits, at) is None)
+    places = sorted({int(match[1]) for edit in edits for match in _PLACE.finditer(edit.new)})
+    moved: dict[int, list[str]] = {}  # place -> comments
+    added = []
+    for at, comment in comments:
+        edit = _edit_at(edits, at)
+        if edit is None:
+            continue
+        if kept[comment] > 0:
+            kept[comment] -= 1
+            continue
+        start = _start(statements, at)
+        place = next((place for place in places if start <= place <= edit.end), None)
+        if place is not None:
+            moved.setdefault(place, []).append(comment)
+            continue
+        line = bisect.bisect(lines.starts, _start(statements, edit.start))
+        start = lines.starts[line - 1]
+        while lines.is_blank(line):  # a deletion that starts with blank lines
+            line += 1
+        added.append(Edit(start, start, f"{lines.indent(line)}{comment}{lines.newline(line)}"))
+
+    def write(match: re.Match[str]) -> str:
+        return "".join(f"{comment}{match[2]}" for comment in moved.pop(int(match[1]), ()))
+
+    return [*(edit._replace(new=_PLACE.sub(write, edit.new)) for edit in edits), *added]
+
+
+_PLACE = re.compile(PLACE.format(r"(\d+)") + r"(\n[ \t]*)")
+
+
+def _edit_at(edits: Iterable[Edit], at: int) -> Edit | None:
+    return next((edit for edit in edits if edit.start <= at < edit.end), None)
+
+
+def _statements(text: str) -> list[tuple[int, int]]:
+    """Return the offsets of the start and the end of each statement line, with the comment behind it."""
+    statements, lines, start = [], Lines(text), None
+    with contextlib.suppress(tokenize.TokenError, IndentationError):
+        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
+            if token.type == tokenize.NEWLINE and start is not None:
+                statements.append((start, lines.offset(token.start[0], token.start[1] + 1)))
+                start = None
+            elif start is None and token.type not in _BETWEEN:
+                start = lines.offset(token.start[0], token.start[1] + 1)
+    return statements
+
+
+_BETWEEN = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+
+
+def _start(statements: Sequence[tuple[int, int]], at: int) -> int:
+    """Return the start of the statement at an offset, or the offset if it is between two statements."""
+    return next((start for start, end in statements if start <= at < end), at)
 
 
 def _sorted(edits: Iterable[Edit]) -> list[Edit]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import re
 import sys
 import tokenize
@@ -16,7 +17,7 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import Construct, arguments, find_constructs
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Step, apply
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Step, apply, keep_comments
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
@@ -362,7 +363,8 @@ def _write(reader: Rewriter, jobs: list[ConvertedJob]) -> Step:
     reader.edits(body)  # some rules replace nodes that come before theirs
     edits = {node: reader.edits([node]) for node in body}
     added = [*_imports(reader, body), *_helpers(reader, jobs, body, edits)]
-    return Step.of("keras", reader.lines.text, [*(edit for of_node in edits.values() for edit in of_node), *added])
+    edits_of_text = keep_comments(reader.lines.text, [*itertools.chain(*edits.values()), *added])
+    return Step.of("keras", reader.lines.text, edits_of_text)
 
 
 def _imports(reader: Rewriter, body: Sequence[cst.CSTNode]) -> list[Edit]:
@@ -486,9 +488,6 @@ def _check_result(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
     line = _changed_string(reader.lines.text, text)
     if line:
         raise NotConvertible("a string of several lines would get another indentation", first, line)
-    line = reader.lost_comment(text)
-    if line:
-        raise NotConvertible("a comment inside brackets would be lost", first, line)
 
 
 def _changed_string(before: str, after: str) -> int:

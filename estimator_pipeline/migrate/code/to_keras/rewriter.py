@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import io
 import textwrap
-import tokenize
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -14,7 +11,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis import modes
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, comments_of
+from estimator_pipeline.migrate.code.analysis.edits import PLACE, Edit, Lines
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
 from estimator_pipeline.migrate.code.renames import tf1_names
@@ -94,7 +91,6 @@ class Rewriter:
         self.fetched_tensors: dict[str, cst.CSTNode] = {}
         self.spec_hooks: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         self.separate_predictions: list[cst.BaseExpression] = []
-        self._found_comments: list[tuple[int, str]] | None = None
 
     # Resolution of expressions
 
@@ -431,49 +427,22 @@ class Rewriter:
         return self.statements(body.body)
 
     def statements(self, nodes: Iterable[cst.CSTNode]) -> str:
-        """Join statements, each with the comments before it."""
+        """Join statements, each with its comments."""
         return "\n".join(self.statement(node) for node in nodes)
 
     def statement(self, node: cst.CSTNode) -> str:
-        """Return a statement with the comments before and after it."""
-        first, last = self.line(node), self.tree.position(node)[2]
-        while first > 1 and self._line(first - 1).strip().startswith("#"):
-            first -= 1
-        end = self.span(node)[1]
-        stop = self.lines.starts[last] if last < len(self.lines.starts) else len(self.lines.text)
-        behind = self.lines.text[end:stop].rstrip()
-        head = self.lines.text[self.lines.starts[first - 1] : self.span(node)[0]]
-        return head + self.text(node) + (behind if behind.strip().startswith("#") else "")
+        """Return a statement with the comment behind it, below the place of its other comments."""
+        indent, text, (_, end) = self.indent(node), self.text(node), self.span(node)
+        behind = self.lines.text[end : self.lines.end(self.tree.position(node)[2])].rstrip()
+        place = f"{indent}{self.place(node)}\n" if text != REMOVED else ""
+        is_comment = behind.strip().startswith("#") and not text.endswith(behind)  # that of a block's last statement
+        return place + indent + text + (behind if is_comment else "")
 
-    def _line(self, number: int) -> str:
-        return self.lines.text[self.lines.starts[number - 1] :].split("\n", 1)[0]
-
-    def comments(self, node: cst.CSTNode, without: Iterable[cst.CSTNode] = ()) -> list[str]:
-        """Return the comments in a node's text, except those in the excluded nodes."""
-        (start, end), others = self.span(node), [self.span(other) for other in without]
-        return [comment for place, comment in self._comments() if start <= place < end
-                and not any(first <= place < last for first, last in others)]  # fmt: skip
-
-    def _comments(self) -> list[tuple[int, str]]:
-        """Return (offset, text) of each comment in the file."""
-        if self._found_comments is None:
-            self._found_comments = comments_of(self.lines.text)
-        return self._found_comments
-
-    def lost_comment(self, text: str) -> int:
-        """Return the line of the first comment in brackets that a new text lacks, or 0."""
-        kept = Counter(_tokens(text, tokenize.COMMENT))
-        depth = 0
-        for token in tokenize.generate_tokens(io.StringIO(self.lines.text).readline):
-            if token.type == tokenize.OP:
-                depth += (token.string in "([{") - (token.string in ")]}")
-            if token.type != tokenize.COMMENT:
-                continue
-            if kept[token.string]:
-                kept[token.string] -= 1
-            elif depth:
-                return token.start[0]
-        return 0
+    def place(self, node: cst.CSTNode) -> str:
+        """Return the line that `keep_comments` replaces by the comments of a node's statement."""
+        statements = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+        around = (above for above in (node, *self.tree.above(node)) if isinstance(above, statements))
+        return PLACE.format(self.span(next(around))[0])
 
     def has_keyword(self, name: str) -> bool:
         """Whether a call of the file has an argument of this name."""
@@ -503,10 +472,9 @@ class Rewriter:
         """Return a call's text, with the arguments on separate lines if it is too long."""
         line_text = f"{name}({', '.join(arguments)}){behind}"
         indent = self.indent(node)
-        lines = [comment for comment in self.comments(node) if comment not in line_text]
-        if len(indent) + len(line_text) + 8 <= _WIDTH and "\n" not in line_text and not lines:
+        if len(indent) + len(line_text) + 8 <= _WIDTH and "\n" not in line_text:
             return line_text
-        joined = ""
+        lines, joined = [], ""
         for argument in arguments:
             if joined and len(indent) + len(joined) + len(argument) + 8 > _WIDTH:
                 lines.append(joined.rstrip())
@@ -515,12 +483,6 @@ class Rewriter:
         lines.append(joined.removesuffix(", "))
         inner = f"{indent}    "
         return f"{name}(\n" + "\n".join(f"{inner}{line}" for line in lines) + f"){behind}"
-
-
-def _tokens(text: str, kind: int) -> Iterator[str]:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == kind:
-            yield token.string
 
 
 def indented(text: str, indent: str) -> str:

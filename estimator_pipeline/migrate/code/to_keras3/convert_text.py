@@ -15,7 +15,7 @@ from typing import Any
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, keep_comments
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras3.calls import expression, operation_call
 from estimator_pipeline.migrate.code.to_keras3.imports import import_edits, names_of_tensorflow
@@ -149,7 +149,7 @@ def convert_text(
         statements, lines, transformer.parts, package=package, read=_names_read(new_text),
         by_module=transformer.by_module,
     )  # fmt: skip
-    return Keras3Text(Step.of("keras3", text, edits), sorted(transformer.parts))
+    return Keras3Text(Step.of("keras3", text, keep_comments(text, edits)), sorted(transformer.parts))
 
 
 def _check(module: cst.Module) -> None:

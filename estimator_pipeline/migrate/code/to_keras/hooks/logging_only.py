@@ -38,7 +38,7 @@ def comments(reader: Rewriter, model_fn: ModelFn) -> list[str]:
             if _is_silent(reader, call):
                 text = " ".join(reader.source(call).split())
                 if f"# Was {text}" not in lines:
-                    lines.append(f"# Was {text}")
+                    lines += [reader.place(call), f"# Was {text}"]
             elif not name.startswith("tf.compat.v1.logging."):
                 raise NotConvertible("a statement of a model_fn with a side effect", call)
     if lines:

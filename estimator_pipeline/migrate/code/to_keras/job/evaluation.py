@@ -40,9 +40,8 @@ def convert(writer: Any, call: cst.Call) -> None:
     """
     reader: Rewriter = writer.reader
     args = arguments(call, ("estimator", "train_spec", "eval_spec"))
-    comments: list[str] = []
-    train = _read_spec(reader, args["train_spec"].value, "tf.estimator.TrainSpec", comments)
-    evaluation = _read_spec(reader, args["eval_spec"].value, "tf.estimator.EvalSpec", comments)
+    train = _read_spec(reader, args["train_spec"].value, "tf.estimator.TrainSpec")
+    evaluation = _read_spec(reader, args["eval_spec"].value, "tf.estimator.EvalSpec")
     train_hooks = hooks.read(reader, writer.job, train)
     writer.check_hooks(evaluation)
     parent = reader.tree.parents.get(call)
@@ -70,7 +69,7 @@ def convert(writer: Any, call: cst.Call) -> None:
         if train_hooks.stops:
             texts.append(f"stop=[{', '.join(reader.text(stop) for stop in train_hooks.stops)}]")
         waits = _format_delays(reader, evaluation)
-        lines = [*comments, f"# Was {', '.join(waits)}: every checkpoint is evaluated"] if waits else [*comments]
+        lines = [f"# Was {', '.join(waits)}: every checkpoint is evaluated"] if waits else []
         lines.append(f"{name} = " + reader.call("keras_evaluation.Evaluation", texts, statement))
         callbacks = [callback() for callback in train_hooks.callbacks]
         lines.append(writer.format_fit(statement, function, "" if text == "None" else text, [name], callbacks))
@@ -98,8 +97,8 @@ def _format_delays(reader: Rewriter, spec: dict[str, cst.Arg]) -> list[str]:
     return [f"{name}={value}" for name, value in values if value not in ("0", "0.0", "None")]
 
 
-def _read_spec(reader: Rewriter, node: cst.BaseExpression, name: str, comments: list[str]) -> dict[str, cst.Arg]:
-    """Return the fields of a spec, and add the comments of its statement to `comments`."""
+def _read_spec(reader: Rewriter, node: cst.BaseExpression, name: str) -> dict[str, cst.Arg]:
+    """Return the fields of a spec, and remove its statement."""
     call = reader.value(node)
     if reader.called(call) != name or not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
         raise NotConvertible(f"a {name.rpartition('.')[2]} that is not created in this file", node)
@@ -108,7 +107,6 @@ def _read_spec(reader: Rewriter, node: cst.BaseExpression, name: str, comments: 
         _replace_field_reads(reader, node, call)
         if isinstance(statement, cst.SimpleStatementLine):
             reader.replaced[statement] = REMOVED
-            comments += reader.comments(call, [arg.value for arg in call.args])
     return arguments(call, catalogue.row(name).fields)
 
 

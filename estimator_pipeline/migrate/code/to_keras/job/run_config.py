@@ -29,7 +29,6 @@ class RunConfigSettings:
     """Fields of a RunConfig, as text.
 
     Attributes:
-        node: the call of RunConfig; None without a RunConfig.
         model_dir, seed, save_steps, summary_steps, strategy: "" if not set.
         statement: the statement that assigns the RunConfig to a name.
         dropped: dropped fields with the reason, for comments.
@@ -37,7 +36,6 @@ class RunConfigSettings:
             program does not need a cluster.
     """
 
-    node: cst.Call | None = None
     model_dir: str = ""
     seed: str = ""
     save_steps: str = ""
@@ -74,7 +72,7 @@ def read_settings(reader: Rewriter, config: cst.BaseExpression | None) -> RunCon
         if any(arg.star for arg in part.args):
             raise NotConvertible("a RunConfig whose arguments cannot be determined", part)
         fields |= arguments(part, catalogue.row("tf.estimator.RunConfig").fields)
-    result = RunConfigSettings(node=call)
+    result = RunConfigSettings()
     names = {
         "model_dir": "model_dir", "tf_random_seed": "seed", "save_checkpoints_steps": "save_steps",
         "save_summary_steps": "summary_steps", "train_distribute": "strategy",

@@ -121,9 +121,6 @@ class _EstimatorUses:
     def _format_start(self) -> str:
         job, lines = self.job, []
         statements = configuration.format_statements(self.reader, job.settings)
-        if job.settings.node is not None:  # comments of its arguments
-            node = job.settings.node
-            statements = [*self.reader.comments(node, [arg.value for arg in node.args]), *statements]
         if job.settings.statement is None:
             lines += statements
         else:

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.edits import PLACE
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.hooks import logging_only as silent
 from estimator_pipeline.migrate.code.to_keras.hooks.watched_tensors import methods as watched_methods
@@ -309,6 +310,12 @@ class _Writer:
             for step in steps if self._is_kept(step)
         ]  # fmt: skip
 
+    def places(self, mode: str, name: str) -> list[str]:
+        """Return the places for comments of a field of an EstimatorSpec that is not that of training, too."""
+        node, spec = self.model_fn.field(mode, name), self.model_fn.field("train", "loss")
+        places = [self.reader.place(at) for at in (self.reader.value(node), node)] if node is not None else []
+        return [place for place in places if spec is not None and place != self.reader.place(spec)]
+
     def _is_kept(self, step: FlowStep) -> bool:
         return not any((self.function, name) in self.reader.flags for name in step.sets)
 
@@ -395,7 +402,7 @@ class _Writer:
         if metrics:
             steps, reads = self.select_steps("eval", names)
             lines = [*self.bind_names(reads), *self.format_steps(steps)]
-        lines += self.format_updates(metrics)
+        lines += [*self.places("eval", "eval_metric_ops"), *self.format_updates(metrics)]
         lines.append("return self.get_metrics_result()")
         return self.format_method("def compute_metrics(self, x, y, y_pred, sample_weight):", lines)
 
@@ -408,6 +415,7 @@ class _Writer:
         if "labels" in reads:
             raise NotConvertible("predictions that depend on the labels", predictions)
         lines = [*self.bind_names(reads, "features", "outputs", ""), *self.format_steps(steps)]
+        lines += self.places("predict", "predictions")
         value = self.reader.value(predictions)
         if not isinstance(value, cst.Dict):
             self.answers_alone = True
@@ -486,7 +494,13 @@ class _Writer:
         settings = [step for step in steps if step not in model_fn.network]
         training_step.convert_selection(reader, model_fn, settings, name)
         lines += self.format_steps(settings)
-        lines += [f"{name}.compile(optimizer={text})", f"return {name}"]
+        train_op = model_fn.field("train", "train_op")
+        if train_op is not None:
+            lines += [reader.place(step.node) for step in needed(model_fn.flows["train"], {*names_in(train_op)})]
+            lines.append(reader.place(train_op))
+        lines.append(f"{name}.compile(optimizer={text})")
+        lines += [PLACE.format(reader.span(function)[1]) for function in (self.function, *model_fn.helpers)]
+        lines.append(f"return {name}")
         taken = [
             *(["self"] if self.owner else []),
             "features",
