@@ -7,13 +7,17 @@ import functools
 import json
 import math
 import re
+import types
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from estimator_pipeline.migrate.code import convert, scan, summary
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS
+from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
+from estimator_pipeline.migrate.code.to_keras3.support import PARTS as PARTS_OF_KERAS_3
 from tests.migrate.test_convert import run
 from tests.migrate.test_corpus import PROGRAMS
 
@@ -549,6 +553,23 @@ def test_what_is_declined(tmp_path, monkeypatch, before, after, reason):
     assert not made.keras and reason in made.kept_as_estimator
     line = int(re.match(r"line (\d+): ", made.kept_as_estimator)[1])
     assert 1 <= line <= made.after.count("\n")
+
+
+@pytest.mark.parametrize("source", [HELPERS["examples"], PARTS_OF_KERAS_3["examples"]], ids=["keras", "keras3"])
+def test_predict_keys_as_an_estimator_reads_them(source):
+    """Unknown keys are ignored, unless all are unknown."""
+    numpy = types.SimpleNamespace(convert_to_numpy=lambda value: value)
+    names = {"keras": types.SimpleNamespace(ops=numpy)}
+    exec(source, names)
+    data = mock.MagicMock(__iter__=lambda _: iter([1]), as_numpy_iterator=lambda: iter([1]))
+    model = types.SimpleNamespace(predict_on_batch=lambda _: {"a": [1, 2], "b": [3, 4]}, predictions=lambda _, of: of)
+    for keys in (["b", "c"], ("b",)):
+        assert list(names["examples"](model, data, keys)) == [{"b": 3}, {"b": 4}]
+    assert list(names["examples"](model, data)) == list(names["examples"](model, data, [])) == [
+        {"a": 1, "b": 3}, {"a": 2, "b": 4},
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"no predictions \['c'\]: there are \['a', 'b'\]"):
+        list(names["examples"](model, data, ["c"]))
 
 
 def test_what_has_no_line_of_its_own_is_declined_at_the_first_construct(tmp_path):

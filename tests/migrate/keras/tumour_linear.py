@@ -56,11 +56,14 @@ def linear_columns(path):
 
 
 def examples(model, data, keys=None):
-    """Yield the predictions for a dataset, one dict per example."""
+    """Yield the predictions for a dataset, one dict per example; only those of `keys`, if any."""
     for batch in data:
         predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
-        for row in zip(*(predicted[key] for key in keys or predicted)):
-            yield dict(zip(keys or predicted, row))
+        names = [name for name in predicted if not keys or name in keys]
+        if not names:
+            raise ValueError(f'no predictions {keys}: there are {list(predicted)}')
+        for row in zip(*(predicted[name] for name in names)):
+            yield dict(zip(names, row))
 
 
 def main(args):

@@ -38,13 +38,15 @@ PARTS = {
         return {name: make_input(spec, name) for name, spec in features.items()}
     return make_input(features)''',
     "examples": '''def examples(model, data, keys=None):
-    """Yield the predictions for a dataset, one dict for each example."""
+    """Yield the predictions for a dataset, one dict for each example; only those of `keys`, if any."""
     for batch in data.as_numpy_iterator():
         features = batch[0] if isinstance(batch, tuple) else batch
         predicted = model.predictions(features, model.predict_on_batch(features))
-        predicted = {key: keras.ops.convert_to_numpy(value) for key, value in predicted.items()}
-        for row in zip(*(predicted[key] for key in keys or predicted)):
-            yield dict(zip(keys or predicted, row))''',
+        names = [name for name in predicted if not keys or name in keys]
+        if not names:
+            raise ValueError(f"no predictions {keys}: there are {list(predicted)}")
+        for row in zip(*(keras.ops.convert_to_numpy(predicted[name]) for name in names)):
+            yield dict(zip(names, row))''',
     "WhenTraining": '''class WhenTraining(keras.layers.Layer):
     """Returns the first of two tensors in training, the second otherwise."""
 
