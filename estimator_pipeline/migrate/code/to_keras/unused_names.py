@@ -11,7 +11,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.rewriter import Rewriter
 
-__all__ = ["remove_unused_names"]
+__all__ = ["names_read", "remove_unused_names"]
 
 # Packages whose unused imports are removed, and modules whose unused aliases are (`layers = tf.compat.v1.layers`).
 _PACKAGES = ("tensorflow", "tf_slim", "tensorflow_gan", "estimator_pipeline.compat")
@@ -30,7 +30,7 @@ def remove_unused_names(reader: Rewriter, text: str) -> bool:
         Whether a statement was removed, so that the text has to be written again.
     """
     try:
-        read = _read(symtable.symtable(text, "converted", "exec"))
+        read = names_read(text)
     except SyntaxError:  # reported by the final check of the text
         return False
     unused = [
@@ -42,9 +42,10 @@ def remove_unused_names(reader: Rewriter, text: str) -> bool:
     return bool(unused)
 
 
-def _read(module: symtable.SymbolTable) -> dict[bool, set[str]]:
-    """Return the names that are read: True -> names of the module, False -> names of functions and classes."""
+def names_read(text: str) -> dict[bool, set[str]]:
+    """Return the names that a text reads: True -> names of the module, False -> names of functions and classes."""
     read: dict[bool, set[str]] = {True: set(), False: set()}
+    module = symtable.symtable(text, "text", "exec")
     waiting = [module]
     while waiting:
         table = waiting.pop()
@@ -71,7 +72,7 @@ def _aliases(reader: Rewriter) -> Iterator[tuple[cst.CSTNode, set[str], bool]]:
 
 def _imports(reader: Rewriter) -> Iterator[tuple[cst.CSTNode, set[str], bool]]:
     """Yield the imports of TensorFlow and functools, with the names that they bind."""
-    before = _read(symtable.symtable(reader.lines.text, "source", "exec"))[True]
+    before = names_read(reader.lines.text)[True]
     for statement in reader.tree.module.body:
         small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
         if not isinstance(small, (cst.Import, cst.ImportFrom)) or isinstance(small.names, cst.ImportStar):

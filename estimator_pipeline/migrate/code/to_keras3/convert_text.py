@@ -7,7 +7,6 @@ become `keras.ops`, which run on each backend. TensorFlow is unchanged elsewhere
 from __future__ import annotations
 
 import re
-import symtable
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,8 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, keep_comments
-from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
+from estimator_pipeline.migrate.code.analysis.syntax import dotted_of, iter_nodes
+from estimator_pipeline.migrate.code.to_keras.unused_names import names_read
 from estimator_pipeline.migrate.code.to_keras3.calls import expression, operation_call
 from estimator_pipeline.migrate.code.to_keras3.imports import import_edits, names_of_tensorflow
 from estimator_pipeline.migrate.code.to_keras3.methods import call_predictions
@@ -99,7 +99,7 @@ def model_functions(texts: Iterable[str], *, user_names: Collection[str] = ()) -
                 if isinstance(node, cst.ClassDef) and _is_model(node):
                     roots.append(name)
                 if any(isinstance(child, cst.FunctionDef) and re.match(r"make_(\w+_)?model$", child.name.value)
-                       for child in _iter_nodes(node)):  # fmt: skip
+                       for child in iter_nodes(node)):  # fmt: skip
                     roots.append(name)
     reached: set[str] = set()
     while roots:
@@ -146,7 +146,7 @@ def convert_text(
     new_text = Step.of("keras3", text, edits).after
     statements = [(node, positions[node].start.line, positions[node].end.line) for node in module.body]
     edits += import_edits(
-        statements, lines, transformer.parts, package=package, read=_names_read(new_text),
+        statements, lines, transformer.parts, package=package, read=set().union(*names_read(new_text).values()),
         by_module=transformer.by_module,
     )  # fmt: skip
     return Keras3Text(Step.of("keras3", text, keep_comments(text, edits)), sorted(transformer.parts))
@@ -160,7 +160,7 @@ def _check(module: cst.Module) -> None:
         if name in roots:
             raise NotInKeras3("", f"{feature}, which the conversion to Keras 3 does not support", pattern)
     if "keras_canned" in roots:
-        attributes = {node.attr.value for node in _iter_nodes(module) if isinstance(node, cst.Attribute)}
+        attributes = {node.attr.value for node in iter_nodes(module) if isinstance(node, cst.Attribute)}
         for attribute, feature, pattern in (
             ("head", "an export", "export_saved|xporter"), ("named_values", "names of variables", "get_variable_")
         ):  # fmt: skip
@@ -172,17 +172,7 @@ def _check(module: cst.Module) -> None:
 
 
 def _dotted_names(node: cst.CSTNode) -> Iterator[str]:
-    return (name for child in _iter_nodes(node) if isinstance(child, cst.Attribute) and (name := dotted_of(child)))
-
-
-def _names_read(text: str) -> set[str]:
-    """Return the names that a text reads."""
-    names, waiting = set[str](), [symtable.symtable(text, "converted", "exec")]
-    while waiting:
-        table = waiting.pop()
-        waiting += table.get_children()
-        names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
-    return names
+    return (name for child in iter_nodes(node) if isinstance(child, cst.Attribute) and (name := dotted_of(child)))
 
 
 def _deletion(node: cst.CSTNode, positions: Mapping[cst.CSTNode, CodeRange], lines: Lines) -> Edit:
@@ -198,7 +188,7 @@ def _edits(
         start, end = positions[first].start, positions[last].end
         return lines.offset(start.line, start.column + 1), lines.offset(end.line, end.column + 1)
 
-    covered = {below for *nodes, _ in transformer.replaced for top in nodes for below in _iter_nodes(top)}
+    covered = {top for *nodes, _ in transformer.replaced for top in nodes}
     for *nodes, text in transformer.replaced:
         yield Edit(*span(nodes[0], nodes[-1]), text)
     for param, text in transformer.inserted:
@@ -232,12 +222,6 @@ def _code(node: cst.BaseExpression, indent: str) -> str:
     return cst.Module([block]).code.removeprefix(f"if x:\n{indent}").removesuffix("\n")
 
 
-def _iter_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from _iter_nodes(child)
-
-
 def _iter_names_read(node: cst.CSTNode, bound: Collection[str] = ()) -> Iterator[str]:
     """Yield the names that a node reads, without parameters of functions in it."""
     if isinstance(node, cst.Name) and node.value not in bound:
@@ -245,7 +229,7 @@ def _iter_names_read(node: cst.CSTNode, bound: Collection[str] = ()) -> Iterator
     if isinstance(node, cst.Attribute):
         yield node.attr.value
     if isinstance(node, cst.FunctionDef):
-        bound = {*bound, *(param.name.value for param in _iter_nodes(node.params) if isinstance(param, cst.Param))}
+        bound = {*bound, *(param.name.value for param in iter_nodes(node.params) if isinstance(param, cst.Param))}
     for child in node.children:
         if not isinstance(node, cst.Attribute) or child is node.value:
             yield from _iter_names_read(child, bound)
@@ -254,11 +238,11 @@ def _iter_names_read(node: cst.CSTNode, bound: Collection[str] = ()) -> Iterator
 def _bound_names(module: cst.Module) -> set[str]:
     """Return the names that a module binds, at its top level or in functions."""
     names = set()
-    for node in _iter_nodes(module):
+    for node in iter_nodes(module):
         if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Param)):
             names.add(node.name.value)
         elif isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.For, cst.CompFor, cst.NamedExpr)):
-            names |= {name.value for name in _iter_nodes(node.target) if isinstance(name, cst.Name)}
+            names |= {name.value for name in iter_nodes(node.target) if isinstance(name, cst.Name)}
     return names
 
 

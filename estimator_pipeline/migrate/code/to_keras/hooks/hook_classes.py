@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.syntax import children, dotted_of, iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import dotted_of, iter_nodes
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import calls_in
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented
 
 __all__ = ["HookClass", "find", "write"]
@@ -75,7 +75,7 @@ def find(reader: Rewriter) -> list[HookClass]:
             hook_class.calls = [call for call in reader.tree.calls if _is_name(call.func, node.name.value)]
             classes.append(hook_class)
     names = {known.node.name.value for known in classes}
-    for inner in (node for node in _nodes(reader.tree.module) if isinstance(node, cst.ClassDef)):
+    for inner in (node for node in iter_nodes(reader.tree.module) if isinstance(node, cst.ClassDef)):
         for base_arg in inner.bases:
             if isinstance(base_arg.value, cst.Name) and base_arg.value.value in names:
                 raise NotConvertible("a subclass of another hook in this file", inner.name)
@@ -116,7 +116,7 @@ class _Class:
         self._find_handles()
         if "before_run" in self.methods and not self.hook_class.is_listener:
             self._find_fetches(self.methods["before_run"])
-        for call in _calls(self.node):
+        for call in calls_in(self.node):
             if self.reader.called(call) in _TIMERS:
                 self.reader.needs.add("time")
                 self.reader.replaced[call.func] = self.reader.helper("Timer")
@@ -175,7 +175,7 @@ class _Class:
                 raise NotConvertible("a tensor whose name is not known statically", value)
             self.hook_class.tensors.append(value.args[0].value)
             return _Handle("tensor", value.args[0].value, statement)
-        if any(self.reader.called(call) == _TRAINED for call in _calls(value)):
+        if any(self.reader.called(call) == _TRAINED for call in calls_in(value)):
             return _Handle("values", value, statement)
         return None
 
@@ -184,7 +184,7 @@ class _Class:
         *_, last = method.body.body
         returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
         if not isinstance(returned, cst.Return):
-            if any(isinstance(inner, cst.Return) for inner in _nodes(method)):
+            if any(isinstance(inner, cst.Return) for inner in iter_nodes(method)):
                 raise NotConvertible("before_run that fetches different values at different times", method.name)
             return
         self.gone.add(last)
@@ -231,10 +231,10 @@ class _Class:
             if after:
                 raise NotConvertible("a tensor that is computed by a separate session call", handle.node)
             return f"logs[{self.reader.text(handle.node)}]"
-        for call in _calls(handle.node):
+        for call in calls_in(handle.node):
             if self.reader.called(call) == _TRAINED:
                 self.reader.replaced[call] = "self.model.trainable_variables"
-        for node in _nodes(handle.node):
+        for node in iter_nodes(handle.node):
             owner = node.value if isinstance(node, cst.Attribute) and node.attr.value == "name" else None
             if isinstance(owner, cst.Attribute) and owner.attr.value == "op":
                 self.reader.replaced[node] = f"{self.reader.text(owner.value)}.name.partition(':')[0]"
@@ -277,9 +277,9 @@ class _Class:
             roles = {names[0]: "session"} if kind != "begin" else {}
         self.gone.update(statement for statement in _statements(method) if _deletes(statement, set(names)))
         done: set[cst.CSTNode] = set()
-        for node in _nodes(method.body):
+        for node in iter_nodes(method.body):
             self._replace(node, roles, done)
-        for node in _nodes(method.body):
+        for node in iter_nodes(method.body):
             if not isinstance(node, cst.Name) or node.value not in roles or node in done:
                 continue
             if not any(above in self.gone for above in (node, *reader.tree.above(node))):
@@ -336,7 +336,7 @@ class _Class:
         """Check that graph references are not used in other ways than by fetching."""
         reader = self.reader
         for method in self.methods.values():
-            for node in _nodes(method):
+            for node in iter_nodes(method):
                 if not isinstance(node, cst.Attribute) or not _is_name(node.value, "self"):
                     continue
                 name = node.attr.value
@@ -350,7 +350,7 @@ class _Class:
                         f"self.{name} is a part of the graph and is used in other ways than by fetching it", node
                     )
         for method in self.methods.values():
-            for node in _nodes(method):
+            for node in iter_nodes(method):
                 if isinstance(node, (cst.Attribute, cst.Name)) and not any(
                     ancestor in self.gone or ancestor in reader.replaced
                     for ancestor in (node, *reader.tree.above(node))
@@ -423,16 +423,6 @@ class _Class:
         place = 1 if _is_doc(node.body.body[0]) else 0
         body.insert(place, "super().__init__()")
         return self._format_method(head, body, node)
-
-
-def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in children(node):
-        yield from _nodes(child)
-
-
-def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    return (inner for inner in _nodes(node) if isinstance(inner, cst.Call))
 
 
 def _root(node: cst.CSTNode) -> cst.CSTNode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,10 +12,11 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.code.to_keras.hooks import hook_classes
 from estimator_pipeline.migrate.code.to_keras.hooks import watched_tensors as watching
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, SILENT_HOOKS
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import calls_in
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
 __all__ = ["STOPS", "TrainingHooks", "drop", "elements", "find", "find_spec_hooks", "read", "write_stop"]
@@ -146,7 +147,7 @@ def find_spec_hooks(
     if not isinstance(whole, (cst.List, cst.Tuple)):
         raise NotConvertible("hooks of an EstimatorSpec that are not a list literal", node)
     nodes += [element.value for element in whole.elements]
-    for call in _calls(function):
+    for call in calls_in(function):
         if not isinstance(call.func, cst.Attribute) or not isinstance(node, cst.Name):
             continue
         if isinstance(call.func.value, cst.Name) and call.func.value.value == node.value:
@@ -183,7 +184,7 @@ def _model_fn_hook(reader: Rewriter, job: Any, node: cst.BaseExpression) -> str:
     """Return the text that creates a model_fn's hook at the call of `fit`."""
     args = arguments(job.call, ("model_fn", "model_dir", "config", "params"))
     of_config: set[cst.CSTNode] = set()
-    for part in _nodes(node):
+    for part in iter_nodes(node):
         if isinstance(part, cst.Attribute) and reader.source(part) == "config.model_dir":
             if not job.folder:
                 raise NotConvertible("a hook that uses model_dir, of an Estimator without one", part)
@@ -194,16 +195,6 @@ def _model_fn_hook(reader: Rewriter, job: Any, node: cst.BaseExpression) -> str:
         elif isinstance(part, cst.Name) and part.value == "config" and part not in of_config:
             raise NotConvertible("a hook that uses its configuration for more than model_dir", part)
     return reader.text(node)
-
-
-def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in children(node):
-        yield from _nodes(child)
-
-
-def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    return (inner for inner in _nodes(node) if isinstance(inner, cst.Call))
 
 
 def elements(reader: Rewriter, args: dict[str, cst.Arg], key: str = "hooks") -> list[cst.BaseExpression]:
