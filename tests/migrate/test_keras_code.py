@@ -92,6 +92,14 @@ def _code(path: Path) -> str:
     return ast.unparse(module)
 
 
+def test_line_ends_are_kept(tmp_path):
+    text = (HERE / "corpus" / "ads_v1_canned.py").read_text()
+    (tmp_path / "ads_v1_canned.py").write_bytes(text.replace("\n", "\r\n").encode())
+    (file,) = convert(tmp_path).files
+    assert set(re.findall(r"\r\n|\r|\n", file.after)) == {"\r\n"}
+    assert file.after.replace("\r\n", "\n") == made_of("ads_v1_canned").after
+
+
 def test_what_stays_says_why():
     """Not a byte of it changes."""
     files = convert(HERE / "corpus" / "digit_service").files

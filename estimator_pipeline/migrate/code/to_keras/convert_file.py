@@ -364,6 +364,9 @@ def _write(reader: Rewriter, jobs: list[ConvertedJob]) -> Step:
     edits = {node: reader.edits([node]) for node in body}
     added = [*_imports(reader, body), *_helpers(reader, jobs, body, edits)]
     edits_of_text = keep_comments(reader.lines.text, [*itertools.chain(*edits.values()), *added])
+    newline = reader.lines.newline(1)
+    if newline != "\n":
+        edits_of_text = [edit._replace(new=re.sub(r"\r?\n", newline, edit.new)) for edit in edits_of_text]
     return Step.of("keras", reader.lines.text, edits_of_text)
 
 
