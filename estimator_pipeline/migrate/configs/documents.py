@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import bisect
+import contextlib
 import datetime
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from json import decoder
 from pathlib import Path as File
 from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.scalarbool import ScalarBoolean
+from ruamel.yaml.nodes import MappingNode, SequenceNode
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.loading import yaml_error
 from estimator_pipeline.utils.io_errors import code_of
 
-__all__ = ["Document", "Item", "Path", "dotted", "read_json", "read_text", "read_yaml"]
+__all__ = ["Document", "Item", "Path", "bad", "dotted", "read_json", "read_text", "read_yaml"]
 
 Path = tuple[str | int, ...]
 
@@ -96,7 +95,9 @@ class Document:
         at = self.item(*path)
         if at is None:
             return []
-        keys: Any = at.value if isinstance(at.value, dict) else range(len(at.value)) if _is_list(at.value) else ()
+        keys: Any = (
+            at.value if isinstance(at.value, dict) else range(len(at.value)) if isinstance(at.value, list) else ()
+        )
         return [Item((*path, key), at.value[key], self.line((*path, key))) for key in keys]
 
     def leaves(self) -> Iterator[Path]:
@@ -104,15 +105,10 @@ class Document:
         yield from _leaves(self.data, ())
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def _leaves(value: Any, path: Path) -> Iterator[Path]:
-    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if _is_list(value) else ()
-    if not inner or not value:
+    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not value or not inner:
         yield path
-        return
     for key, item in inner:
         yield from _leaves(item, (*path, key))
 
@@ -137,60 +133,43 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
     """
     source = str(path)
     try:
-        raw = stdin.read(MOST_BYTES + 1) if source == "-" else _bytes_of(File(path))
-    except OSError as error:
-        raise ConfigError(
-            f"the configuration {source!r} cannot be read: {error.strerror or error}.",
-            code=code_of(error),
-            hint="name an existing file.",
-        ) from None
-    if len(raw) > MOST_BYTES:
-        raise ConfigError(
-            f"{source} is too large for a configuration.",
-            code="file/unreadable",
-            found=f"more than {MOST_BYTES // 2**20} MiB",
-            hint="name the file with only the configuration; from a log, copy the line `Using config: {...}`.",
-        )
-    try:
+        with contextlib.nullcontext(stdin) if source == "-" else File(path).open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
         text = raw.decode("utf-8-sig")
+    except OSError as error:
+        problem = f"the configuration {source!r} cannot be read: {error.strerror or error}."
+        raise ConfigError(problem, code=code_of(error), hint="name an existing file.") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{source} is not UTF-8 text: {error.reason} at byte {error.start}.",
-            code="file/unreadable",
-            found=f"the bytes {raw[error.start : error.start + 8]!r}",
-            hint="save it as UTF-8; for a pickle or a protocol buffer, let the program that created it write JSON.",
-        ) from None
+        problem, found = f"{error.reason} at byte {error.start}", f"the bytes {raw[error.start : error.start + 8]!r}"
+        hint = "save it as UTF-8; for a pickle or a protocol buffer, let the program that created it write JSON"
+        raise bad(f"{source} is not UTF-8 text: {problem}", found, hint, code="file/unreadable") from None
+    if len(raw) > MOST_BYTES:
+        hint = "name the file with only the configuration; from a log, copy the line `Using config: {...}`"
+        found = f"more than {MOST_BYTES // 2**20} MiB"
+        raise bad(f"{source} is too large for a configuration", found, hint, code="file/unreadable")
     if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise ConfigError(
-            f"{source} is not text: line {line} contains a null byte.",
-            code="file/unreadable",
-            hint="save it as UTF-8 text; for a binary file, let the program that created it write JSON.",
-        )
+        problem = f"{source} is not text: line {text.count(chr(10), 0, text.index(chr(0))) + 1} contains a null byte"
+        hint = "save it as UTF-8 text; for a binary file, let the program that created it write JSON"
+        raise bad(problem, None, hint, code="file/unreadable")
     if not text.strip():
-        raise ConfigError(
-            f"{source} is empty.", code="file/unreadable", found="no text", hint="name the file with the configuration."
-        )
+        raise bad(f"{source} is empty", "no text", "name the file with the configuration", code="file/unreadable")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _bytes_of(path: File) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MOST_BYTES + 1)
+def bad(problem: str, found: str | None, hint: str, *, code: str = "file/bad-format") -> ConfigError:
+    """Return an error about the content of a configuration."""
+    return ConfigError(f"{problem}.", code=code, found=found, hint=f"{hint}.")
+
+
+def _too_many(place: str) -> ConfigError:
+    allowed = f"allowed: {MOST_YAML} characters of YAML, {MOST_VALUES} values, aliases expanded, and {DEEPEST} levels"
+    return bad(f"{place}: too many values, or values nested too deeply", allowed, "name the configuration itself")
 
 
 # JSON ------------------------------------------------------------------------------------------------------------
 
-_SPACE = re.compile(r"[ \t\n]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?(?![\w.])")
-_WORDS = {
-    "true": True,
-    "false": False,
-    "null": None,
-    "NaN": float("nan"),
-    "Infinity": float("inf"),
-    "-Infinity": float("-inf"),
-}
+# Of valid JSON: a string, which is a key before a colon; another scalar; an end of line, a comma, a bracket.
+_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[^\s,:"{}\[\]]+|[\n,{}\[\]]')
 
 
 def read_json(text: str, *, source: str) -> Document:
@@ -199,125 +178,49 @@ def read_json(text: str, *, source: str) -> Document:
     Duplicate keys are rejected, because JSON parsers disagree on which value counts.
 
     Raises:
-        ConfigError: The text is not JSON. The message has the line and the column.
+        ConfigError: The text is not JSON. The message has the line.
     """
-    reader = _Json(text, source)
-    return Document(source, reader.document(), reader.lines, "json")
-
-
-class _Json:
-    """A JSON parser that records lines, which the standard library's parser does not."""
-
-    def __init__(self, text: str, source: str) -> None:
-        self.text, self.source = text, source
-        self.lines: dict[Path, int] = {}
-        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
-
-    def document(self) -> Any:
-        value, at = self._value(self._skip(0), ())
-        at = self._skip(at)
-        if at < len(self.text):
-            raise self._error(at, "there is more after the end of the value")
-        return value
-
-    def _skip(self, at: int) -> int:
-        space = _SPACE.match(self.text, at)
-        return space.end() if space else at
-
-    def _line(self, at: int) -> int:
-        return bisect.bisect_right(self._starts, at)
-
-    def _error(self, at: int, problem: str, *, found: str | None = None, hint: str | None = None) -> ConfigError:
-        line = self._line(at)
-        start = self._starts[line - 1]
-        shown = self.text[start:].split("\n", 1)[0].strip()
-        return ConfigError(
-            f"{self.source}, line {line}, column {at - start + 1}: this is not JSON: {problem}.",
-            code="file/bad-format",
-            found=found or f"the line {shown!r:.90}",
-            hint=hint or "correct it there or just above.",
-        )
-
-    def _value(self, at: int, path: Path) -> tuple[Any, int]:
-        if len(path) > DEEPEST:
-            raise self._error(at, f"values are nested more than {DEEPEST} deep")
-        if len(self.lines) > MOST_VALUES:
-            raise self._error(at, f"there are more than {MOST_VALUES} values")
-        self.lines.setdefault(path, self._line(at))
-        first = self.text[at : at + 1]
-        if first == "{":
-            return self._object(at + 1, path)
-        if first == "[":
-            return self._array(at + 1, path)
-        if first == '"':
-            return self._string(at + 1)
-        for word, value in _WORDS.items():
-            if self.text.startswith(word, at):
-                return value, at + len(word)
-        number = _NUMBER.match(self.text, at)
-        if number is None:
-            raise self._error(at, "a value is missing" if not first else f"no value starts with {first!r}")
-        try:
-            value = float(number[0]) if number[1] or number[2] else int(number[0])
-        except ValueError:
-            raise self._error(at, f"a number of {len(number[0])} digits", found=f"{number[0]:.40}...") from None
-        return value, number.end()
-
-    def _string(self, at: int) -> tuple[str, int]:
-        try:
-            value, end = decoder.scanstring(self.text, at, True)  # type: ignore[attr-defined]
-        except json.JSONDecodeError as error:
-            raise self._error(error.pos, error.msg[:1].lower() + error.msg[1:]) from None
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise self._error(at, "an incomplete surrogate pair", hint="write the character itself, in UTF-8.")
-        return value, end
-
-    def _object(self, at: int, path: Path) -> tuple[dict[str, Any], int]:
-        result: dict[str, Any] = {}
-        at = self._skip(at)
-        if self.text[at : at + 1] == "}":
-            return result, at + 1
-        while True:
-            if self.text[at : at + 1] != '"':
-                raise self._error(at, "a key in double quotes is missing")
-            start = at
-            key, at = self._string(at + 1)
-            if key in result:
-                raise ConfigError(
-                    f"{self.source}, line {self._line(start)}: the key {key!r} appears twice in one object.",
-                    code="file/bad-format",
-                    found=f"the first one in line {self.lines[(*path, key)]}",
-                    hint="keep one of the two.",
-                )
-            self.lines[(*path, key)] = self._line(start)
-            at = self._skip(at)
-            if self.text[at : at + 1] != ":":
-                raise self._error(at, "a colon is missing after the key")
-            result[key], at = self._value(self._skip(at + 1), (*path, key))
-            at = self._skip(at)
-            if self.text[at : at + 1] == "}":
-                return result, at + 1
-            if self.text[at : at + 1] != ",":
-                raise self._error(at, "a comma or a closing brace is missing")
-            at = self._skip(at + 1)
-
-    def _array(self, at: int, path: Path) -> tuple[list[Any], int]:
-        result: list[Any] = []
-        at = self._skip(at)
-        if self.text[at : at + 1] == "]":
-            return result, at + 1
-        while True:
-            value, at = self._value(at, (*path, len(result)))
-            result.append(value)
-            at = self._skip(at)
-            if self.text[at : at + 1] == "]":
-                return result, at + 1
-            if self.text[at : at + 1] != ",":
-                raise self._error(at, "a comma or a closing bracket is missing")
-            at = self._skip(at + 1)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        problem = f"{source}, line {error.lineno}, column {error.colno}: this is not JSON: {error.msg.lower()}"
+        shown = error.doc.split("\n")[error.lineno - 1].strip()
+        raise bad(problem, f"the line {shown!r:.90}", "correct it there or just above") from None
+    except ValueError as error:
+        raise bad(f"{source}: a number has too many digits", str(error), "write a shorter number") from None
+    except RecursionError:
+        raise _too_many(source) from None
+    lines: dict[Path, int] = {}
+    path: list[str | int] = []
+    line = 1
+    for token in _TOKEN.finditer(text):
+        first = token[0][0]
+        if first == '"' and any("\ud800" <= letter <= "\udfff" for letter in json.loads(token[1])):
+            hint = "write the character itself, in UTF-8"
+            raise bad(f"{source}, line {line}: an incomplete surrogate pair", token[0][:90], hint)
+        if token[2]:
+            path[-1] = json.loads(token[1])
+            if tuple(path) in lines:
+                found = f"the first one in line {lines[tuple(path)]}"
+                problem = f"{source}, line {line}: the key {path[-1]!r} appears twice in one object"
+                raise bad(problem, found, "keep one of the two")
+        if token[2] or first not in ",}]\n":
+            lines.setdefault(tuple(path), line)
+        if first in "{[":
+            path.append("" if first == "{" else 0)
+        elif first in "}]":
+            path.pop()
+        elif first == "," and isinstance(path[-1], int):
+            path[-1] += 1
+        if len(path) > DEEPEST or len(lines) > MOST_VALUES:
+            raise _too_many(f"{source}, line {line}")
+        line += token[0].count("\n")
+    return Document(source, data, lines, "json")
 
 
 # YAML ------------------------------------------------------------------------------------------------------------
+
+_TAG = "tag:yaml.org,2002:"
 
 
 def read_yaml(text: str, *, source: str) -> list[Document]:
@@ -330,104 +233,67 @@ def read_yaml(text: str, *, source: str) -> list[Document]:
         ConfigError: The text is not YAML (the message has the line), or a value is of an unsupported type.
     """
     if len(text) > MOST_YAML or re.search(rf"(?:[\[{{]\s*){{{DEEPEST + 1}}}", text):
-        raise ConfigError(
-            f"{source}: the YAML is too long, or nested too deeply.",
-            code="file/bad-format",
-            found=f"{len(text)} characters; allowed: {MOST_YAML}, and {DEEPEST} levels",
-            hint="name the file with the configuration itself.",
-        )
+        raise _too_many(source)
+    documents = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an anchor that is defined again: the later definition applies
-            for root in YAML(typ="rt", pure=True).compose_all(text):
-                _check_aliases(root, source)
-            loaded = list(YAML(typ="rt", pure=True).load_all(text))
+            yaml = YAML(typ="safe", pure=True)
+            for root in [*yaml.compose_all(text)]:
+                if root is not None:
+                    document = Document(source, None, {}, "yaml")
+                    document.data = _Nodes(document, yaml.constructor.construct_object).plain(root, (), ())
+                    documents.append(document)
     except (YAMLError, ValueError) as error:
         raise yaml_error(error, text, source=source) from None
     except RecursionError:
-        raise ConfigError(
-            f"{source}: values are nested too deeply.", code="file/bad-format", hint="name a different file."
-        ) from None
-    documents = []
-    for value in loaded:
-        if value is not None:
-            lines: dict[Path, int] = {}
-            documents.append(Document(source, _plain(value, (), lines, source, []), lines, "yaml"))
-    return documents
+        raise _too_many(source) from None
+    return [document for document in documents if document.data is not None]
 
 
-def _check_aliases(root: Any, source: str) -> None:
-    """Reject values that contain themselves, and aliases that expand too far."""
-    count = 0
+class _Nodes:
+    """The values of a document's nodes. The loaders of ruamel read an alias of a parent as null."""
 
-    def walk(node: Any, above: tuple[int, ...]) -> None:
-        nonlocal count
-        count += 1
-        if id(node) in above or count > MOST_VALUES or len(above) > DEEPEST:
-            itself = id(node) in above
-            raise ConfigError(
-                f"{source}, line {node.start_mark.line + 1}: "
-                + ("a value contains itself." if itself else "too many values, or values nested too deeply."),
-                code="file/bad-format",
-                found="an alias of a parent value" if itself else f"allowed: {MOST_VALUES} values, aliases expanded",
-                hint="replace the alias with its value.",
-            )
-        inner = node.value if node is not None and isinstance(node.value, list) else []
-        for child in inner:
-            for part in child if isinstance(child, tuple) else (child,):
-                walk(part, (*above, id(node)))
+    def __init__(self, document: Document, scalar: Callable[[Any], Any]) -> None:
+        self.document, self.scalar, self.count = document, scalar, 0
 
-    if root is not None:
-        walk(root, ())
-
-
-def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: list[None]) -> Any:
-    """Convert ruamel's values to plain values, and record their lines in `lines`."""
-    count.append(None)
-    if len(path) > DEEPEST or len(count) > MOST_VALUES:
-        raise ConfigError(
-            f"{source}: too many values, or values nested too deeply.",
-            code="file/bad-format",
-            found=f"allowed: {MOST_VALUES} values, aliases expanded, {DEEPEST} levels",
-            hint="replace aliases with their values, or name a different file.",
-        )
-    known = (getattr(getattr(value, "lc", None), "data", None) or {}) if isinstance(value, Mapping | list) else {}
-    if isinstance(value, Mapping):
-        result = {}
-        for key, item in value.items():
-            at = known.get(key)
-            place = f"{source}, line {at[0] + 1}" if at else source
-            if not isinstance(key, str):
-                raise ConfigError(
-                    f"{place}: the key {key!r} is not text.",
-                    code="file/bad-format",
-                    found=f"a key of type {type(key).__name__}",
-                    hint=f'write it in quotes: "{key}".',
-                )
-            if at:
-                lines[(*path, str(key))] = at[0] + 1
-            result[str(key)] = _plain(item, (*path, str(key)), lines, source, count)
+    def plain(self, node: Any, path: Path, above: tuple[Any, ...]) -> Any:
+        """Return the value of a node, and record its lines in the document."""
+        place = f"{self.document.source}, line {node.start_mark.line + 1}"
+        self.count += 1
+        if any(node is parent for parent in above):
+            raise bad(f"{place}: a value contains itself", "an alias of a parent", "replace the alias with its value")
+        if len(path) > DEEPEST or self.count > MOST_VALUES:
+            raise _too_many(place)
+        if node.tag.removeprefix(_TAG) not in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp"):
+            problem = f"{place}: {dotted(path)}: unsupported type of value"
+            raise bad(problem, f"the tag {node.tag}", "quote the value if it is text")
+        above = (*above, node)
+        if isinstance(node, SequenceNode):
+            for i, item in enumerate(node.value):
+                self.document.lines[(*path, i)] = item.start_mark.line + 1
+            return [self.plain(item, (*path, i), above) for i, item in enumerate(node.value)]
+        if not isinstance(node, MappingNode):
+            value = self.scalar(node)
+            # A date without quotes, such as creationTimestamp.
+            return value.isoformat() if isinstance(value, datetime.date) else value
+        result: dict[str, Any] = {}
+        own: set[str] = set()
+        # Merge keys first: all other keys override them.
+        for key, value in sorted(node.value, key=lambda entry: bool(entry[0].tag != f"{_TAG}merge")):
+            place = f"{self.document.source}, line {key.start_mark.line + 1}"
+            if key.tag == f"{_TAG}merge":
+                # Of several mappings, the values of the first apply.
+                for part in reversed(value.value) if isinstance(value, SequenceNode) else (value,):
+                    inner = self.plain(part, path, above)
+                    result.update(inner if isinstance(inner, dict) else {})
+                continue
+            if key.tag != f"{_TAG}str":
+                raise bad(f"{place}: the key {key.value!s:.40} is not text", f"the tag {key.tag}", "write it in quotes")
+            if key.value in own:
+                found = f"the first one in line {self.document.lines[(*path, key.value)]}"
+                raise bad(f"{place}: the key {key.value!r} appears twice in one mapping", found, "keep one of the two")
+            own.add(key.value)
+            self.document.lines[(*path, key.value)] = key.start_mark.line + 1
+            result[key.value] = self.plain(value, (*path, key.value), above)
         return result
-    if isinstance(value, list | tuple):
-        for i in range(len(value)):
-            if known.get(i):
-                lines[(*path, i)] = known[i][0] + 1
-        return [_plain(item, (*path, i), lines, source, count) for i, item in enumerate(value)]
-    if isinstance(value, bool | ScalarBoolean):
-        return bool(value)
-    for kind in (int, float, str):
-        # ruamel's subclasses of these types remember how the number or text was written.
-        if isinstance(value, kind):
-            return kind(value)
-    if value is None:
-        return None
-    if isinstance(value, datetime.date):
-        # A date without quotes, such as creationTimestamp.
-        return value.isoformat()
-    tag = getattr(value, "tag", None)
-    raise ConfigError(
-        f"{source}: {dotted(path)}: unsupported type of value.",
-        code="file/bad-format",
-        found=f"the tag {tag.value}" if tag is not None and tag.value else f"a {type(value).__name__}",
-        hint="quote the value if it is text.",
-    )
