@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.configs.documents import Document, Path, read_json, read_yaml
+from estimator_pipeline.migrate.configs.documents import Document, Path, bad, read_json, read_yaml
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats import (
     arguments,
@@ -18,7 +18,6 @@ from estimator_pipeline.migrate.configs.formats import (
     hparams,
     run_configs,
     sagemaker,
-    schemas,
     tables,
     tfjobs,
 )
@@ -123,7 +122,7 @@ FORMATS: tuple[Format, ...] = (
         "a TFJob of Kubeflow",
         tfjobs.convert,
         lambda data, document: tfjobs.is_tfjob(data),
-        schemas.names_in(schemas.TFJob),
+        tables.names_in(tfjobs.FIELDS),
     ),
 )
 _BY_NAME = {known.name: known for known in FORMATS}
@@ -142,12 +141,9 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
     """
     if wanted is not None and wanted not in _BY_NAME:
         close = nearest(wanted, _BY_NAME)
-        raise ConfigError(
-            f"--format {wanted!r}: unknown format.",
-            code="argument/unknown-name",
-            found=f"allowed: {', '.join(_BY_NAME)}",
-            hint=f"did you mean {close!r}?" if close else "omit it: the format is detected from the content.",
-        )
+        hint = f"did you mean {close!r}?" if close else "omit it: the format is detected from the content."
+        found = f"allowed: {', '.join(_BY_NAME)}"
+        raise ConfigError(f"--format {wanted!r}: unknown format.", code="argument/unknown-name", found=found, hint=hint)
     if wanted == "shell" or (wanted is None and command_lines.looks_like_shell(text)):
         return _BY_NAME["shell"], command_lines.read_shell(text, source=source)
     if wanted == "flags" or (wanted is None and arguments.looks_like_flags(text)):
@@ -161,25 +157,19 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
         return _wanted(_BY_NAME[wanted], documents, source)
     fits = [(known, document) for document in documents for known in FORMATS if _fits(known, document)]
     if len({known.name for known, _ in fits}) > 1:
-        raise ConfigError(
-            f"{source} may be {' or '.join(_described(known) for known, _ in fits)}.",
-            code="migrate/unknown-format",
-            found=f"the fields {_fields(documents)}",
-            hint=f"name the format: --format {fits[0][0].name} or --format {fits[1][0].name}.",
-        )
+        names = " or ".join(f"{known.description} ({known.name})" for known, _ in fits)
+        hint = f"name the format: --format {fits[0][0].name} or --format {fits[1][0].name}"
+        raise _unknown(f"{source} may be {names}", f"the fields {_fields(documents)}", hint)
     if len(fits) > 1:
-        raise ConfigError(
-            f"{source} has {len(fits)} documents of the format {fits[0][0].name}.",
-            code="migrate/unknown-format",
-            hint="write each document to a separate file.",
-        )
+        problem = f"{source} has {len(fits)} documents of the format {fits[0][0].name}"
+        raise _unknown(problem, None, "write each document to a separate file")
     if not fits:
         raise _none_fits(documents, source)
     return fits[0]
 
 
-def _described(known: Format) -> str:
-    return f"{known.description} ({known.name})"
+def _unknown(problem: str, found: str | None, hint: str) -> ConfigError:
+    return bad(problem, found, hint, code="migrate/unknown-format")
 
 
 def _fits(known: Format, document: Document) -> bool:
@@ -218,21 +208,14 @@ def _wanted(known: Format, documents: list[Document], source: str) -> tuple[Form
     if known.names:
         mappings = [document for document in mappings if set(document.data) & set(known.names(()))]
     matching = [document for document in mappings if _fits(known, document)]
+    found = None
     if len(matching or mappings) != 1:
-        raise ConfigError(
-            f"{source} is not {known.description}.",
-            code="migrate/unknown-format",
-            found="no mapping with its fields" if not mappings else f"{len(mappings)} documents",
-            hint="name a different file, or omit --format.",
-        )
-    if known.name in ("hparams_json", "flags_json") and not _flat(mappings[0].data):
+        found = "no mapping with its fields" if not mappings else f"{len(mappings)} documents"
+    elif known.name in ("hparams_json", "flags_json") and not _flat(mappings[0].data):
         nested = next((name for name, value in mappings[0].data.items() if not _flat({name: value})), None)
-        raise ConfigError(
-            f"{source} is not {known.description}.",
-            code="migrate/unknown-format",
-            found=f"the field {nested!r} is a mapping" if nested else "no fields",
-            hint="name a different file, or omit --format.",
-        )
+        found = f"the field {nested!r} is a mapping" if nested else "no fields"
+    if found:
+        raise _unknown(f"{source} is not {known.description}", found, "name a different file, or omit --format")
     return known, (matching or mappings)[0]
 
 
@@ -244,16 +227,8 @@ def _fields(documents: list[Document]) -> str:
 def _none_fits(documents: list[Document], source: str) -> ConfigError:
     for document in documents:
         if isinstance(document.data, dict) and {"model", "input", "run"} <= set(document.data):
-            return ConfigError(
-                f"{source} is already a job file.",
-                code="migrate/unknown-format",
-                found=f"the sections {_fields([document])}",
-                hint=f"run it: estimator-pipeline launch {source}.",
-            )
+            found = f"the sections {_fields([document])}"
+            return _unknown(f"{source} is already a job file", found, f"run it: estimator-pipeline launch {source}")
     content = f"the fields {_fields(documents)}" if _fields(documents) else "no mapping of names and values"
-    return ConfigError(
-        f"{source} has no known format.",
-        code="migrate/unknown-format",
-        found=f"{content}; known: {', '.join(_BY_NAME)}",
-        hint="name the format: --format NAME.",
-    )
+    found = f"{content}; known: {', '.join(_BY_NAME)}"
+    return _unknown(f"{source} has no known format", found, "name the format: --format NAME")

@@ -80,6 +80,11 @@ class Document:
                 return self.lines[path[:length]]
         return None
 
+    def place(self, path: Path) -> str:
+        """Return the file and the line of a field, for messages."""
+        line = self.line(path)
+        return f"{self.source}, line {line}" if line else self.source
+
     def item(self, *path: str | int, field: str | None = None) -> Item | None:
         """Return the field at a path, or None if the path does not exist."""
         value = self.data

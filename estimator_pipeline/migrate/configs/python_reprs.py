@@ -10,8 +10,7 @@ import ast
 import re
 from typing import Any
 
-from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.configs.documents import Document
+from estimator_pipeline.migrate.configs.documents import Document, bad
 
 __all__ = ["LOGGED", "Opaque", "parse_proto", "read_dump"]
 
@@ -32,12 +31,8 @@ def read_dump(text: str, *, source: str) -> Document:
     """
     starts = [match.end() for match in LOGGED.finditer(text)] or [text.index("{") if "{" in text else -1]
     if starts == [-1]:
-        raise ConfigError(
-            f"{source} has no printed RunConfig.",
-            code="file/bad-format",
-            found="no `{`",
-            hint="name a log with the line `Using config: {...}`, or the dict itself.",
-        )
+        hint = "name a log with the line `Using config: {...}`, or the dict itself"
+        raise bad(f"{source} has no printed RunConfig", "no `{`", hint)
     dumps = [_entries(text, start, source) for start in starts]
     first_values = {name: value for name, (value, _) in dumps[0].items()}
     for start, other in zip(starts[1:], dumps[1:], strict=True):
@@ -45,12 +40,9 @@ def read_dump(text: str, *, source: str) -> Document:
         differ = [name for name in {**first_values, **values} if _differ(first_values.get(name), values.get(name))]
         if differ:
             lines = [text.count("\n", 0, at) + 1 for at in (starts[0], start)]
-            raise ConfigError(
-                f"{source} has several RunConfigs: line {lines[0]} and line {lines[1]} differ in {differ[0]}.",
-                code="file/bad-format",
-                found=f"{first_values.get(differ[0])!r:.40} and {values.get(differ[0])!r:.40}",
-                hint="copy the line of the RunConfig that you want into a separate file.",
-            )
+            problem = f"{source} has several RunConfigs: line {lines[0]} and line {lines[1]} differ in {differ[0]}"
+            found = f"{first_values.get(differ[0])!r:.40} and {values.get(differ[0])!r:.40}"
+            raise bad(problem, found, "copy the line of the RunConfig that you want into a separate file")
     return Document(
         source,
         {name: value for name, (value, _) in dumps[0].items()},
@@ -76,30 +68,19 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
             if re.match(r"\s*\}", text[at:]):
                 return result
             line = text.count("\n", 0, len(text) - len(text[at:].lstrip())) + 1
+            problem = f"{source}, line {line}: this is not a printed RunConfig: a quoted name and a colon are missing"
             shown = text[at:].lstrip().split("\n", 1)[0]
-            raise ConfigError(
-                f"{source}, line {line}: this is not a printed RunConfig: a quoted name and a colon are missing.",
-                code="file/bad-format",
-                found=f"{shown!r:.70}",
-                hint="copy the whole dict, from the opening to the closing brace, or write it as JSON.",
-            )
+            hint = "copy the whole dict, from the opening to the closing brace, or write it as JSON"
+            raise bad(problem, f"{shown!r:.70}", hint)
         line = text.count("\n", 0, name.start(2)) + 1
         end = _end_of_value(text, name.end())
         if end is None:
-            raise ConfigError(
-                f"{source}, line {line}: the value of {name[2]!r} does not end.",
-                code="file/bad-format",
-                found=f"{text[name.end() : name.end() + 60]!r}",
-                hint="copy the whole dict, up to its closing brace.",
-            )
+            problem = f"{source}, line {line}: the value of {name[2]!r} does not end"
+            raise bad(problem, f"{text[name.end() :]!r:.60}", "copy the whole dict, up to its closing brace")
         key = name[2]
         if key in result:
-            raise ConfigError(
-                f"{source}, line {line}: the name {key!r} appears twice.",
-                code="file/bad-format",
-                found=f"the first one in line {result[key][1]}",
-                hint="keep one of the two.",
-            )
+            problem = f"{source}, line {line}: the name {key!r} appears twice"
+            raise bad(problem, f"the first one in line {result[key][1]}", "keep one of the two")
         result[key] = (_value(text[name.end() : end]), line)
         if text[end] == "}":
             return result
@@ -144,12 +125,9 @@ _SCALAR = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[-+\w.]+)\s*[,;
 
 def parse_proto(text: str) -> dict[str, Any] | None:
     """Parse the text format of a protocol buffer; return None for other text."""
+    text = text.rstrip()
     message, at = _message(text, 0, 0)
-    return message if message is not None and at == len(text.rstrip()) + _trailing(text) else None
-
-
-def _trailing(text: str) -> int:
-    return len(text) - len(text.rstrip())
+    return message if at >= len(text) else None
 
 
 def _message(text: str, at: int, depth: int) -> tuple[dict[str, Any] | None, int]:

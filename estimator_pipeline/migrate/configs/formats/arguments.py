@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path as File
 
-from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.configs.documents import Document, Item, read_text
+from estimator_pipeline.migrate.configs.documents import Document, Item, bad, read_text
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.hyperparameters import KNOWN, Computed, apply, known, normal
 
@@ -55,12 +54,8 @@ def _read(document: Document, text: str, source: str, above: tuple[str, ...]) ->
         spaced = re.fullmatch(r"(--?[A-Za-z][\w.-]*)\s+([^=\s].*)", line)
         for token in spaced.groups() if spaced else (line,):
             if not token.startswith("-") and (before is None or "=" in before):
-                raise ConfigError(
-                    f"{place}: this is neither a flag nor the value of a flag.",
-                    code="file/bad-format",
-                    found=f"{line!r:.70}",
-                    hint="write --name=value, one flag per line; comments start with # or //.",
-                )
+                hint = "write --name=value, one flag per line; comments start with # or //"
+                raise bad(f"{place}: this is neither a flag nor the value of a flag", f"{line!r:.70}", hint)
             path = (len(document.data),)
             document.data.append({"file": source, "text": token})
             document.lines[path] = number
@@ -71,26 +66,14 @@ def _nested(document: Document, name: str, source: str, place: str, above: tuple
     beside = (File(source).parent / File(name).expanduser()) if source != "-" else File(name).expanduser()
     path = next((p for p in (beside, File(name).expanduser()) if p.is_file()), None)
     if path is None:
-        raise ConfigError(
-            f"{place}: the flag file {name!r} does not exist.",
-            code="file/not-found",
-            found=f"neither {beside} nor {name} in the working directory",
-            hint="create it, or remove the line.",
-        )
+        found = f"neither {beside} nor {name} in the working directory"
+        problem = f"{place}: the flag file {name!r} does not exist"
+        raise bad(problem, found, "create it, or remove the line", code="file/not-found")
     if str(path.resolve()) in above:
         chain = " -> ".join(File(part).name for part in (*above[above.index(str(path.resolve())) :], str(path)))
-        raise ConfigError(
-            f"{place}: the flag file {name!r} contains itself.",
-            code="file/bad-format",
-            found=chain,
-            hint="remove one of the lines.",
-        )
+        raise bad(f"{place}: the flag file {name!r} contains itself", chain, "remove one of the lines")
     if len(above) > MOST_NESTED:
-        raise ConfigError(
-            f"{place}: flag files are nested more than {MOST_NESTED} deep.",
-            code="file/bad-format",
-            hint="merge them into one file.",
-        )
+        raise bad(f"{place}: flag files are nested more than {MOST_NESTED} deep", None, "merge them into one file")
     _read(document, read_text(path), str(path), above)
 
 

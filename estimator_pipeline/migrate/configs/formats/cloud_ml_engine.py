@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.configs.documents import Item, Path, dotted
+from estimator_pipeline.migrate.configs.documents import Item, Path, bad, dotted
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments, pairs_of
 from estimator_pipeline.migrate.configs.formats.hyperparameters import (
@@ -124,12 +123,9 @@ def convert(draft: JobDraft) -> None:
     """Convert each field of a job."""
     document = draft.document
     if not isinstance(document.data.get("trainingInput"), dict):
-        raise ConfigError(
-            f"{document.source} is not a job of AI Platform.",
-            code="file/bad-format",
-            found=f"trainingInput: {document.data.get('trainingInput')!r:.60}",
-            hint="write the fields of the job below trainingInput.",
-        )
+        found = f"trainingInput: {document.data.get('trainingInput')!r:.60}"
+        hint = "write the fields of the job below trainingInput"
+        raise bad(f"{document.source} is not a job of AI Platform", found, hint)
     _convert(draft, dict(_fields(draft, ())))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.configs.documents import Document, Item
+from estimator_pipeline.migrate.configs.documents import Document, Item, bad
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats import cloud_ml_engine
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
@@ -55,14 +55,12 @@ def read_shell(text: str, *, source: str) -> Document:
     if len(training) != 1:
         files = [file[1] for words, _ in commands if (file := _manifest(words))]
         listed = training or [words for words, _ in commands][:8]
-        raise ConfigError(
-            f"{source} has {len(training) or 'no'} commands that start a training.",
-            code="migrate/unknown-format",
-            found="; ".join(f"line {words[0].line}: {_text(words):.70}" for words in listed) or "no command",
-            hint=f"convert the manifest that it applies: estimator-pipeline migrate config {files[0]}."
-            if files and not training
-            else "keep only one training command: gcloud ai-platform jobs submit training, or python.",
-        )
+        problem = f"{source} has {len(training) or 'no'} commands that start a training"
+        found = "; ".join(f"line {words[0].line}: {_text(words):.70}" for words in listed) or "no command"
+        hint = "keep only one training command: gcloud ai-platform jobs submit training, or python"
+        if files and not training:
+            hint = f"convert the manifest that it applies: estimator-pipeline migrate config {files[0]}"
+        raise bad(problem, found, hint, code="migrate/unknown-format")
     words = [word for word in training[0] if not word.redirection]
     document = Document(source, {"command": [_valued(word) for word in words]})
     document.lines = {("command", i): word.line for i, word in enumerate(words)}

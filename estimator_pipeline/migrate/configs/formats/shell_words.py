@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.configs.documents import bad
 
 __all__ = ["LISTS", "VARIABLE", "Word", "split_commands", "value_of"]
 
@@ -59,12 +59,8 @@ def split_commands(text: str, *, source: str) -> Iterator[tuple[list[Word], str,
     line, before, redirection = 1, "\n", ""
     for token in _TOKEN.finditer(text + "\n"):
         if token["unreadable"]:
-            raise ConfigError(
-                f"{source}, line {line}: a quote is not closed, or the last line is continued.",
-                code="file/bad-format",
-                found=f"{token[0]!r:.70}",
-                hint="close the quote, or complete the line.",
-            )
+            problem = f"{source}, line {line}: a quote is not closed, or the last line is continued"
+            raise bad(problem, f"{token[0]!r:.70}", "close the quote, or complete the line")
         if token["redirection"]:
             redirection = token[0]
         elif token["word"]:

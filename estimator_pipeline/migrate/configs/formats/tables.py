@@ -39,7 +39,10 @@ def names_in(table: Table) -> Callable[[Path], Iterable[str]]:
     def names_below(path: Path) -> Iterable[str]:
         at: Any = table
         for step in path:
-            at = at.get(step) if isinstance(at, Mapping) else None
+            if isinstance(at, Mapping):
+                at = at.get(step, at.get("*"))
+            elif isinstance(at, list):
+                at = at[0]
         return at if isinstance(at, Mapping) else ()
 
     return names_below

@@ -7,19 +7,18 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.configs.documents import Item, Path
+from estimator_pipeline.migrate.configs.documents import Item, Path, bad, dotted
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
 from estimator_pipeline.migrate.configs.formats.command_lines import plain_words
 from estimator_pipeline.migrate.configs.formats.hyperparameters import Computed, need_devices, put_strategy
 from estimator_pipeline.migrate.configs.formats.pods import convert_pod, move_common_fields
-from estimator_pipeline.migrate.configs.formats.schemas import TFJob, checked
 from estimator_pipeline.migrate.configs.formats.tables import Table, convert_table, later, taken
 
-__all__ = ["VERSIONS", "convert"]
+__all__ = ["FIELDS", "VERSIONS", "convert", "is_tfjob"]
 
 VERSIONS = ("v1alpha2", "v1beta1", "v1beta2", "v1")
 _ROLES = {
@@ -31,6 +30,69 @@ _ROLES = {
     "eval": "evaluator",
 }
 _STATUS = "a status field of the cluster"
+# Fields with a type, without which a document is no TFJob: a mapping, a list, text, or a number; "*" stands for any
+# name. Other fields of these names are known, too.
+_MAPPINGS, _TEXTS, _WORDS = [dict], {"*": str}, [object]
+_CONTAINER = {
+    **dict.fromkeys(("name", "image", "imagePullPolicy", "workingDir"), str),
+    **dict.fromkeys(("command", "args"), _WORDS),
+    **dict.fromkeys(("env", "envFrom", "ports", "volumeMounts"), _MAPPINGS),
+    "resources": dict,
+}
+_POD = {
+    "containers": [_CONTAINER],
+    **dict.fromkeys(("volumes", "tolerations", "imagePullSecrets", "initContainers"), _MAPPINGS),
+    "nodeSelector": _TEXTS,
+    **dict.fromkeys(
+        ("serviceAccountName", "serviceAccount", "priorityClassName", "restartPolicy", "schedulerName"), str
+    ),
+    "terminationGracePeriodSeconds": int,
+    **dict.fromkeys(("securityContext", "affinity"), dict),
+    "hostNetwork": bool,
+}
+_META = {**dict.fromkeys(("name", "generateName", "namespace"), str), "labels": _TEXTS, "annotations": _TEXTS}
+_ROLE = {"replicas": int, "restartPolicy": str, "template": {"metadata": _META, "spec": _POD}}
+_POLICY = {
+    **dict.fromkeys(("cleanPodPolicy", "managedBy"), str),
+    **dict.fromkeys(("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"), int),
+    "schedulingPolicy": dict,
+    "suspend": bool,
+}
+FIELDS = {
+    "apiVersion": str,
+    "kind": str,
+    "metadata": _META,
+    "spec": {
+        **_POLICY,
+        "runPolicy": _POLICY,
+        "successPolicy": str,
+        "enableDynamicWorker": bool,
+        "tfReplicaSpecs": {"*": _ROLE},
+    },
+}
+_REQUIRED = ("spec", "tfReplicaSpecs", "template", "containers")
+_TYPES = {str: "text", int: "a number from 0 to 999999999", bool: "true or false", dict: "a mapping", list: "a list",
+          object: "text or a number"}  # fmt: skip
+
+
+def _mistakes(data: Any, kind: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the path of each value that does not have its type, and the type."""
+    outer = type(kind) if isinstance(kind, dict | list) else kind
+    scalar = not isinstance(data, dict | list) and data is not None
+    # Kubernetes reads a number in quotes, too.
+    fits = re.fullmatch(r"\d{1,9}", str(data)) if kind is int else scalar if kind is object else isinstance(data, outer)
+    if not fits:
+        yield path, f"{_TYPES[outer]} (found: {data!r:.60})"
+    elif isinstance(kind, list):
+        for i, item in enumerate(data):
+            yield from _mistakes(item, kind[0], (*path, i))
+    elif isinstance(kind, dict):
+        for name, item in data.items():
+            if (name in kind and item is not None) or "*" in kind:
+                yield from _mistakes(item, kind.get(name, kind.get("*")), (*path, name))
+        for name in set(kind) & set(_REQUIRED):
+            if not data.get(name):
+                yield (*path, name), "a value, which is missing"
 
 
 def convert(draft: JobDraft) -> None:
@@ -38,21 +100,20 @@ def convert(draft: JobDraft) -> None:
     document = draft.document
     version = str(document.data.get("apiVersion", "")).rpartition("/")[2]
     if version not in VERSIONS:
-        line = document.line(("apiVersion",))
-        raise ConfigError(
-            f"{document.source}{f', line {line}' if line else ''}: unsupported API version of a TFJob.",
-            code="file/bad-format",
-            found=f"{document.data.get('apiVersion')!r}; known: {', '.join(f'kubeflow.org/{v}' for v in VERSIONS)}",
-            hint="from v1alpha1, rename spec.replicaSpecs to spec.tfReplicaSpecs, as in v1.",
-        )
-    job = checked(TFJob, document, kind="a TFJob")
+        found = f"{document.data.get('apiVersion')!r}; known: {', '.join(f'kubeflow.org/{v}' for v in VERSIONS)}"
+        hint = "from v1alpha1, rename spec.replicaSpecs to spec.tfReplicaSpecs, as in v1"
+        raise bad(f"{document.place(('apiVersion',))}: unsupported API version of a TFJob", found, hint)
+    wrong = _mistakes(document.data, FIELDS, ())
+    mistakes = [f"{document.place(path)}: {dotted(path)}: expected {kind}" for path, kind in wrong]
+    if mistakes:
+        raise bad(f"{document.source} is not a TFJob:\n  " + "\n  ".join(mistakes), None, "correct it there")
     for name in ("apiVersion", "kind"):
         item = document.item(name)
         if item is not None and name == "apiVersion":
             draft.drop(item, "submit kubernetes writes kubeflow.org/v1")
         elif item is not None:
             draft.take(item, ("kubernetes", "kind"), "tfjob", why="or job or jobset, which need no operator")
-    roles = _replicas(draft, list(job.spec.tfReplicaSpecs))
+    roles = _replicas(draft, list(document.data["spec"]["tfReplicaSpecs"]))
     convert_table(draft, _METADATA, document.items("metadata"))
     convert_table(draft, _SPEC, [*document.items("spec"), *document.items("spec", "runPolicy")])
     convert_pods(draft, roles)
@@ -102,14 +163,11 @@ def _replicas(draft: JobDraft, names: list[str]) -> dict[str, Path]:
         role = _ROLES.get(name.lower())
         path: Path = ("spec", "tfReplicaSpecs", name)
         if role is None or role in roles:
-            line = document.line(path)
-            raise ConfigError(
-                f"{document.source}{f', line {line}' if line else ''}: spec.tfReplicaSpecs.{name}: "
-                + ("not a role of a TFJob." if role is None else f"a second {role}."),
-                code="file/bad-format",
-                found=f"{', '.join(names)}; allowed: Chief or Master, Worker, PS, Evaluator",
-                hint="correct the name." if role is None else "keep one of the two.",
-            )
+            problem = f"{document.place(path)}: {dotted(path)}: "
+            found = f"{', '.join(names)}; allowed: Chief or Master, Worker, PS, Evaluator"
+            if role is None:
+                raise bad(f"{problem}not a role of a TFJob", found, "correct the name")
+            raise bad(f"{problem}a second {role}", found, "keep one of the two")
         item = document.item(*path, "replicas")
         count = 1 if item is None or item.value is None else int(item.value)
         roles[role], counts[role] = path, count
