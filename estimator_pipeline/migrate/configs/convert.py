@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ from estimator_pipeline.job import (
     RunSection,
     SlurmSection,
     TrainingSection,
-    dump_job,
     load_job,
 )
 from estimator_pipeline.job.base import Problem, Section
@@ -31,7 +28,7 @@ from estimator_pipeline.job.error_messages import Places, problems_of
 from estimator_pipeline.job.loading import apply_override
 from estimator_pipeline.job.placeholders import PLACEHOLDER, placeholders_in
 from estimator_pipeline.migrate.configs.detect import FORMATS, Format, read
-from estimator_pipeline.migrate.configs.documents import Path, dotted, read_text
+from estimator_pipeline.migrate.configs.documents import Path, bad, dotted, read_text
 from estimator_pipeline.migrate.configs.findings import ConfigFinding, JobDraft, State, get, layered, minimal_job, put
 from estimator_pipeline.migrate.configs.write import job_text
 from estimator_pipeline.utils import durable_files as durable
@@ -109,12 +106,9 @@ def convert_config(
         ConfigError: The configuration cannot be read, its format is ambiguous, or the resulting job is not valid.
     """
     if scheduler not in SCHEDULERS:
-        raise ConfigError(
-            f"--scheduler {scheduler!r}: unknown scheduler.",
-            code="argument/unknown-name",
-            found=f"allowed: {', '.join(SCHEDULERS)}",
-            hint="name the scheduler whose section the job file should have.",
-        )
+        hint = "name the scheduler whose section the job file should have"
+        problem = f"--scheduler {scheduler!r}: unknown scheduler"
+        raise bad(problem, f"allowed: {', '.join(SCHEDULERS)}", hint, code="argument/unknown-name")
     source = str(path)
     known, document = read(read_text(path, stdin=stdin), source=source, wanted=wanted)
     draft = JobDraft(document, scheduler, tuple(params), base=_template(template))
@@ -131,15 +125,8 @@ def convert_config(
     order = {leaf: i for i, leaf in enumerate(document.leaves())}
     draft.findings.sort(key=lambda finding: _rank(finding, order))
     text = job_text(draft, data, known)
-    _check_round_trip(text, data, source)
     return Conversion(
-        source=source,
-        format=known.name,
-        findings=tuple(draft.findings),
-        job=data,
-        placeholders=dict(draft.placeholders),
-        derived=dict(draft.derived),
-        text=text,
+        source, known.name, tuple(draft.findings), data, dict(draft.placeholders), dict(draft.derived), text
     )
 
 
@@ -197,13 +184,9 @@ def _check_params(draft: JobDraft) -> None:
     for name in draft.params:
         param = name.lstrip("-").replace("-", "_").lower()
         if get(draft.job, ("model", "params", param)) is None:
-            raise ConfigError(
-                f"--param {name}: {draft.document.source} has no such hyperparameter.",
-                code="argument/unknown-name",
-                found=", ".join(f.item.name for f in draft.findings if f.to and f.to[:2] == ("model", "params"))
-                or "none",
-                hint="write the name as in the report.",
-            )
+            found = ", ".join(f.item.name for f in draft.findings if f.to and f.to[:2] == ("model", "params")) or "none"
+            problem = f"--param {name}: {draft.document.source} has no such hyperparameter"
+            raise bad(problem, found, "write the name as in the report", code="argument/unknown-name")
 
 
 def _add_required_fields(draft: JobDraft) -> None:
@@ -281,26 +264,17 @@ def _check(draft: JobDraft, data: dict[str, Any]) -> None:
     try:
         Job.model_validate(trial)
     except ValidationError as error:
-        problems = problems_of(error, trial)
-        lines = [_traced(draft, problem) for problem in problems]
-        raise ConfigError(
-            f"the job converted from {draft.document.source} is not valid:\n" + "\n".join(lines),
-            code="job/several-mistakes",
-            hint="correct the source, or set the fields to a different value: --set FIELD=VALUE.",
-        ) from None
+        lines = [_traced(draft, problem) for problem in problems_of(error, trial)]
+        problem = f"the job converted from {draft.document.source} is not valid:\n" + "\n".join(lines)
+        hint = "correct the source, or set the fields to a different value: --set FIELD=VALUE."
+        raise ConfigError(problem, code="job/several-mistakes", hint=hint) from None
 
 
 def _traced(draft: JobDraft, problem: Problem) -> str:
     field = dotted(problem.path)
     actual = f" ({problem.actual})" if problem.actual else ""
-    origin = next(
-        (
-            f.item.place
-            for f in draft.findings
-            if f.state == "taken" and f.to and f.to[: len(problem.path)] == problem.path
-        ),
-        None,
-    )
+    below = (f for f in draft.findings if f.state == "taken" and f.to and f.to[: len(problem.path)] == problem.path)
+    origin = next((finding.item.place for finding in below), None)
     source = f"; from {origin}" if origin else ""
     return f"  {field}: {problem.text.rstrip('.')}{actual}{source}"
 
@@ -345,24 +319,6 @@ def _filled(draft: JobDraft, data: dict[str, Any]) -> dict[str, Any]:
     return trial
 
 
-def _check_round_trip(text: str, data: dict[str, Any], source: str) -> None:
-    """Check that the text loads as the same job, or fails for missing fields."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = File(folder) / "job.yaml"
-        path.write_text(text, encoding="utf-8")
-        missing = placeholders_in(data)
-        try:
-            loaded = load_job(path)
-        except ConfigError as error:
-            named = [".".join(map(str, problem.path)) for problem in missing]
-            if missing and all(name in str(error) for name in named):
-                return
-            raise
-        expected = Job.model_validate(data)
-        if dump_job(loaded.model_copy(update={"name": expected.name})) != dump_job(expected):
-            raise RuntimeError(f"the job file written for {source} loads as a different job")
-
-
 # Files -----------------------------------------------------------------------------------------------------------
 
 
@@ -377,42 +333,20 @@ def write_conversion(conversion: Conversion, output: str | File, *, overwrite: b
     """
     path = File(output)
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder.", code="file/exists", hint="name a file: --output job.yaml.")
+        raise bad(f"{path} is a folder", None, "name a file: --output job.yaml", code="file/exists")
     if path.exists() and conversion.source != "-" and path.resolve() == File(conversion.source).resolve():
-        raise ConfigError(
-            f"{path} is the configuration itself.", code="file/exists", hint="name a different file with --output."
+        raise bad(
+            f"{path} is the configuration itself", None, "name a different file with --output", code="file/exists"
         )
     if path.exists() and not overwrite:
-        raise ConfigError(
-            f"{path} already exists.",
-            code="file/exists",
-            hint="add --overwrite, or name a different file with --output.",
-        )
-    _write(path, conversion.text)
-    return [path]
-
-
-def _write(path: File, text: str) -> None:
+        hint = "add --overwrite, or name a different file with --output"
+        raise bad(f"{path} already exists", None, hint, code="file/exists")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        durable.write(path, conversion.text.encode())
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            code="file/unwritable",
-            hint="name a file in a writable folder.",
+        problem = f"{path} cannot be written: {error.strerror or error}"
+        raise bad(
+            problem, None, "name a file in a folder that is writable and has space", code="file/unwritable"
         ) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        durable.rename(name, path)
-    except OSError as error:
-        File(name).unlink(missing_ok=True)
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            code="file/unwritable",
-            hint="free disk space, or name a different file.",
-        ) from None
+    return [path]

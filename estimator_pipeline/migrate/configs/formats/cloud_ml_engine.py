@@ -245,12 +245,13 @@ def _cluster(draft: JobDraft, fields: dict[str, Item]) -> list[str]:
 
 
 def _tier(draft: JobDraft, item: Item, role: str) -> None:
-    if item.value in ("CUSTOM", "BASIC"):
-        draft.drop(item, "one machine" if item.value == "BASIC" else FIELDS["scaleTier"].why)
-    elif item.value == "BASIC_TPU":
+    tier = str(item.value)
+    if tier in ("CUSTOM", "BASIC"):
+        draft.drop(item, "one machine" if tier == "BASIC" else FIELDS["scaleTier"].why)
+    elif tier == "BASIC_TPU":
         draft.decide(item, NO_TPU)
         need_strategy_of_tpu(draft)
-    elif item.value in TIERS:
+    elif tier in TIERS:
         take_machine(draft, item, role, GPUS)
     else:
         draft.decide(item, f"an unknown scale tier; known: {', '.join(TIERS)}, CUSTOM", ("cluster",))

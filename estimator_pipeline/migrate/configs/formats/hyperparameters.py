@@ -37,75 +37,37 @@ UNCERTAIN = "only the shell knows this value, or a later argument that it comput
 # The conversion of a value; flags and SageMaker's hyperparameters are text.
 Kind = str
 
-KNOWN: dict[str, tuple[str, Kind]] = {
-    "learning_rate": ("model.optimizer.learning_rate", "float"),
-    "lr": ("model.optimizer.learning_rate", "float"),
-    "optimizer": ("model.optimizer.name", "optimizer"),
-    "optimizer_name": ("model.optimizer.name", "optimizer"),
-    "optimizer_type": ("model.optimizer.name", "optimizer"),
-    "momentum": ("model.optimizer.options.momentum", "float"),
-    "clip_grad_norm": ("model.clip_norm", "float"),
-    "clip_norm": ("model.clip_norm", "float"),
-    "clip_gradients": ("model.clip_norm", "float"),
-    "gradient_clip_norm": ("model.clip_norm", "float"),
-    "gradient_clipping_norm": ("model.clip_norm", "float"),
-    "grad_clip_norm": ("model.clip_norm", "float"),
-    "max_grad_norm": ("model.clip_norm", "float"),
-    "global_batch_size": ("input.global_batch_size", "int"),
-    "batch_size": ("input.global_batch_size", "batch"),
-    "train_batch_size": ("input.global_batch_size", "batch"),
-    "eval_batch_size": ("input.eval_batch_size", "int"),
-    "max_steps": ("train.max_steps", "int"),
-    "train_steps": ("train.max_steps", "int"),
-    "training_steps": ("train.max_steps", "int"),
-    "num_train_steps": ("train.max_steps", "int"),
-    "train_max_steps": ("train.max_steps", "int"),
-    "max_train_steps": ("train.max_steps", "int"),
-    "epochs": ("train.epochs", "epochs"),
-    "num_epochs": ("train.epochs", "epochs"),
-    "train_epochs": ("train.epochs", "epochs"),
-    "num_train_epochs": ("train.epochs", "epochs"),
-    "eval_steps": ("eval.steps", "all_or_int"),
-    "num_eval_steps": ("eval.steps", "all_or_int"),
-    "evaluation_steps": ("eval.steps", "all_or_int"),
-    "eval_throttle_secs": ("eval.throttle_secs", "float"),
-    "throttle_secs": ("eval.throttle_secs", "float"),
-    "eval_start_delay_secs": ("eval.start_delay_secs", "float"),
-    "start_delay_secs": ("eval.start_delay_secs", "float"),
-    "model_dir": ("run.model_dir", "model_dir"),
-    "job_dir": ("run.model_dir", "model_dir"),
-    "output_dir": ("run.model_dir", "model_dir"),
-    "save_checkpoints_steps": ("run.save_checkpoints_steps", "int"),
-    "save_checkpoint_steps": ("run.save_checkpoints_steps", "int"),
-    "save_checkpoints_secs": ("run.save_checkpoints_secs", "int"),
-    "save_summary_steps": ("run.save_summary_steps", "int"),
-    "save_summaries_steps": ("run.save_summary_steps", "int"),
-    "keep_checkpoint_max": ("run.keep_checkpoint_max", "int"),
-    "keep_checkpoint_every_n_hours": ("run.keep_checkpoint_every_n_hours", "float"),
-    "log_step_count_steps": ("run.log_step_count_steps", "int"),
-    "tf_random_seed": ("run.seed", "int"),
-    "random_seed": ("run.seed", "int"),
-    "inter_op_parallelism_threads": ("run.threads.inter_op", "int"),
-    "intra_op_parallelism_threads": ("run.threads.intra_op", "int"),
-    "distribution_strategy": ("run.train_distribute", "strategy"),
-}
+# Field of the job file, kind of value, and the names.
+_NAMES: tuple[tuple[str, Kind, str], ...] = (
+    ("model.optimizer.learning_rate", "float", "learning_rate lr"),
+    ("model.optimizer.name", "optimizer", "optimizer optimizer_name optimizer_type"),
+    ("model.optimizer.options.momentum", "float", "momentum"),
+    ("model.clip_norm", "float",
+     "clip_grad_norm clip_norm clip_gradients gradient_clip_norm gradient_clipping_norm grad_clip_norm max_grad_norm"),
+    ("input.global_batch_size", "int", "global_batch_size"),
+    ("input.global_batch_size", "batch", "batch_size train_batch_size"),
+    ("input.eval_batch_size", "int", "eval_batch_size"),
+    ("train.max_steps", "int", "max_steps train_steps training_steps num_train_steps train_max_steps max_train_steps"),
+    ("train.epochs", "epochs", "epochs num_epochs train_epochs num_train_epochs"),
+    ("eval.steps", "all_or_int", "eval_steps num_eval_steps evaluation_steps"),
+    ("eval.throttle_secs", "float", "eval_throttle_secs throttle_secs"),
+    ("eval.start_delay_secs", "float", "eval_start_delay_secs start_delay_secs"),
+    ("run.model_dir", "model_dir", "model_dir job_dir output_dir"),
+    ("run.save_checkpoints_steps", "int", "save_checkpoints_steps save_checkpoint_steps"),
+    ("run.save_checkpoints_secs", "int", "save_checkpoints_secs"),
+    ("run.save_summary_steps", "int", "save_summary_steps save_summaries_steps"),
+    ("run.keep_checkpoint_max", "int", "keep_checkpoint_max"),
+    ("run.keep_checkpoint_every_n_hours", "float", "keep_checkpoint_every_n_hours"),
+    ("run.log_step_count_steps", "int", "log_step_count_steps"),
+    ("run.seed", "int", "tf_random_seed random_seed"),
+    ("run.threads.inter_op", "int", "inter_op_parallelism_threads"),
+    ("run.threads.intra_op", "int", "intra_op_parallelism_threads"),
+    ("run.train_distribute", "strategy", "distribution_strategy"),
+)  # fmt: skip
+KNOWN = {name: (to, kind) for to, kind, names in _NAMES for name in names.split()}
 
-OPTIMIZERS = {
-    "sgd": "sgd",
-    "gradientdescent": "sgd",
-    "gradientdescentoptimizer": "sgd",
-    "momentum": "momentum",
-    "momentumoptimizer": "momentum",
-    "nesterov": "nesterov",
-    "adam": "adam",
-    "adamoptimizer": "adam",
-    "adagrad": "adagrad",
-    "adagradoptimizer": "adagrad",
-    "rmsprop": "rmsprop",
-    "rmspropoptimizer": "rmsprop",
-    "ftrl": "ftrl",
-    "ftrloptimizer": "ftrl",
-}
+OPTIMIZERS = {name: name for name in ("sgd", "momentum", "nesterov", "adam", "adagrad", "rmsprop", "ftrl")}
+OPTIMIZERS["gradientdescent"] = "sgd"
 STRATEGIES = {
     "off": "none",
     "none": "none",
@@ -121,45 +83,26 @@ NO_TPU = (
 _FOLDER = (
     "the directory of checkpoints and event files, unless the program sets a model_dir; in absl, log_dir is for logs"
 )
+_DATA = "the data: set input.source and its fields"
 # Pattern of a name, why the user must decide, and the field for the decision.
 _ASK: tuple[tuple[str, str, str], ...] = (
-    (
-        r"(^|_)(lr|learning_rate)_?(decay|schedule|warmup|boundaries)|(^|_)(decay_(steps|rate|factor)|warmup)|"
-        r"(steps|epochs)_(per|before)_decay|end_learning_rate",
-        "the learning rate is a schedule: write its kind and fields",
-        "model.optimizer.learning_rate",
-    ),
+    (r"(^|_)(lr|learning_rate)_?(decay|schedule|warmup|boundaries)|(^|_)(decay_(steps|rate|factor)|warmup)|"
+     r"(steps|epochs)_(per|before)_decay|end_learning_rate",
+     "the learning rate is a schedule: write its kind and fields", "model.optimizer.learning_rate"),
     (r"^seed$", "run.seed is for variables and dropout, input.seed for the order of examples", "run.seed"),
-    (
-        r"^(num_)?gpus$|^num_(replicas|towers|clones)$",
-        "devices of each task",
-        "run.num_devices",
-    ),
-    (
-        r"^(use_)?fp16$|^(dtype|precision|mixed_precision|use_amp)$",
-        "for 16 bits, use model.mixed_precision (bfloat16)",
-        "",
-    ),
-    (
-        r"^sync_replicas$|replicas_to_aggregate",
-        "for synchronous training, use multi_worker_mirrored",
-        "run.train_distribute",
-    ),
+    (r"^(num_)?gpus$|^num_(replicas|towers|clones)$", "devices of each task", "run.num_devices"),
+    (r"^(use_)?fp16$|^(dtype|precision|mixed_precision|use_amp)$",
+     "for 16 bits, use model.mixed_precision (bfloat16)", ""),
+    (r"^sync_replicas$|replicas_to_aggregate", "for synchronous training, use multi_worker_mirrored",
+     "run.train_distribute"),
     # Before the names of data: in slim, train_dir is the directory of checkpoints.
     (r"^(train_?dir|log_?dir|summar(y|ies)_dir|checkpoints?_?(dir|path)|ckpt_?dir)$", _FOLDER, "run.model_dir"),
-    (
-        r"^(train_)?(data|dataset|input|records?)_?(dir|path|files?|pattern)?$|^train(ing)?(_(files?|data|path|dir|csv))?$",
-        "the data: set input.source and its fields",
-        "input.train",
-    ),
-    (
-        r"^(eval|validation|valid|test|dev)(uation)?(_(files?|data|path|dir|csv))?$",
-        "the data: set input.source and its fields",
-        "input.eval",
-    ),
+    (r"^(train_)?(data|dataset|input|records?)_?(dir|path|files?|pattern)?$|"
+     r"^train(ing)?(_(files?|data|path|dir|csv))?$", _DATA, "input.train"),
+    (r"^(eval|validation|valid|test|dev)(uation)?(_(files?|data|path|dir|csv))?$", _DATA, "input.eval"),
     (r"^(export|serving|saved_model)", "for exports, use eval.exporters", "eval.exporters"),
     (r"^use_tpu$|^tpu|^iterations_per_loop$|^num_shards$|^num_tpu_cores$", NO_TPU, ""),
-)
+)  # fmt: skip
 # Flags that give a TensorFlow 1 program its role.
 _TASK = {"job_name", "task_index", "task_id", "task_type", "is_chief", "worker_index", "ps_index", "master"}
 # Flags that absl, gflags and TensorFlow define. Without absl's log_dir, because most programs use that name for their
@@ -207,14 +150,11 @@ def apply(draft: JobDraft, items: Iterable[tuple[str, Item]], *, others_are_para
         items: Name and field of each.
         others_are_params: Whether unknown names are parameters of the model (true for HParams, not for flags).
     """
-    fields = list(items)
-    names = [normal(name) for name, _ in fields]
-    scheduled = any(re.search(_ASK[0][0], name) and item.value not in (None, 0, False, "") for name, (_, item) in
-                    zip(names, fields, strict=True))  # fmt: skip
+    fields = [(normal(name), item) for name, item in items]
+    scheduled = any(re.search(_ASK[0][0], name) and item.value not in (None, 0, False, "") for name, item in fields)
     # Fields that a batch size or an option depends on come first. Epochs come last: a number of steps overrides them.
-    order = sorted(range(len(fields)), key=lambda i: (_rank(names[i]), i))
-    for i in order:
-        _apply_item(draft, names[i], fields[i][1], scheduled=scheduled, others_are_params=others_are_params)
+    for name, item in sorted(fields, key=lambda field: _rank(field[0])):
+        _apply_item(draft, name, item, scheduled=scheduled, others_are_params=others_are_params)
     if scheduled and not draft.current("model", "optimizer", "learning_rate"):
         draft.need(
             ("model", "optimizer", "learning_rate"), "a schedule: write its kind and fields, from the hyperparameters"
@@ -339,25 +279,21 @@ def _all_or_number(draft: JobDraft, item: Item, to: Path) -> None:
 
 
 def _optimizer(draft: JobDraft, item: Item, to: Path) -> None:
-    name = OPTIMIZERS.get(re.sub(r"[\W_]", "", str(item.value)).lower())
-    if name is None:
-        draft.decide(
-            item, f"not an optimizer of a job file; allowed: {', '.join(dict.fromkeys(OPTIMIZERS.values()))}", to
-        )
-        draft.need(to, f"the program had {item.value!r}")
-        return
-    draft.take(item, to, name)
+    name = re.sub(r"[\W_]", "", str(item.value)).lower().removesuffix("optimizer")
+    _choice(draft, item, to, OPTIMIZERS, name, "an optimizer")
 
 
 def _strategy(draft: JobDraft, item: Item, to: Path) -> None:
-    name = STRATEGIES.get(normal(str(item.value)))
-    if name is None:
-        draft.decide(
-            item, f"not a strategy of a job file; allowed: {', '.join(dict.fromkeys(STRATEGIES.values()))}", to
-        )
-        draft.need(to, f"the program had {item.value!r}")
+    _choice(draft, item, to, STRATEGIES, normal(str(item.value)), "a strategy")
+
+
+def _choice(draft: JobDraft, item: Item, to: Path, choices: dict[str, str], name: str, kind: str) -> None:
+    if name in choices:
+        draft.take(item, to, choices[name])
         return
-    draft.take(item, to, name)
+    allowed = ", ".join(dict.fromkeys(choices.values()))
+    draft.decide(item, f"not {kind} of a job file; allowed: {allowed}", to)
+    draft.need(to, f"the program had {item.value!r}")
 
 
 def _model_dir(draft: JobDraft, item: Item, to: Path) -> None:
@@ -388,11 +324,9 @@ def _hosts(draft: JobDraft, name: str, item: Item) -> None:
     hosts = item.value if isinstance(item.value, list) else [h for h in str(item.value or "").split(",") if h.strip()]
     if not hosts:
         draft.drop(item, "none")
-    elif name == "ps_hosts":
-        if draft.take(item, ("cluster", "ps"), len(hosts), why="the number of addresses; the scheduler assigns them"):
-            put_strategy(draft)
     else:
-        draft.take(item, ("cluster", "workers"), len(hosts), why="the number of addresses; the scheduler assigns them")
+        field = "ps" if name == "ps_hosts" else "workers"
+        draft.take(item, ("cluster", field), len(hosts), why="the number of addresses; the scheduler assigns them")
         put_strategy(draft)
 
 
