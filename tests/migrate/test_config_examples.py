@@ -9,7 +9,7 @@ import re
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job import load_job
+from estimator_pipeline.job import Job, dump_job, load_job
 from estimator_pipeline.launch.kubernetes.manifests import render
 from estimator_pipeline.migrate.configs import STATES
 from estimator_pipeline.migrate.configs.detect import read
@@ -66,7 +66,7 @@ def test_every_value_of_the_source_is_accounted_for(example):
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
-def test_a_job_with_open_fields_is_refused_by_name_and_a_completed_one_loads(example):
+def test_a_job_with_open_fields_is_refused_by_name_and_a_completed_one_loads(example, tmp_path):
     made = converted(CONFIGS / example.path, **example.arguments)
     assert made.placeholders
     with pytest.raises(ConfigError) as caught:
@@ -82,6 +82,9 @@ def test_a_job_with_open_fields_is_refused_by_name_and_a_completed_one_loads(exa
     # The same from the command line: nothing is left open, and the text is loaded as it stands.
     whole = converted(CONFIGS / example.path, **example.arguments, settings=settings)
     assert not whole.placeholders and "???" not in whole.text
+    (tmp_path / "whole.yaml").write_text(whole.text)
+    loaded, expected = load_job(tmp_path / "whole.yaml"), Job.model_validate(whole.job)
+    assert dump_job(loaded.model_copy(update={"name": expected.name})) == dump_job(expected)
     if example.format == "tfjob":
         image = ["kubernetes.image=x:1", "run.model_dir=gs://bucket/models"]
         render(load_job(example.golden, overrides=[*settings, *image]))

@@ -365,9 +365,9 @@ def test_no_before_a_name_that_is_known(made):
 
 
 def test_hparams_as_text(made):
-    conversion = made("lr=1e-3, hidden=[10, 20], name=wide_deep, flag=true, a[0]=1, a[1]=2, none=")
+    conversion = made("lr=1e-3, hidden=[10, 20], name=wide_deep, flag=true, none=")
     params = conversion.job["model"]["params"]
-    assert params == {"hidden": [10, 20], "name": "wide_deep", "flag": True, "a": [1, 2], "none": ""}
+    assert params == {"hidden": [10, 20], "name": "wide_deep", "flag": True, "none": ""}
     assert conversion.job["model"]["optimizer"]["learning_rate"] == 1e-3
     assert conversion.job["model"]["optimizer"]["name"] == "???"
 

@@ -97,6 +97,12 @@ TAKEN = [
     (f"source env.sh\nLR=0.1\n{USE}", 0.1),
     (f"LR=0.1\nif [ ! -d data ]; then mkdir data; fi\nfor i in 1 2; do echo $i; done\n{USE}", 0.1),
     (f"LR=0.1\ncat <<EOF > notes\nLR=0.5\nEOF\n{USE}", 0.1),
+    (f"LR=0.1\ncat <<-EOF\n\tLR=0.5\n\tEOF\n{USE}", 0.1),
+    (f"LR=0.1\ncat <<'E F' | tee x\nLR=0.5\nE F\n{USE}", 0.1),
+    (f"LR=0.1\ncat <<A <<\\B\nA\nLR=0.5\nB\n{USE}", 0.1),
+    (f"LR=0.1\ncat <<EOF; LR=0.2\nLR=0.5\nEOF\n{USE}", 0.2),
+    (f"LR=0.1\n# cat <<EOF\necho '<<EOF'\nLR=0.2\ncat <<EOF \\\n > x\nit's\nEOF\n{USE}", 0.2),
+    (f"LR=0.1\npython - <<EOF\nLR=0.5\nprint('python t.py')\nEOF\n{USE}", 0.1),
     (f"LR=0.1\n# LR=0.5\necho 'LR=0.5; x'\n{USE} &", 0.1),
 ]
 DECIDED = [
@@ -119,6 +125,9 @@ DECIDED = [
     (f"LR=0.1\ntrue |& LR=0.5\n{USE}", 3),
     (f"LR=0.1\nif {USE}; then LR=0.5; fi", 2),
     (f"cat <<E\n E\nLR=0.5\nE\n{USE}", 5),
+    (f"LR=0.1\ncat <<E\n${{LR:=0.5}}\nE\n{USE}", 5),
+    (f"LR=0.1\nsource /dev/stdin <<E\nLR=0.5\nE\n{USE}", 5),
+    (f"LR=0.1\nread LR <<< 0.5\n{USE}", 3),
     (f"LR=0.1 && {USE}", 1),
     (f"LR=0.1\n(LR=0.5)\n{USE}", 3),
     (f"LR=0.1\n{{ LR=0.5; }}\n{USE}", 3),
@@ -188,9 +197,24 @@ def test_every_line_of_a_script_is_listed(convert_text):
         assert (line, value, "no longer needed") in found, found
 
 
+def test_a_here_document_is_text_and_a_decision(convert_text):
+    conversion = convert_text(
+        "#!/bin/bash\n#SBATCH -n 2\ntee job.sh <<EOF\n#SBATCH -n 4\npython a.py\nEOF\npython - <<-'E'\nx = 1\n\tE\n"
+        "python t.py --x=1 <<END\nyes\nEND\n"
+    )
+    found = [(f.item.line, f.item.value) for f in conversion.findings if "here-document" in f.why]
+    assert found == [
+        (3, "tee job.sh <<EOF\n#SBATCH -n 4\npython a.py\nEOF\n"), (7, "python - <<-'E'\nx = 1\n\tE\n"),
+        (10, "<<END\nyes\nEND\n"),
+    ]  # fmt: skip
+    assert [f.item.line for f in conversion.findings if f.item.name == "#SBATCH"] == [2]
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "cat <<EOF\npython train.py --learning_rate=0.1\n",
+        "python train.py --learning_rate=0.1\nA=$(cat <<EOF\nx) y\nEOF\n)\n",
         "kubectl apply -f tfjob.yaml\n",
         "python a.py --x=1\npython b.py --x=1\n",
         "python train.py --name='never ends\n",

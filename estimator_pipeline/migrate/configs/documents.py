@@ -168,7 +168,9 @@ def bad(problem: str, found: str | None, hint: str, *, code: str = "file/bad-for
 
 def _too_many(place: str) -> ConfigError:
     allowed = f"allowed: {MOST_YAML} characters of YAML, {MOST_VALUES} values, aliases expanded, and {DEEPEST} levels"
-    return bad(f"{place}: too many values, or values nested too deeply", allowed, "name the configuration itself")
+    return bad(
+        f"{place}: too long, too many values, or values nested too deeply", allowed, "name the configuration itself"
+    )
 
 
 # JSON ------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ _VARIABLE = re.compile(r"\$\{?(\w+)")
 _SBATCH = "an option of Slurm: set it in the section slurm, from which submit slurm writes it"
 _STARTS = "starts the tasks: use estimator-pipeline launch, submit slurm or submit kubernetes"
 _FLOW = "control flow of the shell, which is not evaluated"
+_HEREDOC = "a here-document, which is not read: write it to a file"
 _SCRIPT = re.compile(r"\s*#!.*sh\b|(.*\n)?#SBATCH\b")
 _SHELL = re.compile(
     r"(?m:^(?:[$%] )?(?:[A-Za-z_]\w*=\S*(?:;| &&)? +)*(?:(?:\S*/)?python[\d.]*|gcloud|srun|"
@@ -56,7 +57,9 @@ def read_shell(text: str, *, source: str) -> Document:
         files = [file[1] for words, _ in commands if (file := _manifest(words))]
         listed = training or [words for words, _ in commands][:8]
         problem = f"{source} has {len(training) or 'no'} commands that start a training"
-        found = "; ".join(f"line {words[0].line}: {_text(words):.70}" for words in listed) or "no command"
+        found = (
+            "; ".join(f"line {words[0].line}: {' '.join(_text(words).split()):.70}" for words in listed) or "no command"
+        )
         hint = "keep only one training command: gcloud ai-platform jobs submit training, or python"
         if files and not training:
             hint = f"convert the manifest that it applies: estimator-pipeline migrate config {files[0]}"
@@ -64,10 +67,11 @@ def read_shell(text: str, *, source: str) -> Document:
     words = [word for word in training[0] if not word.redirection]
     document = Document(source, {"command": [_valued(word) for word in words]})
     document.lines = {("command", i): word.line for i, word in enumerate(words)}
-    others = [(word.text, word.line, "") for word in training[0] if word.redirection]
-    others += [
-        (match[0], text.count("\n", 0, match.start()) + 1, _SBATCH) for match in re.finditer(r"(?m)^#SBATCH.*", text)
-    ]
+    redirections = [word for word in training[0] if word.redirection]
+    others = [(word.text, word.line, _HEREDOC if "\n" in word.text else "") for word in redirections]
+    # sbatch reads its options up to the first command.
+    sbatch = ((match[0], text.count("\n", 0, match.start()) + 1) for match in re.finditer(r"(?m)^#SBATCH.*", text))
+    others += [(shown, line, _SBATCH) for shown, line in sbatch if line < commands[0][0][0].line]
     uncertain = {name for word in words if word.value is None for name in _VARIABLE.findall(word.text)}
     used = {name for command, _ in commands for word in command for name in _VARIABLE.findall(word.text)}
     for command, plain in commands:
@@ -139,6 +143,8 @@ def _other(words: list[Word], plain: bool, uncertain: set[str], used: set[str]) 
             elif name == "export" and word.text.partition("=")[0] not in used:
                 why = "an environment variable: set it in the section of the scheduler, if the program reads it"
             yield word.text, word.line, why
+    elif any(word.redirection and "\n" in word.text for word in words):
+        yield text, line, _HEREDOC
     elif name in _DROPPED:
         yield text, line, ""
     elif name in ("cd", "pushd", "popd"):
@@ -172,7 +178,7 @@ def convert(draft: JobDraft) -> None:
     apply_arguments(draft, arguments)
     for item in draft.document.items("others"):
         value, why = item.value["text"], item.value["why"]
-        named = Item(item.path, value, item.line, re.split(r"[ =]", value)[0])
+        named = Item(item.path, value, item.line, re.split(r"[ =\n]", value)[0])
         if why:
             draft.decide(named, why, ("slurm",) if why == _SBATCH else None)
         else:

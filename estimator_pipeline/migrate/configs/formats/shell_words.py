@@ -27,13 +27,12 @@ _SHELL = (
 _PIECE = re.compile(rf"[^ \t\n'\"\\$`;&|<>(){{}}*?\[\]~]+|\\.|'[^']*'|{_QUOTES}|{_VARIABLE}|{_SHELL}", re.DOTALL)
 _QUOTED_PIECE = re.compile(rf"[^\\$`]+|\\[\\$\"`\n]?|{_VARIABLE}|[$`]", re.DOTALL)
 _TOKEN = re.compile(
-    rf"(?P<blank>[ \t]+|\\\n|#[^\n]*)|(?P<redirection>(?:\d*[<>]|&>)[<>&|]*[ \t]*)|"
+    rf"(?P<blank>[ \t]+|\\\n|#[^\n]*)|(?P<redirection>(?:\d*<<-|(?:\d*[<>]|&>)[<>&|]*)[ \t]*)|"
     rf"(?P<operator>&&|\|[|&]?|;;|[;&()\n])|(?P<word>(?:{_PIECE.pattern})+)|(?P<unreadable>[^\n]+)",
     re.DOTALL,
 )
 VARIABLE = re.compile(_VARIABLE)
-_DELIMITER = r"[^\s\d'\"\\;&|<>()][^\s'\"\\;&|<>()]*"
-_HEREDOC = re.compile(rf"((?<!<)<<(-)?(?!<)[ \t]*(['\"\\]?)({_DELIMITER})[^\n]*)\n(?:[^\n]*\n)*?(?(2)\t*)\4(?=\n|\Z)")
+_HEREDOC = re.compile(r"\d*<<-?[ \t]*")
 # An unquoted variable with such a value is one word: the shell neither splits it nor reads it as a pattern.
 _ONE_WORD = re.compile(r"[^ \t\n*?\[\]~\\]+")
 
@@ -53,24 +52,48 @@ def split_commands(text: str, *, source: str) -> Iterator[tuple[list[Word], str,
     Raises:
         ConfigError: A quote is not closed.
     """
-    # The lines of a here-document are text. They become empty, so that the numbers of lines remain.
-    text = _HEREDOC.sub(lambda match: match[1] + "\n" * match[0].count("\n"), text)
     words: list[Word] = []
     line, before, redirection = 1, "\n", ""
-    for token in _TOKEN.finditer(text + "\n"):
+    text += "\n"
+    at = heredocs = 0  # the end of the last here-document
+    while token := _TOKEN.match(text, at):
+        at = token.end()
         if token["unreadable"]:
             problem = f"{source}, line {line}: a quote is not closed, or the last line is continued"
             raise bad(problem, f"{token[0]!r:.70}", "close the quote, or complete the line")
         if token["redirection"]:
             redirection = token[0]
         elif token["word"]:
-            words.append(Word(redirection + token[0], line, None, bool(redirection)))
+            shown = redirection + token[0]
+            if _HEREDOC.fullmatch(redirection) and not token[0].isdigit():  # not ((1 << 2))
+                start = max(heredocs, re.compile(r"(?<!\\)\n").search(text, at).end())  # type: ignore[union-attr]
+                heredocs = _end_of_heredoc(text, start, shown, f"{source}, line {line}")
+                shown += "\n" + text[start:heredocs]
+            elif re.search(r"\$\((?!\().*<<(?!<)|`.*<<(?!<)", token[0], re.DOTALL):
+                problem = f"{source}, line {line}: a here-document within a command substitution is not supported"
+                raise bad(problem, f"{token[0]!r:.70}", "write its text to a file")
+            words.append(Word(shown, line, None, bool(redirection)))
             redirection = ""
         # A list or a pipeline continues after the end of a line.
         elif token["operator"] and (words or before not in LISTS or token[0] != "\n"):
             yield words, before, token[0]
             words, before, redirection = [], token[0], ""
         line += token[0].count("\n")
+        if token[0] == "\n" and heredocs > at:
+            line += text.count("\n", at, heredocs)
+            at = heredocs
+
+
+def _end_of_heredoc(text: str, start: int, written: str, place: str) -> int:
+    """Return the index after the last line of a here-document, such as `<<-'EOF'`."""
+    quoted = written.lstrip("0123456789<- \t")
+    delimiter = re.escape(re.sub(r"\\(.)|['\"]", r"\1", quoted))
+    tabs = r"\t*" if "<<-" in written else ""
+    end = re.compile(rf"^{tabs}{delimiter}\n", re.MULTILINE).search(text, start)
+    if end is None:
+        hint = f"end it with a line {quoted}, or remove it"
+        raise bad(f"{place}: the here-document does not end", written, hint)
+    return end.end()
 
 
 def value_of(text: str, known: Mapping[str, str], *, whole: bool) -> str | None:
