@@ -560,6 +560,12 @@ def test_roles_of_a_tfjob_that_are_none(made):
     twice = text.replace("Worker:", "Master:") + text[text.index("    Worker:") :].replace("Worker:", "Chief:")
     with pytest.raises(ConfigError, match="a second chief"):
         made(twice)
+    with pytest.raises(ConfigError, match="line 3: not a TFJob"):
+        made(text.replace("kind: TFJob", "kind: MPIJob"), wanted="tfjob")
+    assert (
+        "unknown policy"
+        in decided(made(text.replace("template:", "restartPolicy: Often\n      template:")), "Worker: restartPolicy")[0]
+    )
 
 
 def test_what_contradicts_itself_is_no_job(made):

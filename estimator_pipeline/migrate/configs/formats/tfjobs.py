@@ -30,8 +30,8 @@ _ROLES = {
     "eval": "evaluator",
 }
 _STATUS = "a status field of the cluster"
-# Fields with a type, without which a document is no TFJob: a mapping, a list, text, or a number; "*" stands for any
-# name. Other fields of these names are known, too.
+# The types of the fields. "*" stands for any name. A field that is neither here nor in a table below is unknown, which
+# is a decision.
 _MAPPINGS, _TEXTS, _WORDS = [dict], {"*": str}, [object]
 _CONTAINER = {
     **dict.fromkeys(("name", "image", "imagePullPolicy", "workingDir"), str),
@@ -90,8 +90,8 @@ def _mistakes(data: Any, kind: Any, path: Path) -> Iterator[tuple[Path, str]]:
         for name, item in data.items():
             if (name in kind and item is not None) or "*" in kind:
                 yield from _mistakes(item, kind.get(name, kind.get("*")), (*path, name))
-        for name in set(kind) & set(_REQUIRED):
-            if not data.get(name):
+        for name in _REQUIRED:
+            if name in kind and not data.get(name):
                 yield (*path, name), "a value, which is missing"
 
 
@@ -103,6 +103,8 @@ def convert(draft: JobDraft) -> None:
         found = f"{document.data.get('apiVersion')!r}; known: {', '.join(f'kubeflow.org/{v}' for v in VERSIONS)}"
         hint = "from v1alpha1, rename spec.replicaSpecs to spec.tfReplicaSpecs, as in v1"
         raise bad(f"{document.place(('apiVersion',))}: unsupported API version of a TFJob", found, hint)
+    if not is_tfjob(document.data):
+        raise bad(f"{document.place(('kind',))}: not a TFJob", f"{document.data.get('kind')!r:.60}", "set kind: TFJob")
     wrong = _mistakes(document.data, FIELDS, ())
     mistakes = [f"{document.place(path)}: {dotted(path)}: expected {kind}" for path, kind in wrong]
     if mistakes:
@@ -219,8 +221,10 @@ def _restart_policy(draft: JobDraft, item: Item) -> None:
             item,
             "submit kubernetes writes OnFailure: ExitCode does not restart codes below 128, such as 75 (preempted)",
         )
-    else:
+    elif item.value in ("OnFailure", "Always", None):
         draft.drop(item, "submit kubernetes writes OnFailure, with max_restarts")
+    else:
+        draft.decide(item, "an unknown policy; the default is 3 restarts", ("kubernetes", "max_restarts"), once=True)
 
 
 # Programs --------------------------------------------------------------------------------------------------------
