@@ -140,7 +140,7 @@ def test_commands(tmp_path):
     (tmp_path / "full" / "file").write_text("x", encoding="utf-8")
     (tmp_path / "fields.json").write_text('{"a": {"b": 1}}\n', encoding="utf-8")
     (tmp_path / "settings.json").write_text('{"learning_rate": 0.1, "hidden": [10, 20]}\n', encoding="utf-8")
-    (tmp_path / "broken.json").write_text('{"a": 1,\n', encoding="utf-8")
+    (tmp_path / "broken.json").write_text('{"a": 1,\n b', encoding="utf-8")
     texts = {}
     for command, code in {**COMMANDS, "train job.yaml": "cluster/not-started"}.items():
         done = call(*command.split(), cwd=tmp_path, env=IN_SLURM if command == "train job.yaml" else None)

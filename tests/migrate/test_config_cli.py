@@ -130,9 +130,9 @@ def test_standard_input(run):
 
 def test_bad_input_is_one_message(run, tmp_path):
     path = tmp_path / "config.json"
-    path.write_text('{"a": 1,\n}')
+    path.write_text('{"a": 1,\n b}')
     done = run(path, code=2)
-    assert done.stdout == "" and done.stderr.startswith(f"error: {path}, line 2, column 1: ")
+    assert done.stdout == "" and done.stderr.startswith(f"error: {path}, line 2, column 2: ")
     assert "[file/bad-format]" in done.stderr and len(done.stderr.splitlines()) == 3
     assert "[argument/unknown-name]" in run(path, "--format", "x", code=2).stderr
 

@@ -184,9 +184,10 @@ def _check_params(draft: JobDraft) -> None:
     for name in draft.params:
         param = name.lstrip("-").replace("-", "_").lower()
         if get(draft.job, ("model", "params", param)) is None:
-            found = ", ".join(f.item.name for f in draft.findings if f.to and f.to[:2] == ("model", "params")) or "none"
+            taken = [f.item.name for f in draft.findings if f.to and f.to[:2] == ("model", "params")]
             problem = f"--param {name}: {draft.document.source} has no such hyperparameter"
-            raise bad(problem, found, "write the name as in the report", code="argument/unknown-name")
+            hint = "write the name as in the report"
+            raise bad(problem, ", ".join(taken) or "none", hint, code="argument/unknown-name")
 
 
 def _add_required_fields(draft: JobDraft) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.configs.documents import Document, Path, bad, read_json, read_yaml
+from estimator_pipeline.migrate.configs.documents import Document, Path, read_json, read_yaml
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats import (
     arguments,
@@ -142,8 +142,10 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
     if wanted is not None and wanted not in _BY_NAME:
         close = nearest(wanted, _BY_NAME)
         hint = f"did you mean {close!r}?" if close else "omit it: the format is detected from the content."
-        found = f"allowed: {', '.join(_BY_NAME)}"
-        raise ConfigError(f"--format {wanted!r}: unknown format.", code="argument/unknown-name", found=found, hint=hint)
+        actual = f"allowed: {', '.join(_BY_NAME)}"
+        raise ConfigError(
+            f"--format {wanted!r}: unknown format.", code="argument/unknown-name", found=actual, hint=hint
+        )
     if wanted == "shell" or (wanted is None and command_lines.looks_like_shell(text)):
         return _BY_NAME["shell"], command_lines.read_shell(text, source=source)
     if wanted == "flags" or (wanted is None and arguments.looks_like_flags(text)):
@@ -168,8 +170,8 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
     return fits[0]
 
 
-def _unknown(problem: str, found: str | None, hint: str) -> ConfigError:
-    return bad(problem, found, hint, code="migrate/unknown-format")
+def _unknown(problem: str, actual: str | None, hint: str) -> ConfigError:
+    return ConfigError(f"{problem}.", code="migrate/unknown-format", found=actual, hint=f"{hint}.")
 
 
 def _fits(known: Format, document: Document) -> bool:
@@ -208,14 +210,14 @@ def _wanted(known: Format, documents: list[Document], source: str) -> tuple[Form
     if known.names:
         mappings = [document for document in mappings if set(document.data) & set(known.names(()))]
     matching = [document for document in mappings if _fits(known, document)]
-    found = None
+    actual = None
     if len(matching or mappings) != 1:
-        found = "no mapping with its fields" if not mappings else f"{len(mappings)} documents"
+        actual = "no mapping with its fields" if not mappings else f"{len(mappings)} documents"
     elif known.name in ("hparams_json", "flags_json") and not _flat(mappings[0].data):
         nested = next((name for name, value in mappings[0].data.items() if not _flat({name: value})), None)
-        found = f"the field {nested!r} is a mapping" if nested else "no fields"
-    if found:
-        raise _unknown(f"{source} is not {known.description}", found, "name a different file, or omit --format")
+        actual = f"the field {nested!r} is a mapping" if nested else "no fields"
+    if actual:
+        raise _unknown(f"{source} is not {known.description}", actual, "name a different file, or omit --format")
     return known, (matching or mappings)[0]
 
 
@@ -227,8 +229,8 @@ def _fields(documents: list[Document]) -> str:
 def _none_fits(documents: list[Document], source: str) -> ConfigError:
     for document in documents:
         if isinstance(document.data, dict) and {"model", "input", "run"} <= set(document.data):
-            found = f"the sections {_fields([document])}"
-            return _unknown(f"{source} is already a job file", found, f"run it: estimator-pipeline launch {source}")
+            actual = f"the sections {_fields([document])}"
+            return _unknown(f"{source} is already a job file", actual, f"run it: estimator-pipeline launch {source}")
     content = f"the fields {_fields(documents)}" if _fields(documents) else "no mapping of names and values"
-    found = f"{content}; known: {', '.join(_BY_NAME)}"
-    return _unknown(f"{source} has no known format", found, "name the format: --format NAME")
+    actual = f"{content}; known: {', '.join(_BY_NAME)}"
+    return _unknown(f"{source} has no known format", actual, "name the format: --format NAME")

@@ -145,13 +145,13 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
         problem = f"the configuration {source!r} cannot be read: {error.strerror or error}."
         raise ConfigError(problem, code=code_of(error), hint="name an existing file.") from None
     except UnicodeDecodeError as error:
-        problem, found = f"{error.reason} at byte {error.start}", f"the bytes {raw[error.start : error.start + 8]!r}"
+        problem, actual = f"{error.reason} at byte {error.start}", f"the bytes {raw[error.start : error.start + 8]!r}"
         hint = "save it as UTF-8; for a pickle or a protocol buffer, let the program that created it write JSON"
-        raise bad(f"{source} is not UTF-8 text: {problem}", found, hint, code="file/unreadable") from None
+        raise bad(f"{source} is not UTF-8 text: {problem}", actual, hint, code="file/unreadable") from None
     if len(raw) > MOST_BYTES:
         hint = "name the file with only the configuration; from a log, copy the line `Using config: {...}`"
-        found = f"more than {MOST_BYTES // 2**20} MiB"
-        raise bad(f"{source} is too large for a configuration", found, hint, code="file/unreadable")
+        actual = f"more than {MOST_BYTES // 2**20} MiB"
+        raise bad(f"{source} is too large for a configuration", actual, hint, code="file/unreadable")
     if "\0" in text:
         problem = f"{source} is not text: line {text.count(chr(10), 0, text.index(chr(0))) + 1} contains a null byte"
         hint = "save it as UTF-8 text; for a binary file, let the program that created it write JSON"
@@ -161,9 +161,9 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def bad(problem: str, found: str | None, hint: str, *, code: str = "file/bad-format") -> ConfigError:
+def bad(problem: str, actual: str | None, hint: str, *, code: str = "file/bad-format") -> ConfigError:
     """Return an error about the content of a configuration."""
-    return ConfigError(f"{problem}.", code=code, found=found, hint=f"{hint}.")
+    return ConfigError(f"{problem}.", code=code, found=actual, hint=f"{hint}.")
 
 
 def _too_many(place: str) -> ConfigError:
@@ -208,9 +208,9 @@ def read_json(text: str, *, source: str) -> Document:
         if token[2]:
             path[-1] = json.loads(token[1])
             if tuple(path) in lines:
-                found = f"the first one in line {lines[tuple(path)]}"
+                actual = f"the first one in line {lines[tuple(path)]}"
                 problem = f"{source}, line {line}: the key {path[-1]!r} appears twice in one object"
-                raise bad(problem, found, "keep one of the two")
+                raise bad(problem, actual, "keep one of the two")
         if token[2] or first not in ",}]\n":
             lines.setdefault(tuple(path), line)
         if first in "{[":
@@ -285,7 +285,7 @@ class _Nodes:
             # A date without quotes, such as creationTimestamp.
             return value.isoformat() if isinstance(value, datetime.date) else value
         result: dict[str, Any] = {}
-        own: set[str] = set()
+        seen: set[str] = set()
         # Merge keys first: all other keys override them.
         for key, value in sorted(node.value, key=lambda entry: bool(entry[0].tag != f"{_TAG}merge")):
             place = f"{self.document.source}, line {key.start_mark.line + 1}"
@@ -297,10 +297,10 @@ class _Nodes:
                 continue
             if key.tag != f"{_TAG}str":
                 raise bad(f"{place}: the key {key.value!s:.40} is not text", f"the tag {key.tag}", "write it in quotes")
-            if key.value in own:
-                found = f"the first one in line {self.document.lines[(*path, key.value)]}"
-                raise bad(f"{place}: the key {key.value!r} appears twice in one mapping", found, "keep one of the two")
-            own.add(key.value)
+            if key.value in seen:
+                actual = f"the first one in line {self.document.lines[(*path, key.value)]}"
+                raise bad(f"{place}: the key {key.value!r} appears twice in one mapping", actual, "keep one of the two")
+            seen.add(key.value)
             self.document.lines[(*path, key.value)] = key.start_mark.line + 1
             result[key.value] = self.plain(value, (*path, key.value), above)
         return result

@@ -41,8 +41,8 @@ def read_dump(text: str, *, source: str) -> Document:
         if differ:
             lines = [text.count("\n", 0, at) + 1 for at in (starts[0], start)]
             problem = f"{source} has several RunConfigs: line {lines[0]} and line {lines[1]} differ in {differ[0]}"
-            found = f"{first_values.get(differ[0])!r:.40} and {values.get(differ[0])!r:.40}"
-            raise bad(problem, found, "copy the line of the RunConfig that you want into a separate file")
+            actual = f"{first_values.get(differ[0])!r:.40} and {values.get(differ[0])!r:.40}"
+            raise bad(problem, actual, "copy the line of the RunConfig that you want into a separate file")
     return Document(
         source,
         {name: value for name, (value, _) in dumps[0].items()},

@@ -66,9 +66,9 @@ def _nested(document: Document, name: str, source: str, place: str, above: tuple
     beside = (File(source).parent / File(name).expanduser()) if source != "-" else File(name).expanduser()
     path = next((p for p in (beside, File(name).expanduser()) if p.is_file()), None)
     if path is None:
-        found = f"neither {beside} nor {name} in the working directory"
+        actual = f"neither {beside} nor {name} in the working directory"
         problem = f"{place}: the flag file {name!r} does not exist"
-        raise bad(problem, found, "create it, or remove the line", code="file/not-found")
+        raise bad(problem, actual, "create it, or remove the line", code="file/not-found")
     if str(path.resolve()) in above:
         chain = " -> ".join(File(part).name for part in (*above[above.index(str(path.resolve())) :], str(path)))
         raise bad(f"{place}: the flag file {name!r} contains itself", chain, "remove one of the lines")

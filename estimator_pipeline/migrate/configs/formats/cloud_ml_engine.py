@@ -123,9 +123,9 @@ def convert(draft: JobDraft) -> None:
     """Convert each field of a job."""
     document = draft.document
     if not isinstance(document.data.get("trainingInput"), dict):
-        found = f"trainingInput: {document.data.get('trainingInput')!r:.60}"
+        actual = f"trainingInput: {document.data.get('trainingInput')!r:.60}"
         hint = "write the fields of the job below trainingInput"
-        raise bad(f"{document.source} is not a job of AI Platform", found, hint)
+        raise bad(f"{document.source} is not a job of AI Platform", actual, hint)
     _convert(draft, dict(_fields(draft, ())))
 
 

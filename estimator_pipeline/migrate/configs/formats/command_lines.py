@@ -57,13 +57,13 @@ def read_shell(text: str, *, source: str) -> Document:
         files = [file[1] for words, _ in commands if (file := _manifest(words))]
         listed = training or [words for words, _ in commands][:8]
         problem = f"{source} has {len(training) or 'no'} commands that start a training"
-        found = (
+        actual = (
             "; ".join(f"line {words[0].line}: {' '.join(_text(words).split()):.70}" for words in listed) or "no command"
         )
         hint = "keep only one training command: gcloud ai-platform jobs submit training, or python"
         if files and not training:
             hint = f"convert the manifest that it applies: estimator-pipeline migrate config {files[0]}"
-        raise bad(problem, found, hint, code="migrate/unknown-format")
+        raise bad(problem, actual, hint, code="migrate/unknown-format")
     words = [word for word in training[0] if not word.redirection]
     document = Document(source, {"command": [_valued(word) for word in words]})
     document.lines = {("command", i): word.line for i, word in enumerate(words)}

@@ -30,7 +30,7 @@ _ROLES = {
     "eval": "evaluator",
 }
 _STATUS = "a status field of the cluster"
-# The types of the fields. "*" stands for any name. A field that is neither here nor in a table below is unknown, which
+# The types of the fields. "*" is any name. A field that is neither here nor in a table below is unknown, which
 # is a decision.
 _MAPPINGS, _TEXTS, _WORDS = [dict], {"*": str}, [object]
 _CONTAINER = {
@@ -100,9 +100,9 @@ def convert(draft: JobDraft) -> None:
     document = draft.document
     version = str(document.data.get("apiVersion", "")).rpartition("/")[2]
     if version not in VERSIONS:
-        found = f"{document.data.get('apiVersion')!r}; known: {', '.join(f'kubeflow.org/{v}' for v in VERSIONS)}"
+        actual = f"{document.data.get('apiVersion')!r}; known: {', '.join(f'kubeflow.org/{v}' for v in VERSIONS)}"
         hint = "from v1alpha1, rename spec.replicaSpecs to spec.tfReplicaSpecs, as in v1"
-        raise bad(f"{document.place(('apiVersion',))}: unsupported API version of a TFJob", found, hint)
+        raise bad(f"{document.place(('apiVersion',))}: unsupported API version of a TFJob", actual, hint)
     if not is_tfjob(document.data):
         raise bad(f"{document.place(('kind',))}: not a TFJob", f"{document.data.get('kind')!r:.60}", "set kind: TFJob")
     wrong = _mistakes(document.data, FIELDS, ())
@@ -166,10 +166,10 @@ def _replicas(draft: JobDraft, names: list[str]) -> dict[str, Path]:
         path: Path = ("spec", "tfReplicaSpecs", name)
         if role is None or role in roles:
             problem = f"{document.place(path)}: {dotted(path)}: "
-            found = f"{', '.join(names)}; allowed: Chief or Master, Worker, PS, Evaluator"
+            actual = f"{', '.join(names)}; allowed: Chief or Master, Worker, PS, Evaluator"
             if role is None:
-                raise bad(f"{problem}not a role of a TFJob", found, "correct the name")
-            raise bad(f"{problem}a second {role}", found, "keep one of the two")
+                raise bad(f"{problem}not a role of a TFJob", actual, "correct the name")
+            raise bad(f"{problem}a second {role}", actual, "keep one of the two")
         item = document.item(*path, "replicas")
         count = 1 if item is None or item.value is None else int(item.value)
         roles[role], counts[role] = path, count
