@@ -1,4 +1,4 @@
-"""Programs without `input_context` on two workers: which records each trains on, and what is said about it."""
+"""Programs without `input_context` on two workers: the records that each trains on, and the warnings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from estimator_pipeline.inputs.ledger.hashing import Sparse  # noqa: E402
 
 pytestmark = pytest.mark.cluster
 
-# Each worker appends the numbers of its records to a file of its own.
+# Each worker appends the numbers of its records to a separate file.
 PROGRAM = """
 import json
 import os

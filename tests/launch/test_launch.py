@@ -662,7 +662,7 @@ def test_an_evaluator_that_somebody_asks_to_end(tmp_path, foreign, when):
     assert (said in outcome.notes) == goes_on
 
 
-# An evaluator of this package's engines reports its start; the chief, which is told of its end, evaluates.
+# An evaluator of this package's engines reports its start.
 _REPORTS = """
 def start(*events):
     with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
@@ -674,7 +674,7 @@ def start(*events):
 
 @pytest.mark.parametrize(("code", "goes_on"), [(1, True), (2, False), (3, False)])
 def test_an_evaluator_that_fails_while_ours_trains(tmp_path, code, goes_on):
-    class Tells(View):
+    class Signals(View):
         def ended(self, state):
             (tmp_path / f"launcher-{state.task.partition(':')[0]}.told").touch()
 
@@ -692,14 +692,14 @@ else:
     for_ever()
 """,
         shape=LaunchShape(workers=1, evaluator=True),
-        view=Tells(),
+        view=Signals(),
     )
     assert outcome.ok == goes_on
-    said = (
+    warning = (
         "evaluator:0 failed (exit code 1): OSError: no room. Training continues without it, and the chief evaluates at "
         "the end"
     )
-    assert outcome.warnings == ((said,) if goes_on else ())
+    assert outcome.warnings == ((warning,) if goes_on else ())
     assert [task.state for task in outcome.tasks] == (["done", "failed"] if goes_on else ["stopped", "failed"])
 
 

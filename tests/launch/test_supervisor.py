@@ -95,10 +95,10 @@ def test_an_earlier_checkpoint_is_no_progress():
 def test_what_others_save_does_not_help_a_task_that_never_makes_a_step():
     ends = [AttemptEnd("failed", "worker:1", 1, 50 * i, 50 * i, True, worked=False) for i in range(1, 5)]
     decisions = _decisions(ends)
-    assert [one.restart for one in decisions] == [True, True, False, False]
+    assert [decision.restart for decision in decisions] == [True, True, False, False]
     assert decisions[2].why == "the same failure of worker:1 before its first step 3 times"
     between = [*ends[:2], _crash(200, 200), *ends[2:]]
-    assert all(one.restart for one in _decisions(between))
+    assert all(decision.restart for decision in _decisions(between))
 
 
 def test_where_nobody_tells_of_checkpoints_a_later_step_is_progress():

@@ -202,8 +202,8 @@ def test_a_here_document_is_text_and_a_decision(convert_text):
         "#!/bin/bash\n#SBATCH -n 2\ntee job.sh <<EOF\n#SBATCH -n 4\npython a.py\nEOF\npython - <<-'E'\nx = 1\n\tE\n"
         "python t.py --x=1 <<END\nyes\nEND\n"
     )
-    found = [(f.item.line, f.item.value) for f in conversion.findings if "here-document" in f.why]
-    assert found == [
+    decisions = [(f.item.line, f.item.value) for f in conversion.findings if "here-document" in f.why]
+    assert decisions == [
         (3, "tee job.sh <<EOF\n#SBATCH -n 4\npython a.py\nEOF\n"), (7, "python - <<-'E'\nx = 1\n\tE\n"),
         (10, "<<END\nyes\nEND\n"),
     ]  # fmt: skip

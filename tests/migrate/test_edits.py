@@ -215,10 +215,10 @@ def test_strings_comments_and_statements_of_the_same_name_stay(tmp_path, to):
 @pytest.mark.parametrize("to", ["keras", "keras3"])
 def test_each_comment_is_kept_once(tmp_path, to):
     """Those of a replaced statement are lines above what replaces it, in their order."""
-    made = made_of(tmp_path, COMMENTED, to=to)
-    assert made.keras, made.kept_as_estimator
-    before, after = ([comment for _, comment in comments_of(text)] for text in (COMMENTED, made.after))
-    assert [after.count(comment) for comment in before] == [1] * len(before), made.after
+    file = made_of(tmp_path, COMMENTED, to=to)
+    assert file.keras, file.kept_as_estimator
+    before, after = ([comment for _, comment in comments_of(text)] for text in (COMMENTED, file.after))
+    assert [after.count(comment) for comment in before] == [1] * len(before), file.after
     for lines in (
         "    # above a removed statement\n    # removed\n    return data  # replaced\n",
         "        # loss\n        # of one kind\n        loss = ",
@@ -231,7 +231,7 @@ def test_each_comment_is_kept_once(tmp_path, to):
         "    # last\n    return model\n    # end of the model_fn\n",
         "    # specs\n    # train\n    # eval\n    # all\n    # both\n",
     ):
-        assert lines in made.after, made.after
+        assert lines in file.after, file.after
 
 
 @pytest.mark.parametrize(

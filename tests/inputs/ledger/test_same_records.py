@@ -37,7 +37,7 @@ def test_different_orders_of_all_records():
         tuple(np.concatenate([shuffled(DATA, epoch)[n::2] for epoch in range(2)]) for n in range(2)),
         (np.tile(DATA[:16], 8), np.tile(DATA[:16], 8)),
         (np.zeros(128, np.uint64), np.zeros(128, np.uint64)),
-        # Few different records: those of both sexes and three classes, say.
+        # Few different records, such as those of both sexes and three classes.
         (shuffled(np.repeat(DATA[:6], 60), 0), shuffled(np.repeat(DATA[:6], 60), 1)),
         (shuffled(np.repeat(DATA[:100], 3), 0), shuffled(np.repeat(DATA[:100], 3), 1)),
         (DATA[:0], DATA[:0]),
