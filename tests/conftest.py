@@ -28,6 +28,14 @@ from tests.support.processes import ROOT, environment, run_python_process
 
 # Set by tools/run_tests.py for the tests of the tier `unit`, which come first.
 WITHOUT_TENSORFLOW = os.environ.get("TESTS_WITHOUT_TENSORFLOW") == "1"
+# Whether the installed TensorFlow has its own tf.estimator, as 2.15 has.
+NATIVE = versions.minor(versions.tensorflow_version()) < versions.FIRST_WITHOUT_ESTIMATOR
+# Mark -> why its tests are skipped on the installed TensorFlow.
+SKIPPED = (
+    {"keras_3": "TensorFlow 2.15 has no Keras 3", "since_2_16": "for TensorFlow 2.16 and later"}
+    if NATIVE
+    else {"only_2_15": "for TensorFlow 2.15"}
+)
 
 
 def pytest_report_header() -> str:
@@ -67,11 +75,14 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks as `nightly` what the marks `gate` leave out. Clusters come last; first where several processes run the
-    tests, one of which is at the clusters all the time."""
+    """Marks as `nightly` what the marks `gate` leave out, and skips what is for another TensorFlow. Clusters come last;
+    first where several processes run the tests, one of which is at the clusters all the time."""
     unknown: dict[str, set[str]] = {}  # test -> cases that its mark names, and that were not seen yet
     for item in items:
         item.add_marker(tiers.tier_of(item))
+        for mark, reason in SKIPPED.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
         gate = item.get_closest_marker("gate")
         if gate is not None:
             case = item.callspec.id  # type: ignore[attr-defined]
@@ -209,7 +220,7 @@ def records() -> Path:
 @pytest.fixture(scope="session")
 def native() -> bool:
     """Whether the installed TensorFlow brings its own tf.estimator (2.15). Imports no TensorFlow."""
-    return versions.minor(versions.tensorflow_version()) < versions.FIRST_WITHOUT_ESTIMATOR
+    return NATIVE
 
 
 @pytest.fixture

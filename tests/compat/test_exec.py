@@ -251,9 +251,8 @@ def test_missing_file_is_one_message(run_python, tmp_path):
     assert "'prog.py' does not exist" in message and str(tmp_path) in message
 
 
-def test_tf_keras_of_another_version_is_one_message(run_python, tmp_path, native):
-    if native:
-        pytest.skip("TensorFlow 2.15 needs no tf-keras")
+@pytest.mark.since_2_16
+def test_tf_keras_of_another_version_is_one_message(run_python, tmp_path):
     _write(tmp_path / "prog.py", "print('never')")
     info = tmp_path / "fake" / "tf_keras-2.14.0.dist-info"
     _write(info / "METADATA", "Metadata-Version: 2.1\nName: tf-keras\nVersion: 2.14.0\n")

@@ -27,18 +27,6 @@ def run_code(run_python):
     return run
 
 
-@pytest.fixture
-def only_restored(native):
-    if native:
-        pytest.skip("TensorFlow 2.15 has it all by itself")
-
-
-@pytest.fixture
-def only_native(native):
-    if not native:
-        pytest.skip("for TensorFlow 2.15")
-
-
 # What it gives back ---------------------------------------------------------------------------------
 
 
@@ -77,13 +65,15 @@ def test_every_old_path_leads_to_the_same_objects(printed):
 
 
 @pytest.mark.nightly
-def test_old_paths_are_those_of_2_15(run_python, programs, only_native):
+@pytest.mark.only_2_15
+def test_old_paths_are_those_of_2_15(run_python, programs):
     """The same program without us: what it checks is true of TensorFlow's own tf.estimator."""
     done = run_python([programs / "old_paths.py"])
     assert (done.returncode, done.stdout) == (0, "checked\n"), done.stderr
 
 
-def test_tf_keras_does_not_take_the_place_of_keras(run_python, only_native):
+@pytest.mark.only_2_15
+def test_tf_keras_does_not_take_the_place_of_keras(run_python):
     """TensorFlow 2.15 imports it by itself, for a SavedModel with an optimizer."""
     code = (
         "from estimator_pipeline import compat; tf = compat.install(); import tf_keras; "
@@ -106,7 +96,8 @@ def test_export_names_are_those_of_2_15(printed, records):
 
 
 @pytest.mark.nightly
-def test_alias_is_the_module_itself(run_code, only_restored):
+@pytest.mark.since_2_16
+def test_alias_is_the_module_itself(run_code):
     """A setting made through one path is seen through the other, and the module keeps its own identity."""
     out = run_code(
         """
@@ -138,7 +129,8 @@ def test_install_is_idempotent_and_gives_tensorflow(printed):
 
 
 @pytest.mark.nightly
-def test_status_says_what_was_done(run_code, only_restored):
+@pytest.mark.since_2_16
+def test_status_says_what_was_done(run_code):
     out = run_code(
         """
         import os
@@ -162,7 +154,8 @@ def test_status_says_what_was_done(run_code, only_restored):
 
 
 @pytest.mark.nightly
-def test_no_thread_meets_a_lazy_module_of_keras(run_code, only_restored):
+@pytest.mark.since_2_16
+def test_no_thread_meets_a_lazy_module_of_keras(run_code):
     """Touched first from two threads at once, one recurses for ever; a model_fn under a coordinator runs in one."""
     run_code(
         """
@@ -189,7 +182,8 @@ def test_no_thread_meets_a_lazy_module_of_keras(run_code, only_restored):
     )
 
 
-def test_harmless_on_2_15(run_code, only_native):
+@pytest.mark.only_2_15
+def test_harmless_on_2_15(run_code):
     run_code(
         """
         import os, sys
@@ -227,7 +221,8 @@ def test_install_from_many_threads_at_once(run_code):
 
 
 @pytest.mark.nightly
-def test_child_process_of_a_program_gets_the_same_keras(run_code, only_restored):
+@pytest.mark.since_2_16
+def test_child_process_of_a_program_gets_the_same_keras(run_code):
     out = run_code(
         """
         import subprocess, sys
@@ -278,7 +273,8 @@ def test_stand_in_imports_and_complains_on_use(name):
 
 
 @pytest.mark.nightly
-def test_tpu_names_of_a_program_for_cpu(run_code, only_restored):
+@pytest.mark.since_2_16
+def test_tpu_names_of_a_program_for_cpu(run_code):
     out = run_code(
         """
         from estimator_pipeline import compat
@@ -342,20 +338,23 @@ sys.modules["tensorflow"]._tf_uses_legacy_keras = False
         *("import tensorflow", "import keras", "import tf_keras", "import tensorflow.compat.v1"),
     ],
 )
-def test_too_late_after_keras_3(first, run_code, only_restored):
+@pytest.mark.since_2_16
+def test_too_late_after_keras_3(first, run_code):
     message = _message(run_code, first)
     assert "is already loaded in this process, with Keras 3" in message
     assert "call install() before the first `import tensorflow`" in message and "estimator-pipeline exec" in message
 
 
 @pytest.mark.nightly
-def test_setting_the_variable_afterwards_does_not_help(run_code, only_restored):
+@pytest.mark.since_2_16
+def test_setting_the_variable_afterwards_does_not_help(run_code):
     message = _message(run_code, "import tensorflow, os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'")
     assert "is already loaded in this process, with Keras 3" in message
 
 
 @pytest.mark.nightly
-def test_not_too_late_with_legacy_keras_chosen_before(run_code, only_restored):
+@pytest.mark.since_2_16
+def test_not_too_late_with_legacy_keras_chosen_before(run_code):
     out = run_code(
         """
         import tensorflow as tf
@@ -378,13 +377,15 @@ def test_not_too_late_with_legacy_keras_chosen_before(run_code, only_restored):
         ({"tensorflow_estimator": "2.14.0"}, "tensorflow-estimator 2.14.0", "tensorflow-estimator==2.15.*"),
     ],
 )
-def test_packages_that_do_not_fit(changes, found, hint, run_code, only_restored):
+@pytest.mark.since_2_16
+def test_packages_that_do_not_fit(changes, found, hint, run_code):
     message = _message(run_code, _installed(**changes) + "\nassert 'tensorflow' not in sys.modules")
     minor = ".".join(versions.tensorflow_version().split(".")[:2])
     assert f"found: {found}" in message and hint.format(minor=minor) in message
 
 
-def test_metadata_is_what_python_would_import(run_code, only_restored, tmp_path):
+@pytest.mark.since_2_16
+def test_metadata_is_what_python_would_import(run_code, tmp_path):
     """The same through a distribution that stands first on the path, as a forgotten `pip install --target` does."""
     info = tmp_path / "tf_keras-2.20.0.dist-info"
     info.mkdir()
@@ -393,13 +394,15 @@ def test_metadata_is_what_python_would_import(run_code, only_restored, tmp_path)
     assert "found: tf-keras 2.14.0" in message
 
 
-def test_2_15_with_the_variable_set_and_no_tf_keras(run_code, only_native):
+@pytest.mark.only_2_15
+def test_2_15_with_the_variable_set_and_no_tf_keras(run_code):
     message = _message(run_code, _installed(tf_keras=None), env={"TF_USE_LEGACY_KERAS": "1"})
     assert "TF_USE_LEGACY_KERAS=1 is set, and tf-keras is not installed" in message
     assert "unset TF_USE_LEGACY_KERAS" in message
 
 
-def test_2_15_beside_keras_3(run_code, only_native):
+@pytest.mark.only_2_15
+def test_2_15_beside_keras_3(run_code):
     message = _message(run_code, _installed(keras="3.4.0"))
     assert "Keras 3.4.0 is installed with TensorFlow 2.15" in message and "pip install 'keras==2.15.*'" in message
 

@@ -41,7 +41,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 10)
 """
 
 
-@pytest.mark.parametrize("keras", ["keras2", pytest.param("keras3", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("keras", ["keras2", pytest.param("keras3", marks=[pytest.mark.nightly, pytest.mark.keras_3])])
 def test_a_distributed_dataset_in_eager_code(keras, run_python):
     """Keras, of both engines and of unchanged programs."""
     done = run_python(["-c", EAGER, keras], env=UNSET)

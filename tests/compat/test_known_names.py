@@ -150,9 +150,8 @@ def test_other_errors():
         assert known_names.of(error) is None
 
 
-def test_keras_3_beside(native, told):
-    if native:
-        pytest.skip("TensorFlow 2.15 has Keras 2 alone")
+@pytest.mark.keras_3
+def test_keras_3_beside(told):
     import keras
 
     has_no = f"the package keras is Keras {keras.__version__} here, which has no "

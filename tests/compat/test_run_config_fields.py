@@ -92,8 +92,7 @@ def test_record_is_not_empty_of_meaning(found, case, expected):
     assert {name: found[case].get(name) for name in expected} == expected
 
 
-def test_own_errors_say_what_to_do(found, native):
-    if native:
-        pytest.skip("TensorFlow 2.15 uses its own words")
+@pytest.mark.since_2_16
+def test_own_errors_say_what_to_do(found):
     assert "unset TF_CONFIG" in found["experimental remote | chief"]["message"]
     assert "Set only one of them" in found["train twice | none"]["message"]

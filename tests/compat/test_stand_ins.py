@@ -27,9 +27,8 @@ def test_alone(tmp_path):
     assert estimator.train.call_args.kwargs["max_steps"] == 3
 
 
-def test_in_a_cluster(tmp_path, monkeypatch, native):
-    if native:
-        pytest.skip("2.15 has its own coordinator")
+@pytest.mark.since_2_16
+def test_in_a_cluster(tmp_path, monkeypatch):
     from tensorflow.python.distribute import distribute_coordinator as dc
 
     document = {"cluster": {"worker": ["localhost:1", "localhost:2"]}, "task": {"type": "worker", "index": 0}}

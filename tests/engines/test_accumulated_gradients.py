@@ -8,12 +8,9 @@ import sys
 
 import pytest
 
-from estimator_pipeline.compat.bootstrap import versions
 from tests.support.processes import ROOT, environment
 
 pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
-
-WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
 
 
 def launched(model_dir, **settings):
@@ -26,7 +23,7 @@ def launched(model_dir, **settings):
     return json.loads((model_dir / "estimator_pipeline" / "result.json").read_text())
 
 
-@pytest.mark.parametrize("engine", ["estimator", "keras", *(["keras3"] if WITH_KERAS_3 else [])])
+@pytest.mark.parametrize("engine", ["estimator", "keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
 def test_two_workers_come_to_what_they_come_to_with_bigger_batches(engine, tmp_path):
     adam = "{name: adam, learning_rate: 0.01%s}"
     big = launched(

@@ -45,7 +45,7 @@ def test_what_tensorflow_makes_of_it_is_what_it_was(spoilt):
 
 
 @pytest.mark.nightly  # a process for each engine
-@pytest.mark.parametrize("engine", ["estimator", "keras", "keras3"])
+@pytest.mark.parametrize("engine", ["estimator", "keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
 def test_training_ends_with_one_message(engine, spoilt, tmp_path, run_python):
     job = {
         "model": {"name": "linear", "params": {"input_shape": [2], "classes": 2}},

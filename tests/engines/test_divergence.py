@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.engines.estimator import engine as estimator_engine
 from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.keras import callbacks as keras_callbacks
@@ -135,10 +134,7 @@ def test_no_run_goes_on_from_a_backup_of_nan(diverge, reads_the_loss, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(
-    versions.minor(versions.tensorflow_version()) < versions.FIRST_WITHOUT_ESTIMATOR,
-    reason="TensorFlow 2.15 has no Keras 3",
-)
+@pytest.mark.keras_3
 def test_keras_3_on_the_command_line(run_python, tmp_path):
     changes = [
         x for s in [*WILD, "run.save_checkpoints_steps=1", f"run.model_dir={tmp_path}/model"] for x in ("--set", s)

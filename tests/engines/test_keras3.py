@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.engines.jobs import keras as keras_job
 from estimator_pipeline.engines.jobs import keras3 as keras3_job
 from estimator_pipeline.engines.jobs.common import job_inputs
@@ -27,9 +26,6 @@ tf = tensorflow_with_three_cpus()
 JOB = ROOT / "legacy_configs" / "single.yaml"
 SMALL = ["train.max_steps=20", "run.save_checkpoints_steps=10", "run.log_step_count_steps=10", "run.engine=keras3"]
 MIRRORED = ["run.train_distribute=mirrored", "run.num_devices=2"]
-WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
-
-keras3 = pytest.mark.skipif(not WITH_KERAS_3, reason="TensorFlow 2.15 has no Keras 3")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +97,7 @@ def variables(model_dir, step=20):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_a_resumed_run_ends_bit_equal(run, tmp_path):
     """Stopped at 10 and gone on to 20, against 20 at once: weights, momentum, moving statistics, seeds of dropout.
 
@@ -134,7 +130,7 @@ def test_a_resumed_run_ends_bit_equal(run, tmp_path):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_what_a_job_says_of_keras_2_is_not_in_the_plan(digits_dir, tmp_path):
     """A run that ends by itself removes its backups, so that no file of them would show."""
     own = [f"input.data_dir={digits_dir}", f"run.model_dir={tmp_path}", "keras.backup={every: 3}"]
@@ -144,7 +140,7 @@ def test_what_a_job_says_of_keras_2_is_not_in_the_plan(digits_dir, tmp_path):
     # That of Keras 2 has them from its own run: see tests/engines/test_keras_callbacks.py.
 
 
-@keras3
+@pytest.mark.keras_3
 def test_two_replicas_make_the_steps_of_one_and_a_resumed_run_goes_on(in_one_process):
     """Clipped: it is the gradient of all replicas that has the norm."""
     where, _ = in_one_process
@@ -158,7 +154,7 @@ def test_two_replicas_make_the_steps_of_one_and_a_resumed_run_goes_on(in_one_pro
         np.testing.assert_allclose(halves[name], one[name], rtol=0, atol=1e-5, err_msg=f"added up: {name}")
 
 
-@keras3
+@pytest.mark.keras_3
 def test_checkpoints_summaries_and_a_run_that_is_done(in_one_process):
     where, (first, again, *_) = in_one_process
     assert [e["global_step"] for e in first["evaluations"]] == [5, 10, 15, 20]
@@ -180,7 +176,7 @@ def test_checkpoints_summaries_and_a_run_that_is_done(in_one_process):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_histograms_are_those_of_the_other_engines(run, tmp_path):
     """Of weights and gradients, on one replica and two, clipped; a run that is resumed goes on with the same ones."""
     settings = ["model.name=dnn", "run.seed=3", "run.save_summary_steps=1", "train.max_steps=5",
@@ -203,7 +199,7 @@ def test_histograms_are_those_of_the_other_engines(run, tmp_path):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_exports_and_the_keras_file(run, run_python, tmp_path):
     """SavedModels that plain TensorFlow serves; the best one over a restart; a `.keras` file that plain Keras reads."""
     exporters = "eval.exporters=[{kind: final}, {kind: latest, exports_to_keep: 1}, {kind: best, metric: average_loss}]"
@@ -251,7 +247,7 @@ np.save(sys.argv[3], logits)
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_each_engine_refuses_the_others_checkpoints(run, run_python, tmp_path):
     own = [str(JOB), "--set", "train.max_steps=2", "--set", f"run.model_dir={tmp_path / 'two'}", "--engine", "keras"]
     assert run_python(["-m", "estimator_pipeline", "train", *own]).returncode == 0
@@ -310,7 +306,7 @@ def own_job(tmp_path):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_layers_of_ones_own_and_data_that_end(run, own_job, tmp_path):
     """`tf.keras` in a job's own file is Keras 3; layers without an input's shape; seven batches and no max_steps."""
     whole = ["train.max_steps=null", "run.save_checkpoints_steps=3", "eval.during_training=true"]
@@ -329,7 +325,7 @@ def test_layers_of_ones_own_and_data_that_end(run, own_job, tmp_path):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_replicas_drop_different_units(run, own_job, tmp_path):
     """With one seed for all, both replicas of a batch that is twice the same would compute the same."""
     (tmp_path / "own.py").write_text(
@@ -359,7 +355,7 @@ def layers""",
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_precision_clipping_and_metrics_of_each_head(run, own_job):
     clipped = [
         "train.max_steps=3",
@@ -378,7 +374,7 @@ def test_precision_clipping_and_metrics_of_each_head(run, own_job):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_weights_of_records_and_classes(run, tmp_path):
     """The numbers of the other engines, also of two replicas, and of the metrics that weigh."""
     random = np.random.default_rng(5)
@@ -407,7 +403,7 @@ def test_weights_of_records_and_classes(run, tmp_path):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_gradients_are_added_up(run, tmp_path):
     """Two batches of 32 make the step of one of 64, on one replica and two, clipped too; resumed in between."""
     optimizer = "{name: adamw, api: keras, learning_rate: 0.01, exclude_from_weight_decay: [bias]%s}"
@@ -436,7 +432,7 @@ def test_gradients_are_added_up(run, tmp_path):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_moving_averages(run, tmp_path):
     """By their definition, at each step; evaluated and exported; on one replica and two, with gradients added up, too.
     A run that is resumed ends with the same bits."""
@@ -472,7 +468,7 @@ def test_moving_averages(run, tmp_path):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_16_bits_train_as_32_do(process, digits_dir):
     """The loss scale of float16 is taken out again, before gradients are clipped to a norm."""
     cases = [(policy, norm) for norm in (None, 0.1) for policy in (False, "mixed_float16", "mixed_bfloat16")]
@@ -485,7 +481,7 @@ def test_16_bits_train_as_32_do(process, digits_dir):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_what_cannot_be_is_said(run_python, tmp_path):
     train = ["-m", "estimator_pipeline", "train", JOB, "--engine", "keras3", "--set", f"run.model_dir={tmp_path}/m"]
     done = run_python(train, env={"KERAS_BACKEND": "jax"})
@@ -524,7 +520,7 @@ except ep.errors.CompatError as error:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(WITH_KERAS_3, reason="for TensorFlow 2.15")
+@pytest.mark.only_2_15
 def test_on_2_15_there_is_no_keras_3(run_python, tmp_path):
     done = run_python(["-m", "estimator_pipeline", "train", JOB, "--engine", "keras3",
                        "--set", f"run.model_dir={tmp_path}/m"])  # fmt: skip
@@ -583,7 +579,7 @@ def steps_in_a_session(optimizer, arrays, sparse):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_optimizers_have_the_arithmetic_that_was_asked_for(process, given, tmp_path, replicas):
     """`api: v1` against tf.compat.v1.train, `api: keras` against tf.keras.optimizers.legacy; dense and sparse."""

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.parity.step_records import StepReader
 from tests.support.launched_jobs import CONFIGS, SMALL, check
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
@@ -19,13 +18,7 @@ from tests.support.tasks_by_hand import Tasks
 
 tf = tensorflow_with_three_cpus()
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(
-        versions.minor(versions.tensorflow_version()) < versions.FIRST_WITHOUT_ESTIMATOR,
-        reason="TensorFlow 2.15 has no Keras 3",
-    ),
-]
+pytestmark = [pytest.mark.cluster, pytest.mark.keras_3]
 
 KERAS_3 = ["--engine", "keras3"]
 TRAIN = [sys.executable, "-m", "estimator_pipeline", "train"]

@@ -59,10 +59,8 @@ def summaries(folder):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("strategy", [[], ["run.train_distribute=mirrored", "run.num_devices=2"]], ids=["one", "two"])
-@pytest.mark.parametrize("engine", ["keras", "keras3"])
-def test_the_same_run_with_fewer_executions(train, native, engine, strategy):
-    if engine == "keras3" and native:
-        pytest.skip("Keras 3 is for TensorFlow 2.16 and later")
+@pytest.mark.parametrize("engine", ["keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
+def test_the_same_run_with_fewer_executions(train, engine, strategy):
     strategy = [*strategy, "model.optimizer.ema_momentum=0.9", "run.histograms=[weights, gradients]"]
     one, told = train(engine, 1, *strategy)
     assert "executions" not in told

@@ -14,7 +14,6 @@ from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.inputs import ledger
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
 from estimator_pipeline.inputs.sharding import ShardOptions
-from tests.engines.test_keras3 import keras3
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -88,7 +87,7 @@ def test_what_was_consumed(tmp_path, digits_dir, engine, distribute, policy):
 
 
 @pytest.mark.nightly
-@keras3
+@pytest.mark.keras_3
 def test_keras_3(run_python, tmp_path, digits_dir):
     settings = [*SMALL, f"run.model_dir={tmp_path}", "run.engine=keras3", f"input.data_dir={digits_dir}"]
     asked = json.dumps([[str(SINGLE), settings]])

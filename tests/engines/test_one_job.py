@@ -49,7 +49,7 @@ def test_a_worker_of_another_job(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("engine", ["keras", "keras3"])
+@pytest.mark.parametrize("engine", ["keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
 def test_the_other_engines(engine, tmp_path):
     common = ["cluster.evaluator=false", f"run.engine={engine}"]
     command = job_file("digits_cnn_two_workers.yaml", tmp_path, "worker1", [f"{RATE}=0.5"], *common)

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.errors import ConfigError
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
-WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
 FIRST_VALUES = ROOT / "tests" / "programs" / "first_values.py"
 WEIGHTS = {"dense/kernel", "dense/bias"}
 ACCEPTED = "run.accept_changes=true"
@@ -191,7 +189,7 @@ def test_a_run_that_ended_before_its_first_checkpoint(run, settings, tmp_path, l
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not WITH_KERAS_3, reason="TensorFlow 2.15 has no Keras 3")
+@pytest.mark.keras_3
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_keras_3(run_python, settings, tmp_path, replicas):
     """TensorFlow has Keras 2 or Keras 3 for the whole of a process."""

@@ -10,7 +10,7 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.errors import ConfigError
-from tests.support.output_job import KEYS, WITH_KERAS_3, several_outputs
+from tests.support.output_job import KEYS, several_outputs
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -26,11 +26,11 @@ def loaded(job, engine, *changes):
 
 
 @pytest.mark.nightly
-def test_every_engine_comes_to_the_same(job, run_python, tmp_path):
+def test_every_engine_comes_to_the_same(job, run_python, tmp_path, native):
     results = {engine: run_job(loaded(job, engine), environ={}) for engine in ("estimator", "keras")}
     metrics = {engine: result.metrics for engine, result in results.items()}
     exported = {engine: result.exporters["final"] for engine, result in results.items()}
-    if WITH_KERAS_3:
+    if not native:
         mirrored = ["run.train_distribute=mirrored", "run.num_devices=2"]
         asked = [[str(job), ["run.engine=keras3", f"run.model_dir={tmp_path}/{folder}", *more]]
                  for folder, more in (("keras3", []), ("keras3-mirrored", mirrored))]  # fmt: skip

@@ -92,7 +92,7 @@ def test_a_task_that_fails_ends_all(failing, program):
         assert "planted failure" in running.log(failing)
 
 
-@pytest.mark.parametrize("engine", ["estimator", "keras", "keras3", "ps"])
+@pytest.mark.parametrize("engine", ["estimator", "keras", pytest.param("keras3", marks=pytest.mark.keras_3), "ps"])
 def test_a_job_file(engine, tmp_path):
     """`run.model_dir` is the same text, and another folder for each task, as on machines that share none."""
 

@@ -668,11 +668,9 @@ JOB = [
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("engine", ["keras", "keras3"])
-def test_keras_goes_on_bit_equal(run_python, native, tmp_path, engine):
+@pytest.mark.parametrize("engine", ["keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
+def test_keras_goes_on_bit_equal(run_python, tmp_path, engine):
     """SIGUSR1, as a scheduler's early signal, between two checkpoints; the next command ends the job."""
-    if engine == "keras3" and native:
-        pytest.skip("Keras 3 is for TensorFlow 2.16 and later")
 
     def command(model_dir, max_steps):
         sets = [f"run.model_dir={tmp_path / model_dir}", f"train.max_steps={max_steps}"]

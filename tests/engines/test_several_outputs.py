@@ -6,15 +6,13 @@ import pytest
 
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.runner import run_job
-from tests.support.output_job import KEYS, WITH_KERAS_3, several_outputs
+from tests.support.output_job import KEYS, several_outputs
 
 pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 
-@pytest.mark.parametrize("engine", ["estimator", "keras", "keras3"])
+@pytest.mark.parametrize("engine", ["estimator", "keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
 def test_two_workers(launch, tmp_path, engine):
-    if engine == "keras3" and not WITH_KERAS_3:
-        pytest.skip("TensorFlow 2.15 has no Keras 3")
     job = several_outputs(tmp_path)
     settings = [f"run.engine={engine}", "run.train_distribute=multi_worker_mirrored", "eval.exporters=[]"]
     found = launch(job, "--workers", "2", "--no-evaluator", settings=settings)["result"]["metrics"]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.engines.jobs import runner
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate import migrate_checkpoint
@@ -21,8 +20,7 @@ from tests.support.migrated_jobs import OPTIMIZERS, assert_same_bits, optimizer,
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
-WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
-pytestmark = pytest.mark.skipif(not WITH_KERAS_3, reason="TensorFlow 2.15 has no Keras 3")
+pytestmark = pytest.mark.keras_3
 GOES_ON = ("adam-v1", "momentum-keras")
 NAMED = "model.params={names: true}"
 

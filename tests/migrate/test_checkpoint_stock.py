@@ -103,6 +103,7 @@ print(json.dumps(told))
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.keras_3
 @pytest.mark.parametrize("case", CASES)
 def test_keras_3_goes_on_from_a_file(old, of_keras_3, case):
     losses, notes, iterations = of_keras_3[case]

@@ -377,7 +377,7 @@ NETWORK = f"""slim.conv2d({X}, 4, [3, 3], scope='conv1')
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("target", ["keras", "keras3"])
+@pytest.mark.parametrize("target", ["keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
 @pytest.mark.parametrize(
     "train_op",
     [

@@ -517,9 +517,8 @@ def make():
 
 
 @pytest.mark.nightly
-def test_a_model_of_keras_3(tmp_path, run_python, native):
-    if native:
-        pytest.skip("TensorFlow 2.15 has no Keras 3")
+@pytest.mark.keras_3
+def test_a_model_of_keras_3(tmp_path, run_python):
     source = own_export(tmp_path, lambda given: {"logits": given["logits"]}, kernel=True)
     (tmp_path / "program.py").write_text(KERAS_3)
     command = ["-m", "estimator_pipeline", "migrate", "export", source, "--model", "program.py:make"]

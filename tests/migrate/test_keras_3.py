@@ -190,6 +190,7 @@ def run_program(folder: Path, backend: str, *, command: tuple[str, ...] = ("typi
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 def test_keras_3_has_what_is_written(tmp_path):
     """In a process of its own: this one has Keras 2."""
     names = [*(one.target for one in OPERATIONS.values()), *ACTIVATIONS.values(),
@@ -199,6 +200,7 @@ def test_keras_3_has_what_is_written(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_it_runs(backend, tmp_path, capsys):
     """On each backend that is there: trains, evaluates, predicts."""
@@ -261,6 +263,7 @@ def test_optimizers_that_change_the_rows_alone_that_a_batch_reads(tmp_path, opti
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 @pytest.mark.parametrize("program", [PROGRAM.read_text(), embedding()], ids=["convolution", "embedding"])
 def test_it_trains_as_the_estimator_did(program, tmp_path, capsys):
     """RMSProp of TensorFlow 1, or rows of a table that are read twice: loss and weights of each step, metrics, answers.
@@ -297,6 +300,7 @@ print("steps", int(model.optimizer.iterations))
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 def test_an_interrupted_training_ends_at_the_same_step(tmp_path, capsys):
     """Two processes that train: BackupAndRestore alone would make all steps of the epoch again."""
     out = tmp_path / "out"
@@ -317,6 +321,7 @@ def make():
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 def test_its_checkpoint_is_moved(tmp_path, capsys):
     """An Estimator's checkpoint: weights for `load_weights`, and with the slots of RMSProp."""
     old, out = tmp_path / "old", tmp_path / "out"

@@ -68,6 +68,7 @@ def eval_input_fn(program):
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -91,6 +92,7 @@ def test_it_trains_as_the_estimator_did(kind, options, tmp_path, capsys):
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_it_runs(backend, tmp_path, capsys):
     """Trains, evaluates, predicts; on JAX without the column of words."""

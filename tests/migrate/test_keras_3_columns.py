@@ -65,6 +65,7 @@ def eval_input_fn(program):
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 def test_it_trains_as_the_estimator_did(tmp_path, capsys):
     """Ids, hashes, crosses, unknown words, the order of the columns, rows of tables that are read twice."""
     source, proof, out = tmp_path / "columns.py", tmp_path / "proof.py", tmp_path / "out"
@@ -77,6 +78,7 @@ def test_it_trains_as_the_estimator_did(tmp_path, capsys):
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 def test_its_checkpoint_is_moved(tmp_path, capsys):
     """Tables of embeddings among the weights, and the program evaluates to what the Estimator did."""
     old, out = tmp_path / "old", tmp_path / "out"
@@ -111,6 +113,7 @@ print(model.count_params())
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_columns_of_numbers_on_each_backend(backend, tmp_path, capsys):
     if backend != "tensorflow":
@@ -154,6 +157,7 @@ print(loaded.serve(dense).shape)
 
 
 @pytest.mark.nightly
+@pytest.mark.keras_3
 def test_features_of_parsed_records(tmp_path, capsys):
     """Sparse ones of texts and numbers, some of them empty; its SavedModel takes them dense."""
     source, out = tmp_path / "columns.py", tmp_path / "out"

@@ -72,7 +72,7 @@ def layers():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("engines", ["estimator,keras", "keras,keras3"])
+@pytest.mark.parametrize("engines", ["estimator,keras", pytest.param("keras,keras3", marks=pytest.mark.keras_3)])
 def test_layers_that_do_not_declare_their_input(parity, tmp_path, engines):
     (tmp_path / "network.py").write_text(SEQUENTIAL)
     settings = [f"model.function={tmp_path / 'network.py'}:layers", "model.name=null", "model.params={}"]

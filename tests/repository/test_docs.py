@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,10 +95,11 @@ def test_an_example_in_this_process(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", sorted(marked("runnable")))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.keras_3] * (name == "keras3")) for name in sorted(marked("runnable"))],
+)
 def test_examples_run(run_python, tmp_path, name):
-    if name == "keras3" and version("tensorflow").startswith("2.15."):
-        pytest.skip("TensorFlow 2.15 has no Keras 3")
     path = tmp_path / "program.py"
     path.write_text(program(name))
     arguments = ["-m", "estimator_pipeline", "exec", path] if name == "legacy" else [path]

@@ -24,8 +24,6 @@ from tests.support.processes import environment
 STORED = Path(__file__).parents[1] / "stored" / "0.1.0"
 # Where it was written.
 THERE, PYTHON = "/srv/jobs", "/srv/venv/bin/python"
-WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
-ENGINES = ["estimator", "keras", *(["keras3"] if WITH_KERAS_3 else [])]
 # A rounding of sums in another order: two workers wrote it, one goes on, on another processor.
 RTOL = 1e-4
 # protobuf 7 writes the features of a record in another order: the same records in files of other content.
@@ -49,8 +47,8 @@ def unpack(name: str, folder: Path) -> Path:
     return folder / name
 
 
-@pytest.mark.gate("estimator", "keras3" if WITH_KERAS_3 else "keras")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.gate("estimator", "keras3")
+@pytest.mark.parametrize("engine", ["estimator", "keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
 def test_a_model_directory_goes_on(tmp_path, run_python, engine):
     """To the weights that the version itself came to; the ledger is that of one training."""
     import tensorflow as tf
@@ -73,7 +71,7 @@ def test_a_model_directory_goes_on(tmp_path, run_python, engine):
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not WITH_KERAS_3, reason="the Keras of TensorFlow 2.15 reads no files of later ones")
+@pytest.mark.since_2_16  # the Keras of TensorFlow 2.15 reads no files of later ones
 @pytest.mark.parametrize("engine", ["keras", "keras3"])
 def test_a_keras_file_is_read_with_its_optimizer(tmp_path, run_python, engine):
     folder = unpack(engine, tmp_path)

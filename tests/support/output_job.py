@@ -6,8 +6,6 @@ import json
 
 import numpy as np
 
-from estimator_pipeline.compat.bootstrap import versions
-
 WIDTH = 6
 LAYERS = f"""
 import tensorflow as tf
@@ -24,7 +22,6 @@ def layers():
 """
 KEYS = {"loss", "average_loss", "kind_average_loss", "kind_accuracy", "sign_average_loss", "sign_accuracy", "sign_auc",
         "global_step"}  # fmt: skip
-WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
 
 
 def several_outputs(tmp_path):
