@@ -114,7 +114,6 @@ def test_shard_input(run_python, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.gate("shuffled")
 @pytest.mark.parametrize(
     ("data", "why"),
     [("shuffled", "shuffle() or list_files() without a seed"), ("sharded", "it takes an input_context")],
