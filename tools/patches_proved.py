@@ -55,6 +55,9 @@ TESTS = {
     "spawned-children": "tests/compat/test_patches.py::test_a_spawned_child_has_tf_estimator",
     "column-classes": "tests/compat/test_column_classes.py::test_a_column_is_of_its_class",
     "shard-order": "tests/compat/test_shard_order.py::test_sharding_by_records_after_a_shuffle",
+    "shared-embeddings": "tests/compat/test_shared_embeddings.py::test_a_table_is_trained",
+    "warm-start": "tests/compat/test_warm_start.py::test_moving_statistics_that_are_left",
+    "v2-summaries": "tests/compat/test_v2_summaries.py::test_they_are_those_of_version_1",
     "layer-apply": "tests/compat/test_layer_apply.py::test_apply_calls_the_layer",
 }
 

@@ -54,12 +54,15 @@ from estimator_pipeline.compat.patches import (
     refused_steps,
     restored_shapes,
     shard_order,
+    shared_embeddings,
     short_waits,
     sigterm,
     spawned_children,
     sync_replicas,
     train_and_evaluate,
     train_op,
+    v2_summaries,
+    warm_start,
     weights_h5,
 )
 from estimator_pipeline.compat.patches.applied import _applied, is_on
@@ -126,6 +129,9 @@ _MODULES = (
     layer_apply,
     column_classes,
     shard_order,
+    shared_embeddings,
+    warm_start,
+    v2_summaries,
 )
 NAMES = tuple(module.NAME for module in _MODULES)
 

@@ -21,22 +21,29 @@ MultiWorkerMirroredStrategy    every N steps, counted exactly, the chief publish
 parameter servers              a flag on the first parameter server, which is read with each step
 ============================== ==================================================================================
 
+The `stop_if_*` hooks read the folder `eval` by default. An evaluation with a name is written to `eval_NAME`, so the
+hook never stops (tensorflow#25272). Here, while `eval` has no evaluation, the hook reads the only `eval_NAME` folder to
+which this run has written the metric. If there are several, it warns.
+
 Private use: the module of the estimator package that makes the hooks.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.compat.patches import replacing
+from estimator_pipeline.utils.logger import logger
 
 NAME = "early-stopping"
 WHAT = (
     "early-stopping hooks stop every task of a cluster, at the same step in synchronous training; "
-    "run_every_secs works with a strategy; no variable is added to the model"
+    "run_every_secs works with a strategy; no variable is added to the model; the metrics of an evaluation with a name "
+    "are found"
 )
 
 # Steps between decisions if the program sets seconds: all tasks count steps in the same way.
@@ -64,6 +71,84 @@ def apply() -> None:
         )
 
     replacing.everywhere(original, make_early_stopping_hook)
+    _find_named_evaluations(module)
+
+
+def _find_named_evaluations(module: Any) -> None:
+    read = module.read_eval_metrics
+
+    def with_default_dir(make_hook: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(make_hook)
+        def make(*, estimator: Any, metric_name: str, eval_dir: str | None, **options: Any) -> Any:
+            if eval_dir is None:
+                eval_dir = _DefaultDir(estimator.eval_dir(), metric_name=metric_name)
+            return make_hook(estimator=estimator, metric_name=metric_name, eval_dir=eval_dir, **options)
+
+        return make
+
+    @functools.wraps(read)
+    def read_eval_metrics(eval_dir: str) -> Mapping[int, Mapping[str, float]]:
+        metrics: Mapping[int, Mapping[str, float]] = read(eval_dir)
+        if metrics or not isinstance(eval_dir, _DefaultDir):
+            return metrics
+        return eval_dir.read_named(read) or metrics
+
+    module.read_eval_metrics = read_eval_metrics
+    for name in ("_stop_if_threshold_crossed_hook", "_stop_if_no_metric_improvement_hook"):
+        setattr(module, name, with_default_dir(getattr(module, name)))
+
+
+class _DefaultDir(str):
+    """The folder of evaluations without a name, which the program did not pass as `eval_dir`."""
+
+    def __new__(cls, path: str, *, metric_name: str) -> _DefaultDir:
+        return super().__new__(cls, path)
+
+    def __init__(self, path: str, *, metric_name: str) -> None:
+        self._metric_name = metric_name
+        # An earlier run may have used other names: a folder that stays the same is not read.
+        self._sizes = {folder: _size(folder) for folder in self._named()}
+        self._reported: set[str] = set()
+
+    def _named(self) -> list[str]:
+        import tensorflow as tf
+
+        model_dir, unnamed = os.path.split(self)
+        names = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else []
+        # Object stores end the names of folders with a slash.
+        named = sorted(name.rstrip("/") for name in names if name.startswith(f"{unnamed}_"))
+        return [os.path.join(model_dir, name) for name in named]
+
+    def read_named(self, read: Callable[[str], Any]) -> Mapping[int, Mapping[str, float]]:
+        """Return the metrics of the only evaluation with a name, by step."""
+        new = [folder for folder in self._named() if _size(folder) != self._sizes.get(folder, 0)]
+        metrics = {
+            folder: {step: values for step, values in read(folder).items() if self._metric_name in values}
+            for folder in new
+        }
+        folders = [folder for folder in new if metrics[folder]]
+        if len(folders) == 1:
+            self._report(logger.info, f"Early stopping reads {folders[0]}: {os.path.basename(self)} has no evaluation")
+            return metrics[folders[0]]
+        if folders:
+            self._report(
+                logger.warning,
+                f"Early stopping does not know which evaluation to read, and will not stop: "
+                f"{os.path.basename(self)} has none, and {', '.join(map(os.path.basename, folders))} have some. "
+                f"Pass eval_dir=estimator.eval_dir(NAME) to the hook",
+            )
+        return {}
+
+    def _report(self, log: Callable[[str], None], message: str) -> None:
+        if message not in self._reported:
+            self._reported.add(message)
+            log(message)
+
+
+def _size(folder: str) -> int:
+    import tensorflow as tf
+
+    return sum(int(tf.io.gfile.stat(os.path.join(folder, name)).length) for name in tf.io.gfile.listdir(folder))
 
 
 def _strategy(estimator: Any) -> Any:

@@ -1,13 +1,15 @@
 """A warning if a model function's train_op omits something that training needs.
 
-Two mistakes make a model function train incorrectly without an error:
+These mistakes make a model function train incorrectly without an error:
 
 * Moving statistics: the updates of BatchNormalization's moving mean and variance are separate operations, which run
   only if train_op runs them. Without them evaluation uses the initial values (tensorflow/tensorflow#19643).
 * The global step: if no operation increments it, `steps` and `max_steps` are never reached and training never ends
   (tensorflow/tensorflow#22850).
+* Summaries: `tf.summary` of TensorFlow 2 with a file writer writes only if train_op or a hook runs the operation
+  (tensorflow/tensorflow#37272).
 
-Both are detected in the graph before the first step, and logged once per training. Nothing is changed, since a program
+They are detected in the graph before the first step, and logged once per training. Nothing is changed, since a program
 may do so on purpose.
 
 Private use: `Estimator._train_with_estimator_spec`, which gets the complete graph of every training.
@@ -24,8 +26,8 @@ from estimator_pipeline.utils.logger import logger
 
 NAME = "train-op"
 WHAT = (
-    "a warning if train_op does not update BatchNormalization's moving statistics, or nothing increments the global "
-    "step; nothing is changed"
+    "a warning if train_op does not update BatchNormalization's moving statistics, does not run the writes of a file "
+    "writer, or nothing increments the global step; nothing is changed"
 )
 
 # Names of the updates of moving statistics: of Keras, tf.layers and tf-slim; of Keras's fused kernel.
@@ -75,6 +77,21 @@ def _left_out(tf: Any, spec: Any, hooks: Iterable[Any]) -> Iterator[str]:
             "global_step=tf.compat.v1.train.get_global_step()), or optimizer.iterations = "
             "tf.compat.v1.train.get_or_create_global_step() for a Keras one"
         )
+    writes = _writes_not_run(tf, spec.train_op)
+    if writes:
+        more = f" and {len(writes) - _SHOWN} more" if len(writes) > _SHOWN else ""
+        yield (
+            f"nothing runs the summaries of a file writer ({', '.join(writes[:_SHOWN])}{more}): they are not written. "
+            "Call tf.summary without a file writer in model_fn: it is then written to the Estimator's event file, "
+            "every save_summary_steps"
+        )
+
+
+def _writes_not_run(tf: Any, train_op: Any) -> list[str]:
+    """Return the names of the summaries of a file writer that train_op does not run."""
+    writes = tf.compat.v1.summary.all_v2_summary_ops() or []
+    run = _run_by(train_op) if writes else set()
+    return sorted({write.op.name.partition("/write_summary")[0] for write in writes if write.op not in run})
 
 
 def _updates_not_run(tf: Any, train_op: Any) -> list[str]:
