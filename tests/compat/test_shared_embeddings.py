@@ -53,12 +53,6 @@ def test_a_table_that_is_not_trainable(tmp_path):
     np.testing.assert_array_equal(value(left, 0), value(left, 2))
 
 
-def test_on_several_replicas(tmp_path):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    trained = estimator(tmp_path, train_distribute=strategy).train(input_fn, max_steps=2)
-    assert (value(trained, 0) != value(trained, 2)).all()
-
-
 def test_a_layer_has_each_table_once():
     with tf.Graph().as_default():
         layer = tf.keras.layers.DenseFeatures(shared_columns())
@@ -83,7 +77,7 @@ def test_a_checkpoint_of_a_training_that_left_the_table(tmp_path, monkeypatch, w
     kernel = "training/Adagrad/dnn/hiddenlayer_0/kernel/accumulator"
     state = f"training/Adagrad/{TABLE}/accumulator"
     (warning,) = warnings
-    assert f"{state} start with their initial values" in warning
+    assert f"with new optimizer state: {state}" in warning
     assert (value(resumed, 2) != value(resumed, 3)).all()
     # A step has been added to what the checkpoint has, and to what is new.
     assert (value(resumed, 3, kernel) > value(resumed, 2, kernel)).all()

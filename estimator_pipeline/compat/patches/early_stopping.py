@@ -117,7 +117,7 @@ class _DefaultDir(str):
         names = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else []
         # Object stores end the names of folders with a slash.
         named = sorted(name.rstrip("/") for name in names if name.startswith(f"{unnamed}_"))
-        return [os.path.join(model_dir, name) for name in named]
+        return [path for name in named if tf.io.gfile.isdir(path := os.path.join(model_dir, name))]
 
     def read_named(self, read: Callable[[str], Any]) -> Mapping[int, Mapping[str, float]]:
         """Return the metrics of the only evaluation with a name, by step."""

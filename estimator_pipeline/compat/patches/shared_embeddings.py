@@ -43,7 +43,7 @@ def apply() -> None:
             creator = self.shared_embedding_column_creator
             table = creator.embedding_weights
             # Keras tracks the variables that are attributes of a layer, each once. A partitioned one is iterable.
-            setattr(layer, f"_{creator._name}", table if isinstance(table, tf.Variable) else list(table))
+            setattr(layer, f"_table_{creator._name}", table if isinstance(table, tf.Variable) else list(table))
             _tables.setdefault(tf.compat.v1.get_default_graph(), set()).add(table.name.partition(":")[0])
         return embedded
 
@@ -59,8 +59,8 @@ def apply() -> None:
             return original(self, sess, save_path)
         feed, names = _substitutes(tf, sess.graph, missing)
         logger.warning(
-            "Tables of shared embeddings are trained from here on. The training that wrote %s did not: %s start with "
-            "their initial values",
+            "The training that wrote %s left tables of shared embeddings at their initial values. They are trained from "
+            "here on, with new optimizer state: %s",
             tf.compat.as_text(save_path),
             ", ".join(sorted(names)),
         )
