@@ -59,8 +59,8 @@ def apply() -> None:
             return original(self, sess, save_path)
         feed, names = _substitutes(tf, sess.graph, missing)
         logger.warning(
-            "The training that wrote %s left tables of shared embeddings at their initial values. They are trained from "
-            "here on, with new optimizer state: %s",
+            "The training that wrote %s left tables of shared embeddings at their initial values. They are trained "
+            "from here on, with new optimizer state: %s",
             tf.compat.as_text(save_path),
             ", ".join(sorted(names)),
         )
