@@ -95,18 +95,30 @@ def command(
 
 
 def _show_failed(folder: Path, tasks: Sequence[str], lines: int) -> None:
-    """Print the failure in one line, and the end of that task's log without TensorFlow's startup messages."""
+    """Print the failure in one line, and the end of that task's log without TensorFlow's startup messages.
+
+    If slurm.setup did not end, the log is the script's.
+    """
     from estimator_pipeline.launch.local.outcome import last_lines
     from estimator_pipeline.launch.logs.terminal import harmless
     from estimator_pipeline.launch.slurm.history import history_of
+    from estimator_pipeline.launch.slurm.script import OUTPUT
 
-    failure = history_of(folder, tasks).failure
-    if failure is None:
+    history = history_of(folder, tasks)
+    failure, log = history.failure, None
+    if failure is not None:
+        text, log = failure.text(), failure.log
+    elif history.setup_end:
+        text, log = f"{history.setup_end} ({OUTPUT})", OUTPUT
+    else:
         raise ConfigError(
-            "no task has failed in the newest run, as far as its supervisor knows.", code="jobs/not-found"
+            "no task has failed in the newest run, as far as its supervisor knows.",
+            code="jobs/not-found",
+            found="; ".join(history.setup_warnings) or None,
         )
-    typer.echo(harmless(failure.text()))
-    if failure.log is not None:
-        size = (folder / failure.log).stat().st_size
-        for line in last_lines(folder / failure.log, count=lines or size, limit=size if not lines else 1024 * 1024):
+    for line in (text, *history.setup_warnings):
+        typer.echo(harmless(line))
+    if log is not None:
+        size = (folder / log).stat().st_size
+        for line in last_lines(folder / log, count=lines or size, limit=size if not lines else 1024 * 1024):
             typer.echo(harmless(line))

@@ -139,7 +139,8 @@ class SlurmSection(SlurmResources):
             counts as hung and is restarted. null: never. See docs/guides/restarts.md.
         metrics_dir: Directory of node_exporter's textfile collector on the first node; the supervisor writes
             slurm-JOBID.prom there. See docs/guides/restarts.md.
-        setup: Shell lines before the tasks start: `module load ...`, `source venv/bin/activate`.
+        setup: Bash lines before the tasks start: `module load ...`, `source venv/bin/activate`. See
+            docs/guides/slurm.md.
         teardown: Shell lines after the tasks end, in any case. Their exit code is ignored.
         env: Environment variables of all tasks.
         command: Command for estimator-pipeline, such as `apptainer exec image.sif estimator-pipeline`. null: the Python

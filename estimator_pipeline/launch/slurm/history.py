@@ -1,6 +1,6 @@
-"""Failures and restarts of a Slurm job's tasks, from its supervisor's files.
+"""Failures and restarts of a Slurm job's tasks, and failures of its `slurm.setup`.
 
-These are `run-N/events.jsonl` and `output.log`.
+They are in files of the supervisor, `run-N/events.jsonl`, and of the script, `output.log` and `run-N/setup.log`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _ENDS = ("done", "gave_up", "interrupted", "timeout")
 # The script's last line after `scancel` or `cancel`.
 _ASKED = re.compile(r"job \d+: ended as asked, ")
 _LAST_LINE_BYTES = 4096
+_SETUP_LOG = "setup.log"
+_WARNING = "warning: "
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,20 @@ class JobHistory:
         restarts: The number of restarts in the same allocation.
         failure: The last failure.
         end: The supervisor's last event: "done", "gave_up", "interrupted" or "timeout"; "" without one.
+        setup_warnings: The warnings of the script: lines of slurm.setup that failed.
+        setup_end: Why the script did not start the tasks: a signal, or slurm.setup ended the script; "" otherwise.
     """
 
     restarts: int = 0
     failure: TaskFailure | None = None
     end: str = ""
+    setup_warnings: tuple[str, ...] = ()
+    setup_end: str = ""
+
+    @property
+    def setup_lines(self) -> tuple[str, ...]:
+        """All of slurm.setup's failures."""
+        return (*self.setup_warnings, self.setup_end) if self.setup_end else self.setup_warnings
 
 
 def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
@@ -89,11 +100,21 @@ def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
     events = read_events(runs[-1])
     failed = [event for event in events if event.get("event") in _FAILURES]
     ends = [str(event["event"]) for event in events if event.get("event") in _ENDS]
+    setup = _lines(runs[-1] / _SETUP_LOG)  # Scripts of earlier versions write none.
     return JobHistory(
         restarts=sum(event.get("event") == "restart_in" for event in events),
         failure=_failure(failed[-1], runs[-1], tasks) if failed else None,
         end=ends[-1] if ends else "",
+        setup_warnings=tuple(line for line in setup if line.startswith(_WARNING)),
+        setup_end=next((line for line in reversed(setup) if not line.startswith(_WARNING)), ""),
     )
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _failure(event: dict[str, Any], run: Path, tasks: Sequence[str]) -> TaskFailure:

@@ -388,7 +388,7 @@ def _status(submission: Submission, element: int, record: Mapping[str, str]) -> 
     asked = state == "FAILED" and code == 143 and was_asked_to_stop(folder)
     text = state_text(state)
     if state == "FAILED":
-        text = ASKED if asked else failed_text(code, history.failure)
+        text = ASKED if asked else failed_text(code, history.failure, history.setup_end)
     elif state == "OUT_OF_MEMORY" and history.failure is not None:
         text = f"{text}: {history.failure.text()}"
     nodes = record.get("NodeList", "")
@@ -406,6 +406,7 @@ def _status(submission: Submission, element: int, record: Mapping[str, str]) -> 
         progress=progress_of(folder),
         failure=None if asked or state == "COMPLETED" else history.failure,
         task_restarts=history.restarts,
+        setup=history.setup_lines,
         failed=state in FAILED and not asked,
     )
 
@@ -451,6 +452,7 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
         progress=progress_of(folder),
         failure=None if asked or history.end == "done" else history.failure,
         task_restarts=history.restarts,
+        setup=history.setup_lines,
         failed=not asked and history.end != "done",
     )
 
@@ -470,6 +472,7 @@ def _without_answer(submission: Submission, error: PipelineError) -> list[JobSta
                 progress=progress_of(folder),
                 failure=history.failure,
                 task_restarts=history.restarts,
+                setup=history.setup_lines,
                 failed=True,
             )
         )

@@ -125,8 +125,8 @@ def plan_slurm(
         order="Ranks: " + ", ".join(f"{rank} {task}" for rank, task in enumerate(tasks)) + ".",
         common=common,
         components=shown,
-        setup=slurm.setup,
-        teardown=slurm.teardown,
+        setup=[shlex.quote(line) for lines in slurm.setup for line in lines.split("\n")],
+        teardown=shlex.quote("\n".join(slurm.teardown)) if slurm.teardown else None,
         env=[(name, shlex.quote(value)) for name, value in slurm.env.items()],
         folder=shlex.quote(folder),
         array=bool(elements),
@@ -220,7 +220,7 @@ def _user_option(text: str) -> str:
 def _steps(job: Job, components: Sequence[Component], *, run: str, job_file: str) -> str:
     """Format the arguments of srun: a command for each component."""
     quoted = f'"{job_file}"' if "$" in job_file else shlex.quote(job_file)
-    files = '--open-mode=append --output="$logs/task-%t.log"'
+    files = '--open-mode=append --output="$ep_logs/task-%t.log"'
     steps = []
     for i, component in enumerate(components):
         options = [f"--het-group={i}" if len(components) > 1 else f"--ntasks={len(component.tasks)}"]

@@ -8,6 +8,7 @@ from typing import Any
 from estimator_pipeline.launch.job_table import JobRow
 from estimator_pipeline.launch.slurm.history import TaskFailure
 from estimator_pipeline.launch.slurm.logs import progress_text
+from estimator_pipeline.launch.slurm.script import OUTPUT
 
 __all__ = ["ASKED", "ENDED", "FAILED", "NO_ANSWER", "JobStatus", "failed_text", "state_text"]
 
@@ -63,6 +64,7 @@ class JobStatus:
         progress: The tasks' progress: step, loss, steps_per_sec, checkpoint, evaluation, and time of the last event.
         failure: The last failure of a task in the newest run.
         task_restarts: The number of restarts of the tasks in that run, without a requeue.
+        setup: Lines of slurm.setup that failed in that run, and why it did not start the tasks, if it did not.
         failed: Whether it ended without being done or cancelled, or its state is unknown.
     """
 
@@ -79,6 +81,7 @@ class JobStatus:
     progress: dict[str, Any] = field(default_factory=dict)
     failure: TaskFailure | None = None
     task_restarts: int = 0
+    setup: tuple[str, ...] = ()
     failed: bool = False
 
     @property
@@ -96,7 +99,7 @@ class JobStatus:
             running=self.state == "RUNNING",
             progress=self.progress,
             restarts=self.restarts + self.task_restarts,
-            failure="" if self.failure is None else self.failure.text(),
+            failure="; ".join(self.setup) if self.failure is None else self.failure.text(),
         )
 
     def document(self) -> dict[str, Any]:
@@ -114,7 +117,7 @@ class JobStatus:
             parts.append(f"requeued {_times(self.restarts)}")
         if self.task_restarts:
             parts.append(f"restarted in place {_times(self.task_restarts)}")
-        lines = [", ".join(parts)]
+        lines = [", ".join(parts), *(f"  {text}" for text in self.setup if text not in self.text)]
         if self.progress:
             lines.append("  " + progress_text(self.progress, ended=self.ended))
         if self.failure is not None and not self.ended:
@@ -127,13 +130,18 @@ def state_text(state: str) -> str:
     return _TEXTS.get(state, state.lower().replace("_", " "))
 
 
-def failed_text(code: int | None, failure: TaskFailure | None) -> str:
+def failed_text(code: int | None, failure: TaskFailure | None, setup_end: str = "") -> str:
     """Describe a job whose script has failed with this exit code.
 
     Args:
         code: The exit code.
         failure: The last failure of a task.
+        setup_end: Why the script did not start the tasks.
     """
+    if setup_end and code == 75:
+        return f"{setup_end}, and not requeued (exit code 75)"
+    if setup_end:
+        return f"failed: {setup_end} ({OUTPUT})"
     if code == 75:
         return _NOT_REQUEUED
     cause = f"failed: {_CAUSES[code]}" if code in _CAUSES else "failed"

@@ -38,51 +38,112 @@
 #SBATCH --begin=now
 #SBATCH --hold --nice=5
 
-module load cuda/12
-source /venv/bin/activate
+set -u
+restarts=${SLURM_RESTART_COUNT:-0}
+folder=/shared/runs/model/slurm/20260101-000000-00000000
+# Lines of slurm.setup may set variables: those that are used after them have a prefix.
+ep_logs=$folder/run-$restarts
+mkdir -p "$ep_logs"
+rm -f "$ep_logs/asked" "$ep_logs/setup.log" "$ep_logs/setup-ended"
+ep_log() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
+# Also for `status`.
+ep_note() { ep_log "$*"; echo "$*" >>"$ep_logs/setup.log" || :; }
+
+# Slurm sends USR1 before the time limit, and before some preemptions; TERM comes from scancel and from a preemption.
+# Bash handles a signal after its foreground command has ended, and a line of slurm.setup may run for hours. So this
+# shell waits for a second one, which runs the lines and the tasks in a process group that can be terminated.
+asked=
+again=
+job=
+stop() {
+    [ "$asked" = TERM ] || asked=$1
+    again=1
+    : >"$ep_logs/asked"
+    [ -n "$job" ] || return
+    if [ -e "$ep_logs/setup-ended" ]; then
+        kill -s USR1 "$job" 2>/dev/null
+    else
+        kill -s TERM -- "-$job" 2>/dev/null
+    fi
+}
+trap 'stop USR1' USR1
+trap 'stop TERM' TERM
+
+ep_log "start $restarts on $SLURM_JOB_NODELIST"
+set -m
+(
+set +mu
+trap 'exit 75' USR1 TERM
+
+# slurm.setup, in this shell. `eval` reads line after line, as bash reads a script: an alias counts from the next line.
+ep_setup=(
+'ep_first=$LINENO'
+'module load cuda/12'
+'source /venv/bin/activate'
+'' 'ep_ended=1'
+)
+ep_reported=" "
+ep_depth=${BASH_SOURCE[*]}.$BASH_SUBSHELL
+# Bash calls it for failures outside of conditions: also for those in sourced files and, with `set -E`, in functions and
+# subshells, of which only the line of slurm.setup counts.
+ep_failed() {
+    local line=$(($2 - ep_first)) text=$4
+    # 143: this shell was asked to stop.
+    [ "$3" = "$ep_depth" ] && [ "$line" -ne 0 ] && [ "$1" -ne 143 ] || return 0
+    [ "${ep_reported/ $line /}" = "$ep_reported" ] || return 0
+    ep_reported+="$line "
+    # Before bash 4.4 it is that of the function that failed.
+    if [ "$line" -gt 0 ]; then
+        text=${ep_setup[line]-$4}
+        # A command of several lines.
+        case ${ep_setup[line - 1]-}$'\n'$text in *\\ | *\\$'\n'*) text=$4 ;; esac
+    fi
+    ep_note "warning: a line of slurm.setup failed with exit code $1: $text"
+}
+trap 'ep_failed "$?" "$LINENO" "${BASH_SOURCE[*]}.$BASH_SUBSHELL" "$BASH_COMMAND"' ERR
+ep_ended=
+printf -v ep_text '%s\n' "${ep_setup[@]}"
+eval "$ep_text"
+# Without it, there was a syntax error.
+[ -n "$ep_ended" ] || exit 2
+trap - ERR
+set +e
+set -u
+
+again=
+child=
+forward() {
+    again=1
+    [ -z "$child" ] || kill -s USR1 "$child" 2>/dev/null
+}
+trap forward USR1 TERM
+# With a path to scontrol, which slurm.setup may have set.
+echo "$PATH" >|"$ep_logs/setup-ended"
 
 export TF_CPP_MIN_LOG_LEVEL=1
 export GREETING='it'"'"'s me'
 export TF_DETERMINISTIC_OPS=true
 export SHARE=0.5
 
-set -u
-restarts=${SLURM_RESTART_COUNT:-0}
-folder=/shared/runs/model/slurm/20260101-000000-00000000
-logs=$folder/run-$restarts
-mkdir -p "$logs"
-log_line() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
-
-# Slurm sends USR1 before the time limit, and before some preemptions; TERM comes from scancel and from a preemption.
-# After both, all tasks stop after the same step with a checkpoint. srun forwards USR1 to them; TERM would end them.
+# After a signal, all tasks stop after the same step with a checkpoint. srun forwards USR1 to them; TERM would end them.
 export ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS=SIGTERM,SIGUSR1
 export ESTIMATOR_PIPELINE_PREEMPTION_SECS=290
 # srun stops all tasks when one exits with a nonzero code, so a preempted task creates this file and exits with 0.
-export ESTIMATOR_PIPELINE_PREEMPTED_FILE=$logs/preempted
-asked=
-again=
-child=
-forward() {
-    [ "$asked" = TERM ] || asked=$1
-    again=1
-    [ -z "$child" ] || kill -s USR1 "$child" 2>/dev/null
-}
-trap 'forward USR1' USR1
-trap 'forward TERM' TERM
-
-log_line "start $restarts on $SLURM_JOB_NODELIST"
+export ESTIMATOR_PIPELINE_PREEMPTED_FILE=$ep_logs/preempted
 # Not every node has this folder.
 set --
 if [ -d '/var/lib/node exporter' ] && [ -w '/var/lib/node exporter' ]; then
     set -- --metrics '/var/lib/node exporter'/slurm-$SLURM_JOB_ID.prom
 else
-    log_line "no metrics: slurm.metrics_dir is not a writable folder on $(hostname)"
+    ep_log "no metrics: slurm.metrics_dir is not a writable folder on $(hostname)"
 fi
 /venv/bin/python -m estimator_pipeline supervise \
-    --max-restarts 5 --step-timeout 900 --grace 300 --log-dir "$logs" "$@" -- \
-    srun --ntasks=3 --cpus-per-task=8 --kill-on-bad-exit=1 --mpi=none --open-mode=append --output="$logs/task-%t.log" \
+    --max-restarts 5 --step-timeout 900 --grace 300 --log-dir "$ep_logs" "$@" -- \
+    srun --ntasks=3 --cpus-per-task=8 --kill-on-bad-exit=1 --mpi=none --open-mode=append --output="$ep_logs/task-%t.log" \
     apptainer exec --nv image.sif estimator-pipeline train /shared/runs/model/slurm/20260101-000000-00000000/job.yaml &
 child=$!
+# After a signal before this line. A process loses a signal between fork and exec.
+[ ! -e "$ep_logs/asked" ] || { sleep 1; kill -s USR1 "$child"; }
 
 # A signal interrupts `wait` before the tasks have ended.
 while :; do
@@ -92,32 +153,56 @@ while :; do
     again=
 done
 
-# slurm.teardown, also after a failure.
+# slurm.teardown, also after a failure; read after slurm.setup, which may have set how it is read.
 (
 set +u
-rm -rf /scratch/$SLURM_JOB_ID
+eval 'rm -rf /scratch/$SLURM_JOB_ID'
 )
 torn=$?
-[ "$torn" -eq 0 ] || log_line "slurm.teardown ended with exit code $torn, which is not the job's"
+[ "$torn" -eq 0 ] || ep_log "slurm.teardown ended with exit code $torn, which is not the job's"
+exit "$code"
+) &
+job=$!
+set +m
+[ -z "$asked" ] || stop "$asked"
 
-if [ "$code" -eq 0 ] && [ -e "$ESTIMATOR_PIPELINE_PREEMPTED_FILE" ]; then
+while :; do
+    # If it was killed, bash prints all of its commands.
+    wait "$job" 2>/dev/null
+    code=$?
+    [ -n "$again" ] || break
+    again=
+done
+
+early=
+if [ -e "$ep_logs/setup-ended" ]; then
+    read -r path <"$ep_logs/setup-ended" && PATH=$path
+elif [ -n "$asked" ]; then
+    ep_note "asked to stop during slurm.setup"
+    early=1
+    code=75
+else
+    ep_note "slurm.setup ended the script with exit code $code"
+    [ "$code" -ne 143 ] || code=1
+    exit "$code"
+fi
+if [ "$code" -eq 0 ] && [ -e "$ep_logs/preempted" ]; then
     code=75
 fi
 
 if [ "$asked" = TERM ]; then
-    log_line "ended as asked, exit code $code; the next submission resumes from the last checkpoint"
+    ep_log "ended as asked, exit code $code; the next submission resumes from the last checkpoint"
     exit 143
 fi
 # A job that fails while it stops is requeued too: it repeats the steps after the last checkpoint.
 trained=
-grep -q '"first_step"' "$logs/events.jsonl" 2>/dev/null && trained=1
-early=
+grep -q '"first_step"' "$ep_logs/events.jsonl" 2>/dev/null && trained=1
 if [ "$asked" = USR1 ] && [ "$code" -ne 0 ] && [ "$code" -ne 2 ] && [ "$code" -ne 3 ] && [ "$code" -ne 75 ]; then
     if [ -n "$trained" ]; then
-        log_line "failed while it stopped (exit code $code); the steps after the last checkpoint are lost"
+        ep_log "failed while it stopped (exit code $code); the steps after the last checkpoint are lost"
     else
         # A task that has not begun to train is killed by the signal, and has nothing to save.
-        log_line "asked to stop before training had begun"
+        ep_log "asked to stop before training had begun"
         early=1
     fi
     code=75
@@ -125,7 +210,7 @@ fi
 if [ -n "$early" ]; then
     echo "$restarts" >>"$folder/too-early"
     if [ "$(wc -l <"$folder/too-early")" -ge 3 ]; then
-        log_line "stopped before training 3 times in a row: slurm.time is too short for slurm.signal_seconds and the start"
+        ep_log "stopped before training 3 times in a row: slurm.time is too short for slurm.signal_seconds and the start"
         exit 75
     fi
 else
@@ -133,18 +218,18 @@ else
 fi
 if [ "$code" -eq 75 ]; then
     if [ "$restarts" -ge 20 ]; then
-        log_line "stopped with a checkpoint; not requeued, since slurm.max_requeues is 20"
+        ep_log "stopped; not requeued, since slurm.max_requeues is 20"
         exit 75
     fi
-    log_line "stopped; requeueing the job ($((restarts + 1)) of at most 20)"
+    ep_log "stopped; requeueing the job ($((restarts + 1)) of at most 20)"
     # Slurm ends this script with SIGTERM when it requeues the job.
     trap '' TERM
     if scontrol requeue "$SLURM_JOB_ID"; then
         exit 75
     fi
-    log_line "Slurm did not requeue the job; submit it again to resume"
+    ep_log "Slurm did not requeue the job; submit it again to resume"
 fi
-log_line "ended with exit code $code"
+ep_log "ended with exit code $code"
 # 143 is reserved for a cancelled job.
 [ "$code" -ne 143 ] || code=1
 exit "$code"

@@ -18,33 +18,63 @@
 set -u
 restarts=${SLURM_RESTART_COUNT:-0}
 folder=/shared/runs/model/slurm/20260101-000000-00000000
-logs=$folder/run-$restarts
-mkdir -p "$logs"
-log_line() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
+# Lines of slurm.setup may set variables: those that are used after them have a prefix.
+ep_logs=$folder/run-$restarts
+mkdir -p "$ep_logs"
+rm -f "$ep_logs/asked" "$ep_logs/setup.log" "$ep_logs/setup-ended"
+ep_log() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
+# Also for `status`.
+ep_note() { ep_log "$*"; echo "$*" >>"$ep_logs/setup.log" || :; }
 
 # Slurm sends USR1 before the time limit, and before some preemptions; TERM comes from scancel and from a preemption.
-# After both, all tasks stop after the same step with a checkpoint. srun forwards USR1 to them; TERM would end them.
-export ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS=SIGTERM,SIGUSR1
-export ESTIMATOR_PIPELINE_PREEMPTION_SECS=110
-# srun stops all tasks when one exits with a nonzero code, so a preempted task creates this file and exits with 0.
-export ESTIMATOR_PIPELINE_PREEMPTED_FILE=$logs/preempted
+# Bash handles a signal after its foreground command has ended, and a line of slurm.setup may run for hours. So this
+# shell waits for a second one, which runs the lines and the tasks in a process group that can be terminated.
 asked=
+again=
+job=
+stop() {
+    [ "$asked" = TERM ] || asked=$1
+    again=1
+    : >"$ep_logs/asked"
+    [ -n "$job" ] || return
+    if [ -e "$ep_logs/setup-ended" ]; then
+        kill -s USR1 "$job" 2>/dev/null
+    else
+        kill -s TERM -- "-$job" 2>/dev/null
+    fi
+}
+trap 'stop USR1' USR1
+trap 'stop TERM' TERM
+
+ep_log "start $restarts on $SLURM_JOB_NODELIST"
+set -m
+(
+set +mu
+trap 'exit 75' USR1 TERM
+set -u
+
 again=
 child=
 forward() {
-    [ "$asked" = TERM ] || asked=$1
     again=1
     [ -z "$child" ] || kill -s USR1 "$child" 2>/dev/null
 }
-trap 'forward USR1' USR1
-trap 'forward TERM' TERM
+trap forward USR1 TERM
+# With a path to scontrol, which slurm.setup may have set.
+echo "$PATH" >|"$ep_logs/setup-ended"
 
-log_line "start $restarts on $SLURM_JOB_NODELIST"
+# After a signal, all tasks stop after the same step with a checkpoint. srun forwards USR1 to them; TERM would end them.
+export ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS=SIGTERM,SIGUSR1
+export ESTIMATOR_PIPELINE_PREEMPTION_SECS=110
+# srun stops all tasks when one exits with a nonzero code, so a preempted task creates this file and exits with 0.
+export ESTIMATOR_PIPELINE_PREEMPTED_FILE=$ep_logs/preempted
 /venv/bin/python -m estimator_pipeline supervise \
-    --max-restarts 3 --grace 120 --log-dir "$logs" -- \
-    srun --ntasks=3 --kill-on-bad-exit=1 --open-mode=append --output="$logs/task-%t.log" \
+    --max-restarts 3 --grace 120 --log-dir "$ep_logs" -- \
+    srun --ntasks=3 --kill-on-bad-exit=1 --open-mode=append --output="$ep_logs/task-%t.log" \
     /venv/bin/python -m estimator_pipeline train /shared/runs/model/slurm/20260101-000000-00000000/job.yaml &
 child=$!
+# After a signal before this line. A process loses a signal between fork and exec.
+[ ! -e "$ep_logs/asked" ] || { sleep 1; kill -s USR1 "$child"; }
 
 # A signal interrupts `wait` before the tasks have ended.
 while :; do
@@ -53,24 +83,45 @@ while :; do
     [ -n "$again" ] || break
     again=
 done
-if [ "$code" -eq 0 ] && [ -e "$ESTIMATOR_PIPELINE_PREEMPTED_FILE" ]; then
+exit "$code"
+) &
+job=$!
+set +m
+[ -z "$asked" ] || stop "$asked"
+
+while :; do
+    # If it was killed, bash prints all of its commands.
+    wait "$job" 2>/dev/null
+    code=$?
+    [ -n "$again" ] || break
+    again=
+done
+
+early=
+if [ -e "$ep_logs/setup-ended" ]; then
+    read -r path <"$ep_logs/setup-ended" && PATH=$path
+elif [ -n "$asked" ]; then
+    ep_note "asked to stop before training had begun"
+    early=1
+    code=75
+fi
+if [ "$code" -eq 0 ] && [ -e "$ep_logs/preempted" ]; then
     code=75
 fi
 
 if [ "$asked" = TERM ]; then
-    log_line "ended as asked, exit code $code; the next submission resumes from the last checkpoint"
+    ep_log "ended as asked, exit code $code; the next submission resumes from the last checkpoint"
     exit 143
 fi
 # A job that fails while it stops is requeued too: it repeats the steps after the last checkpoint.
 trained=
-grep -q '"first_step"' "$logs/events.jsonl" 2>/dev/null && trained=1
-early=
+grep -q '"first_step"' "$ep_logs/events.jsonl" 2>/dev/null && trained=1
 if [ "$asked" = USR1 ] && [ "$code" -ne 0 ] && [ "$code" -ne 2 ] && [ "$code" -ne 3 ] && [ "$code" -ne 75 ]; then
     if [ -n "$trained" ]; then
-        log_line "failed while it stopped (exit code $code); the steps after the last checkpoint are lost"
+        ep_log "failed while it stopped (exit code $code); the steps after the last checkpoint are lost"
     else
         # A task that has not begun to train is killed by the signal, and has nothing to save.
-        log_line "asked to stop before training had begun"
+        ep_log "asked to stop before training had begun"
         early=1
     fi
     code=75
@@ -78,7 +129,7 @@ fi
 if [ -n "$early" ]; then
     echo "$restarts" >>"$folder/too-early"
     if [ "$(wc -l <"$folder/too-early")" -ge 3 ]; then
-        log_line "stopped before training 3 times in a row: slurm.time is too short for slurm.signal_seconds and the start"
+        ep_log "stopped before training 3 times in a row: slurm.time is too short for slurm.signal_seconds and the start"
         exit 75
     fi
 else
@@ -86,18 +137,18 @@ else
 fi
 if [ "$code" -eq 75 ]; then
     if [ "$restarts" -ge 100 ]; then
-        log_line "stopped with a checkpoint; not requeued, since slurm.max_requeues is 100"
+        ep_log "stopped; not requeued, since slurm.max_requeues is 100"
         exit 75
     fi
-    log_line "stopped; requeueing the job ($((restarts + 1)) of at most 100)"
+    ep_log "stopped; requeueing the job ($((restarts + 1)) of at most 100)"
     # Slurm ends this script with SIGTERM when it requeues the job.
     trap '' TERM
     if scontrol requeue "$SLURM_JOB_ID"; then
         exit 75
     fi
-    log_line "Slurm did not requeue the job; submit it again to resume"
+    ep_log "Slurm did not requeue the job; submit it again to resume"
 fi
-log_line "ended with exit code $code"
+ep_log "ended with exit code $code"
 # 143 is reserved for a cancelled job.
 [ "$code" -ne 143 ] || code=1
 exit "$code"
