@@ -206,8 +206,8 @@ CODES = {
         "Write the value in the form that the message shows; numbers without quotes.",
     ),
     "jobs/exists": Code(
-        "A job of that name exists already. Nothing was submitted.",
-        "Delete the existing job (the message has the command), or submit under a different name.",
+        "A job of that name or of that model directory exists already. Nothing was submitted.",
+        "Wait for the existing job or delete it (the message has the command), or submit under a different name.",
     ),
     "jobs/not-found": Code(
         "There is no submitted job, task or array element of that name, or none that failed.",

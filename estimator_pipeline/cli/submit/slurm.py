@@ -45,7 +45,8 @@ def command(
 
     The section `slurm` of the job file sets the resources. If the checks of `doctor` that run without TensorFlow report
     errors in data, functions or limits, nothing is submitted. `status`, `logs` and `cancel` take the same job file.
-    Exit codes: 0 if the job was submitted, 2 for bad input or if the scheduler rejected the job.
+    Exit codes: 0 if the job was submitted, 2 for bad input, if a job of the same model directory waits or runs, or if
+    the scheduler rejected the job.
     """
     from estimator_pipeline import launch
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs

@@ -165,5 +165,7 @@ def submission_of(job: str, settings: list[str] | None) -> Submission:
                 hint="leave it out.",
             )
         return slurm_jobs.find_submission(job, environ=os.environ)
-    folder = submissions_folder(load_job(job, overrides=settings or []))
-    return slurm_jobs.find_submission(job, folder=folder, environ=os.environ)
+    loaded = load_job(job, overrides=settings or [])
+    return slurm_jobs.find_submission(
+        job, folder=submissions_folder(loaded), model_dir=loaded.run.model_dir, environ=os.environ
+    )

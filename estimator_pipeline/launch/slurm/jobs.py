@@ -56,6 +56,9 @@ SLACK_SECS = 30.0
 _COMMAND_SECS = 60.0
 _POLL_SECS = 1.0
 
+# A job that is ending does not keep a model directory from the next one for long.
+_OVER = (*ENDED, "COMPLETING")
+
 # Variables of Slurm that users set for its commands.
 _CLIENT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 
@@ -98,10 +101,13 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
     """Write the submission's folder, and submit the script by sbatch.
 
     Raises:
-        ConfigError: There is no sbatch, the folder cannot be written, or Slurm rejects the job. The folder is removed.
+        ConfigError: There is no sbatch, a job of the same model directory has not ended, the folder cannot be written,
+            or Slurm rejects the job. The folder is removed.
     """
     _program("sbatch", environ)
     folder = Path(plan.folder)
+    if not plan.has_dependency:
+        _check_model_dirs(plan, environ)
     try:
         for part in range(plan.array or 0):
             (folder / str(part)).mkdir(parents=True)
@@ -143,12 +149,76 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
     return submission
 
 
-def find_submission(target: str, *, folder: Path | None = None, environ: Mapping[str, str]) -> Submission:
+def _check_model_dirs(plan: SlurmPlan, environ: Mapping[str, str]) -> None:
+    """Raise an error if a job with a model directory of this plan waits or runs."""
+    wanted = {_resolved(model_dir) for model_dir in plan.model_dirs}
+    for submission, states in _alive(Path(plan.folder).parent, environ):
+        for element, model_dir in enumerate(submission.model_dirs):
+            state = states.get(element)
+            if state is None or _resolved(model_dir) not in wanted:
+                continue
+            job_id = _id_of(submission, element)
+            raise ConfigError(
+                f"job {job_id} ({submission.name}) of the same model directory is {state_text(state)}; nothing is "
+                "submitted.",
+                code="jobs/exists",
+                found=f"run.model_dir {model_dir}",
+                hint=f"wait for its end, cancel it (`estimator-pipeline cancel {job_id}`), or set a different "
+                f"run.model_dir; with slurm.dependency: afterany:{job_id} the new job starts after it.",
+            )
+
+
+def _trains_in(submission: Submission, model_dir: str) -> bool:
+    """Return whether a job, or an element of an array, trains in this directory or in a folder in it."""
+    base = _resolved(model_dir).rstrip("/")
+    return any(f"{_resolved(folder)}/".startswith(f"{base}/") for folder in submission.model_dirs)
+
+
+def _resolved(model_dir: str) -> str:
+    return model_dir if "://" in model_dir else os.path.realpath(model_dir)
+
+
+def _alive(folder: Path, environ: Mapping[str, str]) -> Iterator[tuple[Submission, dict[int, str]]]:
+    """Iterate over the submissions that Slurm has not ended, with the states of their elements; 0 without an array.
+
+    Args:
+        folder: A folder of submissions. Those elsewhere are found by Slurm's records of the jobs' scripts.
+        environ: The environment of Slurm's commands. Nothing is alive if they do not answer.
+    """
+    try:
+        records = [record for record in _fields(_show_job(None, environ)) if record.get("JobState") not in _OVER]
+    except PipelineError:
+        return
+    files = dict.fromkeys(folder.glob(f"*/{RECORD}")) if records else {}
+    scripts = (Path(record.get("Command", "")) for record in records)
+    files |= dict.fromkeys(script.parent / RECORD for script in scripts if script.name == SCRIPT)
+    for file in files:
+        try:
+            submission = _read(file)
+        except ConfigError:
+            continue
+        states: dict[int, str] = {}
+        for record in records:
+            # Slurm starts again with id 1 when it loses its state.
+            if submission.job_id in (record["JobId"], record.get("ArrayJobId")) and (
+                Path(record.get("Command", file)).parent.name == file.parent.name
+            ):
+                elements = {0} if submission.array is None else _elements(record.get("ArrayTaskId", ""))
+                states |= dict.fromkeys(elements, record.get("JobState", ""))
+        if states:
+            yield submission, states
+
+
+def find_submission(
+    target: str, *, folder: Path | None = None, model_dir: str | None = None, environ: Mapping[str, str]
+) -> Submission:
     """Find a submission.
 
     Args:
-        target: A job's id, or the folder of a submission, of submissions (the newest counts) or of a model.
+        target: A job's id, or the folder of a submission, of submissions or of a model. Of several submissions, the
+            newest counts, or an earlier one of the same model directory that still waits or runs.
         folder: The folder of the submissions, if `target` is a job file.
+        model_dir: The model directory, if `target` is a job file: `slurm.dir` may have submissions of several.
         environ: The environment of Slurm's commands.
 
     Raises:
@@ -171,13 +241,25 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
             return _read(base / RECORD)
         files = [child / RECORD for child in base.iterdir() if (child / RECORD).is_file()] if base.is_dir() else []
         if files:
-            return max((_read(file) for file in files), key=lambda submission: submission.submitted)
+            submissions = [_read(file) for file in files]
+            if model_dir is not None:
+                submissions = [job for job in submissions if _trains_in(job, model_dir)] or submissions
+            newest = max(submissions, key=lambda submission: submission.submitted)
+            return newest if len(files) == 1 else _newest_alive(newest, environ) or newest
     raise ConfigError(
         f"{target}: nothing has been submitted to Slurm here.",
         code="jobs/not-found",
         found=f"no {RECORD} in {place}, or in folders in it",
         hint="name a job file that was submitted (with the same --set), a submission's folder or a job's id.",
     )
+
+
+def _newest_alive(newest: Submission, environ: Mapping[str, str]) -> Submission | None:
+    """Return the newest submission with a model directory of this one that waits or runs, if there is one."""
+    wanted = set(map(_resolved, newest.model_dirs))
+    alive = [submission for submission, _ in _alive(newest.folder.parent, environ)]
+    same = [submission for submission in alive if wanted.intersection(map(_resolved, submission.model_dirs))]
+    return max(same, key=lambda submission: submission.submitted, default=None)
 
 
 def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[JobStatus]:

@@ -14,6 +14,7 @@ written; and the tasks that it stops would exit with 75 too. So here a preempted
 from __future__ import annotations
 
 import importlib.resources
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -63,9 +64,10 @@ class SlurmPlan:
         script: The batch script.
         files: Further files by name: the job file, or one for each array element.
         folder: The submission's folder.
-        model_dirs: The model directory, or that of each array element.
+        model_dirs: The absolute model directory, or that of each array element.
         tasks: The names of the tasks in the order of their ranks.
         array: The number of elements of an array; None for a single job.
+        has_dependency: Whether Slurm starts it after a different job.
     """
 
     script: str
@@ -74,6 +76,7 @@ class SlurmPlan:
     model_dirs: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     array: int | None = None
+    has_dependency: bool = False
 
 
 def components_of(job: Job) -> tuple[Component, ...]:
@@ -145,10 +148,15 @@ def plan_slurm(
         script=script,
         folder=folder,
         files=files,
-        model_dirs=tuple(element.run.model_dir for element in elements or [job]),
+        model_dirs=tuple(_absolute(element.run.model_dir, working_dir) for element in elements or [job]),
         tasks=tasks,
         array=len(elements) or None,
+        has_dependency=any(line.startswith("#SBATCH") and " --dependency" in line for line in script.splitlines()),
     )
+
+
+def _absolute(model_dir: str, working_dir: str) -> str:
+    return model_dir if "://" in model_dir else os.path.join(working_dir, model_dir)
 
 
 def _job_file(job: Job) -> str:

@@ -277,6 +277,28 @@ def test_cancelled_at_once(client):
     assert "cancelled" in client.cli("status", job_id)
 
 
+def test_asked_to_stop_while_the_lines_of_setup_run(client):
+    """It is requeued, and no second job of its model directory is accepted until it is cancelled."""
+    copy = ("slurm.setup=['sleep 3600']", "train.max_steps=300")
+    model_dir, job_id = client.submit("setup", *copy)
+    client.slurm.wait_for(job_id, "RUNNING")
+    client.slurm.wait(lambda: "start 0" in script_log(model_dir), "the script has started", timeout=60)
+    client.slurm.run("scancel", "--batch", "--signal=USR1", job_id)
+    client.slurm.wait(lambda: client.slurm.job(job_id)["Restarts"] == "1", "it is requeued", timeout=60)
+    assert f"job {job_id}: asked to stop during slurm.setup\n" in script_log(model_dir)
+    assert "\n  asked to stop during slurm.setup\n" in client.cli("status", model_dir)
+    left = [client.slurm.command_of(pid) for pid in client.slurm.processes()]
+    assert not [line for line in left if "sleep 3600" in line]
+    words = ["submit", "slurm", DEMO, "--set", f"run.model_dir={model_dir}", "--no-checks"]
+    client.cli(*words, code=2)
+    assert client.cli("cancel", model_dir) == f"job {job_id}: cancelled\n"
+    client.slurm.wait_for(job_id, "CANCELLED")
+    _, again = client.submit("setup", *copy, "slurm.setup=['moduule load cuda']", "train.max_steps=20")
+    client.finished(model_dir, again)
+    warning = "warning: a line of slurm.setup failed with exit code 127: moduule load cuda"
+    assert "done, 00:" in client.cli("status", model_dir) and warning in client.cli("status", model_dir)
+
+
 def test_two_jobs_at_once_on_the_same_nodes(client, undisturbed):
     same = ("train.max_steps=300", "slurm.sbatch=['--nodelist=n[1-3]']")
     jobs = [client.submit(name, *same) for name in ("one", "other")]
@@ -319,14 +341,14 @@ def test_what_is_asked_for_arrives(client, tmp_path):
         "metrics_dir": str(tmp_path),
     }
     settings = [f"slurm.{name}={json.dumps(value)}" for name, value in asked.items()]
-    _, job_id = client.submit("asked", "cluster={workers: 1}", "run.train_distribute=none", *settings)
+    model_dir, job_id = client.submit("asked", "cluster={workers: 1}", "run.train_distribute=none", *settings)
     found = client.slurm.wait_for(job_id, "COMPLETED", "FAILED")
     text = client.slurm.run("scontrol", "show", "job", job_id)
     assert f"Comment={asked['comment']}" in text and "Deadline=20" in text, text
     assert (found["NodeList"], found["ExitCode"], found["JobState"]) == ("n3", "1:0", "FAILED"), text
     said = (tmp_path / "said").read_text()
     assert said.startswith("nodes n3\n") and "torn it's # me 4 true \n" in said, said
-    assert said.rstrip().endswith("ended with exit code 1")
+    assert script_log(model_dir).rstrip().endswith("ended with exit code 1")
     assert "estimator_pipeline_" in (tmp_path / f"slurm-{job_id}.prom").read_text()
 
 
