@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def train(run_python, folder, data, seed, *options):
     script = ["-m", "estimator_pipeline", "exec", *options, program, folder / "model", data, seed]
     done = run_python(
         ["-m", "estimator_pipeline", "launch", "--workers", "2", "--json", "--log-dir", folder / "logs", "--",
-         "python", *script], timeout=240)  # fmt: skip
+         sys.executable, *script], timeout=240)  # fmt: skip
     numbers = [file.read_text().split() for file in sorted(folder.glob("model-*"))]
     read = collections.Counter(collections.Counter(number for some in numbers for number in some).values())
     return done, json.loads(done.stdout)["warnings"], dict(read)
