@@ -282,7 +282,7 @@ def test_asked_to_stop_while_the_lines_of_setup_run(client):
     copy = ("slurm.setup=['sleep 3600']", "train.max_steps=300")
     model_dir, job_id = client.submit("setup", *copy)
     client.slurm.wait_for(job_id, "RUNNING")
-    client.slurm.wait(lambda: "start 0" in script_log(model_dir), "the script has started", timeout=60)
+    client.slurm.wait(lambda: "start 0" in written(model_dir), "the script has started", timeout=60)
     client.slurm.run("scancel", "--batch", "--signal=USR1", job_id)
     client.slurm.wait(lambda: client.slurm.job(job_id)["Restarts"] == "1", "it is requeued", timeout=60)
     assert f"job {job_id}: asked to stop during slurm.setup\n" in script_log(model_dir)
