@@ -15,6 +15,11 @@ from tensorflow.python.distribute import input_ops  # noqa: E402
 pytestmark = pytest.mark.tf
 
 
+@pytest.fixture(autouse=True)
+def no_seed():
+    tf.random.set_seed(None)  # left by other tests
+
+
 def shard(caplog, dataset, policy="AUTO"):
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
