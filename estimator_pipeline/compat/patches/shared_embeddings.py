@@ -55,9 +55,9 @@ def apply() -> None:
     @functools.wraps(original)
     def restore(self: Any, sess: Any, save_path: Any) -> Any:
         missing = _missing_state(tf, sess, save_path)
-        if not missing:
+        feed, names = _substitutes(tf, self, sess.graph, missing) if missing else ({}, set())
+        if not feed:
             return original(self, sess, save_path)
-        feed, names = _substitutes(tf, sess.graph, missing)
         logger.warning(
             "The training that wrote %s left tables of shared embeddings at their initial values. They are trained "
             "from here on, with new optimizer state: %s",
@@ -66,9 +66,8 @@ def apply() -> None:
         )
         original(self, _Substituting(sess, feed), save_path)
         # The initializer of a variable of several replicas would be a new operation.
-        return sess.run(
-            [part.initializer for variable, _ in missing for part in getattr(variable, "values", None) or [variable]]
-        )
+        new = [variable for variable, _ in missing if variable.op.name in names]
+        return sess.run([part.initializer for state in new for part in getattr(state, "values", None) or [state]])
 
     saver.restore = restore
 
@@ -91,7 +90,9 @@ def _missing_state(tf: Any, sess: Any, save_path: Any) -> list[tuple[Any, str]]:
     ]
 
 
-def _substitutes(tf: Any, graph: Any, missing: Iterable[tuple[Any, str]]) -> tuple[dict[Any, Any], set[str]]:
+def _substitutes(
+    tf: Any, saver: Any, graph: Any, missing: Iterable[tuple[Any, str]]
+) -> tuple[dict[Any, Any], set[str]]:
     """Return what to feed so that restoring reads the table, of the same shape, where its state is missing; and where.
 
     The graph is final: no operation that restores only the other variables can be added.
@@ -99,7 +100,7 @@ def _substitutes(tf: Any, graph: Any, missing: Iterable[tuple[Any, str]]) -> tup
     instead = {variable.op.name: table for variable, table in missing}
     feed, replaced = {}, set()
     for op in graph.get_operations():
-        if op.type == "RestoreV2":
+        if op.type == "RestoreV2" and op.inputs[0].name == saver.saver_def.filename_tensor_name:
             # Not by `tf.get_static_value`, after which a tensor cannot be fed.
             names = [tf.compat.as_text(name) for name in tf.make_ndarray(op.inputs[1].op.get_attr("value"))]
             if not instead.keys().isdisjoint(names):
