@@ -20,7 +20,9 @@ def told(tmp_path, monkeypatch):
     """`told(program)`: what is told of the error with which a program ends."""
     # As in a process in which nobody has asked for tf.contrib yet.
     monkeypatch.delattr(tf, "contrib", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [one for one in sys.meta_path if "contrib" not in type(one).__module__])
+    monkeypatch.setattr(
+        sys, "meta_path", [finder for finder in sys.meta_path if "contrib" not in type(finder).__module__]
+    )
     for name in [name for name in sys.modules if f"{name}.".startswith("tensorflow.contrib.")]:
         monkeypatch.delitem(sys.modules, name)
 
