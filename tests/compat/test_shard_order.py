@@ -20,27 +20,27 @@ def no_seed():
     tf.random.set_seed(None)  # left by other tests
 
 
-def shard(caplog, dataset, policy="AUTO"):
+def shard(logged, dataset, policy="AUTO"):
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
-    caplog.clear()
+    logged.clear()
     input_ops.auto_shard_dataset(dataset.with_options(options), 2, 1, 2)
-    return [record.getMessage() for record in caplog.records if "twice or never" in record.getMessage()]
+    return [record.getMessage() for record in logged.records if "twice or never" in record.getMessage()]
 
 
-def test_sharding_by_records_after_a_shuffle(caplog):
+def test_sharding_by_records_after_a_shuffle(logged):
     numbers = tf.data.Dataset.range(100)
-    (warning,) = shard(caplog, numbers.shuffle(100).batch(4))
+    (warning,) = shard(logged, numbers.shuffle(100).batch(4))
     assert "differs between the workers (shuffle() or list_files() without a seed)" in warning
-    assert len(shard(caplog, numbers.shuffle(100).batch(4), "DATA")) == 1
-    assert not shard(caplog, numbers.shuffle(100, seed=1).batch(4), "DATA")
-    assert not shard(caplog, numbers.shuffle(100).batch(4), "OFF")
+    assert len(shard(logged, numbers.shuffle(100).batch(4), "DATA")) == 1
+    assert not shard(logged, numbers.shuffle(100, seed=1).batch(4), "DATA")
+    assert not shard(logged, numbers.shuffle(100).batch(4), "OFF")
 
 
-def test_sharding_by_files(caplog, tmp_path):
+def test_sharding_by_files(logged, tmp_path):
     for number in range(2):
         with tf.io.TFRecordWriter(os.fspath(tmp_path / f"{number}.tfrecord")) as writer:
             writer.write(b"record")
     records = tf.data.TFRecordDataset(tf.io.gfile.glob(os.fspath(tmp_path / "*"))).shuffle(2).batch(1)
-    assert not shard(caplog, records) and not shard(caplog, records, "FILE")
-    assert len(shard(caplog, records, "DATA")) == 1
+    assert not shard(logged, records) and not shard(logged, records, "FILE")
+    assert len(shard(logged, records, "DATA")) == 1
