@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from estimator_pipeline.cluster import peers as ports
 from estimator_pipeline.cluster.peers import START_VARIABLE, probe, start_secs
 from estimator_pipeline.errors import WaitError
+from estimator_pipeline.utils.text import few
 
 __all__ = ["RollCall"]
 
@@ -100,8 +101,7 @@ class RollCall:
         return "; ".join(parts)
 
     def _named(self, tasks: list[str]) -> str:
-        named = ", ".join(f"{task} ({self._peers[task]})" for task in tasks[:_NAMED])
-        return named if len(tasks) <= _NAMED else f"{named} and {len(tasks) - _NAMED} more"
+        return few((f"{task} ({self._peers[task]})" for task in tasks), _NAMED)
 
 
 def _look(address: str) -> tuple[bool, bool]:

@@ -18,6 +18,7 @@ from estimator_pipeline.cluster import proxies
 from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import DoctorFinding, error, info, ok, warning
+from estimator_pipeline.utils.text import few
 
 __all__ = ["RULES", "PackageRule", "check_packages", "check_variables", "judge_packages"]
 
@@ -303,14 +304,9 @@ def _proxies(context: Context) -> Iterator[DoctorFinding]:
     for variable in proxies.exempted(context.environ, addresses):
         through = sorted(proxies.not_exempt(context.environ, addresses))
         yield info(
-            f"{name}={context.environ[name or '']} is set, and {variable} does not exclude {_few(through)}",
+            f"{name}={context.environ[name or '']} is set, and {variable} does not exclude {few(through)}",
             "train, launch and exec exclude these hosts; tasks that are started in other ways connect through the "
             "proxy, and hang",
             f"for such tasks set {variable}={','.join(through[:8])}{',...' if len(through) > 8 else ''}, "
             f"or unset {name}",
         )
-
-
-def _few(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator_pipeline.inputs.sharding import EvalShards, ShardOptions, TrainShards
+from estimator_pipeline.utils.text import few
 
 __all__ = ["describe"]
 
@@ -80,10 +81,9 @@ def _evaluation(reader: Any, plans: list[EvalShards]) -> list[str]:
 def _files(source: Any, parts: tuple[int, ...] | None) -> str:
     parts = parts or ()
     names = [source.part_names[index] for index in parts]
-    shown = ", ".join(name.replace("\\", "/").rsplit("/", 1)[-1] for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    shown = few((name.replace("\\", "/").rsplit("/", 1)[-1] for name in names), _NAMED)
     records = sum(source.part_records[index] for index in parts)
-    return f"{len(names)} file(s) with {records} records: {shown}{more}"
+    return f"{len(names)} file(s) with {records} records: {shown}"
 
 
 def _order(plan: TrainShards) -> str:

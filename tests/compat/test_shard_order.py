@@ -20,11 +20,11 @@ def no_seed():
     tf.random.set_seed(None)  # left by other tests
 
 
-def shard(logged, dataset, policy="AUTO"):
+def shard(logged, dataset, policy="AUTO", shards=2):
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
     logged.clear()
-    input_ops.auto_shard_dataset(dataset.with_options(options), 2, 1, 2)
+    input_ops.auto_shard_dataset(dataset.with_options(options), shards, 0, 2)
     return [record.getMessage() for record in logged.records if "twice or never" in record.getMessage()]
 
 
@@ -35,6 +35,7 @@ def test_sharding_by_records_after_a_shuffle(logged):
     assert len(shard(logged, numbers.shuffle(100).batch(4), "DATA")) == 1
     assert not shard(logged, numbers.shuffle(100, seed=1).batch(4), "DATA")
     assert not shard(logged, numbers.shuffle(100).batch(4), "OFF")
+    assert not shard(logged, numbers.shuffle(100).batch(4), shards=1)
 
 
 def test_sharding_by_files(logged, tmp_path):

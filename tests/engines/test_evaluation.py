@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import time
 import types
@@ -398,7 +399,7 @@ def evaluator_of(estimator, **options):
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_evaluator_keeps_if_it_may(trained, keep):
+def test_evaluator_keeps_if_it_may(trained, tmp_path, keep):
     calls = []
 
     def input_fn():
@@ -407,9 +408,14 @@ def test_evaluator_keeps_if_it_may(trained, keep):
 
     estimator = keras_estimator(trained)
     spec = tf.estimator.EvalSpec(input_fn, steps=None, name=f"keep_{keep}")
-    with EstimatorEvaluator(estimator, spec, progress=progress_protocol.from_environ({}), keep=keep) as evaluator:
+    progress = progress_protocol.ProgressWriter(str(tmp_path / "progress"))
+    with EstimatorEvaluator(estimator, spec, progress=progress, keep=keep) as evaluator:
         found = [evaluator.evaluate(path, final=False).metrics for path in checkpoints_of(estimator)]
+        assert not keep or (evaluator._kept.keeps_session and evaluator._kept.sessions == 1)
     assert len(calls) == (1 if keep else 3)
+    # Each has told that it began; within a second, it does not repeat that.
+    told = [json.loads(line)["event"] for line in (tmp_path / "progress").read_text().splitlines()]
+    assert [kind for kind, _ in itertools.groupby(told)] == ["evaluating", "evaluation"] * 3
     assert [m["global_step"] for m in found] == [0, 2, 4]
 
 

@@ -80,6 +80,8 @@ class RepeatedEvaluation:
         name: The name of the evaluation, as for `Estimator.evaluate`.
         input_restarts: Whether an input with Python functions restarts with its iterator. True for a dataset whose
             Python functions have no state, which the graph does not show.
+        on_batch: Called with the number of batches evaluated: before an evaluation's session is created, with 0, and
+            after each batch.
 
     Attributes:
         rebuilds_because: Why nothing is cached; None while something is, or before the first evaluation.
@@ -98,6 +100,7 @@ class RepeatedEvaluation:
         hooks: Sequence[Any] = (),
         name: str | None = None,
         input_restarts: bool = False,
+        on_batch: Callable[[int], None] = lambda batches: None,
     ) -> None:
         self._estimator = estimator
         self._input_fn = input_fn
@@ -105,6 +108,7 @@ class RepeatedEvaluation:
         self._hooks = tuple(hooks)
         self._name = name
         self._input_restarts = input_restarts
+        self._on_batch = on_batch
         self._built: _Built | None = None
         self._reason: str | None = None
         self.rebuilds_because = _unknown(estimator)
@@ -152,7 +156,7 @@ class RepeatedEvaluation:
             _close(built)
 
     def _plain(self, checkpoint: str) -> Mapping[str, Any]:
-        counter = batch_counter()
+        counter = batch_counter(self._on_batch)
         metrics: Mapping[str, Any] = self._estimator.evaluate(
             self._input_fn,
             steps=self._steps,
@@ -237,10 +241,12 @@ class RepeatedEvaluation:
         started = time.monotonic()
         creator = self._session_creator(tf, built, checkpoint)
         self.batches = 0
+        self._on_batch(0)
         with tf.compat.v1.train.MonitoredSession(creator, hooks=hooks) as session:
             while not session.should_stop():
                 session.run(built.update)
                 self.batches += 1
+                self._on_batch(self.batches)
         logger.info("Evaluated %s in %.2f s", checkpoint, time.monotonic() - started)
         metrics: Mapping[str, Any] = final.final_ops_values
         return metrics
@@ -293,14 +299,22 @@ class RepeatedEvaluation:
         library._write_checkpoint_path_to_summary(folder, checkpoint, step)
 
 
-def batch_counter() -> Any:
-    """Return a hook that counts the batches of one evaluation, as `batches`."""
+def batch_counter(on_batch: Callable[[int], None] = lambda batches: None) -> Any:
+    """Return a hook that counts the batches of one evaluation, as `batches`.
+
+    Args:
+        on_batch: As for `RepeatedEvaluation`.
+    """
 
     class Counter(compat.tensorflow().estimator.SessionRunHook):  # type: ignore[misc]
         batches = 0
 
+        def begin(self) -> None:
+            on_batch(0)
+
         def after_run(self, run_context: Any, run_values: Any) -> None:
             self.batches += 1
+            on_batch(self.batches)
 
     return Counter()
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["differing_order", "reads_files"]
+__all__ = ["differing_order"]
 
 # Operations with inputs `seed` and `seed2`, which are both 0 without a seed -> their names in tf.data.
 _SEEDED = {
@@ -28,21 +28,25 @@ _SEEDED = {
 _FILES = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
 
 
-def differing_order(dataset: Any) -> str | None:
+def differing_order(dataset: Any, *, of_files: bool = True) -> str | None:
     """Return the operation because of which the order differs, as text; None: the order is the same.
 
     What a Python generator yields is not known, and counts as the same.
 
     Args:
         dataset: A `tf.data.Dataset`, eager or of a graph.
+        of_files: Whether to look at a dataset that reads files; otherwise, its order counts as the same.
     """
     with warnings.catch_warnings():
         # In a graph the options may not be known; they are, for a dataset that no other process has written.
         warnings.simplefilter("ignore", UserWarning)
         options = dataset.options()
+    bodies = list(_bodies(dataset))
+    if not of_files and any(node.op.startswith(_FILES) for nodes in bodies for node in nodes.values()):
+        return None
     if options.deterministic is False:
         return "options.deterministic = False"
-    for nodes in _bodies(dataset):
+    for nodes in bodies:
         for node in nodes.values():
             if node.op in _SEEDED and _is_unseeded(node, nodes):
                 return f"{_SEEDED[node.op]} without a seed"
@@ -50,11 +54,6 @@ def differing_order(dataset: Any) -> str | None:
                 name = node.op.partition("Parallel")[2].partition("Dataset")[0].lower()
                 return f"{name}(deterministic=False)"
     return None
-
-
-def reads_files(dataset: Any) -> bool:
-    """Return whether the dataset reads files, which TensorFlow may shard by file."""
-    return any(node.op.startswith(_FILES) for nodes in _bodies(dataset) for node in nodes.values())
 
 
 def _bodies(dataset: Any) -> Iterator[Mapping[str, Any]]:

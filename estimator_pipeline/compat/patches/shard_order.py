@@ -24,10 +24,11 @@ def apply() -> None:
 
     shard = input_ops.auto_shard_dataset
 
-    def auto_shard_dataset(dataset: Any, num_shards: Any, index: Any, *args: Any, **kwargs: Any) -> Any:
+    def auto_shard_dataset(dataset: Any, num_shards: int, index: int, *args: Any, **kwargs: Any) -> Any:
         sharded = shard(dataset, num_shards, index, *args, **kwargs)
-        if sharded is not dataset and _is_by_record(dataset):
-            operation = dataset_order.differing_order(dataset)
+        if num_shards > 1 and sharded is not dataset:
+            policy = dataset.options().experimental_distribute.auto_shard_policy
+            operation = dataset_order.differing_order(dataset, of_files=policy.name not in ("AUTO", "FILE"))
             if operation is not None:
                 logger.warning(
                     "Automatic sharding keeps every n-th record of the dataset on each worker, but its order differs "
@@ -36,12 +37,5 @@ def apply() -> None:
                     operation,
                 )
         return sharded
-
-    def _is_by_record(dataset: Any) -> bool:
-        import tensorflow as tf
-
-        policy = dataset.options().experimental_distribute.auto_shard_policy
-        by_file = (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.FILE)
-        return policy not in by_file or not dataset_order.reads_files(dataset)
 
     input_ops.auto_shard_dataset = auto_shard_dataset

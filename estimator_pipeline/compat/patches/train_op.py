@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import few
 
 NAME = "train-op"
 WHAT = (
@@ -63,9 +64,8 @@ def _left_out(tf: Any, spec: Any, hooks: Iterable[Any]) -> Iterator[str]:
         return
     updates = _updates_not_run(tf, spec.train_op)
     if updates:
-        more = f" and {len(updates) - _SHOWN} more" if len(updates) > _SHOWN else ""
         yield (
-            f"train_op does not run the updates of moving statistics ({', '.join(updates[:_SHOWN])}{more}): "
+            f"train_op does not run the updates of moving statistics ({few(updates, _SHOWN)}): "
             "evaluation will use their initial values. Group them with it: tf.group(train_op, *model.updates) for "
             "layers of Keras, tf.group(train_op, *tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)) "
             "for tf.layers and tf-slim"
@@ -79,9 +79,8 @@ def _left_out(tf: Any, spec: Any, hooks: Iterable[Any]) -> Iterator[str]:
         )
     writes = _writes_not_run(tf, spec.train_op)
     if writes:
-        more = f" and {len(writes) - _SHOWN} more" if len(writes) > _SHOWN else ""
         yield (
-            f"nothing runs the summaries of a file writer ({', '.join(writes[:_SHOWN])}{more}): they are not written. "
+            f"nothing runs the summaries of a file writer ({few(writes, _SHOWN)}): they are not written. "
             "Call tf.summary without a file writer in model_fn: it is then written to the Estimator's event file, "
             "every save_summary_steps"
         )

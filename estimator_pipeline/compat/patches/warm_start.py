@@ -14,6 +14,7 @@ from typing import Any
 
 from estimator_pipeline.compat.patches import replacing
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import few
 
 NAME = "warm-start"
 WHAT = "a warning if a warm start leaves out variables of the checkpoint that are not trainable; nothing is changed"
@@ -31,15 +32,13 @@ def apply() -> None:
         result = original(ckpt_to_initialize_from, vars_to_warm_start, *args, **options)
         left = _left_out(ckpt_to_initialize_from, vars_to_warm_start) if isinstance(vars_to_warm_start, str) else []
         if left:
-            more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
             logger.warning(
-                "The warm start from %s leaves %s%s at their initial values: a path or a pattern that is a string "
+                "The warm start from %s leaves %s at their initial values: a path or a pattern that is a string "
                 "restores only trainable variables. A list restores all variables that match: "
                 "tf.estimator.WarmStartSettings(..., vars_to_warm_start=[%r]), including the global step and the "
                 "optimizer's state",
                 ckpt_to_initialize_from,
-                ", ".join(left[:_SHOWN]),
-                more,
+                few(left, _SHOWN),
                 vars_to_warm_start,
             )
         return result

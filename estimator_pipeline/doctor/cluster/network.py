@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.addresses import host_of, is_loopback
-from estimator_pipeline.doctor.cluster.tf_config import few
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, ok, warning
+from estimator_pipeline.utils.text import few
 
 __all__ = ["check_addresses", "check_ports", "connect_to", "in_parallel", "local_ips", "resolve"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from estimator_pipeline.cluster import ENVIRONMENTS, Task, TFConfig
 from estimator_pipeline.cluster.addresses import host_of, is_loopback
@@ -13,16 +13,11 @@ from estimator_pipeline.cluster.tasks import listed
 from estimator_pipeline.doctor.context import Context, JobPart
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, ok, warning
 from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.utils.text import few
 
-__all__ = ["check_environment", "check_strategy", "check_tf_config", "few"]
+__all__ = ["check_environment", "check_strategy", "check_tf_config"]
 
 _ANY = ("0.0.0.0", "::")
-
-
-def few(names: Iterable[object], most: int = 4) -> str:
-    """Format the first of some names, and the number of the rest."""
-    texts = [str(name) for name in names]
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 # The environment -------------------------------------------------------------------------------------------------

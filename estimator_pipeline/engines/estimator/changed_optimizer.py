@@ -15,6 +15,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.model_fn import LEARNING_RATE, OF_OPTIMIZER, SETTINGS
 from estimator_pipeline.models.optimizers.moving_averages import AVERAGE, BEGIN
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import few
 
 __all__ = ["hook", "keeps_momentum", "log_slots", "refused"]
 
@@ -155,6 +156,4 @@ def log_slots(path: str, *, kept: Iterable[str], new: Iterable[str], gone: Itera
 
 
 def _shown(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
-    return f"{', '.join(ordered[:_SHOWN]) or 'nothing'}{more}"
+    return few(sorted(names), _SHOWN) or "nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,6 @@ from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
 from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation, batch_counter
 from estimator_pipeline.distribute.strategies import of_this_process
-from estimator_pipeline.engines.estimator.hooks import evaluating_hook
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
 from estimator_pipeline.engines.lifecycle.even_batches import UNEVEN, in_even_batches
 from estimator_pipeline.errors import InputError
@@ -42,6 +42,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
         needs_data: bool = True,
     ) -> None:
         self._needs_data = needs_data
+        self._due = 0.0
         local = of_this_process(estimator._config.eval_distribute)
         self._estimator = coordinator.bind_to_task(estimator, eval_strategy=local)
         super().__init__(
@@ -55,7 +56,6 @@ class EstimatorEvaluator(CheckpointEvaluator):
         self._input_fn = in_even_batches(
             eval_spec.input_fn, 1 if strategy is None else len(strategy.extended.worker_devices)
         )
-        self._hooks = [*eval_spec.hooks, evaluating_hook(progress)]
         self._kept = self._kept_evaluation() if keep else None
 
     def _kept_evaluation(self) -> RepeatedEvaluation:
@@ -64,11 +64,19 @@ class EstimatorEvaluator(CheckpointEvaluator):
             self._estimator,
             self._input_fn,
             steps=spec.steps,
-            hooks=self._hooks,
+            hooks=spec.hooks,
             name=spec.name,
             # The Python functions of this package's inputs read records by number: they are stateless.
             input_restarts=isinstance(spec.input_fn, InputFn),
+            on_batch=self._on_batch,
         )
+
+    def _on_batch(self, batches: int) -> None:
+        """Report that the evaluation has begun, or evaluated a further batch: once a second."""
+        now = time.monotonic()
+        if not batches or now >= self._due:
+            self._due = now + 1.0
+            self._progress.emit("evaluating")
 
     def close(self) -> None:
         if self._kept is not None:
@@ -106,11 +114,11 @@ class EstimatorEvaluator(CheckpointEvaluator):
         """Return the metrics and the number of batches."""
         if self._kept is not None:
             return self._kept.evaluate(checkpoint), self._kept.batches
-        counter = batch_counter()
+        counter = batch_counter(self._on_batch)
         metrics: Mapping[str, Any] = self._estimator.evaluate(
             input_fn=self._input_fn,
             steps=self._spec.steps,
-            hooks=[*self._hooks, counter],
+            hooks=[*self._spec.hooks, counter],
             checkpoint_path=checkpoint,
             name=self._spec.name,
         )

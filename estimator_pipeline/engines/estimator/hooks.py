@@ -99,30 +99,6 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
     return ProgressHook()
 
 
-def evaluating_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> Any:
-    """Return a hook that reports to the launcher that an evaluation makes progress.
-
-    Args:
-        progress: The launcher's progress file.
-        interval_secs: Seconds between two reports.
-    """
-    tf: Any = compat.tensorflow()
-
-    class EvaluatingHook(tf.compat.v1.train.SessionRunHook):
-        def begin(self) -> None:
-            self._report()
-
-        def after_run(self, run_context, run_values):
-            if time.monotonic() >= self._due:
-                self._report()
-
-        def _report(self) -> None:
-            progress.emit("evaluating")
-            self._due = time.monotonic() + interval_secs
-
-    return EvaluatingHook()
-
-
 def stop_hook(after_steps: Callable[[int, int], bool], on_session: Callable[[], None]) -> Any:
     """Return a hook that stops training after the step chosen by `after_steps()`, with the final checkpoint.
 

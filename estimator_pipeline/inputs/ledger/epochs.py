@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.inputs.ledger.plans import plan_of
-from estimator_pipeline.inputs.ledger.report import LedgerReport, listed
+from estimator_pipeline.inputs.ledger.report import LISTED, LedgerReport
 from estimator_pipeline.inputs.sharding import TrainShards
+from estimator_pipeline.utils.text import few
 
 __all__ = ["Epochs"]
 
@@ -95,11 +96,12 @@ class Epochs:
             ("twice", values[counts > 1], "were read more than once"),
         ):
             if len(records):
-                text = listed([f"{record} ({self._places(seen, int(record))})" for record in records[:8]])
-                more = f" and {len(records) - 8} more" if len(records) > 8 else ""
-                self._report.find(kind, f"{named}: {len(records)} record(s) {verb}: {text}{more}")
+                # The places of the first records alone: to find one reads all that was seen.
+                first = [f"{record} ({self._places(seen, int(record))})" for record in records[:LISTED]]
+                text = few([*first, *records[LISTED:]], LISTED)
+                self._report.find(kind, f"{named}: {len(records)} record(s) {verb}: {text}")
         if covered == self._size and len(lost := np.setdiff1d(expected, values)):
-            self._report.find("never", f"{named}: {len(lost)} record(s) were never read: {listed(lost.tolist())}")
+            self._report.find("never", f"{named}: {len(lost)} record(s) were never read: {few(lost.tolist(), LISTED)}")
 
     def _start(self, epoch: int) -> None:
         if epoch != self._epoch:

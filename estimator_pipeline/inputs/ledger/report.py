@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["KINDS", "LedgerFinding", "LedgerReport", "Share", "listed", "ranges"]
+from estimator_pipeline.utils.text import few
 
-_LISTED = 8
+__all__ = ["KINDS", "LISTED", "LedgerFinding", "LedgerReport", "Share", "ranges"]
+
+LISTED = 8  # Records of a finding; more are counted.
 
 KINDS = {
     "twice": "records that were read twice in an epoch",
@@ -108,10 +110,4 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             intervals.append([number, number])
     texts = [str(a) if a == b else f"{a} to {b}" for a, b in intervals]
-    return listed(texts)
-
-
-def listed(texts: Sequence[object]) -> str:
-    """Join the first texts, with the number of the others."""
-    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
-    return ", ".join(map(str, texts[:_LISTED])) + more
+    return few(texts, LISTED)

@@ -35,7 +35,7 @@ from estimator_pipeline.parity.diagnosis.optimizers import HINT, of_options
 from estimator_pipeline.parity.findings import Facts, ParityFinding, StepState
 from estimator_pipeline.parity.step_records import StepReader, batch_of, batches_alike
 from estimator_pipeline.utils.arrays import Comparison, Difference
-from estimator_pipeline.utils.text import counted
+from estimator_pipeline.utils.text import counted, few
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP
 
 if TYPE_CHECKING:
@@ -177,10 +177,9 @@ def _names(initial: Comparison) -> ParityFinding | None:
     mismatches = [d for d in initial.faults if d.kind in ("missing", "shape", "dtype")]
     if not mismatches:
         return None
-    more = f"; and {len(mismatches) - 4} more" if len(mismatches) > 4 else ""
     return ParityFinding(
         name="variables",
-        message="; ".join(d.message for d in mismatches[:4]) + more,
+        message=few((d.message for d in mismatches), separator="; "),
         hint="names and sizes of the layers, and the mapping of variables if there is one",
     )
 

@@ -11,6 +11,7 @@ these batches, and two more session signatures.
 from __future__ import annotations
 
 import base64
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -143,10 +144,10 @@ class DuplicateRecords:
         logger.warning("%s train on %s%s. %s", " and ".join(tasks), records, how_many, self._advice())
 
     def _advice(self) -> str:
-        code = getattr(getattr(self._input_fn, "__func__", self._input_fn), "__code__", None)
+        code = getattr(inspect.unwrap(getattr(self._input_fn, "func", self._input_fn)), "__code__", None)
         where = f" ({os.path.basename(code.co_filename)}, line {code.co_firstlineno})" if code is not None else ""
-        if self._has_strategy and code is not None:
-            if "input_context" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        if self._has_strategy:
+            if "input_context" in inspect.signature(self._input_fn).parameters:
                 return f"The input_fn{where} must shard by input_context before it shuffles, or shuffle with a seed"
             return (
                 f"The input_fn{where} takes no input_context: add this parameter, and shard before the shuffle, "

@@ -34,6 +34,7 @@ from estimator_pipeline.engines.model_dir.run_identity import (
 )
 from estimator_pipeline.errors import OtherJobError
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import few
 from estimator_pipeline.utils.version import __version__
 
 __all__ = [
@@ -190,5 +191,4 @@ def _words(differing: Mapping[str, Mapping[str, Any]]) -> str:
         f"{name}: {', '.join(f'{in_short(value)} on {task}' for task, value in by.items())}"
         for name, by in sorted(differing.items())
     ]
-    more = [f"and {len(texts) - _MOST} more"] if len(texts) > _MOST else []
-    return "; ".join(texts[:_MOST] + more)
+    return few(texts, _MOST, separator="; ")
