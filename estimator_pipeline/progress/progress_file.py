@@ -23,6 +23,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. 
 | | (whether a different task's end is the cause, according to the error) |
 | end | status: "failed", "diverged" or "preempted"; caused_by (the task whose failure caused this one); |
 | | task, rank, error; refusal {code, what, found, hint}: the error of a task that exits with code 2 |
+| exiting | code: a command of this package has ended with this exit code; the interpreter shuts down |
 
 ESTIMATOR_PIPELINE_PREEMPTED_FILE is for launchers that stop all tasks when one exits with a nonzero code, such as `srun
 --kill-on-bad-exit`: a preempted task creates this file and exits with 0 instead of 75.
@@ -85,7 +86,7 @@ PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
 _REFUSAL = ("code", "what", "found", "hint")
 EVENTS = (
     *("start", "step", "evaluating", "evaluation", "checkpoint", "export", "warning", "trained", "result"),
-    *("heartbeat", "pace", "raised", "end"),
+    *("heartbeat", "pace", "raised", "end", "exiting"),
 )
 
 

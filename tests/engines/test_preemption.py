@@ -228,6 +228,17 @@ def test_a_forked_child_is_no_task():
         assert not preemption.asked
 
 
+def test_a_forked_child_that_lives_on_does_not_hold_the_end():
+    preemption = Preemption("worker:0", signals=[signal.SIGTERM])
+    with preemption.listening():
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, "it outlived the block"
+
+
 STUCK = """
 import ctypes, signal, sys, threading
 from estimator_pipeline.engines.lifecycle.stopping import preemption as preemption_module

@@ -597,6 +597,68 @@ def test_a_ps_of_a_foreign_program_is_ended_quietly_after_the_training(tmp_path)
     assert "training has ended and ps:0 is still running; stopping it" in outcome.notes
 
 
+def test_workers_that_only_serve_the_chief_are_ended_after_it(tmp_path):
+    """They joined their servers, for ever; worker 1 works on after the chief, until worker 0 is gone."""
+    outcome = _run(
+        tmp_path,
+        """
+        if me == "worker-0":
+            tell(str(os.getpid()))
+        if me in ("worker-0", "ps-0"):
+            for_ever()
+        if me == "worker-1":
+            told("chief-0")
+            while pathlib.Path("/proc", told("worker-0"), "cmdline").read_text():  # "" for a zombie
+                print("works", flush=True)
+                time.sleep(0.02)
+        tell("done")
+        """,
+        shape=LaunchShape(chief=True, workers=2, ps=1),
+        linger=1.0,
+    )
+    assert (outcome.reason, outcome.exit_code) == ("done", 0)
+    states = {task.task: task.state for task in outcome.tasks}
+    assert states == {"chief:0": "done", "worker:0": "released", "worker:1": "done", "ps:0": "released"}
+    assert "chief:0 is done and worker:0 does nothing; stopping it" in outcome.notes
+
+
+def test_servers_without_a_chief_are_told_that_nobody_coordinates_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("estimator_pipeline.launch.local.run._IDLE_SECS", 0.6)
+
+    class Teller(View):
+        def note(self, text):
+            if "nobody coordinates them: start the job with --chief" in text:
+                (tmp_path / "test.told").touch()
+
+    outcome = _run(tmp_path, 'told("test")', shape=LaunchShape(workers=1, ps=1), view=Teller())
+    assert (outcome.reason, outcome.exit_code) == ("done", 0)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_interpreter_that_does_not_shut_down_is_ended_with_the_code_of_its_program(tmp_path, monkeypatch, code):
+    monkeypatch.setattr("estimator_pipeline.launch.local.timeouts._END_SECS", 0.5)
+    outcome = _run(
+        tmp_path,
+        f"""
+        import threading
+        threading.Thread(target=for_ever).start()
+        with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
+            print(json.dumps({{"time": 1.0, "event": "exiting", "code": {code}}}), file=file)
+        """,
+        shape=LaunchShape(workers=1),
+    )
+    assert (outcome.reason, outcome.exit_code) == (("failed", 1) if code else ("done", 0))
+    assert [(task.state, task.exit_code) for task in outcome.tasks] == [("failed" if code else "done", code)]
+    late = [text for text in outcome.warnings if "worker:0 had ended its work and did not exit" in text]
+    assert len(late) == 1 and "in for_ever" in late[0]
+
+
+def test_a_command_tells_the_launcher_that_it_has_ended(run_python, tmp_path):
+    told = tmp_path / "told"
+    done = run_python(["-m", "estimator_pipeline", "--version"], env={"ESTIMATOR_PIPELINE_PROGRESS": str(told)})
+    assert done.returncode == 0 and json.loads(told.read_text()).items() >= {"event": "exiting", "code": 0}.items()
+
+
 def test_an_evaluator_that_ends_by_itself_is_waited_for(tmp_path):
     outcome = _run(
         tmp_path,

@@ -10,10 +10,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from estimator_pipeline.errors import WaitError
+from estimator_pipeline.errors import TaskFailedError, WaitError
 
+_LOOK_SECS = 5.0
+_next_look = 0.0
+# The key by which this task knows the service that it has joined, see `require_all_alive`.
+_joined = ""
 # The number of exchanges per key: a key of the service can be set only once.
 _exchanged: Counter[str] = Counter()
 
@@ -33,6 +38,7 @@ def exchange(key: str, value: str, *, task: str, tasks: list[str], timeout: floa
 
     Raises:
         WaitError: A task did not publish its value in time.
+        TaskFailedError: A task died, or was started again, after it had joined the cluster.
     """
     import tensorflow as tf
 
@@ -104,6 +110,7 @@ def receive(key: str, *, timeout: float, description: str) -> str:
 
     Raises:
         WaitError: No value was published in time.
+        TaskFailedError: A task died, or was started again, after it had joined the cluster.
     """
     import tensorflow as tf
 
@@ -118,7 +125,95 @@ def receive(key: str, *, timeout: float, description: str) -> str:
 
 def _published(key: str, timeout: float) -> str:
     """Wait up to `timeout` seconds for the value of `key`; raises TensorFlow's error without one."""
+    import tensorflow as tf
     from tensorflow.python.eager import context
 
-    value: Any = context.context().get_config_key_value(f"estimator_pipeline/{key}", max(1, int(1000 * timeout)))
-    return value.decode() if isinstance(value, bytes) else str(value)
+    while True:
+        seconds = min(timeout, _LOOK_SECS)
+        timeout -= seconds
+        try:
+            value: Any = context.context().get_config_key_value(
+                f"estimator_pipeline/{key}", max(1, int(1000 * seconds))
+            )
+            return value.decode() if isinstance(value, bytes) else str(value)
+        except tf.errors.DeadlineExceededError:
+            require_all_alive()
+            if timeout <= 0:
+                raise
+
+
+def joined(context: Any, task: str) -> None:
+    """Publish that `task`, this process, has joined the cluster.
+
+    Args:
+        context: TensorFlow's C object of the eager context, whose Python object is not ready yet.
+        task: This task's name.
+    """
+    import tensorflow as tf
+    from tensorflow.python import pywrap_tfe
+
+    global _joined
+    _joined = f"estimator_pipeline/joined/{task}"
+    # An error means that the leader has died since.
+    with contextlib.suppress(tf.errors.OpError):
+        pywrap_tfe.TFE_InsertConfigKeyValue(context, _joined, "yes")
+
+
+def require_all_alive() -> None:
+    """Check, once in five seconds, that the tasks which have joined the cluster are the ones that are there now.
+
+    A task that dies before the first step is started again by its own supervisor. Its port then answers, but TensorFlow
+    does not let it join, and tells nobody. The task with the service knows of each lost task; to the others, the
+    service itself may be a new one, which does not have what they have published.
+
+    Raises:
+        TaskFailedError: A task died, or was started again, after it had joined the cluster.
+    """
+    global _next_look
+    if not available() or time.monotonic() < _next_look:
+        return
+    _next_look = time.monotonic() + _LOOK_SECS
+    from tensorflow.python.eager import context
+
+    config, server = context.context().coordination_service, context.context()._collective_ops_server_def
+    task, leader = f"{server.job_name}:{server.task_index}", _short(config.service_leader)
+    lost = _lost_member(config.coordinated_job_list) if task == leader else _lost_service(leader)
+    if lost is not None:
+        failure = TaskFailedError(
+            f"{task} cannot continue: {lost} died, or was started again, after it had joined the cluster",
+            code="cluster/peer-lost",
+            hint=f"see the log of {lost}; restart the job to resume from its last checkpoint",
+        )
+        failure.caused_by = lost
+        raise failure
+
+
+def _lost_member(jobs: Iterable[Any]) -> str | None:
+    """Return a task that is in error: it has sent no heartbeats, or a new process took its place."""
+    from tensorflow.python.eager import context
+
+    tasks = [f"{job.name}:{index}" for job in jobs for index in range(job.num_tasks)]
+    # A local call, since the service is in this process.
+    states = context.context().get_task_states([(job.name, job.num_tasks) for job in jobs])
+    return next((task for task, error in zip(tasks, states, strict=True) if error is not None), None)
+
+
+def _lost_service(leader: str) -> str | None:
+    """Return the leader if its service does not have what this task has published."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    if not _joined:
+        return None
+    try:
+        context.context().get_config_key_value(_joined, 1000)
+    except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
+        return leader
+    except tf.errors.OpError:
+        return None  # the service does not answer; its port is watched elsewhere
+    return None
+
+
+def _short(task: str) -> str:
+    """Return "worker:0" for "/job:worker/replica:0/task:0"."""
+    return task.removeprefix("/job:").replace("/replica:0", "").replace("/task", "")

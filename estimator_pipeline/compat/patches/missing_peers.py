@@ -9,6 +9,8 @@ Here
 * a task whose port is in use reports it, with the process that uses it, before its server starts;
 * a thread reports once a minute which tasks do not answer, in the log and to a launcher, sends the launcher's
   heartbeats, and terminates the process after ESTIMATOR_PIPELINE_START_SECS (30 minutes) with an error and exit code 1;
+* each task publishes that it has joined, so that it can later tell whether the leader was started again
+  (`coordination_service.require_all_alive`);
 * a signal that stops a task (docs/guides/preemption.md) terminates it immediately with the exit code of a preemption,
   since nothing has been trained; Ctrl-C terminates it with 130. Signals with a handler of the program, and Ctrl-C in an
   interactive session, are left alone. After the wait TensorFlow's handlers are restored, except that of SIGTERM for job
@@ -37,6 +39,7 @@ from typing import Any
 from estimator_pipeline.cluster import own_port
 from estimator_pipeline.cluster.peers import grace_secs
 from estimator_pipeline.cluster.start_wait import RollCall
+from estimator_pipeline.compat.internals import coordination_service
 from estimator_pipeline.errors import PreemptedError, TaskFailedError
 from estimator_pipeline.progress import progress_file as progress
 from estimator_pipeline.progress.error_lines import error_line
@@ -102,7 +105,8 @@ def apply() -> None:
         if wait is None:
             return original(context, server_def)
         with wait:
-            return join(context, wait.server_def)
+            join(context, wait.server_def)
+        coordination_service.joined(context, wait.task)
 
     pywrap_tfe.TFE_EnableCollectiveOps = enable
 
@@ -192,6 +196,7 @@ class _Wait:
 
     def __init__(self, calls: RollCall, server_def: bytes) -> None:
         self.server_def = server_def
+        self.task = calls.task
         self._calls, self._over = calls, threading.Event()
         self._progress = progress.from_environ(os.environ)
         self._threads = [

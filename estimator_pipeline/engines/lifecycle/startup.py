@@ -145,6 +145,7 @@ def meet(
     watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=timeout)
 
     def check(status: Mapping[str, Any] | None) -> Any:
+        coordination.require_all_alive()
         return in_state(status, "running", "finished") or asked() or None
 
     rendezvous.wait("the chief's first status", check, timeout=float("inf"), watch=watch, poll=_MEET_SECS)

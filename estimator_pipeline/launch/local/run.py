@@ -46,6 +46,8 @@ _POLL = 0.1
 # If a poll is delayed by more than this, this process was suspended, and the tasks may have been too.
 _SUSPENDED_SECS = 1.0
 _PS_SHUTDOWN_SECS = 5.0
+# Without a chief: after this time in which no training task does anything, the reason is named.
+_IDLE_SECS = 10.0
 # A task that fails because of a different one may exit long before that one's interpreter does.
 _CAUSE_SECS = 15.0
 # Preempted tasks have this time to write their common checkpoint and exit.
@@ -180,6 +182,8 @@ class _Job:
             self._resolve_failure(now)
             if not self._ending and self._timeout is not None and now - self._started > self._timeout:
                 self._end("timeout", 1, f"the job did not end within {self._timeout:g} s; stopping it")
+            if not self._ending:
+                self._end_late_exits(now)
             if not self._ending and self._timeouts:
                 self._check_timeouts(now)
             if not self._ending:
@@ -248,11 +252,15 @@ class _Job:
         # The task whose log stopped first comes first: the others mostly fail because of it.
         for task in sorted(ended, key=lambda task: changed(task.plan.log)):
             process, state = task.process, task.state
-            code = process.exit_code or 0
+            code = task.exit_code
             state.exit_code, state.seconds = code, process.seconds
+            if task.exits_late:
+                self._warn_of_late_exit(task)
             if code == 0:
                 state.state = "failed" if self._exited_early(task) else "done"
-            elif process.stopped_at is not None and (self._ending or not self._is_optional(task)):
+            elif (
+                process.stopped_at is not None and not task.exits_late and (self._ending or not self._is_optional(task))
+            ):
                 state.state = "stopped" if self._ending else "released"
             else:
                 state.state = "preempted" if code == PREEMPTED else "failed"
@@ -314,7 +322,7 @@ class _Job:
                 continue
             if cause in self._failed:
                 task = cause
-            code = task.process.exit_code or 0
+            code = task.exit_code
             tail = last_lines(task.plan.log, offset=task.log_offset)
             reason, exit_code = self._why(task, code, tail)
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
@@ -403,6 +411,20 @@ class _Job:
         self._end("hung", 1, f"{name} {description}{waiting}; stopping every task")
         self.view.failed("hung", self._failure)
 
+    def _end_late_exits(self, now: float) -> None:
+        """End the tasks that have done their work, and whose interpreter does not shut down."""
+        for task in self.running:
+            if task.alive and task.process.stopped_at is None and task.monitor.exits_late(now, self._timeouts):
+                task.exits_late = True
+                task.process.abort()
+
+    def _warn_of_late_exit(self, task: RunningTask) -> None:
+        where = user_lines(task.plan.log, offset=task.log_offset, every_thread=True)
+        at = f": it is at {'; '.join(where)}" if where else ""
+        text = f"{task.name} had ended its work and did not exit{at}. The launcher ended it"
+        self._warnings[text] = text
+        self.view.note(text)
+
     def _probe_log_dir(self, now: float) -> None:
         """Reset the timeouts if tasks cannot write their events."""
         error = self._write_probe.check(now)
@@ -427,7 +449,9 @@ class _Job:
 
     def _stop_servers(self, now: float) -> None:
         """After the training, stop evaluator and ps tasks that do not exit in time."""
-        if any(task.trains and task.state.state != "done" for task in self.running):
+        if self.plan.foreign:
+            self._stop_joined(now)
+        if any(task.trains and task.state.state not in ("done", "ending", "released") for task in self.running):
             return
         if self._trained is None:
             self._trained = now
@@ -443,6 +467,30 @@ class _Job:
                 continue
             if waited >= allowed:
                 self._note_once(f"training has ended and {task.name} is still running; stopping it")
+                task.process.terminate()
+                task.state.state = "ending"
+
+    def _stop_joined(self, now: float) -> None:
+        """Stop workers that only serve a chief (`tf.distribute.Server.join`), `linger` seconds after it has ended.
+
+        Workers of `tf.distribute.ParameterServerStrategy` do so. They report nothing, and never exit.
+        """
+        working = [task for task in self.running if task.trains and task.alive and task.process.stopped_at is None]
+        idle = [task for task in working if task.idle_secs(now) >= min(self._linger, _IDLE_SECS) and not task.reports]
+        types = {task.plan.task.type for task in self.running}
+        if not types & {"chief", "master"}:
+            if "ps" in types and idle and idle == working:
+                self._note_once(
+                    "no training task does anything. If they only serve a chief (Server.join), nobody coordinates "
+                    "them: start the job with --chief"
+                )
+            return
+        chief = next(task for task in self.running if task.plan.task.type in ("chief", "master"))
+        if chief.state.state != "done":
+            return
+        for task in idle:
+            if task.idle_secs(now) >= self._linger:
+                self._note_once(f"{chief.name} is done and {task.name} does nothing; stopping it")
                 task.process.terminate()
                 task.state.state = "ending"
 

@@ -32,6 +32,8 @@ from estimator_pipeline.progress.progress_file import (
 __all__ = ["ChangeDetector", "Heartbeats", "RunningTask", "WriteProbe", "changed", "memory_kills", "size"]
 
 _LOOK_SECS = 0.5
+# A process that uses less of a processor is idle: a server without work uses some thousandths.
+_IDLE_SHARE = 0.05
 _PROBE_SECS = 1.0
 # Larger than any event, and larger than the free rest of a file's last page on a full disk.
 _PROBE_BYTES = 8192
@@ -178,6 +180,10 @@ class RunningTask:
         self.given_up.unlink(missing_ok=True)
         self.monitor = TaskMonitor(trains=self.trains, foreign=foreign, now=time.monotonic())
         self.starts = 0
+        self._used = self._looked_at_use = self._busy = 0.0
+        # The exit code with which its command has ended, although the process still runs.
+        self._ended_with: int | None = None
+        self.exits_late = False
 
     def start(self, base: Mapping[str, str]) -> None:
         """Start the process with the plan's environment added to `base`; again, if it has ended."""
@@ -189,8 +195,9 @@ class RunningTask:
             self.monitor = TaskMonitor(trains=self.trains, foreign=self.monitor.foreign, now=time.monotonic())
             self.state.exit_code = self.state.seconds = None
         self.starts += 1
+        self._ended_with, self.exits_late = None, False
         self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
-        self.monitor.started = time.monotonic()
+        self.monitor.started = self._busy = time.monotonic()
         self.state.pid = self.process.pid
         self.state.state = "running"
 
@@ -208,6 +215,12 @@ class RunningTask:
     def alive(self) -> bool:
         """Whether its process runs."""
         return self.started and self.process.exit_code is None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code; that of its command if the launcher ended the interpreter's shutdown."""
+        code = self.process.exit_code or 0
+        return self._ended_with if self.exits_late and self._ended_with is not None else code
 
     @property
     def out_of_memory(self) -> bool:
@@ -252,7 +265,11 @@ class RunningTask:
         now = time.monotonic()
         for event in events:
             self.state.apply(event)
-            self.monitor.event(event["event"], now)
+            # Where one command starts several tasks, its end is not that of a task.
+            if event["event"] != "exiting" or self.ranks is None:
+                self.monitor.event(event["event"], now)
+            if event["event"] == "exiting" and isinstance(code := event.get("code"), int):
+                self._ended_with = code
             if self.ranks is not None:
                 self.ranks.event(event)
         if self.ranks is not None:
@@ -274,8 +291,24 @@ class RunningTask:
         if self._watched is not None and self._watched.poll():
             self.monitor.grew(now)
 
+    def idle_secs(self, now: float) -> float:
+        """Return how long the task has used no processor, written nothing to its log, and reported no event."""
+        if now - self._looked_at_use >= _LOOK_SECS:
+            used = self._processor_secs() + size(self.plan.log) + size(self.plan.progress)
+            if used - self._used > _IDLE_SHARE * (now - self._looked_at_use):
+                self._busy = now
+            self._used, self._looked_at_use = used, now
+        return self._looked_at_use - self._busy
+
+    def _processor_secs(self) -> float:
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(self.process.pid).cpu_times()
+            return times.user + times.system + times.children_user + times.children_system
+        return 0.0
+
     def discount(self, seconds: float, now: float) -> None:
         """Discount a time without polls, such as that of a suspended machine."""
+        self._busy = min(now, self._busy + seconds)
         self.monitor.discount(seconds, now)
         if self._heartbeats is not None:
             self._heartbeats.discount(seconds, now)

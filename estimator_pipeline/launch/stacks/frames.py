@@ -27,15 +27,21 @@ _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _Frame = tuple[str, str, str]
 
 
-def user_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
+def user_lines(log: Path, *, offset: int = 0, every_thread: bool = False) -> tuple[str, ...]:
     """Apply `user_lines_in` to the stacks at the end of a log.
 
     Args:
         log: The log of a process that printed its stacks at its end.
         offset: The byte at which the process's part of the log begins.
+        every_thread: Whether to return the lines of all threads that are in user code.
     """
     _, fatal, stacks = end_of(log, offset=offset, limit=_LIMIT).rpartition(_FATAL)
-    return user_lines_in(stacks) if fatal else ()
+    if not fatal:
+        return ()
+    if every_thread:
+        lines = [_line(frames, place) for frames in _threads(stacks) for place in _user_frames(frames)[:1]]
+        return tuple(dict.fromkeys(lines))
+    return user_lines_in(stacks)
 
 
 def user_lines_in(stacks: str) -> tuple[str, ...]:

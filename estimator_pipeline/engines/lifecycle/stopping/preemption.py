@@ -202,6 +202,8 @@ class Preemption:
                 self._over.set()
                 self._interruptible = False
             signal.set_wakeup_fd(self._before_fd)
+            # Not only closed: a child that the program has forked may hold it open.
+            writer.shutdown(socket.SHUT_RDWR)
             writer.close()
             thread.join()
             reader.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task
-from estimator_pipeline.cluster.peers import PeerWatch, answers
+from estimator_pipeline.cluster.peers import PeerWatch, probe
 from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.rendezvous.same_job import OTHER_JOB
 from estimator_pipeline.engines.lifecycle.result import TaskReport
@@ -56,6 +56,8 @@ _HEARD_SECS = 2.0
 # Time limit from a task's last status to the exit of its process.
 _EXIT_SECS = 30.0
 _EXIT_POLL_SECS = 0.05
+# A server that runs sends its first message to a client at once; a busy machine may delay it.
+_WORD_SECS = 5.0
 
 _ending: dict[str, str] = {}
 
@@ -196,5 +198,6 @@ def end_last(addresses: Mapping[str, str]) -> None:
 def _wait_for_exits() -> None:
     deadline = time.monotonic() + _EXIT_SECS
     for address in _ending.values():
-        while answers(address) and time.monotonic() < deadline:
+        # A child that the task's program has forked keeps its port open, and sends nothing.
+        while probe(address, word=_WORD_SECS)[1] and time.monotonic() < deadline:
             time.sleep(_EXIT_POLL_SECS)
