@@ -89,6 +89,7 @@ NAMES = _pairs(
         ".tpu.tpu_strategy_util.shutdown_tpu_system": (
             ".distribute.cluster_resolver.tpu.tpu_cluster_resolver.shutdown_tpu_system"
         ),
+        ".util.tf_export.estimator_export": ("tensorflow_estimator.python.estimator.estimator_export.estimator_export"),
         ".util.compat_internal.path_to_str": ".util.compat.path_to_str",
     }
 )
