@@ -29,7 +29,7 @@ def told(tmp_path, monkeypatch):
     def run(program):
         file = tmp_path / "legacy.py"
         file.write_text(program)
-        with pytest.raises((ImportError, AttributeError, TypeError, RuntimeError)) as error:
+        with pytest.raises((ImportError, AttributeError, NameError, SyntaxError, TypeError, RuntimeError)) as error:
             exec(compile(program, file, "exec"), {"__name__": "__main__"})
         return known_names.of(error.value)
 
@@ -67,6 +67,32 @@ def told(tmp_path, monkeypatch):
             "tensorflow.examples is not installed: TensorFlow 2.0 removed its",
         ),
         ("from collections import Mapping", "Python 3.10 removed collections.Mapping: it is collections.abc.Mapping"),
+        ("import numpy as np\nnp.int(3)", "np.int: NumPy 1.24 or 2.0 removed it; `exec --tf1` gives it back"),
+        ("import numpy as np\nnp.object", "np.object: NumPy 1.24 or 2.0 removed it; `exec --tf1` gives it back"),
+        (
+            "import pandas as pd\npd.DataFrame({'a': [1]}).as_matrix()",
+            "pandas 1.0 to 3.0 removed as_matrix: it is to_num",
+        ),
+        ("import pandas as pd\npd.DataFrame({'a': [1]}).ix[0]", "pandas 1.0 to 3.0 removed ix: it is loc for labels"),
+        ("import pandas as pd\npd.Panel", "pandas 1.0 to 3.0 removed Panel: it is a DataFrame with a MultiIndex"),
+        (
+            "import pandas as pd\npd.read_csv('a.csv', error_bad_lines=False)",
+            "pandas 1.0 to 3.0 removed error_bad_lines: it is on_bad_lines='skip'",
+        ),
+        ("import pandas as pd\npd.read_csv('a.csv', ',')", "pandas 2.0 takes the arguments of read_csv by name"),
+        (
+            "import pandas as pd\npd.DataFrame({'a': [1]}).drop('a', 1)",
+            "pandas 2.0 takes the arguments of DataFrame.dr",
+        ),
+        ("x = 1\nprint 'x'", "line 2 has a print statement of Python 2: pip install fissix; python -m fissix -w "),
+        ("try:\n    pass\nexcept OSError, e:\n    pass", "line 3 has an except clause of Python 2: pip install fissix"),
+        ("reload(1)", "reload is of Python 2: pip install fissix; python -m fissix -w "),
+        ("unicode('x')", "unicode is of Python 2: pip install fissix"),
+        ("import cPickle", "cPickle is of Python 2: pip install fissix"),
+        ("from itertools import izip", "izip is of Python 2: pip install fissix"),
+        ("{}.has_key(1)", "has_key is of Python 2: pip install fissix"),
+        ("import sys\nsys.setdefaultencoding('utf8')", "sys.setdefaultencoding: Python 3 has none"),
+        ("if 1:\n        x = 1\n\ty = 2", "Python 2 allowed it: replace tabs by spaces, as `expand -t 8 "),
         (
             "import tensorflow as tf\ntf.estimator.BoostedTreesClassifier",
             "tensorflow-estimator 2.15 has no BoostedTreesClassifier: the package tensorflow-decision-forests",
@@ -133,6 +159,10 @@ def test_under_tf1_nobody_is_sent_there():
         "import tensorflow as tf\ntf.no_such_name",
         "from tensorflow.python.framework.ops import no_such_name",
         "(3).no_such_name",
+        "no_such_name",
+        "x ==",
+        "import numpy as np\nnp.no_such_name",
+        "import pandas as pd\npd.no_such_name",
         # These say all by themselves.
         "from tensorflow.python.framework.ops import RegisterShape",
         "import tensorflow.python.eager.execution_callbacks",

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 from estimator_pipeline.compat.moved_names import table as moved_names
 from estimator_pipeline.errors import CompatError
+from estimator_pipeline.utils import python_2
 
 __all__ = ["of", "of_contrib"]
 
@@ -59,7 +60,8 @@ _CONTRIB: Mapping[str, str] = {
     "batching": "it is tf.nondifferentiable_batch_function today",
     "timeseries": "nothing took its place",
     "factorization": "KMeans is tf.compat.v1.estimator.experimental.KMeans; the rest has no replacement",
-    "gan": "it is the package tensorflow-gan",
+    "gan": "it is the package tensorflow-gan: pip install --no-deps tensorflow-gan==2.1.0 'tensorflow-hub<0.16'; "
+    "pip install tensorflow-probability",
     "boosted_trees": "TensorFlow Decision Forests takes its place",
 }
 # Removed method of TensorFlow objects -> replacement.
@@ -100,7 +102,55 @@ _OF_PYTHON: Mapping[tuple[str, str], str] = {
     ("time", "clock"): "Python 3.8 removed it: time.perf_counter takes its place; `exec --tf1` gives it back",
     ("fractions", "gcd"): "Python 3.9 removed it: it is math.gcd; `exec --tf1` gives it back",
     ("cgi", "escape"): "Python 3.8 removed it: it is html.escape",
+    ("sys", "setdefaultencoding"): "Python 3 has none, since its strings are Unicode: remove the call",
 }
+# Names of Python 2.
+_BUILTINS_2 = (
+    "apply", "basestring", "cmp", "execfile", "long", "raw_input", "reduce", "reload", "unichr", "unicode", "xrange",
+)  # fmt: skip
+_MODULES_2 = (
+    "ConfigParser", "Cookie", "HTMLParser", "Queue", "SocketServer", "StringIO", "Tkinter", "__builtin__", "cPickle",
+    "cStringIO", "commands", "copy_reg", "httplib", "urllib2", "urlparse",
+)  # fmt: skip
+_NAMES_2 = (
+    ("itertools", ("ifilter", "imap", "izip", "izip_longest")),
+    ("os", ("getcwdu",)),
+    ("string", ("join", "letters", "lowercase", "maketrans", "uppercase")),
+    ("sys", ("maxint",)),
+    ("urllib", ("quote", "unquote", "urlencode", "urlopen", "urlretrieve")),
+)
+_METHODS_2 = ("has_key", "iteritems", "iterkeys", "itervalues")
+# What pandas 1.0 to 3.0 removed.
+_PANDAS: Mapping[str, str] = {
+    "Float64Index": "Index(..., dtype='float64')",
+    "Int64Index": "Index(..., dtype='int64')",
+    "Panel": "a DataFrame with a MultiIndex",
+    "append": "pd.concat([...]), and `exec --tf1` gives it back",
+    "applymap": "map",
+    "as_matrix": "to_numpy(), and `exec --tf1` gives it back",
+    "delim_whitespace": r"sep=r'\s+'",
+    "error_bad_lines": "on_bad_lines='skip'",
+    "get_value": "at[row, column]",
+    "get_values": "to_numpy()",
+    "iteritems": "items(), and `exec --tf1` gives it back",
+    "ix": "loc for labels, iloc for positions",
+    "lookup": "to_numpy() with the positions of rows and columns",
+    "mad": "(x - x.mean()).abs().mean()",
+    "mangle_dupe_cols": "the default, and left out",
+    "method": "ffill() or bfill()",
+    "np": "the package numpy",
+    "prefix": "names=[...], or add_prefix()",
+    "rolling_mean": "rolling(n).mean()",
+    "set_value": "at[row, column] = value",
+    "sort": "sort_values() or sort_index()",
+    "squeeze": "squeeze('columns') on the result",
+    "warn_bad_lines": "on_bad_lines='warn'",
+}
+_OF_NUMPY = re.compile(r"module 'numpy' has no attribute '(\w+)'|`np\.(\w+)` was removed in the NumPy 2\.0")
+_PANDAS_ARGUMENT = re.compile(r"(?:read_csv|read_fwf|read_table|fillna)\(\) got an unexpected keyword argument '(\w+)'")
+_PANDAS_POSITIONAL = re.compile(
+    r"((?:DataFrame|Series|NDFrame)\.\w+|read_csv|read_table|concat)\(\) takes .*positional arguments? but"
+)
 # What TensorFlow Hub had for TensorFlow 1.
 _OF_HUB = (
     "ImageModuleInfo",
@@ -140,6 +190,11 @@ _CANNOT_IMPORT = re.compile(r"cannot import name '([^']+)' from (?:partially ini
 _NO_CHIEF = 'If "cluster" is set in TF_CONFIG, it must have one "chief" node.'
 
 
+# Errors of programs that are written for TensorFlow 2, in graph mode.
+_NEEDS_EAGER = re.compile(
+    r"(?i)symbolic ?(?:`?tf\.)?tensor|\b(?:only|if|when|use|uses|in) .*\beager (?:mode|execution)\b"
+)
+_WITHOUT_TF1 = "a program written for TensorFlow 2 runs without --tf1"
 # For programs that are written for TensorFlow 1 as a whole.
 _TF1 = "; a program written for TensorFlow 1 runs unchanged with `estimator-pipeline exec --tf1`"
 # Errors of such programs: arguments that TensorFlow 2 renamed, and graph code in eager mode.
@@ -160,22 +215,54 @@ def of(error: BaseException, *, tf1: bool = False) -> str | None:
     """
     if isinstance(error, CompatError):
         return None  # its message is sufficient
-    line = _of(error)
+    line = (_of_version_2(error) if tf1 else None) or _of(error)
     if line is None or tf1:
         return line
     return line + _TF1 if line.startswith(("tf.", "TensorFlow 2 ")) and "TensorFlow Decision" not in line else line
 
 
+def _of_version_2(error: BaseException) -> str | None:
+    """Return a suggestion for an error of a TensorFlow 2 program that runs with TensorFlow 1's names, or None."""
+    tf = sys.modules["tensorflow"]
+    if isinstance(error, AttributeError) and isinstance(error.obj, types.ModuleType) and error.name:
+        module = re.sub(
+            r"^tensorflow\._api\.v2\.compat\.v1\.|^(?:tf_)?keras\.api\._v1\.keras\.", "", error.obj.__name__
+        )
+        if module != error.obj.__name__ and _dotted(tf, f"{module}.{error.name}") is not None:
+            return f"tf.{module}.{error.name} is of TensorFlow 2: {_WITHOUT_TF1}"
+        return None
+    numpy = isinstance(error, AttributeError) and error.name == "numpy" and _is_of_tensorflow(error.obj)
+    if tf.executing_eagerly() or _NO_EAGER.search(str(error)):
+        return None
+    if numpy or (isinstance(error, (RuntimeError, TypeError, ValueError)) and _NEEDS_EAGER.search(str(error))):
+        return f"with --tf1 tensors have values in a session only: {_WITHOUT_TF1}"
+    return None
+
+
+def _is_of_tensorflow(value: object) -> bool:
+    return type(value).__module__.startswith("tensorflow.")
+
+
 def _of(error: BaseException) -> str | None:
+    old = _python_2(error)
+    if old is not None:
+        where = error.filename if isinstance(error, SyntaxError) else _last(error).filename
+        return f"{old}: pip install fissix; python -m fissix -w {where} converts most of the file to Python 3"
+    if isinstance(error, TabError):
+        return f"Python 2 allowed it: replace tabs by spaces, as `expand -t 8 {error.filename}` prints it"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _module(error.name, error)
     if isinstance(error, ImportError):
         match = _CANNOT_IMPORT.match(str(error))
         return _name(match[2], match[1], error) if match else None
+    if isinstance(error, AttributeError) and (match := _OF_NUMPY.search(str(error))):
+        return _numpy(match[1] or match[2])
+    if isinstance(error, (AttributeError, TypeError)) and (line := _pandas(error)):
+        return line
     if isinstance(error, AttributeError) and error.name:
         if isinstance(error.obj, types.ModuleType):
             return _name(error.obj.__name__, error.name, error)
-        if type(error.obj).__module__.startswith("tensorflow.") and error.name in _METHODS:
+        if _is_of_tensorflow(error.obj) and error.name in _METHODS:
             return f"TensorFlow 2 removed {error.name}: {_METHODS[error.name]}"
         if error.name == "value" and (error.obj is None or type(error.obj) is int) and ".value" in _line(error):
             return "TensorFlow 2 has numbers, not Dimension objects, in a TensorShape: leave out .value"
@@ -194,6 +281,47 @@ def _of(error: BaseException) -> str | None:
             "TF_CONFIG; workers that train together need tf.distribute.MultiWorkerMirroredStrategy"
         )
     return None
+
+
+def _python_2(error: BaseException) -> str | None:
+    """Return what of the program is Python 2, or None."""
+    if isinstance(error, SyntaxError):
+        why = python_2.why_not_python_3(error.text or "", error.msg)
+        return f"line {error.lineno} has {why}" if "Python 2" in why else None
+    name = getattr(error, "name", None)
+    if not name:
+        return None
+    known = isinstance(error, NameError) and name in _BUILTINS_2
+    if isinstance(error, ModuleNotFoundError):
+        known = name in _MODULES_2
+    elif isinstance(error, (AttributeError, ImportError)):
+        match = _CANNOT_IMPORT.match(str(error))
+        obj = getattr(error, "obj", None)
+        of, name = (match[2], match[1]) if match else (getattr(obj, "__name__", ""), name)
+        known = (of, name) in {(module, each) for module, names in _NAMES_2 for each in names}
+        known = known or (isinstance(obj, dict) and name in _METHODS_2)
+    return f"{name} is of Python 2" if known else None
+
+
+def _numpy(name: str) -> str | None:
+    from estimator_pipeline.compat.tf1 import python_names
+
+    if name not in python_names.NUMPY:
+        return None
+    return f"np.{name}: NumPy 1.24 or 2.0 removed it; `exec --tf1` gives it back"
+
+
+def _pandas(error: AttributeError | TypeError) -> str | None:
+    """Return a suggestion for a name or an argument that pandas removed, or None."""
+    if isinstance(error, AttributeError):
+        of = error.obj.__name__ if isinstance(error.obj, types.ModuleType) else type(error.obj).__module__
+        name = error.name if of.partition(".")[0] == "pandas" else None
+    elif match := _PANDAS_POSITIONAL.match(str(error)):
+        return f"pandas 2.0 takes the arguments of {match[1]} by name, as axis=1 or sep=','"
+    else:
+        match = _PANDAS_ARGUMENT.search(str(error))
+        name = match[1] if match else None
+    return f"pandas 1.0 to 3.0 removed {name}: it is {_PANDAS[name]}" if name in _PANDAS else None
 
 
 def _module(name: str, error: BaseException) -> str | None:
@@ -279,10 +407,15 @@ def of_contrib(name: str) -> str:
     return hint.replace("{install}", "" if importlib.util.find_spec("tf_slim") else " (pip install tf-slim)")
 
 
+def _last(error: BaseException) -> traceback.FrameSummary:
+    """Return the frame in which a program failed."""
+    lines = traceback.extract_tb(error.__traceback__)
+    return lines[-1] if lines else traceback.FrameSummary("", 0, "")
+
+
 def _line(error: BaseException) -> str:
     """Return the line of code on which a program failed."""
-    lines = traceback.extract_tb(error.__traceback__)
-    return (lines[-1].line or "") if lines else ""
+    return _last(error).line or ""
 
 
 def _keras(name: str) -> str | None:

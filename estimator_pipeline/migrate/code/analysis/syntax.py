@@ -19,7 +19,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
-from estimator_pipeline.migrate.code.analysis.python_2 import why_not_python_3
+from estimator_pipeline.utils.python_2 import why_not_python_3
 
 __all__ = ["Binding", "Scope", "Tree", "dotted_of", "iter_nodes", "parse"]
 
