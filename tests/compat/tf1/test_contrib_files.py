@@ -76,7 +76,8 @@ def test_modules_of_old():
 
 _FILES = {
     "__init__.py": "raise AssertionError('never run: it imports everything')",
-    "recurrent/__init__.py": """
+    "recurrent/__init__.py": "",
+    "recurrent/python/recurrent_api.py": """
         from tensorflow.contrib.recurrent.python.ops.functional_rnn import *
         from tensorflow.python.util.all_util import remove_undocumented
         remove_undocumented(__name__, [])
@@ -108,6 +109,28 @@ _FILES = {
             return _library.run(1)
     """,
     "recurrent/ops/gen_recurrent_ops.py": "raise AssertionError('never run')",
+    # A module of a package that imports the package, which has the module's names.
+    "factorization/__init__.py": "from tensorflow.contrib.learn.python.learn.estimators import DNNClassifier",
+    "learn/__init__.py": "from tensorflow.contrib.learn.python.learn import *",
+    "learn/python/__init__.py": "from tensorflow.contrib.learn.python.learn import *",
+    "learn/python/learn/__init__.py": """
+        from tensorflow.contrib.learn.python.learn.estimators import *
+        from tensorflow.contrib.learn.python.learn.monitors import *
+    """,
+    "learn/python/learn/estimators/__init__.py": """
+        from tensorflow.contrib.learn.python.learn.estimators.dnn import DNNClassifier
+    """,
+    "learn/python/learn/estimators/dnn.py": """
+        from tensorflow.contrib.learn.python.learn import monitors as monitor_lib
+
+        class DNNClassifier:
+            pass
+    """,
+    "learn/python/learn/monitors.py": "",
+    "eager/__init__.py": "",
+    "eager/python/__init__.py": "",
+    "eager/python/tfe.py": "from tensorflow.contrib.eager.python import metrics",
+    "eager/python/metrics.py": "Mean = 'mean'",
 }
 
 
@@ -135,6 +158,11 @@ def test_a_file_runs_on_today_s_tensorflow(run_warm, tmp_path):
                 except Exception as error:
                     print(type(error).__name__, error.args[0].split(" [")[0].split("/")[-1])
             print(hasattr(recurrent, "nothing"))
+            print(tf.contrib.factorization.DNNClassifier is tf.contrib.learn.DNNClassifier)
+            import tensorflow.contrib.eager as tfe
+            print(tfe.metrics.Mean, tfe.Variable.__name__)
+            for package in (tf.contrib.learn, tf.contrib.learn.datasets):
+                print(hasattr(package, "nothing"))
             """
         )
     )
@@ -143,5 +171,9 @@ def test_a_file_runs_on_today_s_tensorflow(run_warm, tmp_path):
         "(4,) True",
         "CompatError tensorflow.contrib.recurrent.ops.gen_recurrent_ops.recurrent is required here, and does not exist",
         "CompatError _no.so.run is required here, and does not exist",
+        "False",
+        "True",
+        "mean ResourceVariable",
+        "False",
         "False",
     ], done.stderr[-3000:]

@@ -8,12 +8,13 @@ hint. All packages of tf.contrib and their modules (`contrib.x.python.y`) can be
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import importlib
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,7 +34,16 @@ EXAMPLES = "tensorflow.examples"
 _FILE = Path(__file__).with_name("names.txt")
 _SLIM = "tf_slim"
 # Packages of older releases that 1.15 no longer has.
-_OLDER = frozenset(("gan", "kfac", "lite", "nccl", "ndlstm"))
+_OLDER = frozenset(("ctc", "gan", "kfac", "linalg", "lite", "nccl", "ndlstm", "py2tf", "spectral"))
+# Packages of tf.contrib that were a module: `from tensorflow.contrib.eager.python import tfe as eager`.
+_SOURCES = {
+    "eager": "eager.python.tfe",
+    "optimizer_v2": "optimizer_v2.optimizer_v2_symbols",
+    "receptive_field": "receptive_field.receptive_field_api",
+    "recurrent": "recurrent.python.recurrent_api",
+    "remote_fused_graph": "remote_fused_graph.pylib",
+    "specs": "specs.python",
+}
 _NOWHERE = object()
 
 
@@ -94,6 +104,14 @@ def modules_of_old() -> frozenset[str]:
     return frozenset(every)
 
 
+@functools.cache
+def public_names() -> dict[str, frozenset[str]]:
+    """Return package below tf.contrib -> its public names in TensorFlow 1.15, for packages that list them."""
+    lines = _FILE.with_name("public_names.txt").read_text(encoding="utf-8").splitlines()
+    rows = (line.split(" ") for line in lines if not line.startswith("#"))
+    return {package: frozenset(every) for package, *every in rows}
+
+
 def packages() -> list[str]:
     return sorted(name for name in modules_of_old() if "." not in name)
 
@@ -117,7 +135,7 @@ class Contrib(ModuleType):
         below, full = _below(self.__name__), f"{self.__name__}.{name}"
         value = module(full) if _below(full) in names().modules else _looked_up(below, name)
         if value is _NOWHERE:
-            value = getattr(files.load(below), name, _NOWHERE)
+            value = getattr(files.load(_SOURCES.get(below, below)), name, _NOWHERE)
         if value is _NOWHERE and has_module(full):
             value = module(full)
         if value is _NOWHERE and files.path_of(below) is None:
@@ -182,10 +200,8 @@ def module(name: str) -> ModuleType:
         error = moved_names.GoneModuleError(
             f"No module named {name!r}",
             code="tensorflow/removed-name",
-            found=f"a program for TensorFlow 1 imports it; the packages of tf.contrib are {', '.join(packages())}"
-            if name.count(".") == 2
-            else "a program for TensorFlow 1 imports it",
-            hint="see docs/guides/tf1.md",
+            found=_never_had(name),
+            hint=_did_you_mean(name.rpartition(".")[2], packages()) if name.count(".") == 2 else _UNKNOWN,
         )
         error.name = name
         raise error
@@ -306,24 +322,44 @@ def _is_module(home: str) -> bool:
         return False
 
 
+_UNKNOWN = "remove it from the program, or correct its name"
+
+
 def _gone(package: str, name: str, *, imported: bool, obj: ModuleType) -> CompatError:
     """Return the error for a name without a replacement, of the type that fits the statement."""
     from estimator_pipeline.compat.moved_names import suggestions
 
     full = f"{package}.{name}" if package else name
     shown = full if full.startswith("examples.") else f"contrib.{full}"
+    message, first = f"tf.{shown} is not available", package.split(".")[0]
     slim = any(home.split(".")[0] == _SLIM for home in names().homes_of(package)) and spec_of(_SLIM) is None
-    if slim:
+    if not package:
+        message, hint = _never_had(f"{ROOT}.{name}"), _did_you_mean(name, packages())
+    elif name not in public_names().get(package, (name,)):
+        message = f"TensorFlow 1.15's tf.contrib.{package} has no {name}"
+        hint = _did_you_mean(name, public_names()[package])
+    elif slim:
         hint = "pip install tf-slim"
-    elif package.split(".")[0] in modules_of_old() and not files.installed():
+    elif first in modules_of_old() - _OLDER and not files.installed():
         hint = f"estimator-pipeline contrib install installs TensorFlow {files.VERSION}'s files of tf.contrib"
     else:
         hint = suggestions.of_contrib(full)
     kind: type[CompatError] = moved_names.GoneImportError if imported else moved_names.GoneNameError
-    error = kind(f"tf.{shown} is not available", code="tensorflow/removed-name", hint=hint)
+    error = kind(message, code="tensorflow/removed-name", hint=hint)
     error.name = name  # type: ignore[attr-defined]
     if imported:
         error.path = None  # type: ignore[attr-defined]
     else:
         error.obj = obj  # type: ignore[attr-defined]
     return error
+
+
+def _never_had(name: str) -> str:
+    """Return the sentence for a module that no TensorFlow 1 had: `"tensorflow.contrib.nothing"`."""
+    above, _, last = name.removeprefix("tensorflow.").rpartition(".")
+    return f"tf.{above} never had {last}"
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1, cutoff=0.75)
+    return f"did you mean {close[0]!r}?" if close else _UNKNOWN

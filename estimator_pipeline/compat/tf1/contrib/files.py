@@ -64,6 +64,10 @@ def load(below: str) -> types.ModuleType | None:
     path = path_of(below)
     if path is None:
         return None
+    # Like an import: a package and its modules import each other, which only works in this order.
+    load(below.rpartition(".")[0])
+    if below in _loaded:
+        return _loaded[below]
     last = below.rpartition(".")[2]
     name = f"tensorflow.contrib.{below}"
     if last.startswith("gen_") or last.endswith("_pb2"):
