@@ -65,8 +65,9 @@ def install(namespace: ModuleType) -> None:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        if name == "yaml" and is_program(globals):
-            python_names.restore_in_yaml(original(name))
+        restored = python_names.OF_PACKAGES.get(name.partition(".")[0])
+        if restored is not None and is_program(globals):
+            restored(original(name.partition(".")[0]))
         if level or not name.startswith(_ROOT) or not is_program(globals):
             return original(name, globals, locals, fromlist, level)
         of_tensorflow = name == _ROOT or name.startswith("tensorflow.")

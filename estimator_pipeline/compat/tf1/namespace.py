@@ -60,7 +60,16 @@ def build(tf: ModuleType) -> ModuleType:
     # TensorFlow 1.13 and before had it as an attribute: `tf.pywrap_tensorflow.NewCheckpointReader`.
     pywrap = importlib.import_module("tensorflow.python.pywrap_tensorflow")
     roots = {name.partition(".")[2]: contrib.module(name) for name in (contrib.ROOT, contrib.EXAMPLES)}
-    module = FallbackModule("tensorflow", v1, tf, pywrap_tensorflow=pywrap, VERSION=VERSION, **roots)
+    # The same class as in contrib: TPUClusterResolver("") is a machine without a TPU.
+    resolvers = FallbackModule(
+        "tensorflow.distribute.cluster_resolver",
+        contrib.module(f"{contrib.ROOT}.cluster_resolver"),
+        v1.distribute.cluster_resolver,
+    )
+    distribute = FallbackModule("tensorflow.distribute", v1.distribute, tf.distribute, cluster_resolver=resolvers)
+    module = FallbackModule(
+        "tensorflow", v1, tf, pywrap_tensorflow=pywrap, VERSION=VERSION, distribute=distribute, **roots
+    )
     module.__dict__["__version__"] = VERSION
     module.__dict__["compat"] = FallbackModule("tensorflow.compat", tf.compat, v1.compat, v1=module, v2=v2)
     return module

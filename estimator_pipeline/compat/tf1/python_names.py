@@ -1,4 +1,4 @@
-"""Removed names of Python, NumPy and PyYAML that TensorFlow 1 programs use.
+"""Removed names of Python, NumPy, pandas and PyYAML that TensorFlow 1 programs use.
 
 Only missing names are restored, as their replacements.
 """
@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["restore", "restore_in_yaml"]
+__all__ = ["NUMPY", "OF_PACKAGES", "restore"]
 
 ArgSpec = namedtuple("ArgSpec", "args varargs keywords defaults")
 
 # NumPy 1.24 and 2.0 removed these.
-_NUMPY = {
+NUMPY = {
     "int": int, "float": float, "bool": bool, "object": object, "str": str, "complex": complex, "long": int,
     "unicode": str, "float_": np.float64, "complex_": np.complex128, "string_": np.bytes_, "unicode_": np.str_,
     "bool8": np.bool_, "in1d": np.isin, "mat": np.asmatrix, "round_": np.round,
@@ -52,7 +52,7 @@ def restore() -> None:
     _give(threading.Thread, "isAlive", threading.Thread.is_alive)
     for name in collections.abc.__all__:
         _give(collections, name, getattr(collections.abc, name))
-    for name, value in _NUMPY.items():
+    for name, value in NUMPY.items():
         # Not with hasattr: NumPy warns for some of them.
         if name not in np.__dict__:
             setattr(np, name, value)
@@ -89,7 +89,7 @@ def _fromstring(original: Callable[..., Any]) -> Callable[..., Any]:
     return fromstring
 
 
-def restore_in_yaml(yaml: types.ModuleType) -> None:
+def _restore_in_yaml(yaml: types.ModuleType) -> None:
     """Let `yaml.load(text)` without a Loader use FullLoader, as in PyYAML 5.1 to 5.4; PyYAML 6 rejects it."""
     original = yaml.load
     if hasattr(original, "__wrapped__"):
@@ -100,6 +100,42 @@ def restore_in_yaml(yaml: types.ModuleType) -> None:
         return original(stream, yaml.FullLoader if Loader is None else Loader)
 
     yaml.load = load  # type: ignore[attr-defined]
+
+
+def _restore_in_pandas(pd: types.ModuleType) -> None:
+    """Restore methods that pandas 1.0 and 2.0 removed."""
+    for cls in (pd.DataFrame, pd.Series):
+        _give(cls, "append", functools.partialmethod(_append, pd))
+        _give(cls, "as_matrix", _as_matrix)
+        _give(cls, "iteritems", cls.items)
+
+
+def _as_matrix(self: Any, columns: Any = None) -> np.ndarray:
+    """Implement `as_matrix` of pandas 0.25 and before."""
+    return (self if columns is None else self[columns]).values
+
+
+def _append(
+    self: Any, pd: Any, other: Any, ignore_index: bool = False, verify_integrity: bool = False, sort: bool = False
+) -> Any:
+    """Implement `append` of pandas 1.5 and before."""
+    if isinstance(self, pd.DataFrame):
+        if isinstance(other, dict):
+            if not ignore_index:
+                raise TypeError("Can only append a dict if ignore_index=True")
+            other = pd.Series(other)
+        if isinstance(other, pd.Series):
+            if other.name is None and not ignore_index:
+                raise TypeError("Can only append a Series if ignore_index=True or if the Series has a name")
+            other = other.to_frame().T.infer_objects().rename_axis(self.index.names)
+        elif isinstance(other, list) and other and not isinstance(other[0], pd.DataFrame):
+            other = pd.DataFrame(other)
+    others = other if isinstance(other, (list, tuple)) else [other]
+    return pd.concat([self, *others], ignore_index=ignore_index, verify_integrity=verify_integrity, sort=sort)
+
+
+# Package -> the function that restores its names when a program imports it.
+OF_PACKAGES: dict[str, Callable[[types.ModuleType], None]] = {"pandas": _restore_in_pandas, "yaml": _restore_in_yaml}
 
 
 def _getargspec(func: Callable[..., Any]) -> ArgSpec:

@@ -86,6 +86,22 @@ _NAMES = """
         return op
 
     assert ops.register_dense_tensor_like_type(tf.Tensor) is None
+    assert tf.Dimension(8 / 2).value == 4 and tf.TensorShape([None, 8 / 2]).as_list() == [None, 4]
+    assert tf.get_variable("halves", [3, 8 / 2]).shape == [3, 4]
+    lstm = tf.nn.dynamic_rnn(tf.nn.rnn_cell.LSTMCell(64 / 2), tf.zeros([2, 3, 4]), dtype=tf.float32)
+    assert lstm[0].shape == [2, 3, 32] and rnn.GRUCell(8 / 2)(tf.zeros([2, 3]), tf.zeros([2, 4]))[0].shape == [2, 4]
+    for wrong in (1.5, float("nan")):
+        try:
+            tf.Dimension(wrong)
+        except ValueError:
+            pass
+        else:
+            raise AssertionError(wrong)
+    resolvers = tf.distribute.cluster_resolver
+    assert resolvers.TPUClusterResolver("", zone=None).get_master() == ""
+    assert resolvers.TPUClusterResolver is tf.contrib.cluster_resolver.TPUClusterResolver
+    assert resolvers.SimpleClusterResolver is real.distribute.cluster_resolver.SimpleClusterResolver
+    assert tf.distribute.MirroredStrategy is real.compat.v1.distribute.MirroredStrategy
     square = tf.keras.Sequential([tf.keras.layers.Reshape([28, 28, 1], input_shape=(784,))])
     assert square(tf.placeholder(tf.float32, [None, 28, 28])).shape.as_list() == [None, 28, 28, 1]
 
@@ -99,6 +115,15 @@ _NAMES = """
     import base64, threading, yaml
     assert base64.encodestring(b"a") == b"YQ==\\n" and not threading.Thread().isAlive()
     assert yaml.load("a: 1") == {"a": 1} == yaml.load("a: 1", Loader=yaml.SafeLoader)
+    import pandas as pd
+    frame = pd.DataFrame({"a": [1, 2], "b": [3., 4.]})
+    assert frame.as_matrix().tolist() == [[1, 3], [2, 4]] and frame.as_matrix(["a"]).tolist() == [[1], [2]]
+    assert frame.a.as_matrix().tolist() == [1, 2] and [name for name, _ in frame.iteritems()] == ["a", "b"]
+    assert frame.append(frame).index.tolist() == [0, 1, 0, 1] and frame.append([frame, frame]).shape == (6, 2)
+    row = frame.append({"a": 5, "b": 6}, ignore_index=True)
+    assert row.values.tolist()[2] == [5, 6] and row.index.tolist() == [0, 1, 2] and row.b.dtype == float
+    assert frame.append(pd.Series({"a": 5, "b": 6}, name=9)).index.tolist() == [0, 1, 9]
+    assert frame.append([{"a": 5}]).shape == (3, 2) and frame.a.append(frame.b).tolist() == [1, 2, 3, 4]
     assert np.float is float and np.zeros(2, np.bool).dtype == bool and np.int(3.5) == 3
     import imp
     open("loaded.py", "w").write("import tensorflow as tf\\nx = tf.placeholder")
@@ -111,6 +136,96 @@ _NAMES = """
 def test_names(ran):
     done = ran(_NAMES, "--tf1")
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr[-3000:]
+
+
+_VARIABLES = """
+    import numpy as np
+    import tensorflow as tf
+
+    dense = tf.keras.layers.Dense(2)
+    dense.build((None, 2))
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    ones, sums = tf.ones_initializer(), {"synchronization": tf.VariableSynchronization.ON_READ,
+                                         "aggregation": tf.VariableAggregation.SUM}
+    with strategy.scope():
+        mirrored = tf.get_variable("mirrored", [3, 2], initializer=ones)
+        summed = tf.get_variable("summed", [3, 2], initializer=ones, **sums)
+    resource = tf.get_variable("resource", [3, 2], initializer=ones, use_resource=True)
+    assert all(isinstance(each, tf.Variable) for each in (resource, dense.kernel, tf.Variable(1.0)))
+    of_others = [tf.Variable(2 * each.initialized_value()) for each in (resource, dense.kernel, mirrored, summed)]
+    print([each.shape.as_list() for each in of_others])
+    rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), dense_shape=tf.constant([3, 2]))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        print(session.run(of_others[2]).tolist())
+        for each in (resource, mirrored, summed):
+            each.set_shape([3, 2])
+            each.load(np.zeros([3, 2]))
+            for method in (each.scatter_add, each.batch_scatter_update):
+                session.run(method(rows))
+            for method in (each.scatter_nd_add, each.scatter_nd_sub, each.scatter_nd_add):
+                session.run(method([[1]], [[2., 2.]]))
+            session.run(each.scatter_nd_update([[2]], [[3., 3.]]))
+            print(session.run([each.read_value(), each.sparse_read([2]), each.gather_nd([[1]])])[0].tolist(),
+                  session.run(each.sparse_read([2])).tolist(), session.run(each.gather_nd([[1, 0]])).tolist())
+    with strategy.scope():
+        update = strategy.extended.call_for_each_replica(lambda: mirrored.scatter_nd_add([[0]], [[1., 1.]]))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(update)
+        print(session.run(mirrored.read_value()).tolist())
+"""
+
+
+def test_variables_have_the_methods_of_their_time(ran):
+    """Those of Keras, of `use_resource=True` and of a strategy."""
+    done = ran(_VARIABLES, "--tf1")
+    assert done.stdout.splitlines() == [
+        "[[3, 2], [2, 2], [3, 2], [3, 2]]",
+        "[[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]",
+        *["[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]] [[3.0, 3.0]] [2.0]"] * 3,
+        "[[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]]",
+    ], done.stderr[-3000:]
+
+
+_HINTS = """
+    import sys, traceback
+    import tensorflow as tf
+    from estimator_pipeline.compat.moved_names import suggestions
+
+    for program in sys.stdin.read().splitlines():
+        try:
+            exec(program, {"tf": tf})
+        except Exception as error:
+            print(suggestions.of(error, tf1=True), repr(getattr(error, "hint", None)), sep="; ")
+"""
+_IN_SESSIONS = "with --tf1 tensors have values in a session only: a program written for TensorFlow 2 runs without --tf1"
+
+
+def test_a_program_of_tensorflow_2_is_led_back(ran):
+    programs = {
+        "tf.constant(1).numpy()": _IN_SESSIONS,
+        "tf.Variable(1).numpy()": _IN_SESSIONS,
+        "list(tf.data.Dataset.range(3))": _IN_SESSIONS,
+        "float(tf.constant(1))": _IN_SESSIONS,
+        "[each for each in tf.range(3)]": _IN_SESSIONS,
+        "if tf.constant(1) > 0: pass": _IN_SESSIONS,
+        "tf.losses.MeanSquaredError()": "tf.losses.MeanSquaredError is of TensorFlow 2: a program written for",
+        "tf.summary.create_file_writer('x')": "tf.summary.create_file_writer is of TensorFlow 2: a program",
+        "tf.train.nothing": "None",
+        "tf.reshape(tf.zeros([2, 3]), [4])": "None",
+        # Names that tf.contrib never had need no files of it.
+        "tf.contrib.layerz": "None; \"did you mean 'layers'?\"",
+        "tf.contrib.layers.fully_conected": "None; \"did you mean 'fully_connected'?\"",
+        "tf.contrib.no_such_package": "None; 'remove it from the program, or correct its name'",
+        "tf.contrib.gan.gan_model": 'None; "it is the package tensorflow-gan: pip install --no-deps tensorflow-gan==',
+        "tf.contrib.timeseries.ARRegressor": 'None; "estimator-pipeline contrib install',
+    }
+    done = ran(_HINTS.replace("sys.stdin.read()", repr("\n".join(programs))), "--tf1")
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(programs), done.stderr[-3000:]
+    for line, (program, says) in zip(lines, programs.items(), strict=True):
+        assert line.startswith(says), (program, line)
 
 
 def test_without_the_option_nothing_changes(ran):
@@ -170,7 +285,7 @@ def test_traceback_has_the_program_s_lines_alone(ran):
         (
             "import tensorflow.contrib.nothing",
             "GoneModuleError: No module named 'tensorflow.contrib.nothing'",
-            "see docs",
+            "remove it from the program, or correct its name",
         ),
     ],
 )
