@@ -7,21 +7,28 @@ differ.
 
 The error is also an `InvalidArgumentError`, which TensorFlow raises where it detects the difference.
 
-Private use: the list of variables of a `tf.compat.v1.train.Saver`, and the slices of partitioned variables.
+The export of a Keras model (`model_to_estimator`) builds the model for the receiver's features, and may do so with
+features of a different shape. It exports the variables of the checkpoint, with a warning.
+
+Private use: the list of variables of a `tf.compat.v1.train.Saver`, the slices of partitioned variables, the model
+function that an Estimator has, and its method that exports.
 """
 
 from __future__ import annotations
 
+import contextvars
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline.errors import CompatError
+from estimator_pipeline.utils.logger import logger
 
 NAME = "restored-shapes"
 WHAT = "a checkpoint whose variables have different shapes than the model's is rejected, not silently restored"
 
 _SHOWN = 5
+_exports_keras_model = contextvars.ContextVar("exports_keras_model", default=False)
 
 
 def apply() -> None:
@@ -46,7 +53,13 @@ def apply() -> None:
     @functools.wraps(original)
     def restore(self: Any, sess: Any, save_path: Any) -> Any:
         differ = [] if tf.executing_eagerly() or save_path is None else _different(tf, self, save_path)
-        if differ:
+        if differ and _exports_keras_model.get():
+            logger.warning(
+                "The features of serving_input_receiver_fn have a different shape than the Keras model's input. The "
+                "export has the variables of %s: %s",
+                *(tf.compat.as_text(save_path), "; ".join(differ[:_SHOWN])),
+            )
+        elif differ:
             more = f"; and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
             raise RestoredShapeError(
                 f"the checkpoint {tf.compat.as_text(save_path)} is of a different model",
@@ -57,6 +70,24 @@ def apply() -> None:
         return original(self, sess, save_path)
 
     saver.restore = restore
+    _mark_exports()
+
+
+def _mark_exports() -> None:
+    """Let `restore` know the exports of Keras models."""
+    from tensorflow_estimator.python.estimator import estimator, keras_lib
+
+    original = estimator.Estimator._export_all_saved_models
+
+    @functools.wraps(original)
+    def export(self: Any, *args: Any, **kwargs: Any) -> Any:
+        marked = _exports_keras_model.set(getattr(self._model_fn, "__module__", "") == keras_lib.__name__)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _exports_keras_model.reset(marked)
+
+    estimator.Estimator._export_all_saved_models = export
 
 
 def _different(tf: Any, saver: Any, path: Any) -> list[str]:
