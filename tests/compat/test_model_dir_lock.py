@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +114,25 @@ def test_what_is_held_already_is_not_asked_for_again(trained):
         assert lock.is_held(f"{trained}/../{trained.name}")
         estimator(trained).train(input_fn, steps=1)
     assert not lock.is_held(str(trained))
+
+
+def test_tasks_in_threads_of_one_process_share_it(trained, monkeypatch):
+    """They start at the same time, and train at the same time."""
+    writes, started, inside = (
+        legacy._writes_checkpoints,
+        threading.Barrier(3, timeout=60),
+        threading.Barrier(3, timeout=60),
+    )
+    monkeypatch.setattr(lock, "WAIT_SECS", 0.1)
+    monkeypatch.setattr(legacy, "_writes_checkpoints", lambda: started.wait() >= 0 and writes())
+
+    def train(one):
+        with legacy.own_model_dir(one):
+            inside.wait()
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        tasks = [pool.submit(train, estimator(trained)) for _ in range(3)]
+    assert [task.result() for task in tasks] == [None] * 3 and not lock.is_held(str(trained))
 
 
 @pytest.mark.parametrize("task", ["worker", "ps", "evaluator"])

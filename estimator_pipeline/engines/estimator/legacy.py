@@ -85,6 +85,7 @@ def old_result(result: TrainResult, exporters: Sequence[str]) -> tuple[dict[str,
 
 # Model directories whose checkpoints this process has examined; it wrote all later ones.
 _examined: set[str] = set()
+_acquiring = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -92,7 +93,8 @@ def own_model_dir(estimator: Any) -> Iterator[None]:
     """Hold the lock on the Estimator's model directory within the block, with an undamaged newest checkpoint.
 
     For direct calls of `Estimator.train`. Only the task that writes checkpoints does this, and only in a directory that
-    supports locks (no object store). If the engine holds the lock already, nothing is done.
+    supports locks (no object store). If this process holds the lock already, nothing is done: the engine does, or a
+    task of the same cluster in a different thread, as the coordinator's client of a remote cluster runs them.
 
     Raises:
         ConfigError: A different process trains there.
@@ -100,15 +102,18 @@ def own_model_dir(estimator: Any) -> Iterator[None]:
     """
     config, model_dir = estimator.config, os.fspath(estimator.model_dir)
     saves = config.save_checkpoints_steps or config.save_checkpoints_secs
-    if not saves or "://" in model_dir or lock.is_held(model_dir) or not _writes_checkpoints():
+    if not saves or "://" in model_dir or not _writes_checkpoints():
         yield
         return
-    with lock.hold(model_dir, owner="Estimator.train", run_id=f"process {os.getpid()}"):
-        name = os.path.realpath(model_dir)
-        if name not in _examined:
-            with disk.explaining(model_dir):
-                checkpoints.rescue(model_dir)
-            _examined.add(name)
+    with contextlib.ExitStack() as held:
+        with _acquiring:
+            if not lock.is_held(model_dir):
+                held.enter_context(lock.hold(model_dir, owner="Estimator.train", run_id=f"process {os.getpid()}"))
+                name = os.path.realpath(model_dir)
+                if name not in _examined:
+                    with disk.explaining(model_dir):
+                        checkpoints.rescue(model_dir)
+                    _examined.add(name)
         yield
 
 
