@@ -193,6 +193,7 @@ _NO_CHIEF = 'If "cluster" is set in TF_CONFIG, it must have one "chief" node.'
 # Errors of programs that are written for TensorFlow 2, in graph mode.
 _NEEDS_EAGER = re.compile(
     r"(?i)symbolic ?(?:`?tf\.)?tensor|\b(?:only|if|when|use|uses|in) .*\beager (?:mode|execution)\b"
+    r"|no loss to optimize"  # of a Keras model with its own train_step
 )
 _WITHOUT_TF1 = "a program written for TensorFlow 2 runs without --tf1"
 # For programs that are written for TensorFlow 1 as a whole.

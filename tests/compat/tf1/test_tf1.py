@@ -210,6 +210,7 @@ def test_a_program_of_tensorflow_2_is_led_back(ran):
         "float(tf.constant(1))": _IN_SESSIONS,
         "[each for each in tf.range(3)]": _IN_SESSIONS,
         "if tf.constant(1) > 0: pass": _IN_SESSIONS,
+        "tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1])]).compile('sgd')": _IN_SESSIONS,
         "tf.losses.MeanSquaredError()": "tf.losses.MeanSquaredError is of TensorFlow 2: a program written for",
         "tf.summary.create_file_writer('x')": "tf.summary.create_file_writer is of TensorFlow 2: a program",
         "tf.train.nothing": "None",
