@@ -68,7 +68,7 @@ def told(tmp_path, monkeypatch):
         ),
         ("from collections import Mapping", "Python 3.10 removed collections.Mapping: it is collections.abc.Mapping"),
         ("import numpy as np\nnp.int(3)", "np.int: NumPy 1.24 or 2.0 removed it; `exec --tf1` gives it back"),
-        ("import numpy as np\nnp.object", "np.object: NumPy 1.24 or 2.0 removed it; `exec --tf1` gives it back"),
+        ("import numpy as np\nnp.float", "np.float: NumPy 1.24 or 2.0 removed it; `exec --tf1` gives it back"),
         (
             "import pandas as pd\npd.DataFrame({'a': [1]}).as_matrix()",
             "pandas 1.0 to 3.0 removed as_matrix: it is to_num",

@@ -126,8 +126,8 @@ def test_tasks_in_threads_of_one_process_share_it(trained, monkeypatch):
     monkeypatch.setattr(lock, "WAIT_SECS", 0.1)
     monkeypatch.setattr(legacy, "_writes_checkpoints", lambda: started.wait() >= 0 and writes())
 
-    def train(one):
-        with legacy.own_model_dir(one):
+    def train(estimator):
+        with legacy.own_model_dir(estimator):
             inside.wait()
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:

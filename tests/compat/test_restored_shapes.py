@@ -65,18 +65,18 @@ def test_an_export_of_a_keras_model_for_other_features(tmp_path, caplog):
     keras_model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,), name="dense")])
     keras_model.compile("sgd", "mse")
     weights = keras_model.get_weights()
-    made = tf.keras.estimator.model_to_estimator(keras_model, model_dir=str(tmp_path), checkpoint_format="saver")
+    estimator = tf.keras.estimator.model_to_estimator(keras_model, model_dir=str(tmp_path), checkpoint_format="saver")
     receiver = tf.estimator.export.build_parsing_serving_input_receiver_fn(
         {"dense_input": tf.io.FixedLenFeature([1], tf.float32)}
     )
-    exported = made.export_saved_model(str(tmp_path / "export"), receiver).decode()
+    exported = estimator.export_saved_model(str(tmp_path / "export"), receiver).decode()
     kernel = tf.train.load_variable(f"{exported}/variables/variables", "dense/kernel")
     np.testing.assert_array_equal(kernel, weights[0])
     assert "dense/kernel is [3, 2] there and [1, 2] here" in caplog.text
     # Only an export.
-    made.train(lambda: tf.data.Dataset.from_tensors((np.ones([4, 3], np.float32), np.ones([4, 2], np.float32))))
+    estimator.train(lambda: tf.data.Dataset.from_tensors((np.ones([4, 3], np.float32), np.ones([4, 2], np.float32))))
     with pytest.raises(CompatError, match="of a different model"):
-        next(made.predict(lambda: tf.data.Dataset.from_tensors({"dense_input": [[1.0]]})))
+        next(estimator.predict(lambda: tf.data.Dataset.from_tensors({"dense_input": [[1.0]]})))
 
 
 @pytest.mark.parametrize(

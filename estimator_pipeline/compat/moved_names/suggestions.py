@@ -322,7 +322,7 @@ def _pandas(error: AttributeError | TypeError) -> str | None:
     else:
         match = _PANDAS_ARGUMENT.search(str(error))
         name = match[1] if match else None
-    return f"pandas 1.0 to 3.0 removed {name}: it is {_PANDAS[name]}" if name in _PANDAS else None
+    return f"pandas 1.0 to 3.0 removed {name}: it is {_PANDAS[name]}" if name and name in _PANDAS else None
 
 
 def _module(name: str, error: BaseException) -> str | None:

@@ -225,8 +225,8 @@ def test_a_program_of_tensorflow_2_is_led_back(ran):
     done = ran(_HINTS.replace("sys.stdin.read()", repr("\n".join(programs))), "--tf1")
     lines = done.stdout.splitlines()
     assert len(lines) == len(programs), done.stderr[-3000:]
-    for line, (program, says) in zip(lines, programs.items(), strict=True):
-        assert line.startswith(says), (program, line)
+    for line, (program, hint) in zip(lines, programs.items(), strict=True):
+        assert line.startswith(hint), (program, line)
 
 
 def test_without_the_option_nothing_changes(ran):
