@@ -10,7 +10,7 @@ from estimator_pipeline.launch import RestartLimits, supervise_command
 from estimator_pipeline.launch.history import read_events
 from estimator_pipeline.launch.local import task as running
 from estimator_pipeline.launch.logs.noise import is_noise
-from estimator_pipeline.launch.supervisor.ranks import MEMORY, RankFailure, Ranks, numbers
+from estimator_pipeline.launch.supervisor.ranks import MEMORY, NO_ALLOCATION, RankFailure, Ranks, numbers
 from estimator_pipeline.progress.error_lines import described, error_in, error_line
 from estimator_pipeline.progress.progress_file import Tail
 from estimator_pipeline.progress.task_events import TaskEvents
@@ -107,6 +107,7 @@ def lost(rank, at, caused_by):
 
 KILLED = "srun: error: n1: task 1: Killed"
 EXITED = "srun: error: n{0}: task {0}: Exited with exit code 1"
+EXCEEDED = "slurmstepd-n1: error: StepId=3.0 exceeded memory limit (415457280 > 314572800), being killed"
 TERMINATED = "srun: error: n{0}: task {0}: Terminated"
 
 
@@ -142,6 +143,28 @@ TERMINATED = "srun: error: n{0}: task {0}: Terminated"
             [start(1)],
             [(4.0, "slurmstepd: error: Detected 1 oom_kill event in StepId=16.0."), (5.0, KILLED)],
             RankFailure(5.0, "worker:1", -9, description=MEMORY),
+        ),
+        # Memory that Slurm enforces by accounting: it ends the whole step, and the node of the culprit is named.
+        (
+            [start(0), start(1)],
+            [(4.0, EXCEEDED), (5.0, "srun: error: n0: task 0: Killed"), (5.1, KILLED)],
+            RankFailure(5.1, "worker:1", -9, description=MEMORY),
+        ),
+        (
+            [start(1)],
+            [(4.0, "slurmstepd: error: Exceeded job memory limit"), (5.0, KILLED)],
+            RankFailure(5.0, "worker:1", -9, description=MEMORY),
+        ),
+        (
+            [start(1)],
+            [(4.0, EXCEEDED), (5.0, "srun: error: n[1-2]: tasks 1-2: Killed")],
+            RankFailure(5.0, "worker:1", -9, description=MEMORY),
+        ),
+        # Somebody has killed a task, and that is not for want of memory on a different node.
+        (
+            [start(1)],
+            [(4.0, EXCEEDED.replace("n1", "n2")), (5.0, KILLED)],
+            RankFailure(5.0, "worker:1", -9),
         ),
         # One that hangs is killed long after the other one has said so.
         (
@@ -212,6 +235,42 @@ def test_a_line_of_srun_fails_as_the_first_of_its_tasks(tmp_path, code, attempts
     failed = next(event for event in read_events(tmp_path) if event["event"] == "failed")
     assert (failed["task"], failed["exit_code"], failed["what"]) == ("worker:1", code, said)
     assert failed["error"] == "RuntimeError: no such column 'price'"
+
+
+REQUEUED = "srun: error: Unable to confirm allocation for job 6: Job is pending execution"
+UNREACHABLE = (
+    "srun: error: Unable to confirm allocation for job 6: Unable to contact slurm controller (connect failure)"
+)
+# A node of the job fails, and srun cannot start the tasks again.
+SRUN = """\
+if [ -e started ]; then
+    echo "%ERROR" >&2
+    echo "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 6" >&2
+else
+    echo "srun: error: Node failure on n2" >&2
+fi
+touch started
+exit 1
+"""
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(REQUEUED, 2), (UNREACHABLE, 4)])
+def test_a_job_that_slurm_has_taken_back_is_not_restarted(tmp_path, monkeypatch, error, attempts):
+    """The last failure remains that of the node. A controller that does not answer may answer again."""
+    monkeypatch.chdir(tmp_path)
+    outcome = supervise_command(
+        ["sh", "-c", SRUN.replace("%ERROR", error)],
+        log_dir=tmp_path / "logs",
+        run_id="r",
+        limits=RestartLimits(max_restarts=3, backoff=0.0, early_failures=9),
+    )
+    assert (outcome.exit_code, len(outcome.attempts)) == (1, attempts)
+    failures = [event["what"] for event in read_events(tmp_path / "logs") if event["event"] == "failed"]
+    assert failures[0] == "a task ran on the node n2, which failed"
+    assert len(failures) == (1 if error == REQUEUED else 4)
+    if error == REQUEUED:
+        assert outcome.gave_up == "Slurm has requeued or ended the job"
+        assert outcome.attempts[-1].why == f"command {NO_ALLOCATION}"
 
 
 def test_a_process_that_the_kernel_killed_for_want_of_memory(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from estimator_pipeline.launch.local.outcome import Failure, last_lines
 from estimator_pipeline.launch.local.task import RunningTask
-from estimator_pipeline.launch.supervisor.ranks import MEMORY
+from estimator_pipeline.launch.supervisor.ranks import MEMORY, NO_ALLOCATION
 from estimator_pipeline.progress.error_lines import error_in
 
 __all__ = ["build_failure"]
@@ -38,6 +38,8 @@ def build_failure(
     first = task.ranks.first() if task.ranks is not None and reason == "failed" and not description else None
     if first is not None:
         return Failure(first.task, first.exit_code, log, tail, first.description, task.state.refusal, error=first.error)
+    if task.ranks is not None and not task.ranks.has_allocation and reason == "failed":
+        return Failure(task.name, code, log, tail, NO_ALLOCATION)
     if task.out_of_memory and not description:
         return Failure(task.name, code, log, tail, MEMORY)
     error = ""

@@ -6,6 +6,7 @@ the command's output:
     srun: error: n2: task 1: Exited with exit code 1
     srun: error: n[1-2]: tasks 0-1: Out Of Memory
     srun: error: Node failure on n2
+    slurmstepd-n2: error: Detected 1 oom_kill event in StepId=7.0.
 
 srun sends SIGTERM to the other tasks (`--kill-on-bad-exit`), and a task that loses a peer fails as well. So the first
 failure counts; if it names a different task as its cause, that task counts.
@@ -13,22 +14,38 @@ failure counts; if it names a different task as its cause, that task counts.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from estimator_pipeline.cluster.environments.hostlist import expand_hosts
+from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.launch.exit_codes import BAD_INPUT
 from estimator_pipeline.progress.progress_file import Tail, cause_of
 
-__all__ = ["MEMORY", "RankFailure", "Ranks", "numbers"]
+__all__ = ["MEMORY", "NO_ALLOCATION", "RankFailure", "Ranks", "numbers"]
 
 MEMORY = "ran out of memory and was killed"
+NO_ALLOCATION = "has no allocation any more: Slurm has requeued or ended the job"
 
-_ENDED = re.compile(r"^srun: error: (?:\S+: )?tasks? ([\d,\-\[\]]+): (.+?)\s*$")
+_ENDED = re.compile(r"^srun: error: (?:(\S+): )?tasks? ([\d,\-\[\]]+): (.+?)\s*$")
 _NODE = re.compile(r"^srun: error: Node failure on (\S+)")
-_OUT_OF_MEMORY = re.compile(r"oom[_-]kill event|OOM Killed", re.IGNORECASE)
+# Memory is enforced by control groups, or by accounting (JobAcctGatherParams=OverMemoryKill). The node is not in all
+# versions' messages.
+_OUT_OF_MEMORY = re.compile(
+    r"^(?:slurmstepd-([^\s:]+): )?.*(?:oom[_-]kill event|OOM Killed|Exceeded (?:job|step) memory limit"
+    r"|exceeded (?:virtual )?memory limit \(\d+ > \d+\), being killed)",
+    re.IGNORECASE,
+)
+# srun adds the line "Expired or invalid job" also where the controller only does not answer.
+_NO_ALLOCATION = re.compile(
+    r"^srun: error: (?:Unable to (?:confirm allocation|create step) for job \d+: (?:Job is pending execution"
+    r"|Invalid job id specified|Job/step already completing or completed)|Slurm job \d+ has expired)",
+    re.IGNORECASE,
+)
 # The texts of strsignal(), which srun prints.
 _SIGNALS = {signal.strsignal(number): number for number in signal.Signals if number != signal.SIGTERM}
 # srun reports an end a moment after the task's last event, or before a different task's.
@@ -63,6 +80,9 @@ class Ranks:
 
     Args:
         output: The output of the command.
+
+    Attributes:
+        has_allocation: Whether the job still has the allocation in which srun would start the tasks.
     """
 
     def __init__(self, output: Tail) -> None:
@@ -70,8 +90,10 @@ class Ranks:
         self._names: dict[int, str] = {}
         self._processes: dict[str, str] = {}
         self._reported: list[RankFailure] = []
-        self._seen: list[tuple[float, int | None, str]] = []
-        self._memory = False
+        self._seen: list[tuple[float, int | None, str, str]] = []
+        # The nodes on which memory ran out; "" for an unknown node.
+        self._memory: set[str] = set()
+        self.has_allocation = True
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Record an event of a task."""
@@ -104,11 +126,14 @@ class Ranks:
             now: The time in seconds since 1970.
         """
         for line in self._output.lines():
-            self._memory = self._memory or bool(_OUT_OF_MEMORY.search(line))
-            if match := _NODE.match(line):
-                self._seen.append((now, None, f"ran on the node {match[1]}, which failed"))
+            if match := _OUT_OF_MEMORY.match(line):
+                self._memory.add(match[1] or "")
+            elif match := _NODE.match(line):
+                self._seen.append((now, None, "", f"ran on the node {match[1]}, which failed"))
             elif match := _ENDED.match(line):
-                self._seen += [(now, rank, match[2]) for rank in numbers(match[1])]
+                self._seen += [(now, rank, match[1] or "", match[3]) for rank in numbers(match[2])]
+            elif _NO_ALLOCATION.match(line):
+                self.has_allocation = False
 
     def task_of(self, process: str) -> str:
         """Return the task of a process "HOST-PROCESS"; "" if no task has reported it."""
@@ -116,13 +141,18 @@ class Ranks:
 
     def first(self) -> RankFailure | None:
         """Return the failure that caused the others; None if no failure is known."""
-        seen = [failure for at, rank, how in self._seen if (failure := self._of_srun(at, rank, how)) is not None]
+        seen = [failure for entry in self._seen if (failure := self._of_srun(*entry)) is not None]
         # srun reports the end of a task later than the task reports its error, perhaps after the end of a different
         # task. Tasks that end by SIGTERM were mostly terminated by srun.
         with_error = {failure.task for failure in self._reported}
         silent = [
             failure for failure in seen if failure.task not in with_error and failure.exit_code != -signal.SIGTERM
         ]
+        if any(failure.description == MEMORY for failure in silent):
+            # Slurm kills the whole step then, and srun may report a task of a different node first.
+            silent = [
+                failure for failure in silent if failure.description == MEMORY or failure.exit_code != -signal.SIGKILL
+            ]
         causes = [failure for failure in self._reported if not failure.caused_by and not failure.echo]
         independent = sorted([*causes, *silent], key=_time)
         first = next(iter([*independent, *sorted([*self._reported, *seen], key=_time)]), None)
@@ -135,7 +165,7 @@ class Ranks:
         code = next((failure.exit_code for failure in seen if failure.task == first.task), None)
         return replace(first, exit_code=code)
 
-    def _of_srun(self, at: float, rank: int | None, how: str) -> RankFailure | None:
+    def _of_srun(self, at: float, rank: int | None, nodes: str, how: str) -> RankFailure | None:
         if rank is None:
             return RankFailure(at, "a task", description=how)
         name = self._names.get(rank, f"rank {rank}")
@@ -148,7 +178,16 @@ class Ranks:
         number = next((number for word, number in _SIGNALS.items() if word and how.startswith(word)), None)
         if number is None:
             return None
-        return RankFailure(at, name, -number, description=MEMORY if number == signal.SIGKILL and self._memory else "")
+        killed = number == signal.SIGKILL and self._out_of_memory(nodes)
+        return RankFailure(at, name, -number, description=MEMORY if killed else "")
+
+    def _out_of_memory(self, nodes: str) -> bool:
+        """Return whether memory ran out on one of these nodes; any node counts where srun or Slurm names none."""
+        if not nodes or "" in self._memory:
+            return bool(self._memory)
+        with contextlib.suppress(ClusterError):
+            return not self._memory.isdisjoint(expand_hosts(nodes))
+        return False
 
 
 def _time(failure: RankFailure) -> float:

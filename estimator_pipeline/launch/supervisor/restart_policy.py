@@ -4,6 +4,7 @@
 | --- | --- |
 | done, interrupted by a user or a scheduler, timeout | no |
 | bad input (exit code 2), a program that cannot be run (126, 127) | no: it would fail again |
+| `srun` has no allocation: Slurm has requeued or ended the job | no |
 | preempted (exit code 75), and not by the launcher | at once; not counted while there is progress |
 | diverged (exit code 3, a NaN loss) | once; then only after a later checkpoint and a later step |
 | anything else: a crash, a signal, a hung task | after a pause, up to `max_restarts` in a row |
@@ -67,6 +68,7 @@ class AttemptEnd:
         from_step: The step that it resumed from: a checkpoint of an earlier attempt, which may not have reported it.
         began: Whether it made a step; None for a program that reports no steps.
         worked: Whether the failed task itself made a step, or an evaluation; None if unknown.
+        has_allocation: Whether the job still has the allocation in which srun would start its tasks.
     """
 
     reason: str
@@ -77,6 +79,7 @@ class AttemptEnd:
     began: bool | None = False
     from_step: int | None = None
     worked: bool | None = None
+    has_allocation: bool = True
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,8 @@ class Policy:
             return Decision(False, "bad input (exit code 2) would fail again")
         if end.exit_code in NOT_RUNNABLE and end.reason == "failed":
             return Decision(False, f"the program cannot be run (exit code {end.exit_code})")
+        if not end.has_allocation:
+            return Decision(False, "Slurm has requeued or ended the job")
         if self.limits.max_restarts < 1:
             return Decision(False, "restarts are disabled")
         if end.reason == "preempted":

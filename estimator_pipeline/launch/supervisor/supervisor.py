@@ -22,6 +22,7 @@ from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
 from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.processes import Interruptions, interruptions
 from estimator_pipeline.launch.local.view import SilentView, View
+from estimator_pipeline.launch.supervisor.ranks import NO_ALLOCATION
 from estimator_pipeline.launch.supervisor.restart_policy import AttemptEnd, Policy, RestartLimits
 from estimator_pipeline.progress.progress_file import CHECKPOINT_VARIABLE, TaskState
 
@@ -276,16 +277,18 @@ class _Recorder(View):
     def failed(self, reason: str, failure: Failure) -> None:
         self.failed_at = time.monotonic()
         self._why = failure.head
-        self._history.append(
-            reason,
-            attempt=self.number,
-            task=failure.task,
-            exit_code=failure.exit_code,
-            what=failure.head,
-            error=failure.error,
-            step=self.step,
-            checkpoint=self.checkpoint,
-        )
+        # No task has failed then: the failure before is the last one.
+        if failure.description != NO_ALLOCATION:
+            self._history.append(
+                reason,
+                attempt=self.number,
+                task=failure.task,
+                exit_code=failure.exit_code,
+                what=failure.head,
+                error=failure.error,
+                step=self.step,
+                checkpoint=self.checkpoint,
+            )
         self._inner.failed(reason, failure)
 
     def note(self, text: str) -> None:
@@ -329,6 +332,7 @@ class _Recorder(View):
             began=None if self._foreign and not self._has_events else self._began,
             from_step=self._from_step,
             worked=None if failure is None else self._worked(failure.task),
+            has_allocation=failure is None or failure.description != NO_ALLOCATION,
         )
 
     def _worked(self, task: str) -> bool | None:
