@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import typer
+
 from estimator_pipeline.errors import ConfigError, DiskError
 from estimator_pipeline.utils import io_errors
 
@@ -25,6 +27,8 @@ def reject_failing_jobs(
     other_files: bool = False,
 ) -> None:
     """Reject jobs in which every task would fail, as far as `doctor` sees it without TensorFlow.
+
+    Warnings about what the job requests from Slurm are printed on standard error.
 
     Args:
         jobs: The job, or the jobs of an array.
@@ -46,6 +50,7 @@ def reject_failing_jobs(
     names = ("HOME", "XDG_CACHE_HOME", "TFDS_DATA_DIR", *PROXIES)
     known = {name: os.environ[name] for name in names if name in os.environ}
     errors: dict[tuple[str, str, str], list[int]] = {}
+    warnings: dict[str, list[int]] = {}
     for job, numbers in _distinct_jobs(jobs):
         context = doctor.Context(
             environ=known,
@@ -58,6 +63,10 @@ def reject_failing_jobs(
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
                 errors.setdefault((finding.code, finding.message, finding.hint), []).extend(numbers)
+            elif finding.severity == "warning" and finding.check == "slurm":
+                warnings.setdefault(f"{finding.message}\n  hint: {finding.hint}", []).extend(numbers)
+    for text, numbers in warnings.items():
+        typer.echo(f"warning: {_element_prefix(numbers, len(jobs))}{text}", err=True)
     if not errors:
         return
     messages = [

@@ -82,9 +82,9 @@ def warning(message: str, why: str, hint: str) -> DoctorFinding:
     return DoctorFinding("warning", message, why, hint)
 
 
-def error(message: str, why: str, hint: str) -> DoctorFinding:
+def error(message: str, why: str, hint: str, *, code: str = "") -> DoctorFinding:
     """Return a finding with which the job will fail, hang or produce wrong results."""
-    return DoctorFinding("error", message, why, hint)
+    return DoctorFinding("error", message, why, hint, code=code)
 
 
 def of_error(caught: PipelineError, why: str, *, severity: str = "error") -> DoctorFinding:

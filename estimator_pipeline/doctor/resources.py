@@ -215,31 +215,37 @@ def check_slurm_memory(context: Context, role: str, tasks: int, asked: SlurmReso
         tasks: The number of tasks of the role.
         asked: The requested resources.
     """
-    cpus = asked.cpus_per_task or 1
+    on_node = asked.tasks_per_node or (math.ceil(tasks / asked.nodes) if asked.nodes else None)
+    count = min(on_node or 1, tasks)
+    there = f"for {count} task(s) on a node"
     if asked.mem is not None:
-        on_node = asked.tasks_per_node or (math.ceil(tasks / asked.nodes) if asked.nodes else 1)
-        field, requested, count = "mem", _bytes(asked.mem), min(on_node, tasks)
-        request = f"slurm.mem {asked.mem} for {count} task(s) on a node"
+        field, shares = "mem", 1
+        requested = most = _bytes(asked.mem)
+        request = f"slurm.mem {asked.mem} {there}"
     elif asked.mem_per_cpu is not None:
-        field, requested, count = "mem_per_cpu", _bytes(asked.mem_per_cpu) * cpus, 1
-        request = f"slurm.mem_per_cpu {asked.mem_per_cpu} and {cpus} CPU(s) per task"
+        cpus = asked.cpus_per_task or 1
+        field, shares = "mem_per_cpu", cpus * count
+        requested = _bytes(asked.mem_per_cpu) * shares
+        # Slurm may place all tasks on one node.
+        most = requested if on_node else requested * tasks
+        request = f"slurm.mem_per_cpu {asked.mem_per_cpu} and {cpus} CPU(s) per task {there}"
     else:
         return
     # "0" requests all memory of a node.
     if not requested:
         return
     need = need_of(context, trains=role in ("chief", "worker"))
-    severity = need.severity(count, requested)
+    severity = "error" if most < need.least + _SHARED_BYTES else need.severity(count, requested)
     if severity is None:
         return
-    whole = count * need.likely + _SHARED_BYTES
-    needed = math.ceil(whole / (cpus if field == "mem_per_cpu" else 1) / _MIB)
+    needed = math.ceil((count * need.likely + _SHARED_BYTES) / shares / _MIB)
     yield DoctorFinding(
         severity,
         f"{request} ({role}), and each task needs some {size_of(need.likely)} ({need.details}), plus "
         f"{size_of(_SHARED_BYTES)} shared",
         "Slurm kills the job when it runs out of memory (OUT_OF_MEMORY)",
         f"set slurm.{field} to {needed}M or more",
+        code="job/conflict",
     )
 
 

@@ -1018,15 +1018,25 @@ def test_the_job_is_held_against_the_run_whose_checkpoints_are_there(tmp_path):
         ({"time": "1-00"}, "ok", "time 1-00, signal 120 s before"),
         ({"time": "0"}, "ok", "time 0"),
         ({"mem": "200M"}, "error", "slurm.mem 200M for 1 task(s) on a node (worker)"),
-        ({"mem": 600}, "warning", "slurm.mem 600 for"),
+        # A task, and what all tasks on a node share.
+        ({"mem": 600}, "error", "slurm.mem 600 for 1 task(s) on a node (worker)"),
+        ({"mem": 650}, "ok", "time of the partition"),
+        ({"mem": 700, "tasks_per_node": 2}, "warning", "slurm.mem to 950M or more"),
+        ({"mem": 600, "tasks_per_node": 2}, "error", "slurm.mem to 950M or more"),
         ({"mem_per_cpu": "100M", "cpus_per_task": 2}, "error", "slurm.mem_per_cpu to 325M or more"),
+        ({"mem_per_cpu": "200M", "tasks_per_node": 1}, "error", "slurm.mem_per_cpu to 650M or more"),
+        # Both may be on one node.
+        ({"mem_per_cpu": "400M"}, "warning", "slurm.mem_per_cpu to 650M or more"),
+        ({"mem_per_cpu": "400M", "tasks_per_node": 2}, "warning", "slurm.mem_per_cpu to 475M or more"),
+        ({"mem_per_cpu": "475M", "tasks_per_node": 2}, "ok", "time of the partition"),
         ({"mem": "0"}, "ok", "time of the partition"),
         ({"setup": ["module load 'x"]}, "error", "slurm.setup is not a valid shell script"),
         ({"teardown": ["rm -rf x", ")"]}, "error", "slurm.teardown is not a valid shell script"),
     ],
 )
 def test_what_is_asked_of_slurm(section, severity, says, tmp_path):
-    (found,) = told(batch.check_slurm, doctor.Context(job=job(tmp_path, slurm=section)))
+    workers = {"cluster": {"workers": 2}, "run": {"train_distribute": "multi_worker_mirrored"}}
+    (found,) = told(batch.check_slurm, doctor.Context(job=job(tmp_path, slurm=section, **workers)))
     assert found[0] == severity and says in found[1]
 
 

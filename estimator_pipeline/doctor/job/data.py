@@ -86,10 +86,12 @@ def check_shards(context: Context) -> Iterator[DoctorFinding]:
         raise CheckSkipped("records are counted only with --deep")
     total = sum(training.records)
     if total < section.global_batch_size:
-        yield (error if section.drop_remainder and not _endless(job) else warning)(
+        yield DoctorFinding(
+            "error" if section.drop_remainder and not _endless(job) else "warning",
             f"{total} training records, and a global batch of {section.global_batch_size}",
             "each step reads some records more than once, or no step runs",
             f"set input.global_batch_size to {total} or less, or add data",
+            code="data/cannot-shard",
         )
     try:
         policy, why = choose_policy(
@@ -110,6 +112,7 @@ def check_shards(context: Context) -> Iterator[DoctorFinding]:
             message,
             "a worker without records fails at its first step, and the others wait for it",
             "set input.shard_policy: data, or write at least one file with records for each worker",
+            code="data/cannot-shard",
         )
     elif max(counts) > _UNEVEN * min(counts):
         yield warning(

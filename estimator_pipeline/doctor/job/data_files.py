@@ -233,6 +233,7 @@ def _not_prepared(context: Context, name: str, base: str) -> DoctorFinding:
                 f"the built-in data set digits would be prepared in {base}, and {place} is not writable",
                 "every task that reads it fails",
                 "set TFDS_DATA_DIR or input.data_dir to a writable folder, or prepare the data set beforehand",
+                code="data/not-found",
             )
         return info(f"the built-in data set digits is prepared in {base} by the first task that reads it")
     if (unknown := unknown_data_set(context, name, base)) is not None:
@@ -243,6 +244,7 @@ def _not_prepared(context: Context, name: str, base: str) -> DoctorFinding:
             f"the data set {name} is not prepared in {base}, and there is no network: {silent} does not answer",
             "every task that reads it fails",
             prepare_elsewhere(name, base),
+            code="data/not-found",
         )
     return warning(
         f"the data set {name} is not prepared in {base}",

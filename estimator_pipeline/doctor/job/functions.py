@@ -9,12 +9,13 @@ import os
 from collections.abc import Iterator, Sequence
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import DoctorFinding, error, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, error, ok
 from estimator_pipeline.job import FunctionInput
 
 __all__ = ["check"]
 
 _WHY = "every task fails with this error"
+_CODE = "job/bad-function"
 # Calls that can define names only at run time.
 _UNKNOWN = ("globals", "setattr", "exec", "vars", "locals")
 
@@ -38,6 +39,7 @@ def _problem(context: Context, field: str, reference: str) -> DoctorFinding | No
                 f"{field}: the file {where} does not exist in {os.getcwd()}",
                 _WHY,
                 "correct the path, or start the job in the folder of the file",
+                code=_CODE,
             )
         return _in_file(context, field, where, name)
     if context.other_python:
@@ -48,6 +50,7 @@ def _problem(context: Context, field: str, reference: str) -> DoctorFinding | No
             f"{field}: the module {where} cannot be found",
             _WHY,
             "install it, start the job in its folder, or use path/to/file.py:function",
+            code=_CODE,
         )
     # The contents of an extension module are known only after an import.
     return _in_file(context, field, path, name) if path.endswith(".py") else None
@@ -106,19 +109,24 @@ def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFindin
             tree = ast.parse(file.read())
     except SyntaxError as problem:
         return error(
-            f"{field}: {path}, line {problem.lineno}, is not valid Python: {problem.msg}", _WHY, "correct the file"
+            f"{field}: {path}, line {problem.lineno}, is not valid Python: {problem.msg}",
+            _WHY,
+            "correct the file",
+            code=_CODE,
         )
     except (OSError, ValueError) as problem:
-        return error(f"{field}: {path} cannot be read: {problem}", _WHY, "correct the file")
+        return error(f"{field}: {path} cannot be read: {problem}", _WHY, "correct the file", code=_CODE)
     if not context.other_python:
         missing = _missing_import(tree, os.path.dirname(os.path.abspath(path)))
         if missing is not None:
             # Environment modules that a job script loads may add packages by PYTHONPATH.
             slurm = context.needed_job().slurm
-            return (warning if slurm.setup or "PYTHONPATH" in slurm.env else error)(
+            return DoctorFinding(
+                "warning" if slurm.setup or "PYTHONPATH" in slurm.env else "error",
                 f"{field}: {path}, line {missing[1]}, imports {missing[0]}, which is not installed in this Python",
                 _WHY,
                 f"install {missing[0]} where the tasks run, or start the job from the environment that has it",
+                code=_CODE,
             )
     first = name.partition(".")[0]
     names = _names(tree)
@@ -126,7 +134,10 @@ def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFindin
         functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         public = ", ".join(function for function in functions if not function.startswith("_"))
         return error(
-            f"{field}: {path} has no function {name!r} (functions: {public or 'none'})", _WHY, "correct the name"
+            f"{field}: {path} has no function {name!r} (functions: {public or 'none'})",
+            _WHY,
+            "correct the name",
+            code=_CODE,
         )
     return _without_context(tree, field, path, name) if field.startswith("input.") else None
 
@@ -143,6 +154,7 @@ def _without_context(tree: ast.Module, field: str, path: str, name: str) -> Doct
         f"{field}: {name} in {path} has no parameter `input_context`, only ({', '.join(names)})",
         "without it every worker would read the same records, and the job rejects it",
         "add the parameter `input_context=None`, and shard with it",
+        code="data/bad-input-fn",
     )
 
 

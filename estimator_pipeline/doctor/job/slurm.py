@@ -44,6 +44,7 @@ def _time(slurm: SlurmSection) -> Iterator[DoctorFinding]:
             "the job makes no progress, even when it is requeued",
             f"set slurm.time to {slurm.signal_seconds // 60 + 2} minutes or more, or slurm.signal_seconds to 30 or "
             f"more and less than {limit}",
+            code="job/conflict",
         )
     elif slurm.signal_seconds + _EARLY_SECS >= limit:
         yield warning(
@@ -66,4 +67,5 @@ def _shell(field: str, lines: list[str]) -> Iterator[DoctorFinding]:
             f"slurm.{field} is not a valid shell script: {reason}",
             "the batch script fails at that line",
             "correct the line",
+            code="job/bad-value",
         )

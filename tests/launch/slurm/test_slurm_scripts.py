@@ -283,9 +283,29 @@ def test_what_cannot_work_is_told_before_anything_is_submitted(tmp_path):
         assert "has 3 mistakes, and nothing is submitted (--no-checks submits all the same)" in lines[0]
         begin = ("  model.function: the file no.py", "  There is no TensorFlow Datasets", "  slurm.time is 120 s")
         assert len(lines) == 7 and all(map(str.startswith, lines[1::2], begin))
+        codes = ("[job/bad-function]", "[data/not-found]", "[job/conflict]")
+        assert all(map(str.endswith, lines[1::2], codes)), "`explain` fits each"
         assert all(line.startswith("    hint: ") for line in lines[2::2])
     assert cli(tmp_path, *words, "--dry-run", "--no-checks")[0] == 0
     assert "there is no sbatch" in cli(tmp_path, *words, "--no-checks")[2]
+
+
+def test_memory_that_may_not_be_enough_is_a_warning(tmp_path):
+    """And an error where not one task has it."""
+    words = ["submit", "slurm", CONFIGS / "digits_cnn_two_workers.yaml", "--set", f"run.model_dir={tmp_path / 'model'}"]
+    words += ["--set", "cluster.evaluator=false", "--set", "slurm.tasks_per_node=2", "--dry-run"]
+    code, out, err = cli(tmp_path, *words, "--set", "slurm.mem=700M")
+    assert code == 0 and out.startswith("#!/bin/bash")
+    assert (
+        err.startswith("warning: slurm.mem 700M for 2 task(s) on a node (worker)") and "\n  hint: set slurm.mem" in err
+    )
+    assert cli(tmp_path, *words, "--set", "slurm.mem=700M", "--no-checks")[2] == ""
+    code, _, err = cli(tmp_path, *words, "--set", "slurm.mem=300M")
+    assert code == 2 and "slurm.mem 300M for 2 task(s) on a node (worker)" in err and "nothing is submitted" in err
+    # Of an array, once.
+    (tmp_path / "sweep.yaml").write_text("run.seed: [1, 2]\n")
+    err = cli(tmp_path, *words, "--set", "slurm.mem=700M", "--array", tmp_path / "sweep.yaml")[2]
+    assert err.count("warning: slurm.mem 700M") == 1
 
 
 def test_elements_of_an_array_that_cannot_work_are_named(tmp_path):
