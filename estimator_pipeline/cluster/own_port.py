@@ -13,12 +13,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from estimator_pipeline.cluster.roles import PORT_BASE_VARIABLE
 from estimator_pipeline.errors import PortError
 
 __all__ = ["REUSE_VARIABLE", "holder_of", "problem_of", "require_free"]
 
 # With "1" TensorFlow's server shares its port with the process that holds it for the task; with "0" or unset it does
-# not. If the variable is set, this package has chosen the port.
+# not. If the variable is set, this package has chosen the port: "0" if it is derived from the id of a scheduler's job,
+# or if the launcher has released it.
 REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
 # A process of the previous attempt may still be shutting down.
 _GRACE_SECS = 5.0
@@ -36,26 +38,36 @@ def require_free(address: str, task: str, environ: Mapping[str, str]) -> None:
         environ: The variables, which may contain TF_GRPC_REUSE_PORT.
 
     Raises:
-        PortError: A different process listens there. Its exit code is 2 if the user has set the port, and 1 if this
-            package has chosen it: then the next start uses a different port.
+        PortError: A different process listens there. Its exit code is 2 if the user has set the port (TF_CONFIG,
+            ESTIMATOR_PIPELINE_PORT_BASE), and 1 if this package has chosen it: then the next start uses a different
+            port.
     """
     port = int(address.rpartition(":")[2])
-    chosen = REUSE_VARIABLE in environ
+    reuse = environ.get(REUSE_VARIABLE)
     deadline = time.monotonic() + _GRACE_SECS
-    while (problem := problem_of(port, shared=environ.get(REUSE_VARIABLE) == "1")) is not None:
+    while (problem := problem_of(port, shared=reuse == "1")) is not None:
         holder, pid = holder_of(port)
         if pid == os.getpid():
             return  # the server of an earlier training
         if time.monotonic() > deadline or problem.errno != errno.EADDRINUSE:
+            based = reuse == "0" and bool(environ.get(PORT_BASE_VARIABLE, "").strip())
             raise PortError(
                 f"{task} should listen at {address}, but the port {port} is not available on this host",
                 found=f"{os.strerror(problem.errno or 0)}{holder and f': {holder} listens there'}",
-                hint="start the job again: it uses a different port"
-                if chosen
-                else "stop that process, or set a different port for this task in the TF_CONFIG of every task",
-                restartable=chosen,
+                hint=_hint(reuse, based=based),
+                restartable=reuse is not None and not based,
             ) from problem
         time.sleep(_LOOK_SECS)
+
+
+def _hint(reuse: str | None, *, based: bool) -> str:
+    if reuse is None:
+        return "stop that process, or set a different port for this task in the TF_CONFIG of every task"
+    agreed = "under a scheduler set cluster.ports: agreed (`exec --ports agreed`), so that each task uses a free port"
+    if based:
+        return f"{agreed}, or set a different {PORT_BASE_VARIABLE}, the same on every task"
+    again = "start the job again: it uses a different port"
+    return again if reuse == "1" else f"{again}; {agreed}"
 
 
 def problem_of(port: int, *, shared: bool = False) -> OSError | None:

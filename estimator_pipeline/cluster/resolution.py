@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from estimator_pipeline.cluster.detection import Detection, detect
-from estimator_pipeline.cluster.own_port import REUSE_VARIABLE, holder_of, problem_of
+from estimator_pipeline.cluster.own_port import REUSE_VARIABLE, require_free
 from estimator_pipeline.cluster.port_agreement import agree, folder_for, own_address, wait_secs
 from estimator_pipeline.cluster.roles import ClusterShape, derived_addresses, hosts_of, roles, task_of, tasks_of
 from estimator_pipeline.cluster.tasks import Task, TFConfig
@@ -117,8 +117,9 @@ def resolve(
             addresses, start_id = agreement.addresses, agreement.start_id
         else:
             addresses = derived_addresses(allocation, shape, environ=environ)
+            result.changes[REUSE_VARIABLE] = "0"
             if task.type != "evaluator":
-                _check_free(addresses[tasks.index(task)], task)
+                require_free(addresses[tasks.index(task)], str(task), {**environ, **result.changes})
         result.tf_config = roles(allocation, shape, addresses)
         result.changes[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
     if start_id and not environ.get(RUN_ID_VARIABLE):
@@ -171,25 +172,6 @@ def _hint(detection: Detection) -> str:
         f"{name} does not number its processes, and this may be the only process: start the program on every host of "
         "the job, or set --environment none to train in one process."
     )
-
-
-def _check_free(address: str, task: Task) -> None:
-    """Check that this task's port is free on this host.
-
-    Raises:
-        ClusterError: The port is taken.
-    """
-    port = int(address.rpartition(":")[2])
-    error = problem_of(port)
-    if error is not None:
-        holder, _ = holder_of(port)
-        raise ClusterError(
-            f"{task} should listen at {address}, but the port {port} is taken on this host.",
-            code="cluster/port-in-use",
-            found=f"{error}{holder and f': {holder} listens there'}",
-            hint="set cluster.ports: agreed, so that each task uses a free port; or set ESTIMATOR_PIPELINE_PORT_BASE "
-            "to a different first port, the same on every task.",
-        ) from error
 
 
 def _line(detection: Detection, config: TFConfig, way: str | None) -> str:

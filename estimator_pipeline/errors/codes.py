@@ -99,7 +99,7 @@ CODES = {
     ),
     "cluster/port-in-use": Code(
         "The port of this task is in use by a different process.",
-        "Choose a different port in TF_CONFIG, or stop the process that uses it.",
+        "Stop the process that uses it, choose a different port in TF_CONFIG, or set cluster.ports: agreed.",
     ),
     "cluster/timeout": Code(
         "A wait for a different task or process timed out.",

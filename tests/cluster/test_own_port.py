@@ -42,6 +42,7 @@ def test_the_port_and_who_has_it_are_named(taken, reuse, code, monkeypatch):
     assert f"worker:1 should listen at node1:{port}" in text
     assert re.search(rf"found: Address already in use: '.*python.*' \(process {pid}\) listens there", text)
     assert ("a different port for this task in the TF_CONFIG" if code == 2 else "uses a different port") in text
+    assert ("cluster.ports: agreed" in text) == (reuse == "0")
     assert caught.value.exit_code == code
 
 

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from estimator_pipeline.cluster import Allocation, Task, parse_tf_config, resolve
+from estimator_pipeline.cluster import Allocation, Task, own_port, parse_tf_config, resolve
 from estimator_pipeline.cluster.roles import (
     FIRST_PORT,
     LAST_PORT,
@@ -18,7 +18,7 @@ from estimator_pipeline.cluster.roles import (
     task_of,
     tasks_of,
 )
-from estimator_pipeline.errors import ClusterError, ConfigError
+from estimator_pipeline.errors import ClusterError, ConfigError, PortError
 from estimator_pipeline.job import make_job
 from estimator_pipeline.launch import LaunchShape, hold_ports
 
@@ -138,15 +138,33 @@ def test_a_given_base():
             resolve({**environ, "ESTIMATOR_PIPELINE_PORT_BASE": wrong}, LaunchShape(workers=5), hostname="n1")
 
 
-def test_a_port_that_is_taken_is_told():
+@pytest.mark.parametrize("based", [False, True])
+def test_a_port_that_is_taken_is_told(based, monkeypatch):
+    """Before TensorFlow is imported, and the same where the server starts: nobody has written a TF_CONFIG."""
+    monkeypatch.setattr(own_port, "_GRACE_SECS", 0.0)
     with hold_ports(1) as held:
-        environ = {**STEP, "SLURM_PROCID": "0", "ESTIMATOR_PIPELINE_PORT_BASE": str(held.ports[0])}
-        with pytest.raises(ClusterError) as caught:
-            resolve(environ, LaunchShape(workers=5), hostname="n1")
-        assert caught.value.what.startswith(f"worker:0 should listen at n1:{held.ports[0]}, but the port")
-        assert "cluster.ports: agreed" in caught.value.hint
-        # The evaluator listens nowhere.
-        last = {**environ, "SLURM_PROCID": "4", "ESTIMATOR_PIPELINE_PORT_BASE": str(held.ports[0] - 1)}
+        environ = {**STEP, "SLURM_PROCID": "0"}
+        monkeypatch.setattr("estimator_pipeline.cluster.roles.port_base", lambda *args, **options: held.ports[0])
+        if based:
+            environ["ESTIMATOR_PIPELINE_PORT_BASE"] = str(held.ports[0])
+        shape = LaunchShape(workers=5)
+        with monkeypatch.context() as free:
+            free.setattr(own_port, "problem_of", lambda port, **options: None)
+            changes = resolve(environ, shape, hostname="n1").changes
+        with pytest.raises(PortError) as first:
+            resolve(environ, shape, hostname="n1")
+        with pytest.raises(PortError) as second:
+            own_port.require_free(f"n1:{held.ports[0]}", "worker:0", {**environ, **changes})
+        assert str(first.value) == str(second.value)
+        # The next start has a different port, unless the user has set it.
+        assert first.value.exit_code == second.value.exit_code == (2 if based else 1)
+        assert "cluster.ports: agreed" in first.value.hint and "TF_CONFIG" not in first.value.hint
+        assert ("a different ESTIMATOR_PIPELINE_PORT_BASE" in first.value.hint) == based
+
+
+def test_the_evaluator_needs_no_port():
+    with hold_ports(1) as held:
+        last = {**STEP, "SLURM_PROCID": "4", "ESTIMATOR_PIPELINE_PORT_BASE": str(held.ports[0] - 1)}
         assert resolve(last, LaunchShape(workers=4, evaluator=True), hostname="n2").tf_config.is_evaluator
 
 

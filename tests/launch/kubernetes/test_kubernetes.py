@@ -45,7 +45,7 @@ VERSIONS = ("1.29", "1.31", "1.33", "1.35", "1.37")
 @pytest.fixture(autouse=True)
 def ports_of_pods(monkeypatch):
     """The ports are those of pods; whether they are free on this machine is another matter."""
-    monkeypatch.setattr(resolving, "_check_free", lambda address, task: None)
+    monkeypatch.setattr(resolving, "require_free", lambda address, task, environ: None)
 
 
 def job_of(name: str, *changes: str) -> Job:
