@@ -31,7 +31,16 @@ from estimator_pipeline.launch.local.outcome import end_of
 from estimator_pipeline.launch.slurm.history import history_of, was_asked_to_stop
 from estimator_pipeline.launch.slurm.logs import progress_of
 from estimator_pipeline.launch.slurm.script import OUTPUT, SCRIPT, SlurmPlan
-from estimator_pipeline.launch.slurm.status import ASKED, ENDED, FAILED, NO_ANSWER, JobStatus, failed_text, state_text
+from estimator_pipeline.launch.slurm.status import (
+    ASKED,
+    ENDED,
+    FAILED,
+    NO_ANSWER,
+    JobStatus,
+    failed_text,
+    remedy_of,
+    state_text,
+)
 from estimator_pipeline.launch.supervisor.ranks import numbers
 from estimator_pipeline.progress.progress_file import PROGRESS_VARIABLE
 from estimator_pipeline.utils import durable_files as durable
@@ -466,6 +475,7 @@ def _status(submission: Submission, element: int, record: Mapping[str, str]) -> 
     code = _exit_code(record.get("ExitCode", ""))
     reason = record.get("Reason", "None")
     waits = state == "PENDING" and reason not in ("None", "")
+    hint = remedy_of(reason) if waits else ""
     history = history_of(folder, submission.tasks)
     asked = state == "FAILED" and code == 143 and was_asked_to_stop(folder)
     text = state_text(state)
@@ -473,14 +483,17 @@ def _status(submission: Submission, element: int, record: Mapping[str, str]) -> 
         text = ASKED if asked else failed_text(code, history.failure, history.setup_end)
     elif state == "OUT_OF_MEMORY" and history.failure is not None:
         text = f"{text}: {history.failure.text()}"
+    if waits:
+        text = f"cannot start: {reason}" if hint else f"{text} ({reason})"
     nodes = record.get("NodeList", "")
     return JobStatus(
         job_id=_id_of(submission, element),
         state=state,
-        text=f"{text} ({reason})" if waits else text,
+        text=text,
         name=submission.name,
         restarts=int(record["Restarts"]) if record.get("Restarts", "").isdigit() else 0,
         reason=reason if waits else "",
+        hint=hint,
         nodes="" if nodes == "(null)" else nodes,
         run_time=record.get("RunTime", ""),
         time_limit="" if record.get("TimeLimit", "UNLIMITED") == "UNLIMITED" else record["TimeLimit"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from estimator_pipeline.launch.slurm.history import TaskFailure
 from estimator_pipeline.launch.slurm.logs import progress_text
 from estimator_pipeline.launch.slurm.script import OUTPUT
 
-__all__ = ["ASKED", "ENDED", "FAILED", "NO_ANSWER", "JobStatus", "failed_text", "state_text"]
+__all__ = ["ASKED", "ENDED", "FAILED", "NO_ANSWER", "JobStatus", "failed_text", "remedy_of", "state_text"]
 
 ENDED = (
     "COMPLETED",
@@ -42,6 +43,30 @@ _NOT_REQUEUED = "stopped with a checkpoint, and not requeued (exit code 75)"
 ASKED = "stopped as asked; the next submission resumes from the last checkpoint (exit code 143)"
 # States for which `status` exits with 1: the job ended without being done, and was not cancelled.
 FAILED = ("FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+# Reasons with which a job waits for ever, unless an administrator changes a limit, and what to change. From
+# https://slurm.schedmd.com/job_reason_codes.html. Not those that may pass, such as ReqNodeNotAvail, and limits of all
+# jobs of a user.
+_NEVER = {
+    re.compile(pattern): remedy
+    for pattern, remedy in {
+        "DependencyNeverSatisfied": "the job of slurm.dependency has failed or does not exist: change or remove it",
+        "PartitionTimeLimit": "reduce slurm.time, or change slurm.partition (`scontrol show partition`)",
+        "PartitionNodeLimit": "change the number of nodes (slurm.nodes, slurm.tasks_per_node) or slurm.partition; or "
+        "the nodes of slurm.nodelist are down (`sinfo`)",
+        "PartitionConfig": "the partition does not allow this request: compare the section slurm with "
+        "`scontrol show partition`",
+        "BadConstraints": "no node has what the job requests (`scontrol show node`): change slurm.constraint, gres, mem, "
+        "cpus_per_task or gpus_per_task",
+        "MaxMemPerLimit": "reduce slurm.mem or slurm.mem_per_cpu",
+        "InvalidAccount|AccountNotAllowed": "change slurm.account or slurm.partition (`sacctmgr show associations`)",
+        "InvalidQOS|QOSNotAllowed": "change slurm.qos (`sacctmgr show qos`)",
+        "ReservationDeleted": "change the reservation (slurm.sbatch)",
+        "DeadLine": "change the deadline (slurm.sbatch)",
+        "(Assoc|QOS)Max[A-Za-z]+Per(Job|Node)(Limit)?": "request less: the limit for a job of this account or QOS is "
+        "exceeded (`sacctmgr show associations`, `sacctmgr show qos`)",
+        "QOSMin[A-Za-z]+": "request more, or change slurm.qos: its minimum is not reached (`sacctmgr show qos`)",
+    }.items()
+}
 NO_ANSWER = "NO_ANSWER"
 """The state of a job where Slurm's controller does not answer."""
 
@@ -57,6 +82,7 @@ class JobStatus:
         text: The state as text.
         restarts: The number of requeues.
         reason: Why it is pending.
+        hint: What to change, if it can never start for that reason.
         nodes: Its nodes, in Slurm's notation.
         run_time: Its run time, in Slurm's notation.
         time_limit: Its time limit, likewise.
@@ -74,6 +100,7 @@ class JobStatus:
     name: str = ""
     restarts: int = 0
     reason: str = ""
+    hint: str = ""
     nodes: str = ""
     run_time: str = ""
     time_limit: str = ""
@@ -99,7 +126,7 @@ class JobStatus:
             running=self.state == "RUNNING",
             progress=self.progress,
             restarts=self.restarts + self.task_restarts,
-            failure="; ".join(self.setup) if self.failure is None else self.failure.text(),
+            failure=self.text if self.hint else "; ".join(self.setup) if self.failure is None else self.failure.text(),
         )
 
     def document(self) -> dict[str, Any]:
@@ -118,6 +145,8 @@ class JobStatus:
         if self.task_restarts:
             parts.append(f"restarted in place {_times(self.task_restarts)}")
         lines = [", ".join(parts), *(f"  {text}" for text in self.setup if text not in self.text)]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}, then cancel the job and submit it again")
         if self.progress:
             lines.append("  " + progress_text(self.progress, ended=self.ended))
         if self.failure is not None and not self.ended:
@@ -128,6 +157,11 @@ class JobStatus:
 def state_text(state: str) -> str:
     """Describe a state of Slurm."""
     return _TEXTS.get(state, state.lower().replace("_", " "))
+
+
+def remedy_of(reason: str) -> str:
+    """Return what to change if a job that waits for this reason can never start; "" if it may start."""
+    return next((remedy for pattern, remedy in _NEVER.items() if pattern.fullmatch(reason)), "")
 
 
 def failed_text(code: int | None, failure: TaskFailure | None, setup_end: str = "") -> str:

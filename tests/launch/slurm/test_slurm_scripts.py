@@ -378,6 +378,39 @@ def test_states_in_words(tmp_path, said, text):
     assert found.lines() == [text]
 
 
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("DependencyNeverSatisfied", "slurm.dependency"),
+        ("PartitionConfig", "scontrol show partition"),
+        ("PartitionNodeLimit", "slurm.nodes"),
+        ("PartitionTimeLimit", "slurm.time"),
+        ("BadConstraints", "slurm.constraint"),
+        ("InvalidQOS", "slurm.qos"),
+        ("InvalidAccount", "slurm.account"),
+        ("AccountNotAllowed", "slurm.account"),
+        ("AssocMaxWallDurationPerJobLimit", "request less"),
+        ("QOSMaxGRESPerNode", "request less"),
+        ("QOSMinGRES", "request more"),
+        ("ReqNodeNotAvail,_UnavailableNodes:n1", None),
+        ("Dependency", None),
+        ("QOSMaxJobsPerUserLimit", None),
+        ("AssocMaxJobsLimit", None),
+        ("AssocGrpCpuLimit", None),
+        ("PartitionDown", None),
+        ("JobHeldUser", None),
+    ],
+)
+def test_a_job_that_can_never_start(tmp_path, reason, hint):
+    environ = fake_scontrol(tmp_path, f"JobId=7 JobState=PENDING Reason={reason} Dependency=(null)")
+    (found,) = job_status(Submission("7", tmp_path, "x"), environ=environ)
+    if hint is None:
+        assert found.lines() == [f"job 7 (x): waiting in the queue ({reason})"]
+    else:
+        assert found.lines()[0] == f"job 7 (x): cannot start: {reason}" and hint in found.lines()[1]
+        assert found.row().failure == f"cannot start: {reason}" and found.document()["reason"] == reason
+
+
 def test_the_newest_submission_counts(tmp_path):
     for name, when in [("b", 1.0), ("a", 2.0)]:
         (tmp_path / "slurm" / name).mkdir(parents=True)
