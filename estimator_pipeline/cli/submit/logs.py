@@ -6,13 +6,16 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from estimator_pipeline.cli.submit import kubernetes_jobs
 from estimator_pipeline.cli.submit.status import JOB_HELP, submission_of
 from estimator_pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from estimator_pipeline.launch.slurm.jobs import Submission
 
 POLL_SECS = 1.0
 # Slurm is asked after every third poll whether the job has ended.
@@ -29,7 +32,10 @@ def command(
         typer.Option(metavar="TASK", help="Print only this task, such as worker:1; script for the batch script."),
     ] = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Print only the task that failed first in the newest run.")
+        bool,
+        typer.Option(
+            "--failed", help="Print only the task that failed first in the newest run, of an array in any element."
+        ),
     ] = False,
     element: Annotated[int | None, typer.Option(min=0, metavar="N", help="Select this element of an array.")] = None,
     lines: Annotated[
@@ -61,6 +67,13 @@ def command(
         raise ConfigError(
             f"--element {element}: the job is not an array.", code="argument/not-applicable", hint="leave it out."
         )
+    if failed and (task is not None or follow):
+        raise ConfigError(
+            "--failed shows one log to its end.", code="argument/conflict", hint="leave --task and --follow out."
+        )
+    if failed and submission.array is not None and element is None:
+        element = _failed_first(submission)
+        typer.echo(f"element {element}: ", nl=False)
     if submission.array is not None and not (element is not None and element < submission.array):
         raise ConfigError(
             "the job is an array, and each element has separate logs.",
@@ -70,10 +83,6 @@ def command(
         )
     folder = submission.log_folders[element or 0]
     if failed:
-        if task is not None or follow:
-            raise ConfigError(
-                "--failed shows one log to its end.", code="argument/conflict", hint="leave --task and --follow out."
-            )
         _show_failed(folder, submission.tasks, lines)
         return
     readers = LogReaders(folder, submission.tasks, wanted=task, last=lines if lines else None)
@@ -92,6 +101,28 @@ def command(
             return
         polls += 1
         time.sleep(POLL_SECS)
+
+
+def _failed_first(submission: Submission) -> int:
+    """Return the element of an array that failed first; one that has ended counts before one that still runs."""
+    from estimator_pipeline.launch.slurm.history import history_of
+    from estimator_pipeline.launch.slurm.script import OUTPUT
+
+    failures = []
+    for element, folder in enumerate(submission.log_folders):
+        history = history_of(folder, submission.tasks)
+        if history.failure is not None and history.end != "done":
+            failures.append((history.end != "gave_up", history.failure.time, element))
+        elif history.setup_end:
+            failures.append((False, (folder / OUTPUT).stat().st_mtime, element))
+    if not failures:
+        raise ConfigError(
+            "no task has failed in the newest run of any element, as far as the supervisors know.",
+            code="jobs/not-found",
+            found=f"{submission.array} elements",
+            hint="see `status` for their states; --element N prints the logs of one.",
+        )
+    return min(failures)[-1]
 
 
 def _show_failed(folder: Path, tasks: Sequence[str], lines: int) -> None:

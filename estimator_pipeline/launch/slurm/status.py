@@ -55,8 +55,8 @@ _NEVER = {
         "the nodes of slurm.nodelist are down (`sinfo`)",
         "PartitionConfig": "the partition does not allow this request: compare the section slurm with "
         "`scontrol show partition`",
-        "BadConstraints": "no node has what the job requests (`scontrol show node`): change slurm.constraint, gres, mem, "
-        "cpus_per_task or gpus_per_task",
+        "BadConstraints": "no node has what the job requests (`scontrol show node`): change slurm.constraint, gres, "
+        "mem, cpus_per_task or gpus_per_task",
         "MaxMemPerLimit": "reduce slurm.mem or slurm.mem_per_cpu",
         "InvalidAccount|AccountNotAllowed": "change slurm.account or slurm.partition (`sacctmgr show associations`)",
         "InvalidQOS|QOSNotAllowed": "change slurm.qos (`sacctmgr show qos`)",

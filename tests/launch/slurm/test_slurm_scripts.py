@@ -605,3 +605,30 @@ def test_status_and_logs_of_a_failure(tmp_path):
     (tmp_path / "s" / "run-0" / "events.jsonl").write_text("")
     done = call("logs", tmp_path / "s", "--failed", env=environ)
     assert done.returncode == 2 and done.stderr.startswith("error: no task has failed in the newest run")
+
+
+@pytest.mark.parametrize(
+    ("elements", "first"),
+    [
+        # The first in time; one that trains all the same, or that may still recover, does not count before it.
+        ([(7.0, "gave_up"), (5.0, "gave_up"), (4.0, "done"), (3.0, "restart_in")], 1),
+        ([(7.0, "restart_in"), (5.0, "restart_in"), (4.0, "done")], 1),
+        ([(4.0, "done"), None], None),
+    ],
+)
+def test_the_element_of_an_array_that_failed_first(tmp_path, elements, first):
+    for number, element in enumerate(elements):
+        time, end = element or (0.0, "")
+        failure = [{**FAILURE, "time": time}, {"event": end}] if element else []
+        failed_job(tmp_path / "s" / str(number), *failure)
+    submission = Submission("7", tmp_path / "s", "x", tasks=("worker:0", "worker:1"), array=len(elements))
+    (tmp_path / "s" / "submission.json").write_text(json.dumps(submission.document()))
+    done = call("logs", tmp_path / "s", "--failed", "--lines", "1", env={"PATH": str(tmp_path)})
+    if first is None:
+        assert done.returncode == 2 and "no task has failed in the newest run of any element" in done.stderr
+    else:
+        assert done.stdout.splitlines() == [f"element {first}: {PRICE}", "KeyError: x"]
+    done = call("logs", tmp_path / "s", "--failed", "--element", "0", "--lines", "1", env={"PATH": str(tmp_path)})
+    assert done.stdout.splitlines() == [PRICE, "KeyError: x"]
+    # Without --failed, an element has to be named.
+    assert "--element 0 to" in call("logs", tmp_path / "s", env={"PATH": str(tmp_path)}).stderr
