@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from estimator_pipeline.launch.pace import Paces, Straggler
 from estimator_pipeline.launch.remaining_time import seconds_left, step_text, time_text
@@ -17,6 +20,8 @@ __all__ = ["SCRIPT_LABEL", "LogReaders", "progress_of", "progress_text", "runs_o
 
 SCRIPT_LABEL = "script"
 _OLD_SECS = 120.0
+# Bytes before the current position by which a log is recognized.
+_KNOWN_BYTES = 256
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -111,7 +116,7 @@ class LogReaders:
         self, folder: Path, tasks: Sequence[str], *, wanted: str | None = None, last: int | None = None
     ) -> None:
         self._folder, self._tasks, self._wanted, self._last = folder, tuple(tasks), wanted, last
-        self._offsets: dict[Path, int] = {}
+        self._logs: dict[Path, list[_LogFile]] = {}
         self._looked = False
 
     def read(self, *, whole: bool = True) -> Iterator[tuple[str, str]]:
@@ -139,12 +144,78 @@ class LogReaders:
 
     def _fresh(self, path: Path, *, whole: bool) -> list[str]:
         try:
-            with open(path, "rb") as source:
-                source.seek(self._offsets.get(path, 0))
-                fresh = source.read()
+            inode = path.stat().st_ino
         except OSError:
+            inode = None
+        files = self._logs.setdefault(path, [])
+        if inode is not None and all(file.inode != inode for file in files):
+            # A file that a log rotation has renamed may still be written to.
+            files[:] = [file for file in files if file.exists()] or [_LogFile(path, inode, *_position(files))]
+            if all(file.inode != inode for file in files):
+                files.append(_LogFile(path, inode))
+        return [line for file in files for line in file.fresh(whole=whole)]
+
+
+def _position(files: Sequence[_LogFile]) -> tuple[int, bytes]:
+    """Return the position in the last of these files, for a copy that has replaced it."""
+    return (files[-1].offset, files[-1].known) if files else (0, b"")
+
+
+@dataclass
+class _LogFile:
+    """A log file, also after a log rotation has renamed or truncated it.
+
+    Attributes:
+        path: The path at which it was found last.
+        inode: Its inode.
+        offset: The position of the first byte that has not been read.
+        known: The bytes before that position.
+    """
+
+    path: Path
+    inode: int
+    offset: int = 0
+    known: bytes = b""
+
+    def exists(self) -> bool:
+        """Return whether the file exists, at its path or beside it."""
+        file = self._open()
+        if file is not None:
+            file.close()
+        return file is not None
+
+    def fresh(self, *, whole: bool) -> list[str]:
+        """Return the new lines, the last one only when it is complete if `whole`."""
+        file = self._open()
+        if file is None:
             return []
+        with file:
+            file.seek(self.offset - len(self.known))
+            fresh = file.read()
+            if fresh.startswith(self.known):
+                fresh = fresh[len(self.known) :]
+            else:
+                # It was truncated, and may have become longer again since.
+                self.offset, self.known = 0, b""
+                file.seek(0)
+                fresh = file.read()
         if whole:
             fresh = fresh[: fresh.rfind(b"\n") + 1]
-        self._offsets[path] = self._offsets.get(path, 0) + len(fresh)
+        self.offset += len(fresh)
+        self.known = (self.known + fresh)[-_KNOWN_BYTES:]
         return fresh.decode("utf-8", "replace").splitlines()
+
+    def _open(self) -> BinaryIO | None:
+        # Renamed files are named output.log.1 or output.log-20260102.
+        name = re.match(r".*?\.log", self.path.name)
+        renamed = self.path.parent.glob(f"{name[0] if name else self.path.name}?*")
+        for path in itertools.chain([self.path], renamed):
+            try:
+                file = open(path, "rb")  # noqa: SIM115
+            except OSError:
+                continue
+            if os.fstat(file.fileno()).st_ino == self.inode:
+                self.path = path
+                return file
+            file.close()
+        return None

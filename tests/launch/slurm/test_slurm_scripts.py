@@ -442,6 +442,70 @@ def test_logs_over_requeues(tmp_path):
     assert list(readers.read(whole=False))[-1] == ("worker:1", "rest")
 
 
+def _append(path, text):
+    with open(path, "a") as log:
+        log.write(text)
+
+
+def _renamed(log):
+    """A program that keeps the file open writes the end of its line, and more, to the renamed one."""
+    with open(log, "a") as writer:
+        log.rename(log.with_name("output.log.1"))
+        log.write_text("new\n")
+        writer.write(" of a line\nold\n")
+    return ["half of a line", "old", "new"]
+
+
+def _renamed_twice(log):
+    _append(log, "\nunread\n")
+    log.rename(log.with_name("output.log.2"))
+    log.with_name("output.log.1").write_text("between\n")
+    log.write_text("new\n")
+    return ["half", "unread", "new"]
+
+
+def _truncated(log):
+    log.write_text("new\n")
+    return ["new"]
+
+
+def _truncated_and_longer_than_before(log):
+    log.write_text("".join(f"new {number}\n" for number in range(100)))
+    return [f"new {number}" for number in range(100)]
+
+
+def _replaced_by_a_copy(log):
+    """By a file of the same content, as an editor or a synchronization does it."""
+    shutil.copy(log, log.with_name("copy"))
+    log.with_name("copy").rename(log)
+    _append(log, " of a line\n")
+    return ["half of a line"]
+
+
+def _removed(log):
+    other = log.with_name("other")
+    other.write_text("new\n")
+    log.unlink()
+    other.rename(log)
+    return ["new"]
+
+
+@pytest.mark.parametrize(
+    "rotate",
+    [_renamed, _renamed_twice, _truncated, _truncated_and_longer_than_before, _replaced_by_a_copy, _removed],
+)
+def test_logs_that_are_rotated_while_they_are_followed(tmp_path, rotate):
+    """No line is lost that still exists, and none is repeated."""
+    log = tmp_path / "output.log"
+    log.write_text("first\nsecond\nhalf")
+    readers = LogReaders(tmp_path, ("worker:0",))
+    assert [line for _, line in readers.read()] == ["first", "second"]
+    rest = rotate(log)
+    assert [line for _, line in readers.read()] == rest
+    _append(log, "later\n")
+    assert list(readers.read()) == [("script", "later")] and list(readers.read(whole=False)) == []
+
+
 def test_progress_is_that_of_the_newest_run_that_told_any(tmp_path):
     for run, attempt, step in [(0, 1, 900), (1, 9, 20), (1, 10, 30), (2, 1, None)]:
         folder = tmp_path / f"run-{run}" / f"attempt-{attempt}"
