@@ -9,7 +9,7 @@ from estimator_pipeline.launch.remaining_time import percent, seconds_left, time
 
 __all__ = ["JobRow", "job_table"]
 
-_HEADER = ("JOB", "NAME", "STATE", "STEP", "%", "STEPS/S", "LEFT", "RESTARTS", "LAST FAILURE")
+_HEADER = ("JOB", "NAME", "STATE", "STEP", "%", "STEPS/S", "LEFT", "RESTARTS", "MODEL DIR", "LAST FAILURE")
 
 
 class JobRow(NamedTuple):
@@ -23,6 +23,7 @@ class JobRow(NamedTuple):
         progress: The progress that its tasks reported: step, max_steps, steps_per_sec, result.
         restarts: The number of restarts of the job or of its tasks.
         failure: The last failure.
+        model_dir: Its model directory, if it is known.
     """
 
     job: str
@@ -32,16 +33,17 @@ class JobRow(NamedTuple):
     progress: Mapping[str, Any]
     restarts: int
     failure: str
+    model_dir: str = ""
 
 
 def job_table(jobs: Sequence[JobRow]) -> list[str]:
     """Format the lines of the table, with a header.
 
-    Unknown cells are blank. The column NAME is omitted if no job has a name.
+    Unknown cells are blank. The columns NAME and MODEL DIR are omitted if no job has a name or a model directory.
     """
-    rows = [_HEADER, *(_cells(job) for job in jobs)]
-    if not any(job.name for job in jobs):
-        rows = [(row[0], *row[2:]) for row in rows]
+    columns = zip(_HEADER, *(_cells(job) for job in jobs), strict=True)
+    shown = [column for column in columns if column[0] not in ("NAME", "MODEL DIR") or any(column[1:])]
+    rows = list(zip(*shown, strict=True))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -60,5 +62,6 @@ def _cells(row: JobRow) -> tuple[str, ...]:
         f"{rate:.4g}" if rate is not None and unfinished else "",
         "" if left is None else time_text(left),
         str(row.restarts) if row.restarts else "",
+        row.model_dir,
         row.failure,
     )

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from estimator_pipeline.launch.slurm.jobs import Submission
     from estimator_pipeline.launch.slurm.status import JobStatus
 
+# Without --all, jobs that ended earlier are not listed.
+_RECENT_SECS = 7 * 86400.0
+
 JOB_HELP = (
     "Name the job by its job file, the folder of its submission, or the job id; in Kubernetes by KIND/NAME, such as "
     "job/digits."
@@ -41,6 +44,9 @@ def command(
         Path | None,
         typer.Option(metavar="FOLDER", help="Without JOB: search this folder for model directories.", show_default="."),
     ] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Without JOB: also list jobs that ended more than a week ago.")
+    ] = False,
     watch: Annotated[
         float | None,
         typer.Option(
@@ -52,11 +58,12 @@ def command(
     """Show the status of a submitted job: pending, running, or ended and why; and the progress of its training.
 
     Without JOB, list all jobs: the user's jobs in Slurm, and jobs submitted from a model directory below the current
-    folder. With --namespace, or with kubectl and without Slurm, list those in Kubernetes. Exit codes: 1 if a job has
-    failed or its status is unknown, otherwise 0.
+    folder, unless they ended more than a week ago. With --namespace, or with kubectl and without Slurm, list those in
+    Kubernetes. Exit codes: 1 if a job has failed or its status is unknown, otherwise 0.
     """
     from estimator_pipeline.errors import ConfigError
     from estimator_pipeline.launch.logs.terminal import harmless
+    from estimator_pipeline.utils.text import counted
 
     if job is None and settings:
         raise ConfigError(
@@ -64,9 +71,10 @@ def command(
             code="argument/not-applicable",
             hint="name the job file.",
         )
-    if job is not None and folder is not None:
+    if job is not None and (folder is not None or show_all):
+        option = "--all" if folder is None else f"--folder {folder}"
         raise ConfigError(
-            f"--folder {folder} is for a list of jobs, and {job} is a single job.",
+            f"{option} is for a list of jobs, and {job} is a single job.",
             code="argument/not-applicable",
             hint="leave one of them out.",
         )
@@ -79,15 +87,18 @@ def command(
     theirs = None if job is None else kubernetes_jobs.kubernetes_job(job, settings, namespace)
     submission = None if job is None or theirs is not None else submission_of(job, settings)
     while True:
+        left_out = 0
         if theirs is not None or submission is not None:
             entries = [_entry(theirs, submission)]
         else:
-            entries = _all_jobs(folder, namespace)
+            entries, left_out = _all_jobs(folder, namespace, since=0.0 if show_all else time.time() - _RECENT_SECS)
         single = job is not None
         text = _as_json(entries, single=single) if as_json else "\n".join(_lines(entries, single=single))
         if watch is not None and sys.stdout.isatty() and not as_json:
             typer.echo("\x1b[H\x1b[2J", nl=False)
         typer.echo(text if as_json else harmless(text))
+        if left_out:
+            typer.echo(f"{counted(left_out, 'job')} that ended more than a week ago: --all", err=as_json)
         statuses = [status for entry in entries for status in entry.jobs]
         if watch is None or all(status.ended for status in statuses):
             raise typer.Exit(int(any(status.failed for status in statuses)))
@@ -119,17 +130,19 @@ def _entry(theirs: JobName | None, submission: Submission | None) -> _StatusEntr
     return _of_slurm(submission, slurm_jobs.job_status(submission, environ=os.environ))
 
 
-def _all_jobs(folder: Path | None, namespace: str | None) -> list[_StatusEntry]:
+def _all_jobs(folder: Path | None, namespace: str | None, *, since: float) -> tuple[list[_StatusEntry], int]:
     from estimator_pipeline.launch.kubernetes import jobs as kubernetes_jobs
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
 
     entries: list[_StatusEntry] = []
+    left_out = 0
     if namespace is None:
-        entries += [_of_slurm(*job) for job in slurm_jobs.list_jobs(folder or Path(), environ=os.environ)]
+        listed, left_out = slurm_jobs.list_jobs(folder or Path(), environ=os.environ, since=since)
+        entries += [_of_slurm(*job) for job in listed]
     no_slurm = folder is None and not shutil.which("scontrol")
     if namespace is not None or (no_slurm and shutil.which("kubectl")):
         entries += [_of_kubernetes(*job) for job in kubernetes_jobs.list_jobs(namespace, environ=os.environ)]
-    return entries
+    return entries, left_out
 
 
 def _as_json(entries: Sequence[_StatusEntry], *, single: bool) -> str:
@@ -143,10 +156,16 @@ def _lines(entries: Sequence[_StatusEntry], *, single: bool) -> list[str]:
     from estimator_pipeline.launch.job_table import job_table
 
     if not single:
-        return job_table([status.row() for entry in entries for status in entry.jobs]) if entries else ["no jobs"]
+        rows = [status.row() for entry in entries for status in entry.jobs]
+        return job_table([row._replace(model_dir=_below_here(row.model_dir)) for row in rows]) if rows else ["no jobs"]
     ((submission, jobs),) = entries
     lines = [line for status in jobs for line in status.lines()]
     return [*lines, f"script and logs: {submission['folder']}"] if "folder" in submission else lines
+
+
+def _below_here(path: str) -> str:
+    """Return a path relative to the current folder, if it is below it."""
+    return os.path.relpath(path) if path.startswith(f"{os.getcwd()}/") else path
 
 
 def submission_of(job: str, settings: list[str] | None) -> Submission:

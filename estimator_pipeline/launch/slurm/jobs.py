@@ -284,7 +284,9 @@ def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[Jo
     return _statuses(submission, records, environ)
 
 
-def list_jobs(folder: Path, *, environ: Mapping[str, str]) -> list[tuple[Submission, list[JobStatus]]]:
+def list_jobs(
+    folder: Path, *, environ: Mapping[str, str], since: float = 0.0
+) -> tuple[list[tuple[Submission, list[JobStatus]]], int]:
     """List this user's jobs in Slurm, and those submitted below a folder.
 
     Of the submissions to one model directory, only the newest is listed, and others that Slurm still knows. The newest
@@ -293,6 +295,10 @@ def list_jobs(folder: Path, *, environ: Mapping[str, str]) -> list[tuple[Submiss
     Args:
         folder: The folder to search for model directories, four levels deep.
         environ: The environment of Slurm's commands.
+        since: Leave out submissions that ended before this time, in seconds since 1970.
+
+    Returns:
+        The jobs, and the number of submissions that are left out.
     """
     known: list[dict[str, str]] = []
     no_answer: PipelineError | None = None
@@ -305,16 +311,28 @@ def list_jobs(folder: Path, *, environ: Mapping[str, str]) -> list[tuple[Submiss
         file = Path(record.get("Command", "")).parent / RECORD
         if record.get("UserId", "").endswith(f"({os.getuid()})") and Path(record["Command"]).name == SCRIPT:
             files.setdefault(file.parent.resolve(), file)
-    jobs = []
+    jobs, left_out = [], 0
     for file in files.values():
         with contextlib.suppress(ConfigError):
             submission = _read(file)
             records = [record for record in known if submission.job_id in (record["JobId"], record.get("ArrayJobId"))]
-            if no_answer is not None:
+            has_ended = no_answer is None and all(record.get("JobState") in ENDED for record in records)
+            if has_ended and _last_change(submission) < since:
+                left_out += 1
+            elif no_answer is not None:
                 jobs.append((submission, _without_answer(submission, no_answer)))
             else:
                 jobs.append((submission, _statuses(submission, records, environ)))
-    return sorted(jobs, key=lambda job: job[0].submitted, reverse=True)
+    return sorted(jobs, key=lambda job: job[0].submitted, reverse=True), left_out
+
+
+def _last_change(submission: Submission) -> float:
+    """Return when a submission was last changed: its scripts log their ends."""
+    changed = submission.submitted
+    for folder in submission.log_folders:
+        with contextlib.suppress(OSError):
+            changed = max(changed, (folder / OUTPUT).stat().st_mtime)
+    return changed
 
 
 def _newest_records(folder: Path) -> Iterator[Path]:
@@ -503,11 +521,16 @@ def _status(submission: Submission, element: int, record: Mapping[str, str]) -> 
         task_restarts=history.restarts,
         setup=history.setup_lines,
         failed=state in FAILED and not asked,
+        model_dir=_model_dir_of(submission, element),
     )
 
 
 def _id_of(submission: Submission, element: int) -> str:
     return submission.job_id if submission.array is None else f"{submission.job_id}_{element}"
+
+
+def _model_dir_of(submission: Submission, element: int) -> str:
+    return submission.model_dirs[element] if element < len(submission.model_dirs) else ""
 
 
 def _exit_code(text: str) -> int | None:
@@ -549,6 +572,7 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
         task_restarts=history.restarts,
         setup=history.setup_lines,
         failed=not asked and history.end != "done",
+        model_dir=_model_dir_of(submission, element),
     )
 
 
@@ -569,6 +593,7 @@ def _without_answer(submission: Submission, error: PipelineError) -> list[JobSta
                 task_restarts=history.restarts,
                 setup=history.setup_lines,
                 failed=True,
+                model_dir=_model_dir_of(submission, element),
             )
         )
     return statuses

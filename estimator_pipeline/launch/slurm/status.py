@@ -92,6 +92,7 @@ class JobStatus:
         task_restarts: The number of restarts of the tasks in that run, without a requeue.
         setup: Lines of slurm.setup that failed in that run, and why it did not start the tasks, if it did not.
         failed: Whether it ended without being done or cancelled, or its state is unknown.
+        model_dir: Its model directory.
     """
 
     job_id: str
@@ -110,6 +111,7 @@ class JobStatus:
     task_restarts: int = 0
     setup: tuple[str, ...] = ()
     failed: bool = False
+    model_dir: str = ""
 
     @property
     def ended(self) -> bool:
@@ -127,6 +129,7 @@ class JobStatus:
             progress=self.progress,
             restarts=self.restarts + self.task_restarts,
             failure=self.text if self.hint else "; ".join(self.setup) if self.failure is None else self.failure.text(),
+            model_dir=self.model_dir,
         )
 
     def document(self) -> dict[str, Any]:

@@ -628,6 +628,52 @@ def test_without_a_job_all_of_them_are_listed(tmp_path):
     assert done.returncode == 2 and "requires a job file" in done.stderr
 
 
+def test_the_list_has_the_model_directories(tmp_path):
+    """Of each element; relative to the current folder, if they are below it."""
+    models = (str(tmp_path / "runs" / "m"), "/elsewhere/m")
+    for name, job_id, model_dirs, array in [("one", "7", models, 2), ("two", "9", ("/elsewhere/n",), None)]:
+        folder = tmp_path / name / "slurm" / "one"
+        folder.mkdir(parents=True)
+        submission = Submission(job_id, folder, "x", model_dirs=model_dirs, array=array, submitted=time.time())
+        (folder / "submission.json").write_text(json.dumps(submission.document()))
+    known = [f"JobId={i} ArrayJobId=7 ArrayTaskId={i - 7} JobState=RUNNING" for i in (7, 8)]
+    done = call("status", "--folder", tmp_path, env=fake_scontrol(tmp_path, "\n".join(known)), cwd=tmp_path)
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["JOB", "NAME", "STATE", "STEP", "%", "STEPS/S", "LEFT", "RESTARTS", "MODEL", "DIR", "LAST", "FAILURE"],
+        ["9", "x", "UNKNOWN", "/elsewhere/n"],
+        ["7_0", "x", "RUNNING", "runs/m"],
+        ["7_1", "x", "RUNNING", "/elsewhere/m"],
+    ]
+
+
+def test_jobs_that_ended_long_ago_are_listed_only_on_request(tmp_path):
+    month = time.time() - 30 * 86400
+    for number, name in enumerate(["old", "quiet", "failed", "new"], 1):
+        submission = failed_job(tmp_path / name / "slurm" / "one", FAILURE, {"event": "gave_up"})
+        document = {**submission.document(), "job_id": str(number), "submitted": month + number}
+        (submission.folder / "submission.json").write_text(json.dumps(document))
+        if name != "new":
+            os.utime(submission.folder / "output.log", (month, month))
+    # The second one has logged nothing for long, but trains.
+    environ = fake_scontrol(tmp_path, "JobId=2 JobState=RUNNING\nJobId=3 JobState=FAILED ExitCode=1:0")
+    done = call("status", "--folder", tmp_path, env=environ)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["JOB", "4", "2", "2"]
+    assert done.stdout.splitlines()[-1] == "2 jobs that ended more than a week ago: --all"
+    done = call("status", "--folder", tmp_path, "--json", env=environ)
+    assert [one["submission"]["job_id"] for one in json.loads(done.stdout)] == ["4", "2"] and "2 jobs" in done.stderr
+    done = call("status", "--folder", tmp_path, "--all", env=environ)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["JOB", "4", "3", "2", "1"]
+    # It counts for the exit code only if it is listed.
+    (tmp_path / "new" / "slurm" / "one" / "submission.json").unlink()
+    codes = [call("status", "--folder", tmp_path, *words, env=environ).returncode for words in ([], ["--all"])]
+    assert codes == [0, 1]
+    # A controller that does not answer knows none to have ended.
+    (tmp_path / "scontrol").unlink()
+    assert len(call("status", "--folder", tmp_path, env=environ).stdout.splitlines()) == 4
+    done = call("status", tmp_path / "old", "--all", env=environ)
+    assert done.returncode == 2 and "--all is for a list of jobs" in done.stderr
+
+
 def test_a_watch_ends_with_the_job(tmp_path):
     """It has ended at the second look."""
     submission = failed_job(tmp_path / "s", FAILURE)
