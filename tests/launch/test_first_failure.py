@@ -152,7 +152,7 @@ TERMINATED = "srun: error: n{0}: task {0}: Terminated"
         ),
         (
             [start(1)],
-            [(4.0, "slurmstepd: error: Exceeded job memory limit"), (5.0, KILLED)],
+            [(4.0, "slurmstepd-n0: error: Exceeded job memory limit"), (5.0, KILLED)],
             RankFailure(5.0, "worker:1", -9, description=MEMORY),
         ),
         (
@@ -183,6 +183,24 @@ TERMINATED = "srun: error: n{0}: task {0}: Terminated"
 )  # fmt: skip
 def test_the_first_failure_counts(tmp_path, events, prints, first):
     assert ranks_of(tmp_path, events, *prints).first() == first
+
+
+def test_memory_of_which_only_the_log_of_a_task_has_a_message(tmp_path):
+    """Where srun writes the tasks' logs, the step daemons write there. Those of earlier attempts do not count."""
+    log = tmp_path / "task-1.log"
+    log.write_text(f"{EXCEEDED}\n")
+    (tmp_path / "command.log").touch()
+    for text, first in [
+        ("a program prints: oom_kill event\n", RankFailure(5.0, "rank 0", -9)),
+        (f"{EXCEEDED}\nslurmstepd-n1: error: *** STEP\n", RankFailure(5.0, "rank 1", -9, description=MEMORY)),
+    ]:
+        output = Tail(tmp_path / "command.log", offset=(tmp_path / "command.log").stat().st_size)
+        ranks = Ranks(output, logs=tmp_path)
+        with open(log, "a") as file, open(tmp_path / "command.log", "a") as command:
+            file.write(text)
+            command.write(f"srun: error: n0: task 0: Killed\n{KILLED}\n")
+        ranks.poll(5.0)
+        assert ranks.first() == first
 
 
 def test_a_process_has_the_name_of_its_task(tmp_path):

@@ -169,7 +169,8 @@ class RunningTask:
         shared = plan.environ.get(HEARTBEAT_FOLDER_VARIABLE)
         self._heartbeats = Heartbeats(shared) if shared else None
         # Finds the failed task where one command starts several.
-        self.ranks = Ranks(Tail(plan.log, offset=self.log_offset)) if shared else None
+        output = Tail(plan.log, offset=self.log_offset)
+        self.ranks = Ranks(output, logs=plan.log.parent.parent) if shared else None
         self._watched = None if watch is None else ChangeDetector(watch)
         self._log_size = self.log_offset
         self._looked = 0.0

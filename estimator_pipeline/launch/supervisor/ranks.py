@@ -19,11 +19,13 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.cluster.environments.hostlist import expand_hosts
 from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.launch.exit_codes import BAD_INPUT
+from estimator_pipeline.launch.local.outcome import end_of
 from estimator_pipeline.progress.progress_file import Tail, cause_of
 
 __all__ = ["MEMORY", "NO_ALLOCATION", "RankFailure", "Ranks", "numbers"]
@@ -33,13 +35,15 @@ NO_ALLOCATION = "has no allocation any more: Slurm has requeued or ended the job
 
 _ENDED = re.compile(r"^srun: error: (?:(\S+): )?tasks? ([\d,\-\[\]]+): (.+?)\s*$")
 _NODE = re.compile(r"^srun: error: Node failure on (\S+)")
-# Memory is enforced by control groups, or by accounting (JobAcctGatherParams=OverMemoryKill). The node is not in all
-# versions' messages.
+# Memory is enforced by control groups, or by accounting (JobAcctGatherParams=OverMemoryKill). Not all versions name the
+# node, and the last message may come from the node of the batch script.
 _OUT_OF_MEMORY = re.compile(
-    r"^(?:slurmstepd-([^\s:]+): )?.*(?:oom[_-]kill event|OOM Killed|Exceeded (?:job|step) memory limit"
-    r"|exceeded (?:virtual )?memory limit \(\d+ > \d+\), being killed)",
+    r"(?:slurmstepd-([^\s:]+): )?.*(?:oom[_-]kill event|OOM Killed"
+    r"|exceeded (?:virtual )?memory limit \(\d+ > \d+\), being killed)|.*Exceeded (?:job|step) memory limit",
     re.IGNORECASE,
 )
+# The step daemons write to the end of the tasks' logs.
+_LOG_BYTES = 16 * 1024
 # srun adds the line "Expired or invalid job" also where the controller only does not answer.
 _NO_ALLOCATION = re.compile(
     r"^srun: error: (?:Unable to (?:confirm allocation|create step) for job \d+: (?:Job is pending execution"
@@ -80,13 +84,20 @@ class Ranks:
 
     Args:
         output: The output of the command.
+        logs: The folder to which srun writes the output of the tasks, as task-RANK.log; None if it is in `output`.
 
     Attributes:
         has_allocation: Whether the job still has the allocation in which srun would start the tasks.
     """
 
-    def __init__(self, output: Tail) -> None:
+    def __init__(self, output: Tail, *, logs: Path | None = None) -> None:
         self._output = output
+        self._logs = logs
+        # Of earlier attempts.
+        self._sizes: dict[Path, int] = {}
+        for log in self._task_logs():
+            with contextlib.suppress(OSError):
+                self._sizes[log] = log.stat().st_size
         self._names: dict[int, str] = {}
         self._processes: dict[str, str] = {}
         self._reported: list[RankFailure] = []
@@ -135,12 +146,19 @@ class Ranks:
             elif _NO_ALLOCATION.match(line):
                 self.has_allocation = False
 
+    def _task_logs(self) -> list[Path]:
+        return [] if self._logs is None else list(self._logs.glob("task-*.log"))
+
     def task_of(self, process: str) -> str:
         """Return the task of a process "HOST-PROCESS"; "" if no task has reported it."""
         return self._processes.get(process, "")
 
     def first(self) -> RankFailure | None:
         """Return the failure that caused the others; None if no failure is known."""
+        for log in self._task_logs():
+            for line in end_of(log, offset=self._sizes.get(log, 0), limit=_LOG_BYTES).splitlines():
+                if line.startswith("slurmstepd") and (match := _OUT_OF_MEMORY.match(line)):
+                    self._memory.add(match[1] or "")
         seen = [failure for entry in self._seen if (failure := self._of_srun(*entry)) is not None]
         # srun reports the end of a task later than the task reports its error, perhaps after the end of a different
         # task. Tasks that end by SIGTERM were mostly terminated by srun.

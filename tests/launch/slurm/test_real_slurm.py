@@ -277,6 +277,17 @@ def test_cancelled_at_once(client):
     assert "cancelled" in client.cli("status", job_id)
 
 
+def test_a_job_that_can_never_start(client):
+    first, job_id = client.submit("held", 'slurm.sbatch=["--hold"]')
+    client.cli("cancel", first)
+    model_dir, after = client.submit("never", f"slurm.dependency=afterok:{job_id}")
+    client.slurm.wait(
+        lambda: client.slurm.job(after)["Reason"] == "DependencyNeverSatisfied", "the reason is known", timeout=60
+    )
+    assert client.cli("status", model_dir).startswith(f"job {after} (never): cannot start: DependencyNeverSatisfied\n")
+    client.cli("cancel", model_dir)
+
+
 def test_asked_to_stop_while_the_lines_of_setup_run(client):
     """It is requeued, and no second job of its model directory is accepted until it is cancelled."""
     copy = ("slurm.setup=['sleep 3600']", "train.max_steps=300")
