@@ -140,7 +140,7 @@ def test_a_given_base():
 
 @pytest.mark.parametrize("based", [False, True])
 def test_a_port_that_is_taken_is_told(based, monkeypatch):
-    """Before TensorFlow is imported, and the same where the server starts: nobody has written a TF_CONFIG."""
+    """Before TensorFlow is imported, and the same where the server starts: the user has written no TF_CONFIG."""
     monkeypatch.setattr(own_port, "_GRACE_SECS", 0.0)
     with hold_ports(1) as held:
         environ = {**STEP, "SLURM_PROCID": "0"}
@@ -176,7 +176,10 @@ def test_what_a_task_is_told():
     before = dict(environ)
     resolved = resolve(environ, LaunchShape(workers=2, chief=True, ps=1, evaluator=True), hostname="n2")
     assert environ == before
-    assert set(resolved.changes) == {"TF_CONFIG", "ESTIMATOR_PIPELINE_RUN_ID", "ESTIMATOR_PIPELINE_EVALUATOR"}
+    names = {"TF_CONFIG", "TF_GRPC_REUSE_PORT", "ESTIMATOR_PIPELINE_RUN_ID", "ESTIMATOR_PIPELINE_EVALUATOR"}
+    assert set(resolved.changes) == names
+    # It chose the port, and does not hold it.
+    assert resolved.changes["TF_GRPC_REUSE_PORT"] == "0"
     assert resolved.changes["ESTIMATOR_PIPELINE_EVALUATOR"] == "1"
     assert resolved.changes["ESTIMATOR_PIPELINE_RUN_ID"] == "slurm-7.0-2"
     config = parse_tf_config(resolved.changes["TF_CONFIG"])

@@ -403,12 +403,12 @@ def test_states_in_words(tmp_path, said, text):
 )
 def test_a_job_that_can_never_start(tmp_path, reason, hint):
     environ = fake_scontrol(tmp_path, f"JobId=7 JobState=PENDING Reason={reason} Dependency=(null)")
-    (found,) = job_status(Submission("7", tmp_path, "x"), environ=environ)
+    (status,) = job_status(Submission("7", tmp_path, "x"), environ=environ)
     if hint is None:
-        assert found.lines() == [f"job 7 (x): waiting in the queue ({reason})"]
+        assert status.lines() == [f"job 7 (x): waiting in the queue ({reason})"]
     else:
-        assert found.lines()[0] == f"job 7 (x): cannot start: {reason}" and hint in found.lines()[1]
-        assert found.row().failure == f"cannot start: {reason}" and found.document()["reason"] == reason
+        assert status.lines()[0] == f"job 7 (x): cannot start: {reason}" and hint in status.lines()[1]
+        assert status.row().failure == f"cannot start: {reason}" and status.document()["reason"] == reason
 
 
 def test_the_newest_submission_counts(tmp_path):
@@ -660,7 +660,8 @@ def test_jobs_that_ended_long_ago_are_listed_only_on_request(tmp_path):
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["JOB", "4", "2", "2"]
     assert done.stdout.splitlines()[-1] == "2 jobs that ended more than a week ago: --all"
     done = call("status", "--folder", tmp_path, "--json", env=environ)
-    assert [one["submission"]["job_id"] for one in json.loads(done.stdout)] == ["4", "2"] and "2 jobs" in done.stderr
+    listed = [entry["submission"]["job_id"] for entry in json.loads(done.stdout)]
+    assert listed == ["4", "2"] and "2 jobs" in done.stderr
     done = call("status", "--folder", tmp_path, "--all", env=environ)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["JOB", "4", "3", "2", "1"]
     # It counts for the exit code only if it is listed.
