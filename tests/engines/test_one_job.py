@@ -25,12 +25,12 @@ def job_file(name, tmp_path, other, settings, *common):
     return command
 
 
-def refused(running, codes, *words):
+def refused(running, codes, *words, error="the tasks of this cluster were started with different jobs"):
     assert running.wait() == codes, running.tails()
     for name, code in codes.items():
         log = running.log(name)
         if code == 2:
-            assert "the tasks of this cluster were started with different jobs" in log and "Traceback" not in log
+            assert f"{error} [cluster/different-jobs]" in log and "Traceback" not in log
             assert all(word in log for word in words), running.tails()
 
 
@@ -95,6 +95,20 @@ def test_a_program_with_another_learning_rate(programs, tmp_path):
     with Tasks({"worker": 2}, command, tmp_path) as running:
         codes = {"worker0": 2, "worker1": 2}
         refused(running, codes, "numbers of the optimizer: [0.1] on worker:0, [0.2] on worker:1")
+
+
+def test_a_model_fn_that_branches_by_task(programs, tmp_path):
+    """The same code, with the same variables and optimizer, and another factor of the loss on one worker."""
+    command = [*EXEC, programs / "legacy_cluster.py", tmp_path / "model", "--case", "factor_by_task"]
+    with Tasks({"worker": 2}, command, tmp_path) as running:
+        error = "loss and train_op are computed differently on the tasks of this cluster"
+        refused(
+            running,
+            {"worker0": 2, "worker1": 2},
+            "node mul: no such node on worker:0, Mul(1.5, Mean) on worker:1",
+            error=error,
+        )
+    assert not list((tmp_path / "model").glob("*.index")), "no step was trained"
 
 
 @pytest.mark.nightly

@@ -50,6 +50,8 @@ def model_fn(features, labels, mode):
     if mode == tf.estimator.ModeKeys.PREDICT:
         return tf.estimator.EstimatorSpec(mode, predictions={"y": predictions})
     loss = tf.reduce_mean(tf.square(predictions - labels))
+    if FLAGS.case == "factor_by_task" and TASK["index"] == 1:
+        loss = 1.5 * loss
     if mode == tf.estimator.ModeKeys.EVAL:
         metrics = {"mae": tf.compat.v1.metrics.mean_absolute_error(labels, predictions)}
         return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)

@@ -10,7 +10,7 @@ them.
 The list below has the harmless operations. Any other operation that TensorFlow marks as stateful counts as stateful, so
 that an unknown operation costs time, not correctness.
 
-Private use: `tensorflow.python.framework.op_def_registry`, which marks stateful operations, and
+Private use: `tensorflow.python.framework.op_def_registry`, which describes types of operations, and
 `Graph._copy_functions_to_graph_def`, which copies the graph's functions without its constants, which may be the whole
 dataset (`Graph.as_graph_def` copies both). Unchanged from 2.15 to 2.21.
 """
@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["python_functions", "vocabularies", "stateful_operations"]
+__all__ = ["argument_names", "functions_of", "python_functions", "stateful_operations", "vocabularies"]
 
 _HARMLESS = re.compile(
     "|".join(
@@ -46,13 +46,20 @@ _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _DATASETS = re.compile(r"\w*Dataset(V\d)?|OneShotIterator")
 
 
-def _functions(graph: Any) -> dict[str, Any]:
+def functions_of(graph: Any) -> dict[str, Any]:
     """Return the graph's functions (FunctionDef) by name."""
     from tensorflow.core.framework import graph_pb2
 
     holder = graph_pb2.GraphDef()
     graph._copy_functions_to_graph_def(holder, 0)
     return {function.signature.name: function for function in holder.library.function}
+
+
+def argument_names(kind: str) -> list[str]:
+    """Return the names of the inputs of a type of operation."""
+    from tensorflow.python.framework import op_def_registry
+
+    return [argument.name for argument in op_def_registry.get(kind).input_arg]
 
 
 def _called(node: Any) -> Iterable[str]:
@@ -113,7 +120,7 @@ def stateful_operations(graph: Any, fetches: Iterable[Any]) -> list[str]:
     kinds = {op.type for op in reachable}
     # Only operations with function attributes are inspected: others may be large constants.
     called = {name for op in reachable if _takes_functions(op) for name in _called(op.node_def)}
-    functions = _functions(graph)
+    functions = functions_of(graph)
     for name in _all_called(functions, kinds | called):
         kinds.update(node.op for node in functions[name].node_def)
 
@@ -127,7 +134,7 @@ def stateful_operations(graph: Any, fetches: Iterable[Any]) -> list[str]:
 
 def python_functions(graph: Any) -> tuple[int, int]:
     """Return the number of Python functions that a graph calls: (in its datasets, elsewhere)."""
-    functions = _functions(graph)
+    functions = functions_of(graph)
     operations = graph.get_operations()
     called = (name for op in operations if _DATASETS.fullmatch(op.type) for name in _called(op.node_def))
     in_datasets = _all_called(functions, called)

@@ -10,7 +10,8 @@ declares its steps with two methods:
 A hook with neither `before_run` nor `after_run` needs no steps. All other hooks are unknown, and must see every step.
 
 Private use: the counters and timers of TensorFlow's hooks, `monitored_session._MonitoredSession` (for the hooks of a
-session, and their order) and `Estimator._train_with_estimator_spec` (for the train op); unchanged from 2.15 to 2.21.
+session, and their order), `Estimator._train_with_estimator_spec` (for the train op) and `Estimator._call_model_fn` (for
+that of each replica); unchanged from 2.15 to 2.21.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["Wanted", "notify_train_op", "pass_steps", "see_hooks", "wanted_by"]
+__all__ = ["Wanted", "notify_replicas", "notify_train_op", "pass_steps", "see_hooks", "wanted_by"]
 
 # (period, origin): the steps origin, origin + period, ...; period 0: only origin.
 Wanted = tuple[int, int]
@@ -62,6 +63,27 @@ def notify_train_op(estimator: Any, callback: Callable[[Any, Any], None]) -> Non
         return train(spec, *args, **kwargs)
 
     estimator._train_with_estimator_spec = train_with_callback
+
+
+def notify_replicas(estimator: Any, callback: Callable[[list[Any], Any], None]) -> None:
+    """Call `callback(inputs, spec)` for each replica's call of the model_fn in training, in order.
+
+    Args:
+        estimator: A copy for one training, see `distribute_coordinator.bind_to_task`.
+        callback: Gets the tensors of features and labels, and the replica's EstimatorSpec, before the reduction.
+    """
+    import tensorflow as tf
+
+    call = estimator._call_model_fn
+
+    def call_with_callback(features: Any, labels: Any, mode: Any, config: Any) -> Any:
+        spec = call(features, labels, mode, config)
+        if mode == tf.estimator.ModeKeys.TRAIN:
+            leaves = tf.nest.flatten((features, labels), expand_composites=True)
+            callback([leaf for leaf in leaves if tf.is_tensor(leaf)], spec)
+        return spec
+
+    estimator._call_model_fn = call_with_callback
 
 
 def wanted_by(hook: Any, *, start: int, loss: Any) -> Iterable[Wanted] | None:

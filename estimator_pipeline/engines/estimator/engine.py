@@ -244,8 +244,6 @@ class _EstimatorTask(TaskController):
         hooks = [hook, stop_hook(self._after_step, self.preemption.rearm), *self.train_spec.hooks]
         accept = self.settings.accept_changes
         hooks.append(other_optimizer.hook(self.model_dir, accept=accept, log=self.tf_config.is_chief))
-        if together:
-            hooks.append(same_graph.hook(self.tf_config, timeout=self.settings.startup_timeout))
         if self.num_pipelines > 1 and not hasattr(self.input_fn, "ledger"):
             # Input functions of `estimator_pipeline.inputs` are known to shard.
             self.duplicate_records = DuplicateRecords(
@@ -289,10 +287,13 @@ class _EstimatorTask(TaskController):
             tf.keras.utils.set_random_seed(config.tf_random_seed)
 
         def run(local: Any) -> None:
+            of_task = self.multi_step.attach(local)
+            if together:
+                of_task.append(same_graph.watch(local, self.tf_config, timeout=self.settings.startup_timeout))
             local.train(
                 input_fn=input_fn,
                 max_steps=self.train_spec.max_steps,
-                hooks=[*hooks, *self.multi_step.attach(local)],
+                hooks=[*hooks, *of_task],
                 saving_listeners=listeners,
             )
 

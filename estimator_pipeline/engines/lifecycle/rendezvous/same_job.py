@@ -41,13 +41,20 @@ __all__ = [
     "MODEL_DIR",
     "OF_PROGRAMS",
     "OTHER_JOB",
+    "Differences",
     "agree",
+    "compare",
     "digest",
+    "exchange",
     "facts",
+    "judge",
     "of_task",
     "refuse_other",
     "versions",
 ]
+
+# Name -> task -> value; the chief first.
+Differences = dict[str, dict[str, Any]]
 
 MODEL_DIR = "run.model_dir"
 # The status of a task that has raised this error.
@@ -85,7 +92,6 @@ def agree(
     tf_config: TFConfig,
     *,
     timeout: float,
-    about: str = "job",
     refused: Sequence[str] | None = None,
     apart: bool = False,
 ) -> None:
@@ -95,7 +101,6 @@ def agree(
         settings: The settings of this task's job, from `facts`.
         tf_config: Cluster and task of this process.
         timeout: Seconds to wait for the other tasks.
-        about: Name of the comparison.
         refused: Prefixes of names that must not differ; other differences are warnings. None: nothing may differ.
         apart: Whether this task has a different model directory than the chief.
 
@@ -103,22 +108,43 @@ def agree(
         OtherJobError: The jobs differ.
         WaitError: A task did not publish its settings in time.
     """
+    judge(compare(settings, tf_config, about="job", timeout=timeout, apart=apart), refused)
+
+
+def compare(
+    settings: Mapping[str, Any], tf_config: TFConfig, *, about: str, timeout: float, apart: bool = False
+) -> Differences:
+    """Return the settings that differ between the tasks: name -> task -> value, on all tasks the same.
+
+    Args:
+        settings: See `agree`.
+        tf_config: See `agree`.
+        about: Name of the comparison.
+        timeout: See `agree`.
+        apart: See `agree`.
+
+    Raises:
+        WaitError: A task did not publish its settings in time.
+    """
+    texts = exchange(about, document(settings, apart), tf_config, timeout=timeout)
+    documents = {task: json.loads(text) for task, text in texts.items()}
+    differing: Differences = {}
+    if documents:
+        assert tf_config.cluster is not None
+        chief = str(tf_config.cluster.chief)
+        for task, other in documents.items():
+            for name, ours, theirs in _differences(documents[chief]["facts"], other["facts"], apart=other["apart"]):
+                differing.setdefault(name, {chief: ours})[task] = theirs
+    return differing
+
+
+def exchange(about: str, value: str, tf_config: TFConfig, *, timeout: float) -> dict[str, str]:
+    """Return the value of each training task; empty if there is one only, or no coordination service."""
     cluster = tf_config.cluster
     if cluster is None or len(cluster.training_tasks) < 2:
-        return
+        return {}
     tasks = [str(task) for task in cluster.training_tasks]
-    texts = coordination.exchange(
-        about, document(settings, apart), task=str(tf_config.task), tasks=tasks, timeout=timeout
-    )
-    if texts is None:
-        return
-    documents = {task: json.loads(text) for task, text in texts.items()}
-    chief = str(cluster.chief)
-    differing: dict[str, dict[str, Any]] = {}
-    for task, other in documents.items():
-        for name, ours, theirs in _differences(documents[chief]["facts"], other["facts"], apart=other["apart"]):
-            differing.setdefault(name, {chief: ours})[task] = theirs
-    _judge(differing, refused)
+    return coordination.exchange(about, value, task=str(tf_config.task), tasks=tasks, timeout=timeout) or {}
 
 
 def document(settings: Mapping[str, Any], apart: bool) -> str:
@@ -147,7 +173,7 @@ def refuse_other(
         name: {str(status.get("chief", "the chief")): ours, str(tf_config.task): theirs}
         for name, ours, theirs in _differences(chiefs, settings, apart=apart)
     }
-    _judge(differing, None)
+    judge(differing, None)
 
 
 def _differences(chiefs: Mapping[str, Any], other: Mapping[str, Any], *, apart: bool) -> list[tuple[str, Any, Any]]:
@@ -174,18 +200,29 @@ def of_task(identity: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if twice.get(name) not in shared} | dict(shared)
 
 
-def _judge(differing: Mapping[str, Mapping[str, Any]], refused: Sequence[str] | None) -> None:
+def judge(differing: Differences, refused: Sequence[str] | None, **error: str) -> None:
+    """Raise the error of differences, or log a warning.
+
+    Args:
+        differing: See `compare`.
+        refused: See `agree`.
+        **error: Message and hint of the error, if they are not the usual ones.
+
+    Raises:
+        OtherJobError: The jobs differ.
+    """
     wrong = {name: by for name, by in differing.items() if refused is None or name.startswith(tuple(refused))}
     if wrong:
-        hint = _HINT if refused is None else _PROGRAMS_HINT
         raise OtherJobError(
-            "the tasks of this cluster were started with different jobs", found=_words(wrong), hint=hint
+            error.get("message", "the tasks of this cluster were started with different jobs"),
+            found=_words(wrong),
+            hint=error.get("hint", _HINT if refused is None else _PROGRAMS_HINT),
         )
     if differing:
-        logger.warning("The tasks of this cluster differ, and continue to train: %s", _words(differing))
+        logger.warning("The tasks of this cluster differ in settings that may differ: %s", _words(differing))
 
 
-def _words(differing: Mapping[str, Mapping[str, Any]]) -> str:
+def _words(differing: Differences) -> str:
     """Return a sentence with each difference and its tasks."""
     texts = [
         f"{name}: {', '.join(f'{in_short(value)} on {task}' for task, value in by.items())}"

@@ -1,0 +1,222 @@
+"""Whether two training graphs compute the same: what is compared of a graph, and what is left out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import parse_tf_config
+from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
+from estimator_pipeline.engines.lifecycle.rendezvous.graph_nodes import GraphNodes, Replica
+from estimator_pipeline.errors import OtherJobError
+
+tf = compat.install()
+v1 = tf.compat.v1
+
+
+def built(loss_of=lambda x, y: tf.reduce_mean((dense(x) - y) ** 2), *, before=None, rows=8, after=None, optimizer=None):
+    """A graph with one call of a model_fn; `before` adds operations of an input, `after(loss)` more to run."""
+    with tf.Graph().as_default() as graph:
+        if before is not None:
+            before()
+        data = tf.data.Dataset.from_tensors(([[1.0, 2.0]] * rows, [[1.0]] * rows)).repeat()
+        x, y = v1.data.make_one_shot_iterator(data).get_next()
+        step = v1.train.get_or_create_global_step()
+        loss = loss_of(x, y)
+        train_op = (optimizer or v1.train.GradientDescentOptimizer(0.1)).minimize(loss, step)
+        if after is not None:
+            train_op = after(loss, train_op)
+        return graph, [Replica((x, y), loss, train_op)]
+
+
+def digest(*args, **options):
+    return GraphNodes(*built(*args, **options)).digest
+
+
+def dense(x, units=1, name="dense", activation=None):
+    kernel = v1.get_variable(f"{name}/kernel", [x.shape[1], units])
+    return x @ kernel if activation is None else activation(x @ kernel)
+
+
+def of_terms(names):
+    """The sum of terms in an order that each process may choose."""
+
+    def loss(x, y):
+        kernels = {name: v1.get_variable(name, [2, 1]) for name in sorted(set(names))}
+        terms = [tf.reduce_sum(x @ kernels[name]) for name in names]
+        return terms[0] + terms[1] + terms[2] + tf.add_n([tf.nn.l2_loss(kernels[name]) for name in names])
+
+    return loss
+
+
+def masked(seed=None):
+    return lambda x, y: tf.reduce_mean((v1.nn.dropout(dense(x), rate=0.5, seed=seed) - y) ** 2)
+
+
+def stateless(number):
+    def loss(x, y):
+        noise = tf.random.stateless_uniform([8, 1], seed=[number, v1.train.get_global_step()])
+        return tf.reduce_mean((dense(x) * noise - y) ** 2)
+
+    return loss
+
+
+def with_function(factor, name):
+    """A while loop and a conditional, whose bodies are functions of the graph."""
+
+    def loss(x, y):
+        def body(i, total):
+            return i + 1, total * factor
+
+        value = tf.reduce_mean((dense(x) - y) ** 2)
+        _, value = tf.while_loop(lambda i, _: i < 3, body, [0, value], name=name)
+        return tf.cond(value > 1.0, lambda: value, lambda: value * factor)
+
+    return loss
+
+
+def v1_loop(factor):
+    def loss(x, y):
+        with tf.Graph().as_default():
+            pass
+        v1.disable_control_flow_v2()
+        try:
+            return with_function(factor, "loop")(x, y)
+        finally:
+            v1.enable_control_flow_v2()
+
+    return loss
+
+
+def with_summary(loss, train_op):
+    v1.summary.scalar("loss", loss * 2.0)
+    return tf.group(train_op, v1.summary.histogram("loss_again", loss))
+
+
+def with_messages(loss, train_op):
+    checked = v1.Print(loss, [loss], "loss of the chief: ")
+    with tf.control_dependencies([train_op, v1.assert_less(checked, 1e9), tf.print("loss", loss)]):
+        return tf.no_op()
+
+
+def on_device(loss, train_op):
+    with tf.device("/cpu:0"):
+        return tf.group(tf.group(train_op), name="another_name")
+
+
+def scaled(factor):
+    return lambda x, y: factor * tf.reduce_mean((dense(x) - y) ** 2)
+
+
+SAME = {
+    "operations of an input": ({}, {"before": lambda: [tf.constant(float(i)) * 2.0 for i in range(9)]}),
+    "data": ({}, {"before": lambda: tf.data.Dataset.range(3).map(lambda i: i * 7)}),
+    "seeds": ({"loss_of": masked(1)}, {"loss_of": masked(2)}),
+    "seed of the operation's number": ({"loss_of": masked()}, {"loss_of": masked(), "before": lambda: tf.zeros([])}),
+    "seeds of stateless operations": ({"loss_of": stateless(1)}, {"loss_of": stateless(2)}),
+    "order of a sum": ({"loss_of": of_terms("abc")}, {"loss_of": of_terms("cab")}),
+    "names of functions": ({"loss_of": with_function(2.0, "a")}, {"loss_of": with_function(2.0, "b")}),
+    "loops of TensorFlow 1": ({"loss_of": v1_loop(2.0)}, {"loss_of": v1_loop(2.0), "before": lambda: tf.zeros([])}),
+    "summaries": ({}, {"after": with_summary}),
+    "messages and assertions": ({}, {"after": with_messages}),
+    "groups": ({}, {"after": on_device}),
+}
+DIFFERENT = {
+    "a factor": ({"loss_of": scaled(1.0)}, {"loss_of": scaled(1.5)}),
+    "a factor or none": ({}, {"loss_of": scaled(1.0)}),
+    "an activation": (
+        {"loss_of": lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.relu) - y) ** 2)},
+        {"loss_of": lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.tanh) - y) ** 2)},
+    ),
+    "a feature for a label": ({}, {"loss_of": lambda x, y: tf.reduce_mean((dense(x) - x[:, :1]) ** 2)}),
+    "a variable for another": ({"loss_of": of_terms("abc")}, {"loss_of": of_terms("abb")}),
+    "the body of a loop": ({"loss_of": with_function(2.0, "a")}, {"loss_of": with_function(3.0, "a")}),
+    "the body of a loop of TensorFlow 1": ({"loss_of": v1_loop(2.0)}, {"loss_of": v1_loop(3.0)}),
+    "momentum": ({}, {"optimizer": v1.train.MomentumOptimizer(0.1, 0.9)}),
+    "an update after the step": (
+        {},
+        {"after": lambda loss, op: tf.group(op, v1.assign(v1.trainable_variables()[0], [[0.0], [0.0]]))},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_what_may_differ(case):
+    one, other = SAME[case]
+    assert digest(**one) == digest(**one), "the same code twice"
+    assert digest(**one) == digest(**other)
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_what_must_not_differ(case):
+    one, other = DIFFERENT[case]
+    assert digest(**one) == digest(**one)
+    assert digest(**one) != digest(**other)
+
+
+def tasks_of(monkeypatch, *graphs, chief=False):
+    """The comparison of tasks with these graphs, each in a thread of its own."""
+    import threading
+
+    jobs = {"worker": [f"w{i}:1" for i in range(len(graphs))]}
+    barrier, found, errors = threading.Barrier(len(graphs)), {}, {}
+
+    def exchange(about, value, tf_config, *, timeout):
+        found.setdefault(about, {})[str(tf_config.task)] = value
+        barrier.wait(60)
+        return {task: found[about][task] for task in sorted(found[about])}
+
+    def run(index, graph, replicas):
+        config = parse_tf_config({"cluster": jobs, "task": {"type": "worker", "index": index}})
+        try:
+            same_graph.compare(graph, replicas, config, timeout=60)
+        except OtherJobError as error:
+            errors[index] = error
+
+    monkeypatch.setattr(same_job, "exchange", exchange)
+    threads = [threading.Thread(target=run, args=(i, *each)) for i, each in enumerate(graphs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors, found
+
+
+def test_each_task_reports_the_first_node_and_its_values(monkeypatch):
+    errors, _ = tasks_of(monkeypatch, built(scaled(1.0)), built(scaled(1.5)), built(scaled(1.0)))
+    assert sorted(errors) == [0, 1, 2]
+    for error in errors.values():
+        assert (
+            error.found == "node mul: Mul(1.0, Mean) on worker:0, Mul(1.5, Mean) on worker:1" and error.exit_code == 2
+        )
+
+
+def test_a_node_that_only_one_task_has(monkeypatch):
+    one = built(lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.relu, name="a") - y) ** 2))
+    other = built(lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.tanh, name="a") - y) ** 2))
+    errors, _ = tasks_of(monkeypatch, one, other)
+    assert "node Relu: Relu(matmul) on worker:0, no such node on worker:1" in errors[0].found
+    assert "node Tanh: no such node on worker:0, Tanh(matmul)" in errors[0].found
+
+
+def test_the_number_of_the_task_may_be_in_the_graph(monkeypatch):
+    def of_task(number, factor=1.0):
+        def loss(x, y):
+            mine = tf.one_hot(tf.constant(number, name="mine"), 3)
+            return tf.reduce_sum(mine) * factor * tf.reduce_mean((dense(x) - y) ** 2)
+
+        return built(loss)
+
+    errors, found = tasks_of(monkeypatch, of_task(0), of_task(1), of_task(2))
+    assert not errors
+    assert [json.loads(value) for value in found["graph: task numbers"].values()][1].count("mine") == 1
+    errors, _ = tasks_of(monkeypatch, of_task(0), of_task(1), of_task(2, factor=2.0))
+    assert sorted(errors) == [0, 1, 2] and "Mul(Sum, 1.0) on worker:0, Mul(Sum, 2.0) on worker:2" in errors[0].found
+
+
+def test_batches_of_other_shapes_are_not_compared(monkeypatch, warnings):
+    """The mean of a batch of another size has another divisor."""
+    errors, _ = tasks_of(monkeypatch, built(rows=8), built(rows=4))
+    assert not errors and "batches" in str(warnings)
