@@ -35,11 +35,12 @@ from estimator_pipeline.engines.estimator.hooks import (
     checkpoint_hook,
     finite_hook,
     finite_listener,
+    local_loss_hook,
     progress_hook,
     stop_hook,
 )
 from estimator_pipeline.engines.estimator.multi_step import MultiStepExecution, checked_steps
-from estimator_pipeline.engines.lifecycle.divergence import diverged
+from estimator_pipeline.engines.lifecycle.divergence import diverged_at
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
 from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
 from estimator_pipeline.engines.lifecycle.rendezvous.duplicate_records import DuplicateRecords
@@ -227,6 +228,7 @@ class _EstimatorTask(TaskController):
         self.keep_evaluation, self.literal_delays, self.seed_keras = keep_evaluation, literal_delays, seed_keras
         self.needs_evaluation_data = needs_evaluation_data
         self.classic, self.multi_step = _is_classic(estimator, tf_config), multi_step
+        self.local_loss: Any = None  # of a worker of synchronous training
         self.ledger = None
         if ledger is not None and tf_config.is_training_task:
             self.ledger = TaskLedger(ledger, tf_config=tf_config)
@@ -290,6 +292,8 @@ class _EstimatorTask(TaskController):
             of_task = self.multi_step.attach(local)
             if together:
                 of_task.append(same_graph.watch(local, self.tf_config, timeout=self.settings.startup_timeout))
+                self.local_loss = local_loss_hook(local)
+                of_task.append(self.local_loss)
             local.train(
                 input_fn=input_fn,
                 max_steps=self.train_spec.max_steps,
@@ -355,7 +359,8 @@ class _EstimatorTask(TaskController):
             yield
         except compat.tensorflow().estimator.NanLossDuringTrainingError as error:
             self.progress.emit("step", step=hook.global_step, loss=float("nan"), steps=hook.steps)
-            raise diverged(f"the loss of step {hook.global_step} is NaN") from error
+            loss = None if self.local_loss is None else self.local_loss.loss
+            raise diverged_at(hook.global_step, loss, self.tf_config) from error
         except DivergedError:
             self.progress.emit("step", step=hook.global_step, steps=hook.steps)
             raise

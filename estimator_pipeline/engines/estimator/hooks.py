@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.compat.internals.data_end import own_work
 from estimator_pipeline.engines.lifecycle.divergence import diverged
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
@@ -188,6 +189,39 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
             return True
 
     return CheckpointHook()
+
+
+def local_loss_hook(estimator: Any) -> Any:
+    """Return a hook that knows this worker's own loss of the step that tf.estimator ends because of a NaN loss.
+
+    The loss that tf.estimator checks is summed over the workers. The losses before the sum are fetched in the same
+    call, a few microseconds: a later call would have the next batch.
+
+    Args:
+        estimator: The Estimator, bound to this task, which will train with the hook.
+
+    Returns:
+        A `tf.estimator.SessionRunHook` with the attribute `loss`, the mean of this worker's replicas; None if it is not
+        known, as in a call of several steps.
+    """
+    tf: Any = compat.tensorflow()
+    losses: list[Any] = []
+    session_hooks.notify_replicas(estimator, lambda inputs, spec: losses.append(spec.loss))
+
+    class LocalLossHook(tf.compat.v1.train.SessionRunHook):
+        def __init__(self) -> None:
+            self.loss: float | None = None
+
+        def before_run(self, run_context):
+            return tf.compat.v1.train.SessionRunArgs(losses)
+
+        def after_run(self, run_context, run_values):
+            self.loss = sum(map(float, run_values.results)) / len(losses)
+
+        def steps_passed(self, count: int) -> None:
+            self.loss = None
+
+    return LocalLossHook()
 
 
 def finite_hook(*, every_steps: int | None) -> Any:

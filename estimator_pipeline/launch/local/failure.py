@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from estimator_pipeline.launch.local.outcome import Failure, last_lines
+from estimator_pipeline.launch.local.outcome import DIVERGED, Failure, last_lines
 from estimator_pipeline.launch.local.task import RunningTask
 from estimator_pipeline.launch.supervisor.ranks import MEMORY, NO_ALLOCATION
 from estimator_pipeline.progress.error_lines import error_in
 
 __all__ = ["build_failure"]
 
-_DESCRIPTIONS = {"diverged": "diverged", "preempted": "was stopped from outside the job"}
+_DESCRIPTIONS = {"diverged": DIVERGED, "preempted": "was stopped from outside the job"}
 # Enough lines for a long traceback.
 _LINES = 400
 
@@ -42,7 +42,7 @@ def build_failure(
         return Failure(task.name, code, log, tail, NO_ALLOCATION)
     if task.out_of_memory and not description:
         return Failure(task.name, code, log, tail, MEMORY)
-    error = ""
+    error = task.state.error if reason == "diverged" else ""
     if reason == "failed" and not description:
         error = task.state.error or error_in(last_lines(log, offset=task.log_offset, count=_LINES))
     return Failure(task.name, code, log, tail, description, task.state.refusal, error=error)

@@ -16,6 +16,8 @@ from estimator_pipeline.utils.jsonable import finite
 
 __all__ = ["Failure", "LaunchOutcome", "TaskEnd", "combined_result", "end_of", "last_lines"]
 
+# The description of a failure with exit code 3.
+DIVERGED = "diverged"
 _CHIEF_FIRST = ("chief:0", "worker:0")
 
 
@@ -68,7 +70,9 @@ class Failure:
 
     @property
     def head(self) -> str:
-        """The failure in one line."""
+        """The failure in one line; of a training that diverged, whose loss is a sum over its workers, the error."""
+        if self.description == DIVERGED and self.error:
+            return self.error
         ended = "failed" if self.exit_code is None else f"failed with {end_name(self.exit_code)}"
         # SIGBUS: a page of a memory-mapped file, such as a record file, cannot be read.
         unread = "a file could not be read (disk error), or was truncated meanwhile"

@@ -55,7 +55,8 @@ class TaskFailure:
 
     def text(self) -> str:
         """Format the failure in one line."""
-        text = f"{self.task}: {self.error}" if self.error else self.description
+        names_task = self.reason != "diverged"  # the error names the worker whose loss it was, if it is known
+        text = (f"{self.task}: {self.error}" if names_task else self.error) if self.error else self.description
         return f"{text} ({self.log})" if self.log else text
 
     def document(self) -> dict[str, Any]:

@@ -134,6 +134,8 @@ def is_echo(error: BaseException | str) -> bool:
     errors = compat.tensorflow().errors
     if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
         return True
+    if isinstance(error, DivergedError):
+        return False  # each worker sees it, and names the one whose loss it was
     return isinstance(error, TaskFailedError) and error.caused_by is not None
 
 
