@@ -384,6 +384,15 @@ class InputFn:
         """The files whose content is part of `identity`: name -> path."""
         return files_of(self._data._reader(self._training).source)
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the records are read once, at the start."""
+        return self._data._reader(self._training).in_memory
+
+    def is_unchanged(self, path: str) -> bool:
+        """See `Source.is_unchanged`."""
+        return self._data._reader(self._training).source.is_unchanged(path)
+
     def follow(self, policy: str | None) -> bool:
         """See `Inputs.follow`."""
         return self._data.follow(policy)

@@ -18,7 +18,16 @@ import numpy as np
 
 from estimator_pipeline.errors import InputError
 
-__all__ = ["ArraySource", "Source", "contents", "files_of", "fingerprint", "raw_tensor_specs", "tensorflow"]
+__all__ = [
+    "ArraySource",
+    "Source",
+    "contents",
+    "file_digest",
+    "files_of",
+    "fingerprint",
+    "raw_tensor_specs",
+    "tensorflow",
+]
 
 _DECODE_CHUNK = 4096  # Records decoded in one go while a source is loaded into memory.
 
@@ -82,6 +91,10 @@ class Source(abc.ABC):
     def digest(self, path: str) -> str | None:
         """Return a digest of a file's content, or None."""
         return None
+
+    def is_unchanged(self, path: str) -> bool:
+        """Read a file again, and return whether it still has the content of `digest`; False if that is not known."""
+        return False
 
     def load(self) -> ArraySource:
         """Return the records decoded into memory.
@@ -212,6 +225,9 @@ class ArraySource(Source):
     def digest(self, path: str) -> str | None:
         return self._digests.get(path)
 
+    def is_unchanged(self, path: str) -> bool:
+        return self._digests.get(path) == file_digest(path)
+
     def raw(self, ids: np.ndarray) -> list[np.ndarray]:
         return [array.take(ids, axis=0) for array in self.arrays.values()]
 
@@ -268,6 +284,15 @@ def contents(source: Source) -> dict[str, str]:
     """Return the digests of the files by the names of `files_of`."""
     digests = {name: source.digest(path) for name, path in files_of(source).items()}
     return {name: digest for name, digest in digests.items() if digest is not None}
+
+
+def file_digest(path: str) -> str:
+    """Return a digest of all bytes of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()[:16]
 
 
 def fingerprint(source: Source) -> str:

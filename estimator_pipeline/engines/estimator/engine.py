@@ -277,9 +277,9 @@ class _EstimatorTask(TaskController):
             hooks.append(saving_listeners.listeners_hook(of_spec, is_chief=self.tf_config.is_chief))
             listeners = ()
         if self._saves_by_coordinator():
-            hooks.append(finite_hook(every_steps=config.save_checkpoints_steps))
+            hooks.append(finite_hook(self.files.check, every_steps=config.save_checkpoints_steps))
         elif self.tf_config.is_chief:
-            listeners = (finite_listener(), *listeners)
+            listeners = (finite_listener(self.files.check), *listeners)
         input_fn = self.train_spec.input_fn
         if self.ledger is not None:
             input_fn = self.ledger.input_fn(input_fn)

@@ -224,7 +224,7 @@ def local_loss_hook(estimator: Any) -> Any:
     return LocalLossHook()
 
 
-def finite_hook(*, every_steps: int | None) -> Any:
+def finite_hook(check: Callable[[int], None], *, every_steps: int | None) -> Any:
     """Return a hook that stops training before a checkpoint with NaN or infinite variables is written.
 
     A step may have a finite loss and still produce NaN, if its gradient is the first that is not finite. The trainable
@@ -232,6 +232,7 @@ def finite_hook(*, every_steps: int | None) -> Any:
     step.
 
     Args:
+        check: A further check before each checkpoint; gets its step.
         every_steps: Steps between two checkpoints; None: only at the end of training.
     """
     tf: Any = compat.tensorflow()
@@ -254,13 +255,15 @@ def finite_hook(*, every_steps: int | None) -> Any:
                 self.end(run_context.session)
 
         def end(self, session):
-            self._check(session, int(session.run(self._step)))
+            step = int(session.run(self._step))
+            check(step)
+            self._check(session, step)
 
     return FiniteHook()
 
 
-def finite_listener() -> Any:
-    """Return a listener with the check of `finite_hook`, for a `CheckpointSaverHook` that accepts listeners."""
+def finite_listener(check: Callable[[int], None]) -> Any:
+    """Return a listener with the checks of `finite_hook`, for a `CheckpointSaverHook` that accepts listeners."""
     tf: Any = compat.tensorflow()
 
     class FiniteListener(tf.compat.v1.train.CheckpointSaverListener):
@@ -268,6 +271,7 @@ def finite_listener() -> Any:
             self._check = _FiniteCheck(tf)
 
         def before_save(self, session, global_step_value):
+            check(int(global_step_value))
             self._check(session, int(global_step_value))
 
     return FiniteListener()

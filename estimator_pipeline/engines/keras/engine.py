@@ -319,6 +319,7 @@ class KerasTask(TaskController):
             callbacks += self.summaries()
 
         def save(step: int) -> None:
+            self.files.check(step)
             check_finite(model, step)
             self.before_save()
             path = manager.save(checkpoint_number=step)

@@ -31,6 +31,7 @@ from estimator_pipeline.engines.lifecycle.result import TrainResult
 from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
 from estimator_pipeline.engines.lifecycle.stopping import shutdown, synchronized_stop
 from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption, seconds_of, signals_of
+from estimator_pipeline.engines.lifecycle.training_files import TrainingFiles
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
@@ -301,6 +302,7 @@ class TaskController(abc.ABC):
             self.preemption, tf_config=self.tf_config, rendezvous=self.rendezvous
         )
         self.stopping.begin()
+        self.files = TrainingFiles(self.input_fn, accept=self.settings.accept_changes)
         try:
             return self.train()
         except Exception as error:

@@ -17,7 +17,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import make_options
-from estimator_pipeline.inputs.source import ArraySource, Source, raw_tensor_specs, tensorflow
+from estimator_pipeline.inputs.source import ArraySource, Source, file_digest, raw_tensor_specs, tensorflow
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.utils import io_errors
 
@@ -158,6 +158,9 @@ class CsvSource(Source):
 
     def digest(self, path: str) -> str | None:
         return self._digests.get(path)
+
+    def is_unchanged(self, path: str) -> bool:
+        return self._digests.get(path) == file_digest(path)
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         return {column.name: value for column, value in zip(self._columns, raw, strict=True)}

@@ -148,6 +148,9 @@ class ExampleSource(Source):
     def digest(self, path: str) -> str | None:
         return self._reader.digest(path)
 
+    def is_unchanged(self, path: str) -> bool:
+        return self._reader.is_unchanged(path)
+
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         tf = tensorflow()
         parsed = tf.io.parse_example(raw[0], {name: field.spec for name, field in self._fields.items()})

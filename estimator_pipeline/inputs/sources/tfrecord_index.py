@@ -409,6 +409,16 @@ class IndexedTFRecords:
                 self._digests[path] = _digest(path, self._cache)
         return self._digests[path]
 
+    def is_unchanged(self, path: str) -> bool:
+        """Scan a file again, and return whether it still has the content of `digest`; False if that is not known."""
+        before = self._digests.get(path, SAMPLED)
+        if before.startswith(SAMPLED):
+            return False
+        try:
+            return before == (_walk(path, self._unpacked(path))[1] if self.compression else _digest(path, self._cache))
+        except InputError:
+            return False  # no TFRecord file any more
+
     def read(self, path: str, records: np.ndarray) -> list[bytes]:
         """Return the data of records of one file, by number.
 
