@@ -46,13 +46,17 @@ from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
 from estimator_pipeline.engines.lifecycle.rendezvous.duplicate_records import DuplicateRecords
 from estimator_pipeline.engines.lifecycle.result import TrainResult
 from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
+from estimator_pipeline.engines.lifecycle.startup import latest_step
+from estimator_pipeline.engines.lifecycle.stopping import shutdown
 from estimator_pipeline.engines.lifecycle.stopping.last_steps import last_steps_hook
 from estimator_pipeline.engines.lifecycle.task import TaskController
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, of_inputs, of_model_fn
 from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.engines.recording.pace import WorkerPace
-from estimator_pipeline.errors import ConfigError, DivergedError
+from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError
+from estimator_pipeline.progress.error_lines import error_line
+from estimator_pipeline.utils.logger import logger
 
 __all__ = ["TrainResult", "train_and_evaluate"]
 
@@ -301,7 +305,7 @@ class _EstimatorTask(TaskController):
                 saving_listeners=listeners,
             )
 
-        with sessions.short_waits(), self._diverging(hook):
+        with sessions.short_waits(), self._diverging(hook), self._recording_failed_end(hook):
             if self.tf_config.is_single_process:
                 self.set_start_step()
                 run(coordinator.bind_to_task(self.estimator, train_strategy=self.strategy))
@@ -324,6 +328,8 @@ class _EstimatorTask(TaskController):
                 )
         if reporting is not None:
             reporting.poll()
+        if hook.steps == 0:
+            self._warn_of_failed_end()
         return TrainingOutcome(steps=hook.steps, data_ended=hook.data_ended)
 
     def _after_step(self, steps: int = 1, coming: int = 1) -> bool:
@@ -364,6 +370,30 @@ class _EstimatorTask(TaskController):
         except DivergedError:
             self.progress.emit("step", step=hook.global_step, steps=hook.steps)
             raise
+
+    @contextlib.contextmanager
+    def _recording_failed_end(self, hook: Any) -> Iterator[None]:
+        """Record that a hook's `end` failed, within the block: a restart with nothing left to train will not run it."""
+        try:
+            yield
+        except Exception as error:
+            if hook.has_ended and not isinstance(error, PipelineError) and not shutdown.is_echo(error):
+                with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
+                    self.rendezvous.write(self._failed_end, {"step": hook.global_step, "error": error_line(error)})
+            raise
+
+    def _warn_of_failed_end(self) -> None:
+        record = self.rendezvous.read_any(self._failed_end) or {}
+        if self.max_steps is not None and self.max_steps <= latest_step(self.model_dir) == record.get("step"):
+            logger.warning(
+                "In an earlier attempt the end of a session hook failed on %s, after the checkpoint of step %d: %s. It "
+                "was not run again, because no step is left to train",
+                *(self.task, record["step"], record["error"]),
+            )
+
+    @property
+    def _failed_end(self) -> str:
+        return f"failed_end/{str(self.task).replace(':', '-')}.json"
 
     def _report_checkpoint(self, checkpoint: str) -> None:
         self.progress.emit("checkpoint", step=checkpoint_step(checkpoint), path=checkpoint)

@@ -27,7 +27,8 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
 
     Returns:
         A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `global_step` (exact
-        unless other tasks increment it too), `loss` (of the last fetch) and `data_ended` (whether the input ended).
+        unless other tasks increment it too), `loss` (of the last fetch), `data_ended` (whether the input ended) and
+        `has_ended` (whether the session's hooks are in their `end`, or after it).
     """
     tf: Any = compat.tensorflow()
 
@@ -35,7 +36,7 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
         def __init__(self) -> None:
             self.steps = 0
             self.loss: float | None = None
-            self.data_ended = False
+            self.data_ended = self.has_ended = False
             self._in_run = self._end_reported = False
             self._due = 0.0
             self._mark: tuple[float, int] | None = None
@@ -91,6 +92,7 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
             self._end_reported = True
 
         def end(self, session):
+            self.has_ended = True
             # A run without an after_run ran out of data: the session handles that error.
             self.data_ended = self._in_run or self._end_reported
             step = int(session.run(self._fetches["step"])) if not self._in_run else None
