@@ -144,29 +144,29 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("case", SAME)
 def test_what_may_differ(case):
-    one, other = SAME[case]
-    assert digest(**one) == digest(**one), "the same code twice"
-    assert digest(**one) == digest(**other)
+    first, other = SAME[case]
+    assert digest(**first) == digest(**first), "the same code twice"
+    assert digest(**first) == digest(**other)
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_what_must_not_differ(case):
-    one, other = DIFFERENT[case]
-    assert digest(**one) == digest(**one)
-    assert digest(**one) != digest(**other)
+    first, other = DIFFERENT[case]
+    assert digest(**first) == digest(**first)
+    assert digest(**first) != digest(**other)
 
 
 def tasks_of(monkeypatch, *graphs, chief=False):
-    """The comparison of tasks with these graphs, each in a thread of its own."""
+    """The comparison of tasks with these graphs, each in a separate thread."""
     import threading
 
     jobs = {"worker": [f"w{i}:1" for i in range(len(graphs))]}
-    barrier, found, errors = threading.Barrier(len(graphs)), {}, {}
+    barrier, exchanged, errors = threading.Barrier(len(graphs)), {}, {}
 
     def exchange(about, value, tf_config, *, timeout):
-        found.setdefault(about, {})[str(tf_config.task)] = value
+        exchanged.setdefault(about, {})[str(tf_config.task)] = value
         barrier.wait(60)
-        return {task: found[about][task] for task in sorted(found[about])}
+        return {task: exchanged[about][task] for task in sorted(exchanged[about])}
 
     def run(index, graph, replicas):
         config = parse_tf_config({"cluster": jobs, "task": {"type": "worker", "index": index}})
@@ -181,7 +181,7 @@ def tasks_of(monkeypatch, *graphs, chief=False):
         thread.start()
     for thread in threads:
         thread.join()
-    return errors, found
+    return errors, exchanged
 
 
 def test_each_task_reports_the_first_node_and_its_values(monkeypatch):
@@ -194,9 +194,9 @@ def test_each_task_reports_the_first_node_and_its_values(monkeypatch):
 
 
 def test_a_node_that_only_one_task_has(monkeypatch):
-    one = built(lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.relu, name="a") - y) ** 2))
+    first = built(lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.relu, name="a") - y) ** 2))
     other = built(lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.tanh, name="a") - y) ** 2))
-    errors, _ = tasks_of(monkeypatch, one, other)
+    errors, _ = tasks_of(monkeypatch, first, other)
     assert "node Relu: Relu(matmul) on worker:0, no such node on worker:1" in errors[0].found
     assert "node Tanh: no such node on worker:0, Tanh(matmul)" in errors[0].found
 
@@ -209,9 +209,9 @@ def test_the_number_of_the_task_may_be_in_the_graph(monkeypatch):
 
         return built(loss)
 
-    errors, found = tasks_of(monkeypatch, of_task(0), of_task(1), of_task(2))
+    errors, exchanged = tasks_of(monkeypatch, of_task(0), of_task(1), of_task(2))
     assert not errors
-    assert [json.loads(value) for value in found["graph: task numbers"].values()][1].count("mine") == 1
+    assert [json.loads(value) for value in exchanged["graph: task numbers"].values()][1].count("mine") == 1
     errors, _ = tasks_of(monkeypatch, of_task(0), of_task(1), of_task(2, factor=2.0))
     assert sorted(errors) == [0, 1, 2] and "Mul(Sum, 1.0) on worker:0, Mul(Sum, 2.0) on worker:2" in errors[0].found
 

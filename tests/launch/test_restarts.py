@@ -96,7 +96,7 @@ def test_a_divergence_is_tried_once_more_and_leaves_no_bad_checkpoint(run_python
     document = json.loads(done.stdout)
     assert [one["reason"] for one in document["attempts"]] == ["diverged", "diverged"]
     assert "diverged again" in document["gave_up"]
-    assert all(one["why"].startswith("training has diverged: ") for one in document["attempts"]), "no task is named"
+    assert all(end["why"].startswith("training has diverged: ") for end in document["attempts"]), "no task is named"
     assert "training has diverged: " in "\n".join(document["failure"]["tail"])
     finite = "import sys, numpy as np, tensorflow as tf\n"
     finite += "r = tf.train.load_checkpoint(tf.train.latest_checkpoint(sys.argv[1]))\n"

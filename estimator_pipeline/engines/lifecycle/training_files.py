@@ -52,20 +52,20 @@ class TrainingFiles:
         if not changed:
             return
         more = [f"and {len(changed) - _MOST} more files"] if len(changed) > _MOST else []
-        found = "; ".join([*changed[:_MOST], *more])
+        description = "; ".join([*changed[:_MOST], *more])
         if self._input_fn.is_in_memory:
             logger.warning(
                 "Training files have changed by step %d: %s. This run trains on the records that it read at its start; "
                 "it cannot be resumed with these files",
-                *(step, found),
+                *(step, description),
             )
         elif self._accept:
-            logger.warning("Training files have changed by step %d, and training continues: %s", step, found)
+            logger.warning("Training files have changed by step %d, and training continues: %s", step, description)
         else:
             raise ConfigError(
                 f"training files have changed while this run reads them, by step {step}",
                 code="model-dir/other-run",
-                found=found,
+                found=description,
                 hint="restore the files and start the job again, or accept the change with --accept-changes "
                 "(run.accept_changes): training then resumes from the last checkpoint, which is of an earlier step",
             )

@@ -82,7 +82,7 @@ class GraphNodes:
 
     Attributes:
         digest: The digest of all losses and train_ops.
-        own: The nodes except constants by digest, with the digests of their inputs, in the order of computation.
+        by_digest: The nodes except constants by digest, with the digests of their inputs, in the order of computation.
     """
 
     def __init__(self, graph: Any, replicas: Iterable[Replica], wildcards: frozenset[str] = frozenset()) -> None:
@@ -90,14 +90,14 @@ class GraphNodes:
         self._wildcards = wildcards
         self._digests_of_functions: dict[str, bytes] = {}
         self._constants: dict[str, _Node] = {}
-        self.own: dict[bytes, tuple[_Node, tuple[bytes, ...]]] = {}
+        self.by_digest: dict[bytes, tuple[_Node, tuple[bytes, ...]]] = {}
         inputs: dict[str, bytes] = {}
         for replica in replicas:
             inputs.update({tensor.name: _hash("input", str(i)) for i, tensor in enumerate(replica.inputs)})
         walk = _Walk(self, lambda name: _of_graph(graph.get_operation_by_name(name), inputs))
         replicas = list(replicas)
         ends = [walk.value_of((replica.loss.op.name, str(replica.loss.value_index))) for replica in replicas]
-        self._of_loss = len(self.own)
+        self._of_loss = len(self.by_digest)
         for replica in replicas:
             ops = [getattr(output, "op", output) for output in (replica.loss, replica.train_op)]
             ends += [b"and", *sorted(walk.updates_of([op.name for op in ops]))]
@@ -114,12 +114,12 @@ class GraphNodes:
         Returns:
             Of each: whether only train_op needs it, and not the loss; name; short and long description.
         """
-        found = (
+        digests = (
             (place >= self._of_loss, node.name, *self._described(node))
-            for place, (digest, (node, needs)) in enumerate(self.own.items())
-            if digest not in others and others.issuperset(need for need in needs if need in self.own)
+            for place, (digest, (node, needs)) in enumerate(self.by_digest.items())
+            if digest not in others and others.issuperset(need for need in needs if need in self.by_digest)
         )
-        return list(itertools.islice(found, most))
+        return list(itertools.islice(digests, most))
 
     def _described(self, node: _Node) -> tuple[str, str]:
         names = [edge[0] for edge in node.inputs if not isinstance(edge, bytes)]
@@ -135,7 +135,7 @@ class GraphNodes:
         if node.type == "Const":
             self._constants[node.name] = node
         if node.type != "Const" or needs:
-            self.own.setdefault(digest, (node, needs))
+            self.by_digest.setdefault(digest, (node, needs))
 
     def attributes_of(self, node: _Node) -> Iterator[Any]:
         for name in sorted(node.attributes):
@@ -214,11 +214,11 @@ class _Walk:
 
     def updates_of(self, names: Iterable[str]) -> set[bytes]:
         """Return the digests of the updates that run if these nodes run."""
-        found: set[bytes] = set()
+        digests: set[bytes] = set()
         for name in names:
             self._of(name)
-            found |= self._updates[name]
-        return found
+            digests |= self._updates[name]
+        return digests
 
     def value_of(self, edge: tuple[str, str] | bytes) -> bytes:
         if isinstance(edge, bytes):
@@ -231,10 +231,10 @@ class _Walk:
 
     def of_loops(self) -> list[bytes]:
         """Return the digests of what the loops of TensorFlow 1 compute for their next iterations."""
-        found = []
+        digests = []
         while self._loops:
-            found.append(self.value_of(self._node(self._loops.pop()).inputs[0]))
-        return found
+            digests.append(self.value_of(self._node(self._loops.pop()).inputs[0]))
+        return digests
 
     def _of(self, name: str) -> bytes | tuple[bytes, ...]:
         stack: list[tuple[str, _Node | None]] = [(name, None)]
@@ -274,7 +274,7 @@ class _Walk:
     def _compute(self, node: _Node) -> None:
         inputs = tuple(map(self.value_of, node.inputs))
         before = _union(self._updates[name] for name in node.controls)
-        own: frozenset[bytes] = frozenset()
+        update: frozenset[bytes] = frozenset()
         if node.type in _SAME and not before:
             self._values[node.name] = inputs
         else:
@@ -282,9 +282,9 @@ class _Walk:
             self._values[node.name] = digest
             self._all.add(digest, node, (*inputs, *before))
             if self._all.contains(node, _UPDATE):
-                own = frozenset({digest})
+                update = frozenset({digest})
         through = (self._updates[edge[0]] for edge in node.inputs if not isinstance(edge, bytes))
-        self._updates[node.name] = _union((own, before, *through))
+        self._updates[node.name] = _union((update, before, *through))
 
     def _digest(self, node: _Node, inputs: tuple[bytes, ...], before: Iterable[bytes]) -> bytes:
         if node.type in _SUMS and not before:
@@ -312,7 +312,7 @@ def _of_graph(op: Any, inputs: Mapping[str, bytes]) -> _Node:
 
 def _of_function_def(node: Any, arguments: Mapping[str, bytes]) -> _Node:
     edges = tuple(_edge(text, arguments) for text in node.input if not text.startswith("^"))
-    # An argument that must be available is no update.
+    # Arguments update nothing.
     controls = (text[1:] for text in node.input if text.startswith("^") and text[1:] not in arguments)
     return _Node(node.name, node.op, node.attr, edges, tuple(controls))
 

@@ -75,8 +75,8 @@ def compare(graph: Any, replicas: Sequence[Replica], tf_config: TFConfig, *, tim
     """
     nodes = GraphNodes(graph, replicas)
     inputs = [f"{tensor.dtype.name} {tensor.shape}" for replica in replicas for tensor in replica.inputs]
-    found = facts_of(graph) | {_INPUTS: same_job.digest(inputs), _NODES: nodes.digest}
-    differing = same_job.compare(found, tf_config, about="graph", timeout=timeout)
+    facts = facts_of(graph) | {_INPUTS: same_job.digest(inputs), _NODES: nodes.digest}
+    differing = same_job.compare(facts, tf_config, about="graph", timeout=timeout)
     refused = (_VARIABLES, _UPDATES, _NUMBERS)
     comparable = not differing.keys() & {_INPUTS, _BATCHES, *refused}
     of_nodes, _ = differing.pop(_NODES, None), differing.pop(_INPUTS, None)
@@ -109,7 +109,9 @@ def _nodes_that_differ(
     numbers = {tf_config.task.index, *range(place * count, (place + 1) * count)}
     indices = exchange("task numbers", nodes.indices(numbers))
     nodes = GraphNodes(graph, replicas, frozenset.intersection(*map(frozenset, indices.values())))
-    digests = {task: set(texts) for task, texts in exchange("nodes", [own.hex() for own in nodes.own]).items()}
+    digests = {
+        task: set(texts) for task, texts in exchange("nodes", [digest.hex() for digest in nodes.by_digest]).items()
+    }
     chief, local = str(tf_config.cluster.chief), str(tf_config.task)
     own_digest = exchange("digest", nodes.digest)
     others = [task for task, digest in own_digest.items() if digest != own_digest[chief]]
@@ -120,8 +122,8 @@ def _nodes_that_differ(
     differing: same_job.Differences = {}
     for task in others:
         both = first[chief][task], first[task][chief]
-        in_loss = any(not after for found in both for after, *_ in found)
-        ours, theirs = ({name: texts for after, name, *texts in found if not (after and in_loss)} for found in both)
+        in_loss = any(not after for nodes in both for after, *_ in nodes)
+        ours, theirs = ({name: texts for after, name, *texts in nodes if not (after and in_loss)} for nodes in both)
         # A node that both have, or else the first of each.
         common = next((name for name in ours if name in theirs), None)
         for name in [common] if common else [*list(ours)[:1], *list(theirs)[:1]]:
