@@ -193,6 +193,12 @@ def test_each_task_reports_the_first_node_and_its_values(monkeypatch):
         )
 
 
+def test_a_difference_that_is_intended_is_a_warning(monkeypatch, warnings):
+    monkeypatch.setenv("ESTIMATOR_PIPELINE_DIFFERENT_GRAPHS", "1")
+    errors, _ = tasks_of(monkeypatch, built(scaled(1.0)), built(scaled(1.5)))
+    assert not errors and "node mul: Mul(1.0, Mean) on worker:0, Mul(1.5, Mean) on worker:1" in str(warnings)
+
+
 def test_a_node_that_only_one_task_has(monkeypatch):
     first = built(lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.relu, name="a") - y) ** 2))
     other = built(lambda x, y: tf.reduce_mean((dense(x, activation=tf.nn.tanh, name="a") - y) ** 2))

@@ -92,3 +92,10 @@ def test_records_in_memory_are_a_warning(tmp_path, warnings):
     train(tmp_path, change)
     (warning,) = [each for each in warnings if "Training files have changed" in each]
     assert "a.tfrecord was modified at " in warning and "b.tfrecord was removed" in warning and "step 8" in warning
+
+
+def test_a_removed_file_is_a_warning_while_it_can_be_read(tmp_path, warnings):
+    train(tmp_path, lambda: os.unlink(tmp_path / "b.tfrecord"), memory_limit=0)
+    (warning,) = [each for each in warnings if "Training files have changed" in each]
+    assert warning.endswith("and training continues: " + str(tmp_path / "b.tfrecord") + " was removed")
+    assert tf.train.latest_checkpoint(str(tmp_path / "model")).endswith("-12")

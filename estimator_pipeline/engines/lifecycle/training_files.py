@@ -39,9 +39,9 @@ class TrainingFiles:
         """Check the files, before the checkpoint of a step is written.
 
         Raises:
-            ConfigError: A file from which training still reads has changed.
+            ConfigError: A file from which training still reads has different content.
         """
-        changed = []
+        changed, removed = [], True
         for path, before in self._stats.items():
             now = _stat(path)
             if now == before:
@@ -49,6 +49,7 @@ class TrainingFiles:
             self._stats[path] = now
             if now is None or not self._input_fn.is_unchanged(path):
                 changed.append(f"{path} {_described(before, now)}")
+                removed = removed and now is None
         if not changed:
             return
         more = [f"and {len(changed) - _MOST} more files"] if len(changed) > _MOST else []
@@ -59,7 +60,8 @@ class TrainingFiles:
                 "it cannot be resumed with these files",
                 *(step, description),
             )
-        elif self._accept:
+        elif self._accept or removed:
+            # A file that is read is open: its records can be read although it is removed.
             logger.warning("Training files have changed by step %d, and training continues: %s", step, description)
         else:
             raise ConfigError(
@@ -74,7 +76,7 @@ class TrainingFiles:
 def _stat(path: str) -> _Stat:
     try:
         stat = os.stat(path)
-    except FileNotFoundError:
+    except OSError:
         return None
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
 

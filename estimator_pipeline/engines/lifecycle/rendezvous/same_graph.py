@@ -12,6 +12,7 @@ constants: the nodes are then not compared.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ _VARIABLES, _UPDATES, _NUMBERS = "trainable variables", "updates by the optimize
 _MANY_VARIABLES = 2000
 # Maximum number of operations to follow from an optimizer's argument back to its constants.
 _FAR = 200
+# Makes a difference in what loss and train_op are computed from a warning.
+VARIABLE = "ESTIMATOR_PIPELINE_DIFFERENT_GRAPHS"
 
 
 def watch(estimator: Any, tf_config: TFConfig, *, timeout: float) -> Any:
@@ -83,10 +86,10 @@ def compare(graph: Any, replicas: Sequence[Replica], tf_config: TFConfig, *, tim
     if of_nodes is not None and comparable:
         same_job.judge(
             _nodes_that_differ(graph, replicas, nodes, tf_config, timeout=timeout),
-            None,
+            () if os.environ.get(VARIABLE) else None,
             message="loss and train_op are computed differently on the tasks of this cluster",
             hint="start every task with the same program; a model_fn must not depend on its task or machine, except "
-            "for summaries and log messages",
+            f"for summaries and log messages. If the difference is intended, set {VARIABLE}=1 in every task",
         )
     same_job.judge(differing, refused)
 
