@@ -13,6 +13,7 @@ from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.distribute import strategies
 from estimator_pipeline.distribute.strategies import Communication
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils.text import nearest
 
 
 def build_run_config(
@@ -102,6 +103,7 @@ def build_run_config(
             f"RunConfig has no field {', '.join(unknown)}",
             code="argument/unknown-name",
             found=f"fields: {', '.join(allowed)}",
+            hint=f"did you mean {close}?" if (close := nearest(unknown[0], allowed)) else None,
         ) from error
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils.text import nearest
 
 NAMES = ("none", "one_device", "mirrored", "multi_worker_mirrored", "parameter_server")
 # One process evaluates, so a strategy that needs the whole cluster cannot be used.
@@ -103,10 +104,14 @@ def make(
         ConfigError: The name is unknown, or the strategy cannot run in this cluster.
     """
     if name not in NAMES:
+        # "MultiWorkerMirroredStrategy", or with its modules.
+        word = str(name).rpartition(".")[2].removesuffix("Strategy")
+        close = nearest(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word), NAMES)
         raise ConfigError(
             f"the distribution strategy {name!r} is not known",
             code="argument/unknown-name",
             found=f"allowed: {', '.join(NAMES)}",
+            hint=f"did you mean {close!r}?" if close else None,
         )
     if name == "none":
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs import sampler
 from estimator_pipeline.inputs.sharding import check_policy
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["InputOptions", "make_options"]
 
@@ -113,8 +113,9 @@ def make_options(factory: str, options: Mapping[str, Any]) -> InputOptions:
     known = [field.name for field in fields(InputOptions)]
     for name in options:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"the shared options are {', '.join(known)}"
+            # The whole batch is meant, not that of an evaluation, whose name is as close.
+            close = "global_batch_size" if name == "batch_size" else nearest(name, known)
+            hint = f"did you mean {close}?" if close else f"the shared options are {', '.join(known)}"
             raise InputError(f"{factory} has no option {name!r}", code="argument/unknown-name", hint=hint)
     if "global_batch_size" not in options:
         raise InputError(

@@ -408,6 +408,17 @@ def _optimizer_maker(value: Any) -> Callable[[Any], tuple[Any, Any]]:
             "belongs to one graph: lambda step: tf.compat.v1.train.AdamOptimizer(1e-3)",
         )
 
+    try:
+        inspect.signature(value).bind(0)
+    except TypeError as error:
+        raise ConfigError(
+            f"the optimizer function cannot be called with the global step: {error}",
+            code="model/bad-optimizer",
+            hint="give a function of the global step: lambda step: tf.keras.optimizers.legacy.Adam(1e-3)",
+        ) from error
+    except ValueError:
+        pass  # a callable without a known signature
+
     def make(global_step: Any) -> tuple[Any, Any]:
         optimizer = value(global_step)
         tf = compat.tensorflow()

@@ -7,8 +7,10 @@ import os
 
 import pytest
 
+import estimator_pipeline as ep
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute.run_config import tf_config_environ
+from estimator_pipeline.errors import ConfigError
 from tests.support.processes import free_ports
 
 CLUSTER = {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]}
@@ -232,3 +234,16 @@ def test_a_worker_evaluates_on_its_own_devices(run_warm, tmp_path, kind):
     # The loss is the mean of the batches' means, and two replicas share the last batch.
     for name in ("mean",) if len(numbers) == 2 else metrics:
         assert found[name] == pytest.approx(metrics[name], rel=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        ({"train_distribute": "MultiWorkerMirroredStrategy"}, "'multi_worker_mirrored'"),
+        ({"train_distribute": "tf.distribute.MirroredStrategy"}, "'mirrored'"),
+        ({"save_checkpoint_steps": 5}, "save_checkpoints_steps"),
+    ],
+)
+def test_names_that_are_nearly_right(tmp_path, options, meant):
+    with pytest.raises(ConfigError, match=f"did you mean {meant}\\?"):
+        ep.build_run_config(str(tmp_path), environ={}, **options)

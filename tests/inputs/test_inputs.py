@@ -613,6 +613,13 @@ def _csv(tmp_path, text, **more):
     return inputs.from_csv(train=_file(tmp_path, "t.csv", text), **{"global_batch_size": 2, **more})
 
 
+class Frame(dict):
+    """What a DataFrame has, of which no package is needed here."""
+
+    columns = property(lambda self: list(self))
+    to_numpy = None
+
+
 XY = (np.zeros((4, 2)), np.zeros(4))
 # What is given, and the words that the message must hold.
 REFUSED = {
@@ -743,6 +750,20 @@ REFUSED = {
     "objects": (
         lambda tf, p: inputs.from_arrays((np.array([{}, {}]), np.zeros(2)), global_batch_size=1),
         "is not an array of records",
+    ),
+    "missing text": (
+        lambda tf, p: inputs.from_arrays(
+            ({"city": np.array(["a", float("nan")], object)}, [0, 1]), global_batch_size=1
+        ),
+        "with nan\n  hint: fill missing values, in pandas: frame['city']",
+    ),
+    "frame": (
+        lambda tf, p: inputs.from_arrays((Frame({"city": ["a"], "age": [1.0]}), [0]), global_batch_size=1),
+        "training data are a table, a Frame, with the columns city, age",
+    ),
+    "batch size": (
+        lambda tf, p: inputs.from_arrays(XY, batch_size=1),
+        "did you mean global_batch_size?",
     ),
     "unlike": (
         lambda tf, p: inputs.from_arrays(XY, (np.zeros((4, 3)), np.zeros(4)), global_batch_size=1),

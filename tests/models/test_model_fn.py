@@ -444,6 +444,21 @@ def test_an_optimizer_that_needs_eager_execution_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": lambda: None}, r"cannot be called with the global step[^\0]*lambda step:"),
+        (
+            {"metrics": {"f1": tf.keras.metrics.AUC}},
+            r"'f1' is the Keras metric AUC[^\0]*def f1\(labels, predictions\):",
+        ),
+    ],
+)
+def test_arguments_that_a_graph_cannot_use_are_refused_at_once(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ep.build_model_fn(lambda: None, loss="mse", **options)
+
+
+@pytest.mark.parametrize(
     ("loss", "units", "message"),
     [
         ("binary_crossentropy", 3, r"\(.*, 3\) do not fit the head 'binary'[^\0]*one logit for each example"),

@@ -11,6 +11,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import make_options
 from estimator_pipeline.inputs.source import ArraySource
+from estimator_pipeline.utils.text import few
 
 __all__ = ["from_arrays"]
 
@@ -96,15 +97,24 @@ def from_arrays(
 
 
 def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], bool]:
+    if hasattr(value, "columns") and hasattr(value, "to_numpy"):
+        raise InputError(
+            f"the {kind} data are a table, a {type(value).__name__}, with the columns {few(value.columns, 8)}",
+            code="data/bad-feature",
+            hint="give its columns as a dictionary, dict(frame)",
+        )
     single = not isinstance(value, Mapping)
     arrays = {key: np.asarray(array) for key, array in ({name: value} if single else value).items()}
     for key, array in arrays.items():
         if array.ndim == 0 or (array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.flat)):
+            other = next((v for v in array.flat if not isinstance(v, str | bytes)), None) if array.ndim else None
             raise InputError(
                 f"The {kind} array {key!r} is not an array of records",
                 code="data/bad-feature",
-                found=f"{array.dtype} of shape {array.shape}",
-                hint="give an array of numbers or text with the records along its first axis",
+                found=f"{array.dtype} of shape {array.shape}" + (f", with {other!r}" if array.ndim else ""),
+                hint=f"fill missing values, in pandas: frame[{key!r}].astype(object).fillna('')"
+                if array.ndim and _is_missing(other)
+                else "give an array of numbers or text with the records along its first axis",
             )
         if array.dtype.kind in "OSU":  # TensorFlow's strings are bytes.
             text = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
@@ -114,3 +124,10 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
             f"The {kind} data has no arrays", code="data/empty", found="an empty dict", hint="give at least one"
         )
     return arrays, single
+
+
+def _is_missing(value: Any) -> bool:
+    # NaN, and the marks of pandas, which it does not need here.
+    return (
+        value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+    )
