@@ -22,7 +22,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["argument_names", "functions_of", "python_functions", "stateful_operations", "vocabularies"]
+__all__ = [
+    "BATCH_OPERATIONS",
+    "argument_names",
+    "functions_of",
+    "python_functions",
+    "stateful_operations",
+    "vocabularies",
+]
 
 _HARMLESS = re.compile(
     "|".join(
@@ -42,6 +49,8 @@ _HARMLESS = re.compile(
         )
     )
 )
+# The operations whose results are a batch of an iterator.
+BATCH_OPERATIONS = ("IteratorGetNext", "OptionalGetValue")
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _DATASETS = re.compile(r"\w*Dataset(V\d)?|OneShotIterator")
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.compat.internals.graph_state import BATCH_OPERATIONS
 from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.inputs.ledger import same_records
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
@@ -31,7 +32,6 @@ __all__ = ["DuplicateRecords"]
 # A task's sample ends at the first of these limits.
 _STEPS, _RECORDS, _BYTES = 64, 4096, 64 << 20
 _POLL_SECS = 1.0
-_BATCHES = ("IteratorGetNext", "OptionalGetValue")
 
 
 class DuplicateRecords:
@@ -162,7 +162,7 @@ class DuplicateRecords:
 def _batches(graph: Any) -> Iterator[list[Any]]:
     """Yield the tensors of each batch that a step reads: dense ones, and sparse ones as `Sparse`."""
     for op in graph.get_operations():
-        if op.type not in _BATCHES or not graph.is_fetchable(op):
+        if op.type not in BATCH_OPERATIONS or not graph.is_fetchable(op):
             continue
         leaves: list[Any] = []
         for tensor in op.outputs:

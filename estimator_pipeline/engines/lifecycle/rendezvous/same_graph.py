@@ -21,6 +21,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals import session_hooks
+from estimator_pipeline.compat.internals.graph_state import BATCH_OPERATIONS
 from estimator_pipeline.engines.lifecycle.rendezvous import same_job
 from estimator_pipeline.engines.lifecycle.rendezvous.graph_nodes import GraphNodes, Replica
 
@@ -28,7 +29,6 @@ __all__ = ["compare", "facts_of", "watch"]
 
 # Operations with which an optimizer updates a variable: ResourceApplyAdam, ResourceSparseApplyAdagrad, ...
 _UPDATE = re.compile(r"Apply[A-Z]")
-_DATA = ("IteratorGetNext", "OptionalGetValue")
 _BATCHES, _INPUTS, _NODES, _MISSING = "batches", "inputs of model_fn", "nodes", ("no such node",) * 2
 _VARIABLES, _UPDATES, _NUMBERS = "trainable variables", "updates by the optimizer", "numbers of the optimizer"
 # More variables than these are compared by one digest.
@@ -155,7 +155,7 @@ def facts_of(graph: Any) -> dict[str, Any]:
             for argument, tensor in zip(op.op_def.input_arg, op.inputs, strict=False):
                 if argument.name != "grad" and tensor.shape.rank == 0 and tensor.dtype.is_floating:
                     numbers.update(_numbers_behind(tf, tensor))
-        elif op.type in _DATA:
+        elif op.type in BATCH_OPERATIONS:
             batches.append([f"{tensor.dtype.name} {tensor.shape}" for tensor in op.outputs])
     many = len(variables) > _MANY_VARIABLES
     return same_job.facts({_BATCHES: batches}) | {
