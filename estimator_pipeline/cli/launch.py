@@ -105,7 +105,8 @@ def command(
     linger: Annotated[
         float,
         typer.Option(
-            callback=from_zero, help="Wait this many seconds after the training for ps and evaluator to exit."
+            callback=from_zero,
+            help="Wait this many seconds after the training for ps, evaluator and idle workers to exit.",
         ),
     ] = 120.0,
     grace: Annotated[
