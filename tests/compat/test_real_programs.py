@@ -89,6 +89,17 @@ def test_neural_structured_learning(run_program, serve):
         assert answer["probabilities"][0] == pytest.approx(each["predicted"], rel=1e-4, abs=1e-6)
 
 
+@needs("recommenders")
+def test_recommenders(run_program, serve):
+    """Its wide & deep model with the evaluation hook, on generated ratings; its export of all modes is served."""
+    (said,) = run_program("recommenders_wide_deep.py")
+    assert said["step"] == 600 and said["error"] < 0.75 * said["spread"], said
+    assert said["error"] == pytest.approx(said["average_loss"] ** 0.5, rel=1e-4)
+    assert [name for name, _ in said["logged"]] == ["validation_loss"] * 3
+    (answer,) = serve([said["exported"]], [said["record"]])
+    assert next(iter(answer.values()))[0] == pytest.approx([said["predicted"]], rel=1e-4)
+
+
 @needs("spleeter")
 def test_spleeter(run_program):
     """Training as `spleeter train` does it, with train_and_evaluate, and its Separator on a song it has not heard."""

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 print(json.dumps(hasattr(tf, "estimator")), flush=True)
 for question in json.load(sys.stdin):
-    loaded = tf.saved_model.load(question["export"])
+    loaded = tf.saved_model.load(question["export"], tags=["serve"])
     signature = loaded.signatures[question.get("signature", "serving_default")]
     answers = signature(tf.constant([base64.b64decode(record) for record in question["records"]]))
     values = {name: value.numpy().tolist() for name, value in answers.items()}
