@@ -414,7 +414,9 @@ class _Job:
     def _end_late_exits(self, now: float) -> None:
         """End the tasks that have done their work, and whose interpreter does not shut down."""
         for task in self.running:
-            if task.alive and task.process.stopped_at is None and task.monitor.exits_late(now, self._timeouts):
+            if not (task.alive and task.monitor.exiting) or task.process.stopped_at is not None:
+                continue
+            if task.monitor.exits_late(now, self._timeouts, idle=task.idle_secs(now)):
                 task.exits_late = True
                 task.process.abort()
 

@@ -198,7 +198,8 @@ class RunningTask:
         self.starts += 1
         self._ended_with, self.exits_late = None, False
         self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
-        self.monitor.started = self._busy = time.monotonic()
+        self.monitor.started = self._busy = self._looked_at_use = time.monotonic()
+        self._used = 0.0
         self.state.pid = self.process.pid
         self.state.state = "running"
 

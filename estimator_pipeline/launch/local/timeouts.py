@@ -186,11 +186,21 @@ class TaskMonitor:
         if self._beat is not None:
             self._beat = min(now, self._beat + seconds)
 
-    def exits_late(self, now: float, allowed: TaskTimeouts) -> TaskTimeout | None:
-        """Return the timeout of the interpreter's shutdown, if it is exceeded; it holds without other timeouts, too."""
-        if self._exiting is None:
-            return None
-        return self._too_long("end", now - self._exiting, max(_END_SECS, allowed.heartbeat or 0.0))
+    @property
+    def exiting(self) -> bool:
+        """Whether its command has ended, and only the interpreter's shutdown is left."""
+        return self._exiting is not None
+
+    def exits_late(self, now: float, allowed: TaskTimeouts, *, idle: float) -> bool:
+        """Return whether the interpreter's shutdown takes too long; this timeout holds without the others, too.
+
+        Args:
+            now: The time.
+            allowed: The timeouts.
+            idle: Seconds in which the process has done nothing. A thread may still write what it has to.
+        """
+        limit = max(_END_SECS, allowed.heartbeat or 0.0)
+        return self._exiting is not None and min(now - self._exiting, idle) > limit
 
     def timed_out(self, now: float, allowed: TaskTimeouts) -> TaskTimeout | None:
         """Return the timeout that is exceeded, or None."""
