@@ -220,12 +220,12 @@ def main() -> None:
         app(prog_name="estimator-pipeline")
     except SystemExit as end:
         if os.getpid() == process:  # not in a child that a program has forked
-            _tell_end(end.code if isinstance(end.code, int) else int(end.code is not None))
+            _report_end(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
 
 
-def _tell_end(code: int) -> None:
-    """Tell the launcher that only the interpreter's shutdown is left, which a thread of the program may prevent."""
+def _report_end(code: int) -> None:
+    """Report to the launcher that only the interpreter's shutdown is left, which a thread of the program may prevent."""
     if os.environ.get("ESTIMATOR_PIPELINE_PROGRESS"):
         from estimator_pipeline.progress.progress_file import from_environ
 

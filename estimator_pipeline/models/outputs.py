@@ -477,12 +477,12 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
     if isinstance(metrics, Mapping):
         for name, metric in metrics.items():
             if hasattr(metric, "update_state"):
-                made = metric if isinstance(metric, type) else type(metric)
+                metric_class = metric if isinstance(metric, type) else type(metric)
                 raise ConfigError(
-                    f"the metric {name!r} is the Keras metric {made.__name__}, which belongs to one graph",
+                    f"the metric {name!r} is the Keras metric {metric_class.__name__}, which belongs to one graph",
                     code="argument/bad-value",
                     hint=f"give a function that makes it: def {name}(labels, predictions): metric = "
-                    f"tf.keras.metrics.{made.__name__}(...); metric.update_state(labels, predictions[...]); "
+                    f"tf.keras.metrics.{metric_class.__name__}(...); metric.update_state(labels, predictions[...]); "
                     "return metric",
                 )
         return dict(metrics)

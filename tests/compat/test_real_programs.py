@@ -24,7 +24,7 @@ def needs(package):
 
 @pytest.fixture
 def run_program(run_python, programs, tmp_path):
-    """`run_program(name)`: what the program said, one dictionary a line of JSON."""
+    """`run_program(name)`: what the program printed, one dictionary a line of JSON."""
 
     def run(name):
         done = run_python(["-m", "estimator_pipeline", "exec", programs / name, tmp_path], timeout=240)
@@ -55,15 +55,15 @@ def serve(run_python, programs, native):
 @needs("tensorflow_ranking")
 def test_tensorflow_ranking(run_program, serve):
     """RankingPipeline over the canned DNN and GAM Estimators, a groupwise model_fn, and a Keras model as Estimator."""
-    random, *said = run_program("ranking_pipeline.py")
-    assert [each["what"] for each in said] == ["dnn", "gam", "groupwise", "keras"]
+    random, *results = run_program("ranking_pipeline.py")
+    assert [each["what"] for each in results] == ["dnn", "gam", "groupwise", "keras"]
     assert 0.45 < random["ndcg"] < 0.6
-    for each in said:
+    for each in results:
         assert each["step"] == 150, each
         # A GAM adds up functions of single features: it cannot see that their worth depends on the query's kind.
         assert each["ndcg"] > random["ndcg"] + (0.1 if each["what"] == "gam" else 0.3), each
 
-    for each in said[:2]:
+    for each in results[:2]:
         ((latest,), (best,)) = each["exported"]["latest_model"], each["exported"]["best_model_by_metric"]
         for answer in serve([latest, best], random["records"]):
             (scores,) = next(iter(answer.values()))
@@ -92,22 +92,22 @@ def test_neural_structured_learning(run_program, serve):
 @needs("recommenders")
 def test_recommenders(run_program, serve):
     """Its wide & deep model with the evaluation hook, on generated ratings; its export of all modes is served."""
-    (said,) = run_program("recommenders_wide_deep.py")
-    assert said["step"] == 600 and said["error"] < 0.75 * said["spread"], said
-    assert said["error"] == pytest.approx(said["average_loss"] ** 0.5, rel=1e-4)
-    assert [name for name, _ in said["logged"]] == ["validation_loss"] * 3
-    (answer,) = serve([said["exported"]], [said["record"]])
-    assert next(iter(answer.values()))[0] == pytest.approx([said["predicted"]], rel=1e-4)
+    (results,) = run_program("recommenders_wide_deep.py")
+    assert results["step"] == 600 and results["error"] < 0.75 * results["spread"], results
+    assert results["error"] == pytest.approx(results["average_loss"] ** 0.5, rel=1e-4)
+    assert [name for name, _ in results["logged"]] == ["validation_loss"] * 3
+    (answer,) = serve([results["exported"]], [results["record"]])
+    assert next(iter(answer.values()))[0] == pytest.approx([results["predicted"]], rel=1e-4)
 
 
 @needs("spleeter")
 def test_spleeter(run_program):
     """Training as `spleeter train` does it, with train_and_evaluate, and its Separator on a song it has not heard."""
-    (said,) = run_program("spleeter_songs.py")
-    assert said["metrics"]["global_step"] == 60
+    (results,) = run_program("spleeter_songs.py")
+    assert results["metrics"]["global_step"] == 60
     for part in ("vocals", "accompaniment"):
         # Decibels of what is wanted over what is not.
-        assert said[part]["separated"] > said[part]["halved"] + 1.5, said
+        assert results[part]["separated"] > results[part]["halved"] + 1.5, results
 
 
 @needs("tensorflow_lattice")
@@ -115,12 +115,12 @@ def test_tensorflow_lattice(run_program):
     """Its canned Estimators: what was asked to be monotonic is, everywhere."""
     if tuple(map(int, importlib.metadata.version("numpy").split(".")[:2])) >= (2, 4):
         pytest.skip("tensorflow-lattice calls np.quantile as NumPy before 2.4 had it")
-    said = run_program("lattice_shapes.py")
-    assert [each["what"] for each in said] == ["lattice", "linear", "crystals", "regression"]
-    for each in said:
+    results = run_program("lattice_shapes.py")
+    assert [each["what"] for each in results] == ["lattice", "linear", "crystals", "regression"]
+    for each in results:
         assert each["step"] == 500 and each["monotonic"], each
-    assert all(each["auc"] > 0.97 for each in said[:3]), said
-    assert said[3]["squared_error"] < 0.05 * said[3]["variance"], said
+    assert all(each["auc"] > 0.97 for each in results[:3]), results
+    assert results[3]["squared_error"] < 0.05 * results[3]["variance"], results
 
 
 @needs("tensorflow_privacy")
@@ -137,17 +137,17 @@ def test_tensorflow_privacy(run_program):
 @needs("adanet")
 def test_adanet(run_program, serve):
     """AutoEnsembleEstimator: two iterations, the second over the frozen weights of the first."""
-    (said,) = run_program("adanet_digits.py")
-    assert said["step"] == 200 and said["accuracy"] > 0.8, said
+    (results,) = run_program("adanet_digits.py")
+    assert results["step"] == 200 and results["accuracy"] > 0.8, results
     # One candidate of each iteration.
-    assert said["architecture"].count("dnn") + said["architecture"].count("linear") == 2, said
-    (answer,) = serve([said["exported"]], said["records"])
-    assert answer["scores"][0] == pytest.approx(said["predicted"], rel=1e-4, abs=1e-6)
+    assert results["architecture"].count("dnn") + results["architecture"].count("linear") == 2, results
+    (answer,) = serve([results["exported"]], results["records"])
+    assert answer["scores"][0] == pytest.approx(results["predicted"], rel=1e-4, abs=1e-6)
 
 
 @needs("tf_slim")
 def test_tf_slim(run_program):
     """slim's layers in a model_fn; its train_op moves the averages of its batch normalization."""
-    (said,) = run_program("slim_digits.py")
-    assert said["step"] == 150 and said["accuracy"] > 0.85, said
-    assert said["moving_mean"] > 0.01
+    (results,) = run_program("slim_digits.py")
+    assert results["step"] == 150 and results["accuracy"] > 0.85, results
+    assert results["moving_mean"] > 0.01

@@ -51,7 +51,7 @@ code_of(again)
 
 @pytest.mark.parametrize("dead", [0, 1])
 def test_the_others_end_and_name_it(run_warm, dead):
-    """The service knew of it and told nobody: they waited for 30 minutes."""
+    """The service knew of it and reported nothing: they waited for 30 minutes."""
     with hold_ports(2) as held:
         done = run_warm(["-c", PROGRAM, *held.ports, dead], env={"TF_GRPC_REUSE_PORT": "1"}, timeout=60)
     assert f"worker:{1 - dead} cannot continue: worker:{dead} died, or was started again" in done.stdout, done.stderr

@@ -413,9 +413,9 @@ def test_evaluator_keeps_if_it_may(trained, tmp_path, keep):
         found = [evaluator.evaluate(path, final=False).metrics for path in checkpoints_of(estimator)]
         assert not keep or (evaluator._kept.keeps_session and evaluator._kept.sessions == 1)
     assert len(calls) == (1 if keep else 3)
-    # Each has told that it began; within a second, it does not repeat that.
-    told = [json.loads(line)["event"] for line in (tmp_path / "progress").read_text().splitlines()]
-    assert [kind for kind, _ in itertools.groupby(told)] == ["evaluating", "evaluation"] * 3
+    # Each reports that it has begun; within a second, no further batch.
+    events = [json.loads(line)["event"] for line in (tmp_path / "progress").read_text().splitlines()]
+    assert [kind for kind, _ in itertools.groupby(events)] == ["evaluating", "evaluation"] * 3
     assert [m["global_step"] for m in found] == [0, 2, 4]
 
 

@@ -622,12 +622,12 @@ def test_workers_that_only_serve_the_chief_are_ended_after_it(tmp_path):
     assert "chief:0 is done and worker:0 does nothing; stopping it" in outcome.notes
 
 
-def test_servers_without_a_chief_are_told_that_nobody_coordinates_them(tmp_path, monkeypatch):
+def test_servers_without_a_chief_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("estimator_pipeline.launch.local.run._IDLE_SECS", 0.6)
 
     class Teller(View):
         def note(self, text):
-            if "nobody coordinates them: start the job with --chief" in text:
+            if "no task coordinates them: start the job with --chief" in text:
                 (tmp_path / "test.told").touch()
 
     outcome = _run(tmp_path, 'told("test")', shape=LaunchShape(workers=1, ps=1), view=Teller())
@@ -653,10 +653,10 @@ def test_an_interpreter_that_does_not_shut_down_is_ended_with_the_code_of_its_pr
     assert len(late) == 1 and "in for_ever" in late[0]
 
 
-def test_a_command_tells_the_launcher_that_it_has_ended(run_python, tmp_path):
-    told = tmp_path / "told"
-    done = run_python(["-m", "estimator_pipeline", "--version"], env={"ESTIMATOR_PIPELINE_PROGRESS": str(told)})
-    assert done.returncode == 0 and json.loads(told.read_text()).items() >= {"event": "exiting", "code": 0}.items()
+def test_a_command_reports_its_end_to_the_launcher(run_python, tmp_path):
+    events = tmp_path / "events"
+    done = run_python(["-m", "estimator_pipeline", "--version"], env={"ESTIMATOR_PIPELINE_PROGRESS": str(events)})
+    assert done.returncode == 0 and json.loads(events.read_text()).items() >= {"event": "exiting", "code": 0}.items()
 
 
 def test_an_evaluator_that_ends_by_itself_is_waited_for(tmp_path):

@@ -70,7 +70,7 @@ def main(work_dir):
         example.features.feature[name].int64_list.value.append(int(first[name]))
     example.features.feature["genres"].float_list.value.extend(first["genres"])
     error = np.sqrt(np.mean((np.array(predicted) - test[DEFAULT_RATING_COL]) ** 2))
-    said = {
+    result = {
         "step": int(metrics["global_step"]),
         "error": float(error),
         "average_loss": float(metrics["average_loss"]),
@@ -80,7 +80,7 @@ def main(work_dir):
         "exported": exported,
         "record": base64.b64encode(example.SerializeToString()).decode(),
     }
-    print(json.dumps(said))
+    print(json.dumps(result))
 
 
 main(sys.argv[1])

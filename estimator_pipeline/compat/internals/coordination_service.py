@@ -163,7 +163,7 @@ def require_all_alive() -> None:
     """Check, once in five seconds, that the tasks which have joined the cluster are the ones that are there now.
 
     A task that dies before the first step is started again by its own supervisor. Its port then answers, but TensorFlow
-    does not let it join, and tells nobody. The task with the service knows of each lost task; to the others, the
+    does not let it join, and reports nothing. The task with the service knows of each lost task; to the others, the
     service itself may be a new one, which does not have what they have published.
 
     Raises:

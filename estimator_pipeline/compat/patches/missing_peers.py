@@ -9,7 +9,7 @@ Here
 * a task whose port is in use reports it, with the process that uses it, before its server starts;
 * a thread reports once a minute which tasks do not answer, in the log and to a launcher, sends the launcher's
   heartbeats, and terminates the process after ESTIMATOR_PIPELINE_START_SECS (30 minutes) with an error and exit code 1;
-* each task publishes that it has joined, so that it can later tell whether the leader was started again
+* each task publishes that it has joined, by which it notices later that the leader was started again
   (`coordination_service.require_all_alive`);
 * a signal that stops a task (docs/guides/preemption.md) terminates it immediately with the exit code of a preemption,
   since nothing has been trained; Ctrl-C terminates it with 130. Signals with a handler of the program, and Ctrl-C in an

@@ -483,7 +483,7 @@ class _Job:
         if not types & {"chief", "master"}:
             if "ps" in types and idle and idle == working:
                 self._note_once(
-                    "no training task does anything. If they only serve a chief (Server.join), nobody coordinates "
+                    "no training task does anything. If they only serve a chief (Server.join), no task coordinates "
                     "them: start the job with --chief"
                 )
             return
