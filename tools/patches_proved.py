@@ -58,6 +58,7 @@ TESTS = {
     "shared-embeddings": "tests/compat/test_shared_embeddings.py::test_a_table_is_trained",
     "warm-start": "tests/compat/test_warm_start.py::test_moving_statistics_that_are_left",
     "v2-summaries": "tests/compat/test_v2_summaries.py::test_they_are_those_of_version_1",
+    "graph-seed": "tests/compat/test_graph_seed.py::test_two_runs_with_a_seed_are_equal",
     "layer-apply": "tests/compat/test_layer_apply.py::test_apply_calls_the_layer",
 }
 

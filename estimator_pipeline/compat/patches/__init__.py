@@ -39,6 +39,7 @@ from estimator_pipeline.compat.patches import (
     every_checkpoint,
     gather_sizes,
     gradient_packs,
+    graph_seed,
     graph_text,
     in_memory_evaluator,
     init_fn,
@@ -132,6 +133,7 @@ _MODULES = (
     shared_embeddings,
     warm_start,
     v2_summaries,
+    graph_seed,
 )
 NAMES = tuple(module.NAME for module in _MODULES)
 

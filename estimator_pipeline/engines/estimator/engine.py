@@ -107,8 +107,8 @@ def train_and_evaluate(
             Otherwise they count as "not set".
         needs_evaluation_data: Whether an evaluation without any batch is an error. All its metrics are 0.0, and a loss
             of 0.0 counts as the best. False: a warning, and training continues as in tf.estimator.
-        seed_keras: Whether `RunConfig.tf_random_seed` also seeds Keras, NumPy and Python. Without it the seed does not
-            apply to Keras initializers.
+        seed_keras: Whether `RunConfig.tf_random_seed` also seeds Keras, NumPy and Python. Without it the seed
+            applies to graphs and, with the patch `graph-seed`, to their Keras initializers.
         identity: Returns the run identity, see `estimator_pipeline.engines.model_dir.run_identity`; None: the seed
             and the description of the input function.
         shared: Settings that all tasks must share, from a job file, see
@@ -289,7 +289,7 @@ class _EstimatorTask(TaskController):
             input_fn = self.ledger.input_fn(input_fn)
             hooks.insert(0, self.ledger.hook())
         if config.tf_random_seed is not None and self.seed_keras:
-            # The graph's seed does not apply to Keras initializers; without this two runs differ from the first step.
+            # Without this two runs differ from the first step where the patch `graph-seed` is off.
             tf.keras.utils.set_random_seed(config.tf_random_seed)
 
         def run(local: Any) -> None:
