@@ -265,3 +265,20 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_program_runs(p
     done = call("exec", "--ledger", "file/ledger", "train.py", cwd=place)
     assert done.returncode == 2 and "the ledger cannot be written to file/ledger: Not a directory" in done.stderr
     assert "it runs" not in done.stdout and "Traceback" not in done.stderr
+
+
+def test_a_folder(place, inspect):
+    """Of a ledger, or a model directory, with and without a ledger."""
+    train(place / "model" / "ledger", 12)
+    (place / "model" / "model.ckpt-12.index").touch()
+    done = inspect("model")
+    assert done.returncode == 0 and "all is well" in done.stdout, done
+    assert done.stdout.startswith("checkpoints: of the steps 12\nmodel/ledger: ")
+    assert inspect(place / "model" / "ledger").stdout == inspect("--ledger", place / "model" / "ledger").stdout
+    (place / "other").mkdir()
+    with_none = inspect("other")
+    assert with_none.returncode == 2 and "neither a model directory nor the folder of a ledger" in with_none.stderr
+    (place / "other" / "model.ckpt-0.index").touch()
+    (place / "other" / "model.ckpt-300.index").touch()
+    assert inspect("other").stdout.splitlines()[0] == "checkpoints: of the steps 0, 300"
+    assert json.loads(inspect("other", "--json").stdout) == {"checkpoints": [0, 300]}

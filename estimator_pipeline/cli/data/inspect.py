@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils.text import few
 
 if TYPE_CHECKING:
     from estimator_pipeline.inputs.ledger.layout import LedgerLayout
@@ -19,7 +20,12 @@ _PICTURE = 400  # Default limit of the steps in a picture.
 
 
 def command(
-    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="Inspect this job file.")] = None,
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[JOB.yaml]", help="Inspect this job file; or a model directory, or the folder of a ledger."
+        ),
+    ] = None,
     ledger: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Check this ledger instead of showing what a job would read.")
     ] = None,
@@ -75,6 +81,10 @@ def command(
             code="argument/not-applicable",
             hint="name the job file",
         )
+    if job is not None and ledger is None and job.is_dir():
+        job, ledger = None, _ledger_of(job, as_json=as_json)
+        if ledger is None:
+            return
     wanted = _steps(steps)
     loaded = None if job is None else load_job(job, overrides=settings or [])
     if ledger is not None:
@@ -104,6 +114,34 @@ def command(
         name = input_fn or (loaded.name if loaded else "")
     typer.echo(json.dumps(layout.document(), indent=1) if as_json else layout.text())
     _draw(whole, picture, title=f"{name}: planned reads of each worker")
+
+
+def _ledger_of(folder: Path, *, as_json: bool) -> Path | None:
+    """Return the folder of a ledger, or of the ledger of a model directory, whose checkpoints are printed.
+
+    Raises:
+        ConfigError: The folder has neither a ledger nor a checkpoint.
+    """
+    from estimator_pipeline.engines.model_dir.layout import checkpoint_step
+
+    if any(folder.glob("*.ledger")):
+        return folder
+    steps = sorted({checkpoint_step(str(path.with_suffix(""))) for path in folder.glob("*-[0-9]*.index")})
+    ledger = folder / "ledger" if (folder / "ledger").is_dir() else None
+    if not steps and ledger is None:
+        raise ConfigError(
+            f"{folder} is neither a model directory nor the folder of a ledger",
+            code="file/not-found",
+            found="a folder without a checkpoint, a ledger or a file named like worker-0.1.ledger",
+            hint="name the model directory of a run, the folder of its ledger, or a job file",
+        )
+    if as_json and ledger is None:
+        typer.echo(json.dumps({"checkpoints": steps}, indent=1))
+    elif not as_json:
+        typer.echo(f"checkpoints: {f'of the steps {few(steps, 20)}' if steps else 'none'}")
+        if ledger is None:
+            typer.echo("no ledger: train with --ledger to record which records are consumed")
+    return ledger
 
 
 def _check(

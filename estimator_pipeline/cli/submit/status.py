@@ -87,11 +87,13 @@ def command(
     theirs = None if job is None else kubernetes_jobs.kubernetes_job(job, settings, namespace)
     submission = None if job is None or theirs is not None else submission_of(job, settings)
     while True:
-        left_out = 0
+        left_out, unknown = 0, ""
         if theirs is not None or submission is not None:
             entries = [_entry(theirs, submission)]
         else:
-            entries, left_out = _all_jobs(folder, namespace, since=0.0 if show_all else time.time() - _RECENT_SECS)
+            entries, left_out, unknown = _all_jobs(
+                folder, namespace, since=0.0 if show_all else time.time() - _RECENT_SECS
+            )
         single = job is not None
         text = _as_json(entries, single=single) if as_json else "\n".join(_lines(entries, single=single))
         if watch is not None and sys.stdout.isatty() and not as_json:
@@ -99,9 +101,11 @@ def command(
         typer.echo(text if as_json else harmless(text))
         if left_out:
             typer.echo(f"{counted(left_out, 'job')} that ended more than a week ago: --all", err=as_json)
+        if unknown:
+            typer.echo(unknown, err=True)
         statuses = [status for entry in entries for status in entry.jobs]
         if watch is None or all(status.ended for status in statuses):
-            raise typer.Exit(int(any(status.failed for status in statuses)))
+            raise typer.Exit(int(bool(unknown) or any(status.failed for status in statuses)))
         time.sleep(watch)
 
 
@@ -130,7 +134,9 @@ def _entry(theirs: JobName | None, submission: Submission | None) -> _StatusEntr
     return _of_slurm(submission, slurm_jobs.job_status(submission, environ=os.environ))
 
 
-def _all_jobs(folder: Path | None, namespace: str | None, *, since: float) -> tuple[list[_StatusEntry], int]:
+def _all_jobs(folder: Path | None, namespace: str | None, *, since: float) -> tuple[list[_StatusEntry], int, str]:
+    """Return the jobs, the number of jobs left out, and why the jobs in Kubernetes are unknown, or ""."""
+    from estimator_pipeline.errors import TaskFailedError
     from estimator_pipeline.launch.kubernetes import jobs as kubernetes_jobs
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
 
@@ -141,8 +147,14 @@ def _all_jobs(folder: Path | None, namespace: str | None, *, since: float) -> tu
         entries += [_of_slurm(*job) for job in listed]
     no_slurm = folder is None and not shutil.which("scontrol")
     if namespace is not None or (no_slurm and shutil.which("kubectl")):
-        entries += [_of_kubernetes(*job) for job in kubernetes_jobs.list_jobs(namespace, environ=os.environ)]
-    return entries, left_out
+        try:
+            entries += [_of_kubernetes(*job) for job in kubernetes_jobs.list_jobs(namespace, environ=os.environ)]
+        except TaskFailedError as error:
+            if namespace is not None:
+                raise
+            # kubectl may be installed without a cluster; the list of other jobs is still right.
+            return entries, left_out, f"jobs in Kubernetes, if any, are unknown: {error.found}"
+    return entries, left_out, ""
 
 
 def _as_json(entries: Sequence[_StatusEntry], *, single: bool) -> str:

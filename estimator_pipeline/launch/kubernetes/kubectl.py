@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ COMMAND_SECS = 120.0
 RESOURCES = {"job": "jobs.batch", "jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
 """The API resource that runs the pods, for each `kubernetes.kind`."""
 _CONTROLLERS = {"jobset": "the JobSet controller", "tfjob": "Kubeflow's training operator"}
+_LOG_LINE = re.compile(r"[IWEF]\d{4} [\d:.]+ ")
 # kubectl's messages about a kind that the cluster does not know.
 _UNKNOWN_KIND = ("no matches for kind", "the server doesn't have a resource type")
 
@@ -200,4 +202,6 @@ def _error(verb: str, done: subprocess.CompletedProcess[str], job: JobName) -> T
 
 def _last(output: str | bytes | None) -> str:
     text = output.decode(errors="replace") if isinstance(output, bytes) else output or ""
-    return "; ".join(line.strip() for line in text.strip().splitlines()[-8:])
+    lines = [line.strip() for line in text.strip().splitlines()]
+    # Without a cluster kubectl logs each attempt in detail before its message.
+    return "; ".join(([line for line in lines if not _LOG_LINE.match(line)] or lines)[-8:])

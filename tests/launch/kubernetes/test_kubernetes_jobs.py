@@ -882,3 +882,19 @@ def test_now_is_for_kubernetes_alone(cluster):
     assert done.returncode == 2 and "--now is for jobs in Kubernetes" in done.stderr
     done = cluster("cancel", "job/digits-cnn", "--now", "--checkpoint")
     assert done.returncode == 2 and "contradict each other" in done.stderr
+
+
+def test_status_with_kubectl_and_without_a_cluster(tmp_path, monkeypatch):
+    """One line instead of an error: the list of Slurm's jobs is still right."""
+    kubectl = tmp_path / "bin" / "kubectl"
+    kubectl.parent.mkdir()
+    log = 'E1129 13:00:00.000000    1234 memcache.go:265] "Unhandled Error" err="API group list: connection refused"'
+    refused = "The connection to the server localhost:8080 was refused - did you specify the right host or port?"
+    kubectl.write_text(f"#!/bin/sh\necho '{log}' >&2\necho '{refused}' >&2\nexit 1\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setattr("estimator_pipeline.launch.slurm.jobs.list_jobs", lambda *_, **__: ([], 0))
+    done = call("status", cwd=tmp_path, env={"PATH": str(kubectl.parent)})
+    assert (done.returncode, done.stdout) == (1, "no jobs\n")
+    assert done.stderr == f"jobs in Kubernetes, if any, are unknown: {refused}\n"
+    done = call("status", "-n", "team", cwd=tmp_path, env={"PATH": str(kubectl.parent)})
+    assert refused in done.stderr and "memcache" not in done.stderr and done.returncode == 1
