@@ -11,8 +11,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from estimator_pipeline.errors import ClusterError
+from estimator_pipeline.utils.text import few
 
-__all__ = ["check_address", "check_distinct", "host_of", "is_loopback", "read_addresses"]
+__all__ = [
+    "check_address",
+    "check_distinct",
+    "check_jobs",
+    "check_loopback",
+    "host_of",
+    "is_loopback",
+    "read_addresses",
+]
 
 _HOST = re.compile(r"[^\s/:@,;'\"\[\]]+")
 _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+(%[^\]\s]+)?\]")
@@ -26,7 +35,7 @@ def check_address(address: object, *, where: str) -> str:
         where: The prefix of messages ("TF_CONFIG: worker:1").
 
     Returns:
-        The address, with an IPv6 host in brackets, as gRPC requires.
+        The address, with an IPv6 host in brackets, as gRPC requires, and the port without leading zeros.
 
     Raises:
         ClusterError: The address is not text, has a scheme, no host, no port, or a port outside 1 to 65535.
@@ -76,7 +85,7 @@ def check_address(address: object, *, where: str) -> str:
             found=f"{port!r}; allowed: a whole number from 1 to 65535",
             hint="write the port that the task listens on; 0 (any port) is not possible, as others must know it.",
         )
-    return text
+    return f"{host}:{int(port)}"
 
 
 def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
@@ -113,18 +122,38 @@ def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
     return tuple(check_address(item, where=f"{source}: {job}:{i}") for i, item in enumerate(value))
 
 
+def check_jobs(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
+    """Check the addresses of the servers of a cluster, as for a TF_CONFIG document.
+
+    Args:
+        jobs: The addresses by job, without the evaluator.
+        source: Where they came from, for messages.
+
+    Raises:
+        ClusterError: An address is invalid, two tasks share one, or some are loopback addresses and others are not.
+    """
+    checked = {
+        job: [check_address(address, where=f"{source}: {job}:{i}") for i, address in enumerate(addresses)]
+        for job, addresses in jobs.items()
+    }
+    check_distinct(checked, source=source)
+    check_loopback(checked, source=source)
+
+
 def check_distinct(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
     """Reject two tasks with the same address.
+
+    TensorFlow's server listens on all interfaces, so all names of the local machine are one host.
 
     Raises:
         ClusterError: Two tasks have the same address.
     """
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for job, addresses in jobs.items():
         for index, address in enumerate(addresses):
-            task = f"{job}:{index}"
-            # Host names are case-insensitive.
-            other = seen.setdefault(address.lower(), task)
+            task, host = f"{job}:{index}", host_of(address)
+            key = ("localhost" if is_loopback(host) else host.rstrip("."), address.rpartition(":")[2])
+            other = seen.setdefault(key, task)
             if other != task:
                 raise ClusterError(
                     f"{source}: {other} and {task} have the same address {address!r}.",
@@ -132,6 +161,31 @@ def check_distinct(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
                     found="two tasks at one port; allowed: a different address for each task",
                     hint=f"give {task} a different host or port.",
                 )
+
+
+def check_loopback(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
+    """Reject loopback names beside other hosts, because each machine connects to itself at such a name.
+
+    Args:
+        jobs: The addresses of the tasks that others connect to, by job; the evaluator has no server.
+        source: Where the document came from, for messages.
+
+    Raises:
+        ClusterError: Some tasks have a loopback address, and others do not.
+    """
+    addresses = {f"{job}:{index}": a for job, tasks in jobs.items() for index, a in enumerate(tasks)}
+    local = [task for task, address in addresses.items() if is_loopback(host_of(address))]
+    others = [task for task in addresses if task not in local]
+    if local and others:
+        host = addresses[local[0]].rpartition(":")[0]
+        raise ClusterError(
+            f"{source}: {few(local)} at {addresses[local[0]]}, and {few(others)} at {addresses[others[0]]}.",
+            code="cluster/bad-address",
+            found=f"{host}, which on each machine means that machine: the other tasks would connect to themselves, "
+            "and hang",
+            hint=f"write the host name or IP address of {few(local)} that the other machines use, the same in the "
+            "TF_CONFIG of every task.",
+        )
 
 
 def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
@@ -158,7 +212,7 @@ def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
     return [by_index[i] for i in range(len(by_index))]
 
 
-_LOOPBACK = ("localhost", "127.", "::1", "ip6-localhost")
+_LOOPBACK = ("localhost", "::1", "ip6-localhost")
 
 
 def host_of(address: str) -> str:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from estimator_pipeline.cluster.addresses import check_address, check_distinct, read_addresses
+from estimator_pipeline.cluster.addresses import check_address, check_distinct, check_loopback, read_addresses
 from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.utils.text import nearest
 
@@ -367,6 +367,7 @@ def check_cluster(jobs: Mapping[str, tuple[str, ...]], *, evaluator: str | None,
             hint='add "worker": ["host:port", ...] or "chief": ["host:port"].',
         )
     check_distinct({**jobs, **({"evaluator": (evaluator,)} if evaluator else {})}, source=source)
+    check_loopback(jobs, source=source)
 
 
 def check_dialect(dialect: str) -> None:

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from estimator_pipeline.cluster import own_port
-from estimator_pipeline.errors import PortError
+from estimator_pipeline.errors import ClusterError, PortError
 
 _LISTEN = """
 import socket
@@ -75,3 +75,28 @@ def test_a_port_that_its_launcher_holds_is_free_for_the_task():
 def test_the_error_says_the_same_in_another_process():
     error = PortError("a", found="b", hint="c")
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "a [cluster/port-in-use]\n  found: b\n  hint: c"
+
+
+def test_a_host_of_a_different_machine_is_a_warning(caplog, monkeypatch):
+    """Not an error: a Service, NAT or a port mapping may forward to this machine."""
+    monkeypatch.setattr(own_port.threading, "Thread", _AtOnce)
+    own_port.require_free("192.0.2.7:1", "worker:1", {})
+    assert "worker:1 is at 192.0.2.7:1, which is not an address of this machine" in caplog.text
+    caplog.clear()
+    for local in ("127.0.0.1:1", "localhost:1", f"{socket.gethostname()}:1", "0.0.0.0:1", "no-such-host.invalid:1"):
+        own_port.require_free(local, "worker:1", {})
+    assert not caplog.records
+
+
+class _AtOnce:
+    def __init__(self, *, target, args, daemon):
+        self.start = lambda: target(*args)
+
+
+def test_addresses_of_a_server():
+    """The rules of TF_CONFIG also apply to a cluster that TensorFlow has read."""
+    own_port.check_server({"worker": ["localhost:0"]}, "localhost:0", "worker:0", {})
+    for addresses in (["localhost:1", "b:1"], ["localhost:0", "localhost:1"], ["b:1", "B.:01"]):
+        with pytest.raises(ClusterError) as caught:
+            own_port.check_server({"worker": addresses}, addresses[0], "worker:0", {})
+        assert (caught.value.code, caught.value.exit_code) == ("cluster/bad-address", 2)

@@ -46,3 +46,16 @@ def test_one_message_and_exit_code_2(program, jobs, task, tmp_path, run_warm, mo
     assert done.returncode == 2, done.stderr
     assert f"{task[0]}:{task[1]} should listen at {addresses[0]}" in done.stderr
     assert "Traceback" not in done.stderr and "gRPC" not in done.stderr
+
+
+def test_addresses_that_cannot_work(tmp_path, run_warm):
+    """TensorFlow would wait for the other task."""
+    path = tmp_path / "program.py"
+    path.write_text(_STRATEGY)
+    config = json.dumps(
+        {"cluster": {"worker": ["localhost:2222", "node2:2222"]}, "task": {"type": "worker", "index": 0}}
+    )
+    done = run_warm(["-c", _RUN, path], env={"TF_CONFIG": config})
+    assert done.returncode == 2, done.stderr
+    assert "worker:0 at localhost:2222, and worker:1 at node2:2222. [cluster/bad-address]" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -273,6 +273,8 @@ def lint(text, **options):
         (document(task="chief", worker=["a:2222"]), "error", ["'chief' is not a job of the cluster"]),
         (document(ps=["a:2222"]), "error", ["no task that trains"]),
         (document(worker=["localhost:2222", "b:2222"]), "error", ["worker:0 at localhost:2222, and worker:1 at b:22"]),
+        (document(worker=["b:02222", "b:2222"]), "error", ["worker:0 and worker:1 have the same address 'b:2222'"]),
+        (document(worker=["b:0", "b:2222"]), "error", ["whose port '0' cannot be one"]),
         (document(worker=["0.0.0.0:2222", "b:2222"]), "error", ["other tasks cannot connect to this address"]),
         (document(worker=["a:22", "b:2222"]), "warning", ["worker:0 at a:22: a port below 1024", "only root"]),
         (document(worker=["a:2222", "b:2222"], ps=["c:2222"]), "warning", ["parameter servers and no chief"]),
@@ -474,7 +476,7 @@ def test_the_own_port(free_port):
 
 
 def test_a_task_on_another_host():
-    environ = {"TF_CONFIG": document(worker=["198.51.100.7:12345", "localhost:12346"])}
+    environ = {"TF_CONFIG": document(worker=["198.51.100.7:12345", "198.51.100.8:12346"])}
     found = told(network.check_ports, doctor.Context(environ=environ))
     assert has(found, "warning", "198.51.100.7:12345, which is not an address of this host")
     assert has(found, "info", "were not checked")

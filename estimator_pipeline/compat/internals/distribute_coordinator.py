@@ -419,7 +419,7 @@ def server_of(
 
     key = (task_type, str(task_id), str(protocol), repr(sorted((job, list(tasks)) for job, tasks in jobs.items())))
     if key not in _servers:
-        own_port.require_free(jobs[task_type][task_id], f"{task_type}:{task_id}", os.environ)
+        own_port.check_server(jobs, jobs[task_type][task_id], f"{task_type}:{task_id}", os.environ)
         _servers[key] = tf.distribute.Server(
             tf.train.ClusterSpec(dict(jobs)), job_name=task_type, task_index=task_id, protocol=protocol, config=settings
         )

@@ -6,7 +6,8 @@ handler that TensorFlow sets drops SIGTERM. If the task's port is in use, the er
 Here
 
 * the same C function is called with ctypes, which releases the GIL;
-* a task whose port is in use reports it, with the process that uses it, before its server starts;
+* a task whose port is in use reports it, with the process that uses it, before its server starts; addresses that
+  cannot work as a cluster are an error, and an own address of a different machine is a warning;
 * a thread reports once a minute which tasks do not answer, in the log and to a launcher, sends the launcher's
   heartbeats, and terminates the process after ESTIMATOR_PIPELINE_START_SECS (30 minutes) with an error and exit code 1;
 * each task publishes that it has joined, by which it notices later that the leader was started again
@@ -100,7 +101,7 @@ def apply() -> None:
 
     @functools.wraps(original)
     def enable(context, server_def):
-        _require_port(server_def)
+        _check_server(server_def)
         wait = _wait_of(server_def)
         if wait is None:
             return original(context, server_def)
@@ -152,13 +153,14 @@ def _join_function() -> Callable[[Any, bytes], None] | None:
     return join
 
 
-def _require_port(text: bytes) -> None:
+def _check_server(text: bytes) -> None:
     from tensorflow.core.protobuf import tensorflow_server_pb2
 
     server_def = tensorflow_server_pb2.ServerDef.FromString(text)
     addresses = [job.tasks[server_def.task_index] for job in server_def.cluster.job if job.name == server_def.job_name]
     if addresses:
-        own_port.require_free(addresses[0], f"{server_def.job_name}:{server_def.task_index}", os.environ)
+        jobs = {job.name: [address for _, address in sorted(job.tasks.items())] for job in server_def.cluster.job}
+        own_port.check_server(jobs, addresses[0], f"{server_def.job_name}:{server_def.task_index}", os.environ)
 
 
 def _wait_of(text: bytes) -> _Wait | None:

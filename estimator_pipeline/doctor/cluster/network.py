@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from estimator_pipeline.cluster import Task
+from estimator_pipeline.cluster import Task, own_port
 from estimator_pipeline.cluster.addresses import host_of, is_loopback
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, ok, warning
 from estimator_pipeline.utils.text import few
 
-__all__ = ["check_addresses", "check_ports", "connect_to", "in_parallel", "local_ips", "resolve"]
+__all__ = ["check_addresses", "check_ports", "connect_to", "in_parallel", "resolve"]
 
 _AT_ONCE = 32  # Threads at a time; a cluster may have hundreds of tasks.
 
@@ -78,23 +78,6 @@ def connect_to(addresses: Sequence[str], *, timeout: float) -> list[str]:
     # A connection may include a name lookup, and the name may have several addresses.
     reasons = in_parallel(connect, addresses, timeout=3 * timeout)
     return [f"no answer within {3 * timeout:g} s" if reason is None else reason for reason in reasons]
-
-
-def local_ips() -> frozenset[str]:
-    """Return the IP addresses of this machine's interfaces."""
-    import psutil
-
-    ips = {"127.0.0.1", "::1"}
-    for entries in psutil.net_if_addrs().values():
-        for entry in entries:
-            if entry.family in (socket.AF_INET, socket.AF_INET6):
-                ips.add(entry.address.partition("%")[0])
-    return frozenset(ips)
-
-
-def is_local(ips: Sequence[str], local: frozenset[str]) -> bool:
-    """Whether one of these addresses is this machine's."""
-    return any(ip.partition("%")[0] in local or ip.startswith("127.") for ip in ips)
 
 
 def check_addresses(context: Context) -> Iterator[DoctorFinding]:
@@ -168,8 +151,7 @@ def check_ports(context: Context) -> Iterator[DoctorFinding]:
         agreed = part.ports == "agreed" and part.tasks
         raise CheckSkipped("the tasks agree on ports when they start" if agreed else "no addresses")
     ips_of = resolve(list(dict.fromkeys(map(host_of, addresses.values()))), timeout=context.timeout)
-    local = local_ips()
-    here = [task for task, address in addresses.items() if is_local(ips_of[host_of(address)][0], local)]
+    here = [task for task, address in addresses.items() if own_port.is_local(ips_of[host_of(address)][0])]
     if part.here and part.task is not None and part.task in addresses and part.task.type != "evaluator":
         yield from _port_of_task(part.task, addresses[part.task], here=part.task in here)
     elif not part.here:

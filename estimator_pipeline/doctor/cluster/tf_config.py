@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from estimator_pipeline.cluster import ENVIRONMENTS, Task, TFConfig
-from estimator_pipeline.cluster.addresses import host_of, is_loopback
+from estimator_pipeline.cluster.addresses import host_of
 from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, lone_task
 from estimator_pipeline.cluster.parsing import tf_config_problems
 from estimator_pipeline.cluster.tasks import listed
@@ -147,7 +147,7 @@ def check_tf_config(context: Context) -> Iterator[DoctorFinding]:
 
 
 def _why_unread(text: str) -> str:
-    why = "neither TensorFlow nor `train` can start with it"
+    why = "neither TensorFlow nor `train` can train with it"
     bare = text.strip()
     if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"":
         return f"{why}; remove the quotes around the whole document: they are for the shell"
@@ -169,7 +169,7 @@ def _odd(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
     if config.cluster is None:
         return
     addresses = context.part.addresses
-    yield from _local_hosts(addresses)
+    yield from _any_hosts(addresses)
     yield from _ports(addresses, config)
     strategy = context.job.run.train_distribute if context.job is not None else "none"
     if config.cluster.num_ps and "chief" not in config.cluster.jobs and strategy == "none":
@@ -217,22 +217,13 @@ def _odd_document(context: Context, config: TFConfig) -> Iterator[DoctorFinding]
         )
 
 
-def _local_hosts(addresses: dict[Task, str]) -> Iterator[DoctorFinding]:
-    hosts = {task: host_of(address) for task, address in addresses.items()}
-    anywhere = [task for task, host in hosts.items() if host in _ANY]
-    local = [task for task, host in hosts.items() if is_loopback(host)]
-    others = [task for task in hosts if task not in local and task not in anywhere]
+def _any_hosts(addresses: dict[Task, str]) -> Iterator[DoctorFinding]:
+    anywhere = [task for task, address in addresses.items() if host_of(address) in _ANY]
     if anywhere:
         yield error(
             f"{few(anywhere)} at {addresses[anywhere[0]]}: other tasks cannot connect to this address",
             "it means all interfaces of the local machine, so each task would connect to itself",
             "use the host name at which the others reach that task",
-        )
-    if local and others:
-        yield error(
-            f"{few(local)} at {addresses[local[0]]}, and {few(others)} at {addresses[others[0]]}",
-            "localhost is a different machine on each host: the other tasks connect to themselves, and hang",
-            f"use the real host name of {few(local)}",
         )
 
 
