@@ -82,7 +82,8 @@ def command(
             hint="name the job file",
         )
     if job is not None and ledger is None and job.is_dir():
-        job, ledger = None, _ledger_of(job, as_json=as_json)
+        ledger = _ledger_of(job, as_json=as_json)
+        job = None
         if ledger is None:
             return
     wanted = _steps(steps)

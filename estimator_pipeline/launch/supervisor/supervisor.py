@@ -106,7 +106,7 @@ def supervise(
                     checkpoint=checkpoint,
                     why=decision.why,
                 )
-                place = "" if checkpoint is None else f", from the checkpoint of step {checkpoint}"
+                place = "" if checkpoint is None else f", from the checkpoint of step {checkpoint} or a later one"
                 shown.note(f"attempt {number}: {attempt.why}; {decision.why}: again in {decision.after:g} s{place}")
                 stopped = _pause(decision.after, signals, None if timeout is None else began + timeout)
                 if stopped is not None:
