@@ -2,7 +2,7 @@
 
     from estimator_pipeline import compat
 
-    tf = compat.install()          # before anything else imports TensorFlow
+    tf = compat.install()          # before anything uses tf.keras
     tf.estimator.Estimator(...)
 
 `install` may be called any number of times. On 2.15 it only applies the patches (`estimator_pipeline.compat.patches`).
@@ -28,7 +28,14 @@ from estimator_pipeline.compat import patches as _patches
 from estimator_pipeline.compat import tf1 as _tf1
 from estimator_pipeline.compat.bootstrap import export_table as exports
 from estimator_pipeline.compat.bootstrap import import_aliases as aliases
-from estimator_pipeline.compat.bootstrap import kept_memory, keras_seeds, keras_symbols, lazy_loaders, versions
+from estimator_pipeline.compat.bootstrap import (
+    kept_memory,
+    keras_choice,
+    keras_seeds,
+    keras_symbols,
+    lazy_loaders,
+    versions,
+)
 from estimator_pipeline.compat.bootstrap import keras3 as keras_3
 from estimator_pipeline.compat.bootstrap import tpu_stubs as absent
 from estimator_pipeline.compat.internals.saving import input_checkpoints
@@ -99,8 +106,9 @@ _chosen: frozenset[str] = frozenset()
 def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) -> ModuleType:
     """Make `tf.estimator` and its old import paths work in this process, and patch its bugs.
 
-    Call it before anything imports TensorFlow. On 2.16 and later it sets TF_USE_LEGACY_KERAS=1 in `os.environ`, since
-    Estimator is built on Keras 2 and child processes need the same setting. It imports TensorFlow.
+    Call it before anything uses `tf.keras`; `import tensorflow` may come first. On 2.16 and later it sets
+    TF_USE_LEGACY_KERAS=1 in `os.environ`, since Estimator is built on Keras 2 and child processes need the same
+    setting. It imports TensorFlow.
 
     Args:
         patches: The patches of tf.estimator to apply: "all", "none", "-NAME,-NAME" (all but these), "NAME,NAME" (only
@@ -115,9 +123,9 @@ def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) ->
         unchanged, so that the same function builds layers of either Keras; it has no `tf.estimator`.
 
     Raises:
-        CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or incompatible; TensorFlow is already
-            imported with Keras 3; a patch does not exist, or an earlier call applied different patches. The message has
-            a hint.
+        CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or incompatible; `tf.keras` is already in
+            use as Keras 3; a patch does not exist, or an earlier call applied different patches. The message has a
+            hint.
     """
     tf = _install(patches)
     if not tf1:
@@ -257,11 +265,14 @@ def _restore(version: str) -> ModuleType:
             found=f"tensorflow-estimator {estimator}" if estimator else "no tensorflow-estimator",
             hint="pip install 'tensorflow-estimator==2.15.*'",
         )
-    _refuse_keras_3(version)
+    late = _imported_with_keras_3(version)
 
     if os.environ.get(LEGACY_KERAS) not in _TRUE:
         os.environ[LEGACY_KERAS] = "1"
         _steps.append(InstallStep("legacy-keras", f"{LEGACY_KERAS}=1: tf.keras is tf_keras (Keras 2)"))
+    if late:
+        keras_choice.select_keras_2()
+        _steps.append(InstallStep("keras-choice", "TensorFlow, imported before, selects Keras 2 instead of Keras 3"))
     tf = importlib.import_module("tensorflow")
     # Resolve lazy loaders now: first used from a worker thread, they cause a RecursionError or load Keras 3.
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v2.keras.layers
@@ -300,20 +311,20 @@ def _name_keras_version(tf: ModuleType) -> None:
             module.__version__ = package.__version__  # type: ignore[attr-defined]
 
 
-def _refuse_keras_3(version: str) -> None:
+def _imported_with_keras_3(version: str) -> bool:
+    """Return whether TensorFlow was imported with Keras 3; reject a process that already uses its `tf.keras`."""
     tf = sys.modules.get("tensorflow")
-    if tf is None:
-        return
-    legacy = getattr(tf, "_tf_uses_legacy_keras", os.environ.get(LEGACY_KERAS) in _TRUE)
-    if legacy:
-        return
+    if tf is None or getattr(tf, "_tf_uses_legacy_keras", os.environ.get(LEGACY_KERAS) in _TRUE):
+        return False
+    used = keras_choice.used_keras_3()
+    if used is None:
+        return True
     raise CompatError(
-        f"TensorFlow {version} is already loaded in this process, with Keras 3; tf.estimator needs Keras 2, "
-        "and the choice cannot be changed once TensorFlow is imported",
+        f"tf.keras of TensorFlow {version} is already in use in this process as Keras 3; tf.estimator needs Keras 2",
         code="tensorflow/wrong-keras",
-        found="`import tensorflow` ran before estimator_pipeline.compat.install()",
-        hint=f"call install() before the first `import tensorflow`, or set {LEGACY_KERAS}=1 in the "
-        "environment, or run the program with: estimator-pipeline exec SCRIPT.py",
+        found=f"{used} was used before estimator_pipeline.compat.install()",
+        hint=f"restart Python (a notebook: its kernel) and call install() directly after `import tensorflow`, or set "
+        f"{LEGACY_KERAS}=1 in the environment, or run the program with: estimator-pipeline exec SCRIPT.py",
     )
 
 

@@ -339,7 +339,7 @@ CODES = {
     ),
     "tensorflow/wrong-keras": Code(
         "The wrong Keras is loaded or installed: tf.estimator needs Keras 2 (tf-keras), keras3 needs Keras 3.",
-        "Call compat.install() before TensorFlow is imported; install the tf-keras of TensorFlow's version.",
+        "Call compat.install() before tf.keras is used; install the tf-keras of TensorFlow's version.",
     ),
     "training/diverged": Code(
         "The loss or a weight is NaN or infinite.",

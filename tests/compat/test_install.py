@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 
 import pytest
@@ -327,6 +328,7 @@ _STAND_IN = """
 import importlib.util
 sys.modules["tensorflow"] = importlib.util.module_from_spec(importlib.util.find_spec("tensorflow"))
 sys.modules["tensorflow"]._tf_uses_legacy_keras = False
+sys.modules["tensorflow.keras"] = sys.modules["tensorflow"]
 """
 
 
@@ -335,21 +337,60 @@ sys.modules["tensorflow"]._tf_uses_legacy_keras = False
     "first",
     [
         pytest.param(_STAND_IN, id="stand-in"),
-        *("import tensorflow", "import keras", "import tf_keras", "import tensorflow.compat.v1"),
+        "from tensorflow.keras import layers",
+        "import tensorflow as tf; tf.keras.layers",
+        "import tensorflow as tf; tf.losses.MeanSquaredError",
+        "import tensorflow.compat.v1 as tf; tf.keras.layers",
     ],
 )
 @pytest.mark.since_2_16
-def test_too_late_after_keras_3(first, run_code):
+def test_too_late_after_keras_3_was_used(first, run_code):
     message = _message(run_code, first)
-    assert "is already loaded in this process, with Keras 3" in message
-    assert "call install() before the first `import tensorflow`" in message and "estimator-pipeline exec" in message
+    used = re.search(r"found: (.*) was used before", message)[1]
+    assert used in ("tensorflow.keras", "tf.keras", "tf.losses", "tf.compat.v1.keras"), message
+    assert "restart Python" in message and "estimator-pipeline exec" in message
 
 
-@pytest.mark.nightly
+# Each process also has a different order of imports.
+@pytest.mark.gate("isort")
+@pytest.mark.parametrize(
+    ("first", "after"),
+    [
+        pytest.param("import keras, tf_keras", "", id="isort"),
+        pytest.param("import tensorflow.compat.v1", "os.environ['TF_USE_LEGACY_KERAS'] = '1'", id="variable"),
+    ],
+)
 @pytest.mark.since_2_16
-def test_setting_the_variable_afterwards_does_not_help(run_code):
-    message = _message(run_code, "import tensorflow, os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'")
-    assert "is already loaded in this process, with Keras 3" in message
+def test_tensorflow_may_be_imported_before(first, after, run_code):
+    """All that the import decides by Keras 3 is as if the variable had been set before."""
+    code = f"""
+import os, sys
+before = dict(os.environ)
+import estimator_pipeline
+from estimator_pipeline import compat
+assert not compat.status().installed and dict(os.environ) == before and "tensorflow" not in sys.modules
+{first}
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+from tensorflow import keras, losses
+{after}
+assert compat.install() is tf
+import tf_keras
+assert keras.layers.Dense is tf.keras.layers.Dense is tf.compat.v2.keras.layers.Dense is tf_keras.layers.Dense
+assert losses.MeanSquaredError is tf_keras.losses.MeanSquaredError and tf1.layers.dense and tf1.nn.rnn_cell.LSTMCell
+from tensorflow.keras import backend
+from tensorflow.compat.v1.keras import layers
+assert "tf_keras" in backend.__file__ and "tf_keras" in layers.__file__
+paths = [entry for module in (tf, tf1, tf.compat.v2, tf1.nn) for entry in module.__path__]
+assert not [path for path in paths if "/keras/api/" in path], paths
+try:
+    compat.use_keras_3()
+except estimator_pipeline.errors.CompatError as error:
+    print(error.code)
+print(tf.estimator.Estimator.__name__, tf1.estimator.Estimator.__name__)
+print("keras-choice" in [step.name for step in compat.status().steps], os.environ["TF_USE_LEGACY_KERAS"])
+"""
+    assert run_code(code) == "tensorflow/wrong-keras\nEstimatorV2 Estimator\nTrue 1\n"
 
 
 @pytest.mark.nightly
