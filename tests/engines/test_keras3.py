@@ -221,7 +221,7 @@ def test_exports_and_the_keras_file(run, run_python, tmp_path):
     pixels = np.random.default_rng(1).random((8, 8, 1)).astype(np.float32)
     feature = {"image": tf.train.Feature(float_list=tf.train.FloatList(value=pixels.ravel()))}
     record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-    answer = served.signatures["predict"](examples=tf.constant([record]))
+    answer = served.signatures["predict"](image=tf.constant(pixels[None]))
     assert answer["logits"].shape == (1, 10) and answer["classes"].dtype == tf.string
     scores = served.signatures["classification"](inputs=tf.constant([record]))["scores"]
     np.testing.assert_allclose(scores, answer["probabilities"], rtol=1e-6)
@@ -242,7 +242,7 @@ np.save(sys.argv[3], logits)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == ["40", "SGD", "sparse_categorical_crossentropy", "dense_1"]
     final = tf.saved_model.load(second["exporters"]["final"]).signatures["predict"]
-    np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), final(examples=tf.constant([record]))["logits"],
+    np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), final(image=tf.constant(pixels[None]))["logits"],
                                rtol=1e-5, atol=1e-6)  # fmt: skip
 
 

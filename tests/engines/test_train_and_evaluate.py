@@ -234,20 +234,30 @@ def test_wrong_arguments(tmp_path, wrong):
         ep.train_and_evaluate(*arguments.values(), environ=dict(ALONE))
 
 
-def test_classification_signature_takes_examples(tmp_path):
-    """A job whose model answers `classify` exports a receiver of serialized tf.Example, as the canned Estimators do."""
+def test_classification_takes_examples_and_prediction_tensors_by_name(tmp_path):
+    """TensorFlow Serving requires examples for `classify`; the clients of `predict` do not change with it."""
+
+    def model_fn(features, labels, mode, params):
+        return model_fns.model_fn("linear")(features, labels, mode, params)
+
     receiver = exporting.serving_receiver(data().features_spec, single=True, examples=True)
-    outcome = run(tmp_path, exporters=[tf.estimator.FinalExporter("final", receiver)])
-    loaded = tf.saved_model.load(outcome.exports[0])
-    assert {"classification", "predict", "serving_default"} <= set(loaded.signatures)
+    made = tf.estimator.Estimator(exporting.with_examples(model_fn), str(tmp_path / "model"), params={})
+    made.train(data().train_input_fn, max_steps=1)
+    served = tf.saved_model.load(made.export_saved_model(str(tmp_path / "export"), receiver)).signatures
+    inputs = {key: sorted(function.structured_input_signature[1].items()) for key, function in served.items()}
+    by_name = [("features", tf.TensorSpec([None, 8, 8, 1], tf.float32, name="features"))]
+    assert inputs == {
+        "serving_default": by_name,
+        "predict": by_name,
+        "classification": [("inputs", tf.TensorSpec([None], tf.string, name="inputs"))],
+    }
     example = tf.train.Example()
     example.features.feature["features"].float_list.value.extend(FEATURES[0].ravel().tolist())
-    answer = loaded.signatures["classification"](tf.constant([example.SerializeToString()]))
-    raw = loaded.signatures["predict"](tf.constant([example.SerializeToString()]))
+    answer = served["classification"](tf.constant([example.SerializeToString()]))
+    raw = served["predict"](tf.constant(FEATURES[:1]))
     np.testing.assert_array_equal(answer["scores"].numpy(), raw["probabilities"].numpy())
-    reader = tf.train.load_checkpoint(outcome.checkpoint)
-    logits = FEATURES[:1].reshape(1, -1) @ reader.get_tensor("dense/kernel") + reader.get_tensor("dense/bias")
-    np.testing.assert_allclose(raw["logits"].numpy(), logits, rtol=1e-4, atol=1e-5)
+    kernel, bias = (made.get_variable_value(f"dense/{name}") for name in ("kernel", "bias"))
+    np.testing.assert_allclose(raw["logits"].numpy(), FEATURES[:1].reshape(1, -1) @ kernel + bias, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["estimator", "keras"])

@@ -146,7 +146,8 @@ def test_a_job_of_both_engines(tmp_path):
         assert signatures["classification"](inputs=tf.constant([record]))["classes"].numpy().tolist() == [
             [b"small", b"big"]
         ]
-        assert signatures["predict"](examples=tf.constant([record]))["classes"].numpy().tolist() == [[b"big"]]
+        tensors = {name: tf.constant([value]) for name, value in values.items()}
+        assert signatures["predict"](**tensors)["classes"].numpy().tolist() == [[b"big"]]
 
 
 def test_a_label_that_is_not_known_is_named(tmp_path):

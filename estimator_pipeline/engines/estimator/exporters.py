@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,36 +11,69 @@ from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 
 
+class _Received(dict[str, Any]):
+    """The tensors that a served model takes by name.
+
+    Attributes:
+        examples: Serialized `tf.Example` records, string [B], from which the tensors are parsed unless they are fed.
+    """
+
+    examples: Any = None
+
+
 def serving_receiver(
     features_spec: Mapping[str, Any], *, single: bool = False, examples: bool = False
 ) -> Callable[[], Any]:
-    """Return a `serving_input_receiver_fn` that takes the features as tensors by name, or as `tf.Example` records.
+    """Return a `serving_input_receiver_fn` that takes the features as tensors by name.
 
     Args:
         features_spec: Feature name -> `tf.TensorSpec` of one record (no batch axis).
         single: Pass the only feature to the model as a tensor, not as a dictionary.
-        examples: Take serialized `tf.Example` records, string [B], under the name `examples`. The signatures for
-            classification and regression exist only for such input.
+        examples: Also take serialized `tf.Example` records, for the signatures of a model from `with_examples`.
     """
 
     def receiver() -> Any:
         tf = compat.tensorflow()
+        tensors = _Received()
         if examples:
-            records = tf.compat.v1.placeholder(tf.string, [None], name="examples")
-            features = parsed_examples(records, features_spec)
-            received = {"examples": records}
-            if single:
-                return tf.estimator.export.TensorServingInputReceiver(next(iter(features.values())), received)
-            return tf.estimator.export.ServingInputReceiver(features, received)
-        tensors = {
-            name: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape.as_list()], name=name)
-            for name, spec in features_spec.items()
-        }
+            tensors.examples = tf.compat.v1.placeholder(tf.string, [None], name="examples")
+            for name, parsed in parsed_examples(tensors.examples, features_spec).items():
+                tensors[name] = tf.compat.v1.placeholder_with_default(parsed, parsed.shape, name=name)
+        else:
+            for name, spec in features_spec.items():
+                tensors[name] = tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape.as_list()], name=name)
         if single:
             return tf.estimator.export.TensorServingInputReceiver(next(iter(tensors.values())), tensors)
-        return tf.estimator.export.ServingInputReceiver(tensors, tensors)
+        return tf.estimator.export.ServingInputReceiver(dict(tensors), tensors)
 
     return receiver
+
+
+def with_examples(model_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `model_fn` whose classification and regression take the serialized examples of `serving_receiver`.
+
+    TensorFlow Serving requires it of these signatures; those for prediction still take tensors by name. A receiver
+    has the same tensors for all signatures, and its `receiver_tensors_alternatives` add signatures of other names
+    (tensorflow/python/saved_model/model_utils/export_utils.py, `build_all_signature_defs`).
+    """
+
+    @functools.wraps(model_fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        tf = compat.tensorflow()
+        spec = model_fn(*args, **kwargs)
+        for output in (spec.export_outputs or {}).values():
+            if isinstance(output, (tf.estimator.export.ClassificationOutput, tf.estimator.export.RegressionOutput)):
+                output.as_signature_def = functools.partial(_signature_of_examples, type(output), output)
+        return spec
+
+    # Estimator looks up which arguments the function takes.
+    wrapped.__signature__ = inspect.signature(model_fn)  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _signature_of_examples(kind: Any, output: Any, received: Mapping[str, Any]) -> Any:
+    examples = getattr(received, "examples", None)
+    return kind.as_signature_def(output, received if examples is None else {"examples": examples})
 
 
 def parsed_examples(records: Any, features_spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.estimator.exporters import make_exporter
+from estimator_pipeline.engines.estimator.exporters import make_exporter, with_examples
 from estimator_pipeline.engines.jobs.export_once import fingerprint, once, tidy
 from estimator_pipeline.engines.jobs.user_inputs import UserInputs
 from estimator_pipeline.errors import ConfigError
@@ -73,7 +73,7 @@ def exporters_of(job: Job, make: Callable[[Any], Any]) -> list[Any]:
 
 
 def takes_examples(job: Job) -> bool:
-    """Return whether the job's exports take serialized `tf.Example` records."""
+    """Return whether signatures of the job's exports take serialized `tf.Example` records."""
     return not {"classify", "regress"}.isdisjoint(job.model.export.signatures)
 
 
@@ -134,6 +134,11 @@ def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
         job: The job.
         data: Its data, from `job_inputs`.
     """
+    model_fn = _model_fn_of(job, data)
+    return with_examples(model_fn) if takes_examples(job) else model_fn
+
+
+def _model_fn_of(job: Job, data: Any) -> Callable[..., Any]:
     model = job.model
     options = {**model_options(job), "signatures": model.export.signatures, "histograms": job.run.histograms}
     if model.name is not None:

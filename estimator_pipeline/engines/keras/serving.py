@@ -89,8 +89,6 @@ class KerasServing:
     def _functions(self, tf: Any, model: Any) -> dict[str, Any]:
         spec = self._spec or {}
         outputs = self._outputs.signature_outputs(self._signatures)
-        kinds = {key: key.rpartition("/")[2] for key in outputs}
-        examples = not {"classification", "regression"}.isdisjoint(kinds.values())
         tensors = {
             name: tf.TensorSpec([None, *feature.shape.as_list()], feature.dtype, name=name)
             for name, feature in spec.items()
@@ -101,14 +99,12 @@ class KerasServing:
             return outputs[key](model(inputs, training=False))
 
         def function(key: str) -> Any:
-            if not examples:
+            if key.rpartition("/")[2] not in ("classification", "regression"):
                 return tf.function(lambda **features: answer(key, features)).get_concrete_function(**tensors)
-            # The names in an Estimator's signatures.
-            name = "inputs" if kinds[key] in ("classification", "regression") else "examples"
-            records = {name: tf.TensorSpec([None], tf.string, name=name)}
-            return tf.function(
-                lambda **examples: answer(key, parsed_examples(examples[name], spec))
-            ).get_concrete_function(**records)
+            # TensorFlow Serving requires serialized examples; the name is that of an Estimator's signatures.
+            return tf.function(lambda inputs: answer(key, parsed_examples(inputs, spec))).get_concrete_function(
+                inputs=tf.TensorSpec([None], tf.string, name="inputs")
+            )
 
         return {key: function(key) for key in outputs}
 
