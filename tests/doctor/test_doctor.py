@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import gzip
 import importlib.util
 import json
 import os
@@ -757,6 +758,22 @@ def test_records_are_held_against_their_checksums(tmp_path):
     found = told(opened_data.whole, doctor.Context(job=job(tmp_path, input=section)))
     assert has(found, "error", "part-1.tfrecord, record 2, at byte 38: the data of the record do not match")
     assert has(found, "ok", "4 records of 1 of 2 TFRecord file(s) match")
+
+
+def test_compressed_records_are_read_as_in_training(tmp_path):
+    """By the name of the files; `input.compression` need not be set."""
+    section = tfrecords(tmp_path, 4, 3)
+    for path in tmp_path.glob("part-*.tfrecord"):
+        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    section |= dict.fromkeys(("train", "eval"), str(tmp_path / "part-*.tfrecord.gz"))
+    context = doctor.Context(job=job(tmp_path, input=section))
+    assert has(told(data.check_data, context), "ok", "training: 2 TFRecord file(s)", "7 records")
+    assert has(told(opened_data.whole, context), "ok", "7 records of 2 of 2 TFRecord file(s) match")
+    (tmp_path / "part-1.tfrecord.gz").write_bytes(Path(tmp_path / "part-1.tfrecord").read_bytes())
+    found = told(data.check_data, doctor.Context(job=job(tmp_path, input=section)))
+    assert has(found, "error", "A compressed TFRecord file cannot be read")
+    section["train"] = str(tmp_path / "part-*")
+    assert has(told(data.check_data, doctor.Context(job=job(tmp_path, input=section))), "error", "and some are not")
 
 
 def shards(tmp_path, section, workers):

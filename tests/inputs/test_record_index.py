@@ -208,6 +208,83 @@ def test_a_digest_tells_content_from_content(tmp_path, walked):
     assert digest() == first
 
 
+def opened(paths, cache):
+    files = IndexedTFRecords(paths, compression="", cache=cache, memory_limit=0)
+    return files, files.counts("train-*")
+
+
+def test_small_files_have_one_index_in_the_cache(tmp_path, walked, monkeypatch):
+    """It is of no use on a disk that is full, and not worth a sync; a changed file alone is scanned again."""
+    monkeypatch.setattr(os, "fsync", None)
+    cache, names = tmp_path / "cache", [f"train-{number}" for number in range(20)]
+    paths = [write(tmp_path / name, *[name.encode()] * number) for number, name in enumerate(names)]
+    first, counts = opened(paths, cache)
+    assert counts == tuple(range(20)) and sorted(walked) == sorted(names)
+    (kept,) = cache.iterdir()
+    digests = [first.digest(path) for path in paths]
+    walked.clear()
+    again, counts = opened(paths, cache)
+    assert counts == tuple(range(20)) and [again.digest(path) for path in paths] == digests
+    assert again.read(paths[7], np.array([0, 6])) == [b"train-7"] * 2 and walked == []
+    # A further file, and one of the same size and time.
+    times = os.stat(paths[7])
+    write(tmp_path / "b", *[b"other-7"] * 7)
+    os.utime(tmp_path / "b", ns=(times.st_atime_ns, times.st_mtime_ns))
+    os.replace(tmp_path / "b", paths[7])
+    more = [*paths, write(tmp_path / "train-20", b"", b"long" * 99)]
+    changed, counts = opened(more, cache)
+    assert counts == (*range(20), 2) and sorted(walked) == ["train-20", "train-7"]
+    assert changed.digest(paths[7]) != digests[7] and [changed.digest(path) for path in paths[8:]] == digests[8:]
+    assert changed.read(paths[7], np.array([6])) == [b"other-7"]
+    assert changed.read(more[20], np.array([1, 0])) == [b"long" * 99, b""]
+    assert list(cache.iterdir()) == [kept]
+    # As a power loss may leave it.
+    whole = kept.read_bytes()
+    for spoilt in (b"", b"\0" * len(whole), whole[:-1], whole[:-8] + b"\0" * 8, b"{}\n", b"[]\n1"):
+        kept.write_bytes(spoilt)
+        files, counts = opened(more, cache)
+        assert counts == (*range(20), 2) and files.read(more[20], np.array([1])) == [b"long" * 99], spoilt[:9]
+
+
+def test_indexes_of_earlier_versions_are_read(tmp_path, walked):
+    """They have a file for each, which files of many records have still."""
+    cache = tmp_path / "cache"
+    paths = [write(tmp_path / "train-0", b"one", b"two"), write(tmp_path / "train-1", *[b""] * 5000)]
+    before = [IndexedTFRecords([path], compression="", cache=cache, memory_limit=0).digest(path) for path in paths]
+    assert sorted(path.suffix for path in cache.iterdir()) == [".digest"] * 2 + [".npy"] * 2
+    walked.clear()
+    for removed in ("*.packed", "*.npy"):
+        for path in cache.glob(removed):
+            if path.stat().st_size < 1000:
+                path.unlink()
+        files, counts = opened(paths, cache)
+        assert counts == (2, 5000) and [files.digest(path) for path in paths] == before and walked == []
+        assert files.read(paths[0], np.array([1])) == [b"two"] and files.read(paths[1], np.array([4999])) == [b""]
+    for path in cache.iterdir():
+        path.unlink()
+    assert opened(paths, cache)[1] == (2, 5000) and sorted(walked) == ["train-0", "train-1"]
+    assert sorted(path.suffix for path in cache.iterdir()) == [".digest", ".npy", ".packed"]
+
+
+def test_a_long_indexing_is_logged_and_kept_in_between(tmp_path, monkeypatch):
+    """So that a job that is killed while it scans need not scan these files again."""
+    lines = []
+
+    def log(text, *values):
+        assert str(tmp_path / "train-0").encode() in next((tmp_path / "cache").iterdir()).read_bytes()
+        lines.append(text % values)
+
+    monkeypatch.setattr(records, "_PROGRESS_SECS", 0.0)
+    monkeypatch.setattr(records.logger, "info", log)
+    paths = [write(tmp_path / f"train-{number}", b"one") for number in range(3)]
+    (tmp_path / "train-3").write_bytes(b"no records, but some text")
+    with pytest.raises(InputError, match="train-3, record 0"):
+        opened([*paths, str(tmp_path / "train-3")], tmp_path / "cache")
+    assert lines == [f"Indexing TFRecord files: {number} of 4" for number in (1, 2, 3)]
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert all(path.encode() in kept.read_bytes() for path in paths)
+
+
 def test_a_file_that_nobody_walks_through_is_told_by_some_of_its_blocks(tmp_path, walked):
     path = write(tmp_path / "a", *[b"%04d" % n for n in range(9000)])
     write_index(path)

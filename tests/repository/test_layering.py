@@ -48,6 +48,7 @@ WITHOUT_TENSORFLOW = (
     "inputs.sampler",
     "inputs.sharding",
     "inputs.sources.paths",
+    "inputs.sources.index_cache",
     "inputs.sources.tfrecord_index",
     "migrate.code",
     "migrate.configs",

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, warning
 from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.sources import csv as csv_files
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.proxies import silent_host
 from estimator_pipeline.inputs.sources.tfds import catalogue, no_such_data_set, prepare_elsewhere
-from estimator_pipeline.inputs.sources.tfrecord_index import cache_dir, index_file
+from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
 from estimator_pipeline.job import ArraysInput, CsvInput, TfdsInput, TFRecordInput
 
-__all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "array_shapes", "data_set_folder", "files_of"]
+__all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "array_shapes", "data_set_folder", "files_of", "tfrecord_reader"]
 
 COUNTED_BYTES = 2**30
-
-
+_UNPACKED_BYTES = 2**26  # Bytes of compressed files that are decompressed, which takes some seconds.
 _PARSED_BYTES = 2**22  # Bytes of CSV files that are parsed, which takes a second or two.
 
 
@@ -71,7 +71,7 @@ def _files_of(context: Context) -> list[Files]:
     if isinstance(section, ArraysInput):
         return [_arrays(use, getattr(section, key)) for use, key in _USES]
     if isinstance(section, TFRecordInput):
-        return [_tfrecord(use, find_files(getattr(section, key), kind=use), section.compression) for use, key in _USES]
+        return [_tfrecord(use, find_files(getattr(section, key), kind=use), section) for use, key in _USES]
     if isinstance(section, CsvInput):
         return [_csv(use, find_files(getattr(section, key), kind=use), section) for use, key in _USES]
     raise CheckSkipped("a custom input function; see `inspect` and estimator_pipeline.testing")
@@ -80,11 +80,20 @@ def _files_of(context: Context) -> list[Files]:
 _USES = (("training", "train"), ("evaluation", "eval"))
 
 
-def _tfrecord(use: str, paths: tuple[str, ...], compression: str) -> Files:
+def tfrecord_reader(paths: tuple[str, ...], section: TFRecordInput) -> IndexedTFRecords:
+    """Return a reader of TFRecord files that rejects what training rejects; it does not write a cache."""
+    return IndexedTFRecords(
+        paths,
+        compression="GZIP" if section.compression == "gzip" else compression_of(paths),
+        cache=None,
+        memory_limit=InputOptions.memory_limit if section.memory_limit is None else section.memory_limit,
+    )
+
+
+def _tfrecord(use: str, paths: tuple[str, ...], section: TFRecordInput) -> Files:
     size = sum(map(os.path.getsize, paths))
-    records = None
-    if compression == "none" and size <= COUNTED_BYTES:
-        records = tuple(len(index_file(path, cache=None)) for path in paths)
+    reader = tfrecord_reader(paths, section)
+    records = reader.counts() if size <= (_UNPACKED_BYTES if reader.compression else COUNTED_BYTES) else None
     return Files(use, f"{len(paths)} TFRecord file(s), {size} bytes", paths, records)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import DoctorFinding, of_error, ok, warning
-from estimator_pipeline.doctor.job.data_files import COUNTED_BYTES, NotPrepared, files_of
+from estimator_pipeline.doctor.job.data_files import COUNTED_BYTES, NotPrepared, files_of, tfrecord_reader
 from estimator_pipeline.errors import InputError, PipelineError
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords
 from estimator_pipeline.job import TfdsInput, TFRecordInput
@@ -58,14 +58,15 @@ def whole(context: Context) -> Iterator[DoctorFinding]:
     section = context.needed_job().input
     if not isinstance(section, TfdsInput | TFRecordInput):
         return
-    compression = "GZIP" if getattr(section, "compression", "none") == "gzip" else ""
-    paths = [
-        path for files in files_of(context) for path in files.paths if ".tfrecord" in path or section.source != "tfds"
-    ]
-    paths = list(dict.fromkeys(paths))
-    reader = IndexedTFRecords(paths, compression=compression, cache=None, memory_limit=COUNTED_BYTES)
+    readers: dict[str, IndexedTFRecords] = {}
+    for each in files_of(context):
+        if isinstance(section, TFRecordInput):
+            readers |= dict.fromkeys(each.paths, tfrecord_reader(each.paths, section))
+        else:
+            paths = [path for path in each.paths if ".tfrecord" in path]
+            readers |= dict.fromkeys(paths, IndexedTFRecords(paths, compression="", cache=None, memory_limit=0))
     read = records = files = 0
-    for path in paths:
+    for path, reader in readers.items():
         size = os.path.getsize(path)
         if read and read + size > COUNTED_BYTES:
             continue
@@ -76,4 +77,4 @@ def whole(context: Context) -> Iterator[DoctorFinding]:
             continue
         read, files = read + size, files + 1
     if files:
-        yield ok(f"{records} records of {files} of {len(paths)} TFRecord file(s) match their checksums")
+        yield ok(f"{records} records of {files} of {len(readers)} TFRecord file(s) match their checksums")

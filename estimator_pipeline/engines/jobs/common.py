@@ -32,9 +32,6 @@ __all__ = [
     "takes_examples",
 ]
 
-# Memory limit for `cache: true`; null uses the default limit of `inputs`, false disables the cache.
-_ALWAYS_IN_MEMORY = 2**62
-
 
 def eval_spec_of(job: Job, data: Any) -> Any:
     """Return the job's `tf.estimator.EvalSpec`, with its exporters."""
@@ -231,8 +228,8 @@ def job_inputs(job: Job) -> Any:
     }
     if section.prefetch is not None:
         options["prefetch"] = section.prefetch
-    if section.cache is not None:
-        options["memory_limit"] = _ALWAYS_IN_MEMORY if section.cache else 0
+    if section.memory_limit is not None:
+        options["memory_limit"] = section.memory_limit
     if section.source == "tfds":
         return inputs.from_tfds(
             section.name,

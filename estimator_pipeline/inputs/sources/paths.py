@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 from estimator_pipeline.errors import InputError
@@ -51,7 +52,7 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         else:
             check_file(path)
             paths.append(path)
-    twice = sorted({path for path in paths if paths.count(path) > 1})
+    twice = sorted(path for path, times in Counter(paths).items() if times > 1)
     if twice:
         raise InputError(
             f"A {kind} file is named twice, and its records would be read twice",

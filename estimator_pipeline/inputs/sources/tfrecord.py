@@ -16,7 +16,7 @@ from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import InputOptions, make_options
 from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir
+from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
 
 __all__ = ["ExampleSource", "from_tfrecord"]
 
@@ -79,11 +79,13 @@ def from_tfrecord(
         if files is None:
             continue
         paths = find_files(files, kind=kind)
+        reader = _reader(paths, compression, settings, os.environ if environ is None else environ)
         sources[kind] = ExampleSource(
             paths,
             fields=fields,
-            reader=_reader(paths, compression, settings, os.environ if environ is None else environ),
+            reader=reader,
             description=f"the {kind} TFRecord files",
+            counts=reader.counts(str(files)),
         )
         sources[kind].check_first()
     if not sources:
@@ -120,11 +122,11 @@ class ExampleSource(Source):
         fields: Mapping[str, _Field],
         reader: IndexedTFRecords,
         description: str,
-        counts: tuple[int, ...] | None = None,
+        counts: tuple[int, ...],
     ) -> None:
         self.description = description
         self.part_names = tuple(paths)
-        self.part_records = counts if counts is not None else tuple(reader.count(path) for path in paths)
+        self.part_records = counts
         self._fields = dict(fields)
         self._reader = reader
 
@@ -253,15 +255,7 @@ def _reader(
     paths: Sequence[str], compression: str | None, settings: InputOptions, environ: Mapping[str, str]
 ) -> IndexedTFRecords:
     if compression is None:
-        packed = [path.endswith(".gz") for path in paths]
-        if any(packed) and not all(packed):
-            raise InputError(
-                "Some files are compressed and some are not",
-                code="argument/conflict",
-                found=f"{paths[packed.index(True)]} and {paths[packed.index(False)]}",
-                hint="write them alike",
-            )
-        compression = "GZIP" if all(packed) else ""
+        compression = compression_of(paths)
     if compression not in ("", "GZIP"):
         raise InputError(
             "An unknown compression", code="argument/unknown-name", found=repr(compression), hint="use '' or 'GZIP'"

@@ -3,9 +3,9 @@
 The framing of a TFRecord is, for each record: its length (8 bytes, little endian), a masked CRC-32C of the
 length (4 bytes), the data, and a masked CRC-32C of the data (4 bytes); see "TFRecords format details" in
 TensorFlow's guide. The index is built from the lengths only, each checked against its CRC, and stored in the
-user's cache, so that a file is scanned once and not once per process. The data of a record are checked against
-their CRC at each read, as in `tf.data`. The scan also collects the CRCs of the data: a digest of all of them
-identifies the content of a file.
+user's cache (`index_cache`), so that a file is scanned once and not once per process. The data of a record are
+checked against their CRC at each read, as in `tf.data`. The scan also collects the CRCs of the data: a digest of all
+of them identifies the content of a file.
 
 An index may also be beside its file, as `FILE.idx`: a line "offset size" for each record, in bytes of the whole
 record with its framing. NVIDIA's DALI and the package `tfrecord` write that format with `tfrecord2idx`. With it, no
@@ -22,21 +22,22 @@ import mmap
 import os
 import re
 import struct
-import tempfile
 import threading
+import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.inputs.sources.index_cache import PackedIndex, identity, keep, write_aside
 from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.cache_folder import cache_dir
+from estimator_pipeline.utils.logger import logger
 
 __all__ = [
     "INDEX_SUFFIX",
@@ -44,6 +45,7 @@ __all__ = [
     "IndexedTFRecords",
     "cache_dir",
     "check_file",
+    "compression_of",
     "index_file",
     "sampled",
     "write_index",
@@ -59,11 +61,17 @@ _BETWEEN = struct.Struct("<IQI")  # the end of a record and the header of the ne
 _FOOTER = _CHECK.size
 _FRAME = _HEADER.size + _FOOTER
 _OPEN_FILES = 64
+_THREADS = 8  # A file system on a network answers several at a time.
+_PROGRESS_SECS = 5.0
+# Files of at most so many records have their index in the cache file of all; a larger index is read and kept alone.
+_PACKED_RECORDS = 4096
+_PACKED_SUFFIX = ".packed"
 _AT_A_TIME = 1024
 _INDEX_VERSION = 1
 _DIGEST_SUFFIX = ".digest"
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _LARGE = 32 * 1024
+_SMALL_FILE = 128 * 1024
 _BLOCK = 4096
 _BLOCKS = 4
 
@@ -95,6 +103,23 @@ def check_file(path: str) -> None:
         )
 
 
+def compression_of(paths: Sequence[str]) -> str:
+    """Return the compression of TFRecord files by their names: "GZIP" if they end in .gz, otherwise "".
+
+    Raises:
+        InputError: Some are compressed and some are not.
+    """
+    zipped = [path.endswith(".gz") for path in paths]
+    if any(zipped) and not all(zipped):
+        raise InputError(
+            "Some files are compressed and some are not",
+            code="argument/conflict",
+            found=f"{paths[zipped.index(True)]} and {paths[zipped.index(False)]}",
+            hint="write them alike",
+        )
+    return "GZIP" if all(zipped) else ""
+
+
 def index_file(path: str, *, cache: Path | None) -> np.ndarray:
     """Return the offset and the length of each record's data.
 
@@ -113,19 +138,31 @@ def index_file(path: str, *, cache: Path | None) -> np.ndarray:
     return _indexed(path, cache)[0]
 
 
-def _indexed(path: str, cache: Path | None) -> tuple[np.ndarray, str | None]:
-    """Return the index of a file, and the digest of its records if the file was scanned."""
+def _indexed(path: str, cache: Path | None, packed: PackedIndex | None = None) -> tuple[np.ndarray, str | None]:
+    """Return the index of a file, and the digest of its records if the file was scanned or the digest is cached."""
     check_file(path)
     beside = _beside(path)
     if beside is not None:
         return beside, None
     if cache is None:
         return _walk(path, _read(path))
+    if packed is not None and (known := packed.get(path)) is not None:
+        return _index_of(known[0]), known[1]
+    before = identity(path)
     try:
-        return np.load(_kept_index(path, cache)), None
-    except (OSError, ValueError, EOFError):
-        pass  # Missing, or incomplete because of a full disk: created again.
-    return _walked(path, cache)
+        index, digest = np.load(_kept_index(path, cache)), _cached_digest(path, cache)
+    except (OSError, ValueError, EOFError):  # Missing, or incomplete because of a full disk: created again.
+        index, digest = _walked(path, cache, packed)
+    if packed is not None and len(index) <= _PACKED_RECORDS:
+        packed.add(path, before, index[:, 1], digest)
+    return index, digest
+
+
+def _index_of(lengths: np.ndarray) -> np.ndarray:
+    """Return the index of a file whose records have these lengths."""
+    lengths = lengths.astype(np.int64)
+    starts = np.cumsum(lengths + _FRAME) - lengths - _FOOTER
+    return np.stack([starts, lengths], axis=1)
 
 
 def _digest(path: str, cache: Path | None) -> str:
@@ -135,20 +172,25 @@ def _digest(path: str, cache: Path | None) -> str:
         return sampled(path)  # With an index the file is not scanned.
     if cache is None:
         return _walk(path, _read(path))[1]
+    # Indexes of earlier versions have no digest.
+    return _cached_digest(path, cache) or _walked(path, cache)[1]
+
+
+def _cached_digest(path: str, cache: Path) -> str | None:
     try:
         kept = _kept_digest(path, cache).read_text(encoding="ascii", errors="replace")
     except OSError:
-        kept = ""
-    # Indexes of earlier versions have no digest.
-    return kept if _DIGEST.fullmatch(kept) else _walked(path, cache)[1]
+        return None
+    return kept if _DIGEST.fullmatch(kept) else None
 
 
-def _walked(path: str, cache: Path) -> tuple[np.ndarray, str]:
+def _walked(path: str, cache: Path, packed: PackedIndex | None = None) -> tuple[np.ndarray, str]:
     # Named before the scan: a write during the scan makes a different file.
     index_there, digest_there = _kept_index(path, cache), _kept_digest(path, cache)
     index, digest = _walk(path, _read(path))
-    _keep(index_there, lambda file: np.save(file, index))
-    _keep(digest_there, lambda file: file.write(digest.encode()))
+    if packed is None or len(index) > _PACKED_RECORDS:
+        keep(index_there, lambda file: np.save(file, index))
+        keep(digest_there, lambda file: file.write(digest.encode()))
     return index, digest
 
 
@@ -163,6 +205,13 @@ def _kept_digest(path: str, cache: Path) -> Path:
     stat = os.stat(path)
     key = f"{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
     return _kept(cache, key, _DIGEST_SUFFIX)
+
+
+def _packed_index(pattern: str, path: str, cache: Path) -> Path:
+    """Return the path of the common index of a pattern's files, of which `path` is one."""
+    # Hosts that share a home may each have a disk of their own below the same path.
+    folder = os.path.dirname(os.path.abspath(path))
+    return _kept(cache, f"{pattern}:{folder}:{os.stat(folder).st_ino}", _PACKED_SUFFIX)
 
 
 def _kept(cache: Path, key: str, suffix: str) -> Path:
@@ -213,7 +262,7 @@ def write_index(path: str) -> tuple[int, bool]:
         if there.exists() and there.read_text(encoding="ascii", errors="replace") == text:
             return len(index), False
         # With the permissions of the file: other users train from it.
-        _write_aside(there, lambda file: file.write(text.encode()), mode=os.stat(path).st_mode & 0o666)
+        write_aside(there, lambda file: file.write(text.encode()), to_disk=True, mode=os.stat(path).st_mode & 0o666)
     except OSError as error:
         raise InputError(
             "An index cannot be written",
@@ -259,32 +308,10 @@ def _not_its_index(path: str, why: str) -> InputError:
     )
 
 
-def _keep(path: Path, write: Callable[[Any], Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_aside(path, write)
-    except OSError:
-        pass  # A read-only or full cache only costs time.
-
-
-def _write_aside(path: Path, write: Callable[[Any], Any], *, mode: int | None = None) -> None:
-    """Write a file atomically: under a temporary name, then renamed; an incomplete file is removed."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
-        try:
-            write(file)
-            file.flush()
-            if mode is not None:
-                os.chmod(file.name, mode)
-            durable.rename(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-
-
 def _read(path: str) -> bytes | mmap.mmap:
     with io_errors.naming(path), open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""  # An empty file can't be mapped; it holds no records.
+        if os.fstat(file.fileno()).st_size <= _SMALL_FILE:
+            return file.read()  # Faster than a map. An empty file can't be mapped; it holds no records.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -389,13 +416,42 @@ class IndexedTFRecords:
         self._memory_limit = memory_limit
         self._open: OrderedDict[str, tuple[bytes | mmap.mmap, np.ndarray]] = OrderedDict()
         self._digests: dict[str, str] = {}
+        self._packed: PackedIndex | None = None
         self._lock = threading.Lock()
+
+    def counts(self, pattern: str = "") -> tuple[int, ...]:
+        """Return the number of records in each file; files without an index are scanned, several at a time.
+
+        Args:
+            pattern: The files as the user named them, which names their common index in the cache.
+
+        Raises:
+            InputError: A file is damaged; see `index_file`.
+        """
+        if self._cache is not None and not self.compression and self.paths:
+            self._packed = PackedIndex(_packed_index(pattern, self.paths[0], self._cache))
+        packed, due = self._packed, time.monotonic() + _PROGRESS_SECS
+        counts: list[int] = []
+        pool = ThreadPoolExecutor(_THREADS)
+        try:
+            for count in pool.map(self.count, self.paths):
+                counts.append(count)
+                if time.monotonic() >= due:
+                    if packed is not None:
+                        packed.save(self.paths)
+                    logger.info("Indexing TFRecord files: %d of %d", len(counts), len(self.paths))
+                    due = time.monotonic() + _PROGRESS_SECS
+        finally:
+            pool.shutdown(cancel_futures=True)
+            if packed is not None:
+                packed.save(self.paths)
+        return tuple(counts)
 
     def count(self, path: str) -> int:
         """Return the number of records in a file."""
         if self.compression:
             return len(self._opened(path)[1])
-        index, digest = _indexed(path, self._cache)
+        index, digest = _indexed(path, self._cache, self._packed)
         if digest is not None:
             self._digests[path] = digest
         return len(index)
@@ -460,7 +516,7 @@ class IndexedTFRecords:
                 data: bytes | mmap.mmap = self._unpacked(path)
                 index, self._digests[path] = _walk(path, data)
             else:
-                index = index_file(path, cache=self._cache)
+                index = _indexed(path, self._cache, self._packed)[0]
                 data = _read(path)
             self._open[path] = data, index
             while len(self._open) > 1 and self._too_many():

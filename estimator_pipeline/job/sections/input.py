@@ -60,6 +60,11 @@ class InputCommon(Section):
         return self.eval_batch_size or self.global_batch_size
 
     @property
+    def memory_limit(self) -> int | None:
+        """Bytes of data to hold in memory, as `cache` sets it; None for the default limit of `inputs`."""
+        return None if self.cache is None else 2**62 if self.cache else 0
+
+    @property
     def labels(self) -> list[str]:
         """The names of the labels, if the job file has them."""
         keys: str | list[str] | None = getattr(self, "label_key", None)
