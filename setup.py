@@ -91,8 +91,8 @@ setup(
             # tools/words.py parses TOML, which the standard library does from Python 3.11 on.
             "tomli>=2,<3; python_version < '3.11'",
         ],
-        # The site of docs/, with the API reference from the docstrings.
-        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocstrings-python>=1.16,<3"],
+        # The site of docs/. tools/api_page.py reads the docstrings with griffe.
+        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "griffelib>=2,<3"],
         # Builds and checks the distributions of a release.
         "release": ["build>=1.2,<2", "twine>=6,<8"],
         # Pinned to the minor version: a newer one may report errors in existing code.

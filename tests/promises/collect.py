@@ -121,8 +121,7 @@ def _errors() -> Iterator[str]:
 
 def _names() -> Iterator[str]:
     """Yield the public names with their kind and parameters, the methods of classes, the elements of constants."""
-    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
-    for dotted in re.findall(r"^::: (\S+)$", page, re.MULTILINE):
+    for dotted in importlib.import_module("api_page").names():
         module, _, name = dotted.rpartition(".")
         yield from _described(importlib.import_module(module), name)
     modules = importlib.import_module("model_fns").NAMES

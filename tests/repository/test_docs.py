@@ -229,7 +229,7 @@ def test_a_wrong_command_line_would_be_seen():
         assert caught.type.__name__ in ("AssertionError", "NoSuchOption", "MissingParameter", "BadParameter")
 
 
-@pytest.mark.parametrize("tool", ["architecture", "command_line", "job_fields"])
+@pytest.mark.parametrize("tool", ["api_page", "architecture", "command_line", "job_fields"])
 def test_the_pages_that_tools_write_are_up_to_date(tool, monkeypatch):
     """`python tools/TOOL.py` writes the page."""
     monkeypatch.syspath_prepend(ROOT / "tools")
@@ -237,11 +237,11 @@ def test_the_pages_that_tools_write_are_up_to_date(tool, monkeypatch):
     assert module.DOCUMENT.read_text(encoding="utf-8") == module.render()
 
 
-def test_the_api_page_has_every_public_name():
+def test_the_api_page_has_every_public_name(monkeypatch):
     import estimator_pipeline
 
-    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    shown = list(importlib.import_module("api_page").names())
     modules, public = [estimator_pipeline], set()
     while modules:
         module = modules.pop()
@@ -253,6 +253,19 @@ def test_the_api_page_has_every_public_name():
                 public.add(f"{module.__name__}.{name}")
     assert len(shown) == len(set(shown))
     assert set(shown) == public
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    headings = {heading.rpartition(".")[2] for heading in re.findall(r"^### (\S+)$", page, re.MULTILINE)}
+    assert headings == {name.rpartition(".")[2] for name in public}
+
+
+def test_the_api_page_has_signatures_and_docstrings():
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    section = page.partition("### inputs.from_partition\n")[2].partition("\n### ")[0]
+    assert "def from_partition(folder: str | os.PathLike[str], **options: " in section
+    assert section.index("**Arguments**\n\n- `folder`: The folder.\n") < section.index("**Returns.** The data, with ")
+    assert "**Errors**\n\n- `InputError`: The folder has no partition" in section
+    assert "class TaskFailedError(PipelineError):\n    exit_code = 1\n" in page
+    assert "    global_batch_size: int\n    eval_batch_size: int | None = None\n" in page
 
 
 @pytest.mark.parametrize("line", sorted(marked("output of")))
