@@ -157,7 +157,7 @@ def prose(item: griffe.Object) -> Iterator[str]:
             yield f"**{section.title}.** {section.value.contents}"
         elif kind in ("returns", "yields"):
             (value,) = section.value
-            # What stands before a colon is taken for a type.
+            # The text before a colon is taken for a type.
             before = f"{value.annotation}: " if value.annotation and value.annotation is not returns else ""
             text = f"**{kind.capitalize()}.** {before}{value.description}"
             yield textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)

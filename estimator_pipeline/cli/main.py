@@ -225,7 +225,7 @@ def main() -> None:
 
 
 def _report_end(code: int) -> None:
-    """Report to the launcher that only the interpreter's shutdown is left, which a thread of the program may prevent."""
+    """Report to the launcher that only the interpreter's shutdown is left, which a thread may prevent."""
     if os.environ.get("ESTIMATOR_PIPELINE_PROGRESS"):
         from estimator_pipeline.progress.progress_file import from_environ
 

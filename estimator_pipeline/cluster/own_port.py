@@ -1,7 +1,7 @@
 """Checks of a task's own address before TensorFlow's server starts.
 
 TensorFlow's message "Could not start gRPC server" names neither the port nor the process that listens there. The server
-listens on all interfaces and ignores the host of its own address, so a task with the address of a different machine
+listens on all interfaces and ignores the host of this task's address, so a task with the address of a different machine
 starts, and waits for peers that connect to that machine.
 """
 
@@ -112,12 +112,12 @@ def _warn_if_elsewhere(address: str, task: str) -> None:
         return  # The others may be able to resolve it.
     ips = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     if not is_local(ips):
-        found = "" if ips == [host_of(address)] else f" ({', '.join(ips)})"
+        resolved = "" if ips == [host_of(address)] else f" ({', '.join(ips)})"
         logger.warning(
             "%s is at %s%s, which is not an address of this machine (%s): the other tasks connect there, and wait "
             "unless a Service or NAT forwards to this machine; otherwise correct the address of %s in the TF_CONFIG of "
             "every task, or start %s there",
-            *(task, address, found, socket.gethostname(), task, task),
+            *(task, address, resolved, socket.gethostname(), task, task),
         )
 
 

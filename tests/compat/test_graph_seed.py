@@ -35,8 +35,8 @@ def trained(folder, seed, steps=2, strategy=None):
     return {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
 
 
-def is_equal(one, other):
-    return all(np.array_equal(one[name], other[name]) for name in one)
+def is_equal(first, other):
+    return all(np.array_equal(first[name], other[name]) for name in first)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -48,7 +48,7 @@ def test_two_runs_with_a_seed_are_equal(tmp_path, mirrored):
     first = run("a", 1)
     assert is_equal(first, run("b", 1))
     assert not is_equal(first, run("c", 2))
-    # Two layers of one shape have different values.
+    # Two layers of first shape have different values.
     assert not np.array_equal(first["first/kernel"], first["second/kernel"])
     # The program's own random numbers are left alone.
     assert random.getstate() == python and np.array_equal(np.random.get_state()[1], numpy)

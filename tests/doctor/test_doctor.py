@@ -770,8 +770,8 @@ def test_compressed_records_are_read_as_in_training(tmp_path):
     assert has(told(data.check_data, context), "ok", "training: 2 TFRecord file(s)", "7 records")
     assert has(told(opened_data.whole, context), "ok", "7 records of 2 of 2 TFRecord file(s) match")
     (tmp_path / "part-1.tfrecord.gz").write_bytes(Path(tmp_path / "part-1.tfrecord").read_bytes())
-    found = told(data.check_data, doctor.Context(job=job(tmp_path, input=section)))
-    assert has(found, "error", "A compressed TFRecord file cannot be read")
+    findings = told(data.check_data, doctor.Context(job=job(tmp_path, input=section)))
+    assert has(findings, "error", "A compressed TFRecord file cannot be read")
     section["train"] = str(tmp_path / "part-*")
     assert has(told(data.check_data, doctor.Context(job=job(tmp_path, input=section))), "error", "and some are not")
 

@@ -241,9 +241,9 @@ def test_classification_takes_examples_and_prediction_tensors_by_name(tmp_path):
         return model_fns.model_fn("linear")(features, labels, mode, params)
 
     receiver = exporting.serving_receiver(data().features_spec, single=True, examples=True)
-    made = tf.estimator.Estimator(exporting.with_examples(model_fn), str(tmp_path / "model"), params={})
-    made.train(data().train_input_fn, max_steps=1)
-    served = tf.saved_model.load(made.export_saved_model(str(tmp_path / "export"), receiver)).signatures
+    estimator = tf.estimator.Estimator(exporting.with_examples(model_fn), str(tmp_path / "model"), params={})
+    estimator.train(data().train_input_fn, max_steps=1)
+    served = tf.saved_model.load(estimator.export_saved_model(str(tmp_path / "export"), receiver)).signatures
     inputs = {key: sorted(function.structured_input_signature[1].items()) for key, function in served.items()}
     by_name = [("features", tf.TensorSpec([None, 8, 8, 1], tf.float32, name="features"))]
     assert inputs == {
@@ -256,7 +256,7 @@ def test_classification_takes_examples_and_prediction_tensors_by_name(tmp_path):
     answer = served["classification"](tf.constant([example.SerializeToString()]))
     raw = served["predict"](tf.constant(FEATURES[:1]))
     np.testing.assert_array_equal(answer["scores"].numpy(), raw["probabilities"].numpy())
-    kernel, bias = (made.get_variable_value(f"dense/{name}") for name in ("kernel", "bias"))
+    kernel, bias = (estimator.get_variable_value(f"dense/{name}") for name in ("kernel", "bias"))
     np.testing.assert_allclose(raw["logits"].numpy(), FEATURES[:1].reshape(1, -1) @ kernel + bias, rtol=1e-4, atol=1e-5)
 
 
