@@ -92,6 +92,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --warn-unused-ignores tests/support/typed_calls.py
 	$(MKDOCS) build --strict --site-dir $(VENV)/site
 
 # The site in site/; `make docs-serve` serves it on http://127.0.0.1:8000 while you write.

@@ -26,6 +26,9 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
+    # With it an editable install puts this folder on sys.path. The default is an import hook, which type checkers and
+    # editors do not see: https://setuptools.pypa.io/en/latest/userguide/development_mode.html
+    package_dir={"": "."},
     packages=find_packages(include=["estimator_pipeline", "estimator_pipeline.*", "model_fns", "model_fns.*"]),
     package_data={
         "estimator_pipeline": [

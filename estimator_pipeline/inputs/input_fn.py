@@ -79,6 +79,10 @@ class Inputs:
         self.train_input_fn = InputFn(self, training=True)
         self.eval_input_fn = InputFn(self, training=False)
 
+    def __repr__(self) -> str:
+        parts = [_text(reader, training) for reader, training in ((self._train, True), (self._eval, False)) if reader]
+        return f"Inputs({'; '.join(parts)})"
+
     @property
     def num_train_records(self) -> int:
         """Records in the training data."""
@@ -364,6 +368,9 @@ class InputFn:
         self._training = training
         self.start_step: int | Callable[[], int] = data.options.start_step if training else 0
 
+    def __repr__(self) -> str:
+        return f"InputFn({_text(self._data._train if self._training else self._data._eval, self._training)})"
+
     @property
     def rebatched(self) -> bool:
         """Whether the dataset is for `Strategy.experimental_distribute_dataset`: its shard policy is "hint"."""
@@ -424,6 +431,17 @@ class InputFn:
                 hint="give the global step",
             )
         return self._data._dataset(self._training, input_context, start, self.ledger)
+
+
+def _text(reader: Reader | None, training: bool) -> str:
+    """Return the data, batch size and shard policy of training or evaluation, for `repr`; reads no data."""
+    kind = "training" if training else "evaluation"
+    if reader is None:
+        return f"no {kind} data"
+    options = reader.options
+    size = options.global_batch_size if training else options.eval_batch_size or options.global_batch_size
+    source = f"{reader.source.description}, {reader.source.num_records} records"
+    return f"{kind}: {source}, batch size {size}, shard policy {options.shard_policy}"
 
 
 def _hint_not_applied(pipelines: int) -> InputError:

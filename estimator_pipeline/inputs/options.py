@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs import sampler
 from estimator_pipeline.inputs.sharding import check_policy
 from estimator_pipeline.utils.text import nearest
 
-__all__ = ["InputOptions", "make_options"]
+if TYPE_CHECKING:
+    # Python 3.10 has no typing.Required. pydantic and TensorFlow bring typing_extensions.
+    from typing_extensions import Required
+
+__all__ = ["FactoryOptions", "InputOptions", "make_options"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,27 @@ class InputOptions:
                 raise _bad("scale", self.scale, "give a number, or a mapping from feature names to numbers")
         if not callable(self.start_step):
             _check_count("start_step", self.start_step, least=0)
+
+
+class FactoryOptions(TypedDict, total=False):
+    """The fields of `InputOptions`, as type checkers and editors see the keyword arguments of the factories."""
+
+    global_batch_size: Required[int]
+    eval_batch_size: int | None
+    seed: int
+    shuffle: bool
+    epochs: int | None
+    drop_remainder: bool
+    shard_policy: str
+    worker_seeds: str
+    shuffle_window: int | None
+    scale: float | Mapping[str, float] | None
+    record_transform: Callable[[Any, Any], tuple[Any, Any]] | None
+    transform: Callable[[Any, Any], tuple[Any, Any]] | None
+    train_transform: Callable[[Any, Any], tuple[Any, Any]] | None
+    memory_limit: int
+    prefetch: int
+    start_step: int | Callable[[], int]
 
 
 def make_options(factory: str, options: Mapping[str, Any]) -> InputOptions:

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.inputs.sources.tfrecord import STORED, from_tfrecord
 from estimator_pipeline.utils import durable_files as durable
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from estimator_pipeline.inputs.options import FactoryOptions
 
 __all__ = ["Partition", "from_partition", "partition"]
 
@@ -154,7 +159,7 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
     return written
 
 
-def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
+def from_partition(folder: str | os.PathLike[str], **options: Unpack[FactoryOptions]) -> Inputs:
     """Read a folder of `partition` as an `input_fn`.
 
     Args:

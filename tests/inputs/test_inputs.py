@@ -1017,3 +1017,31 @@ def test_making_data_does_not_start_tensorflows_runtime(tf, tmp_path, digits):
     command = [sys.executable, "-c", code, str(tmp_path), str(digits)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+# For editors and people ------------------------------------------------------------------------------------------
+
+
+def test_the_repr_has_source_records_batch_size_and_policy_and_reads_no_data(tmp_path, monkeypatch):
+    path = tmp_path / "a.csv"
+    path.write_text("x,label\n" + "1,0\n" * 10)
+    data = inputs.from_csv(str(path), str(path), global_batch_size=4, eval_batch_size=5, shard_policy="data")
+    monkeypatch.setattr(CsvSource, "raw", lambda *_: pytest.fail("data was read"))
+    monkeypatch.setattr(InMemory, "raw", lambda *_: pytest.fail("data was read"))
+    train = "training: the training CSV files, 10 records, batch size 4, shard policy data"
+    evaluation = "evaluation: the evaluation CSV files, 10 records, batch size 5, shard policy data"
+    assert repr(data) == f"Inputs({train}; {evaluation})"
+    assert (repr(data.train_input_fn), repr(data.eval_input_fn)) == (f"InputFn({train})", f"InputFn({evaluation})")
+    only = inputs.from_arrays((np.zeros((6, 2)), np.zeros(6)), global_batch_size=2)
+    assert repr(only) == "Inputs(training: training arrays, 6 records, batch size 2, shard policy auto)"
+    assert repr(only.eval_input_fn) == "InputFn(no evaluation data)"
+
+
+def test_the_options_that_type_checkers_see_are_the_fields_of_input_options():
+    from estimator_pipeline.inputs.options import FactoryOptions, InputOptions
+
+    seen = {name: hint.__forward_arg__ for name, hint in FactoryOptions.__annotations__.items()}
+    assert seen == InputOptions.__annotations__ | {"global_batch_size": "Required[int]"}
+    for name in (name for name in inputs.__all__ if name.startswith("from_")):
+        options = inspect.signature(getattr(inputs, name)).parameters["options"]
+        assert options.annotation == "Unpack[FactoryOptions]"

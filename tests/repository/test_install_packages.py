@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,10 @@ def test_pip_where_uv_fails(monkeypatch, tmp_path, code):
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[0].startswith(f"uv pip install --python {sys.executable} ") and calls[0].endswith(" --no-deps six")
     assert calls[1:] == ([] if code == 0 else ["pip install --upgrade pip>=24,<28", "pip install --no-deps six"])
+
+
+def test_an_editable_installation_is_seen_by_type_checkers():
+    """They read .pth files with folders, and no import hooks."""
+    (file,) = Path(sysconfig.get_path("purelib")).glob("*estimator_pipeline*.pth")
+    assert file.read_text(encoding="utf-8").split() == [str(ROOT)]
+    assert (ROOT / "estimator_pipeline" / "py.typed").is_file()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import Inputs
-from estimator_pipeline.inputs.options import make_options
+from estimator_pipeline.inputs.options import FactoryOptions, make_options
 from estimator_pipeline.inputs.source import ArraySource
 from estimator_pipeline.utils.text import few
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["from_arrays"]
 
@@ -22,7 +25,7 @@ def from_arrays(
     *,
     features_key: str = "features",
     label_key: str = "label",
-    **options: Any,
+    **options: Unpack[FactoryOptions],
 ) -> Inputs:
     """Read arrays in memory as an `input_fn`.
 

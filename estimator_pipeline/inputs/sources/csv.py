@@ -9,17 +9,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
-from estimator_pipeline.inputs.options import make_options
+from estimator_pipeline.inputs.options import FactoryOptions, make_options
 from estimator_pipeline.inputs.source import ArraySource, Source, file_digest, raw_tensor_specs, tensorflow
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.utils import io_errors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["CsvSource", "examine", "from_csv"]
 
@@ -38,7 +41,7 @@ def from_csv(
     features_key: str | Sequence[str] | None = None,
     header: bool = True,
     delimiter: str = ",",
-    **options: Any,
+    **options: Unpack[FactoryOptions],
 ) -> Inputs:
     """Read CSV files as an `input_fn`.
 

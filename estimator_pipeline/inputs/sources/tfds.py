@@ -6,18 +6,21 @@ import difflib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
-from estimator_pipeline.inputs.options import make_options
+from estimator_pipeline.inputs.options import FactoryOptions, make_options
 from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.inputs.sources import digits
 from estimator_pipeline.inputs.sources.proxies import silent_host
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, sampled
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["TfdsSource", "catalogue", "from_tfds", "no_such_data_set", "prepare_elsewhere"]
 
@@ -33,7 +36,7 @@ def from_tfds(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     environ: Mapping[str, str] | None = None,
-    **options: Any,
+    **options: Unpack[FactoryOptions],
 ) -> Inputs:
     """Return an `input_fn` from a TensorFlow Datasets data set.
 

@@ -6,17 +6,20 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
-from estimator_pipeline.inputs.options import InputOptions, make_options
+from estimator_pipeline.inputs.options import FactoryOptions, InputOptions, make_options
 from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["ExampleSource", "from_tfrecord"]
 
@@ -43,7 +46,7 @@ def from_tfrecord(
     features_key: str | Sequence[str] | None = None,
     compression: str | None = None,
     environ: Mapping[str, str] | None = None,
-    **options: Any,
+    **options: Unpack[FactoryOptions],
 ) -> Inputs:
     """Return an `input_fn` from TFRecord files of tf.train.Example.
 
