@@ -1,4 +1,4 @@
-"""Calls of the public names for `make lint`, which checks their types: an ignored error that has no place is an error."""
+"""Calls of the public names for `make lint`, which checks their types: an ignored error that is absent is an error."""
 
 from __future__ import annotations
 
