@@ -77,15 +77,15 @@ def test_the_error_says_the_same_in_another_process():
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "a [cluster/port-in-use]\n  found: b\n  hint: c"
 
 
-def test_a_host_of_a_different_machine_is_a_warning(caplog, monkeypatch):
+def test_a_host_of_a_different_machine_is_a_warning(logged, monkeypatch):
     """Not an error: a Service, NAT or a port mapping may forward to this machine."""
     monkeypatch.setattr(own_port.threading, "Thread", _AtOnce)
     own_port.require_free("192.0.2.7:1", "worker:1", {})
-    assert "worker:1 is at 192.0.2.7:1, which is not an address of this machine" in caplog.text
-    caplog.clear()
+    assert "worker:1 is at 192.0.2.7:1, which is not an address of this machine" in logged.text
+    logged.clear()
     for local in ("127.0.0.1:1", "localhost:1", f"{socket.gethostname()}:1", "0.0.0.0:1", "no-such-host.invalid:1"):
         own_port.require_free(local, "worker:1", {})
-    assert not caplog.records
+    assert not logged.records
 
 
 class _AtOnce:

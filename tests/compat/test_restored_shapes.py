@@ -60,7 +60,7 @@ def test_refused(trained, way):
     assert WAYS["evaluate"](model(trained, 2))["global_step"] == 1
 
 
-def test_an_export_of_a_keras_model_for_other_features(tmp_path, caplog):
+def test_an_export_of_a_keras_model_for_other_features(tmp_path, logged):
     """The test of the estimator package: features of one value for a model of three; 2.15 exports it."""
     keras_model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,), name="dense")])
     keras_model.compile("sgd", "mse")
@@ -72,7 +72,7 @@ def test_an_export_of_a_keras_model_for_other_features(tmp_path, caplog):
     exported = estimator.export_saved_model(str(tmp_path / "export"), receiver).decode()
     kernel = tf.train.load_variable(f"{exported}/variables/variables", "dense/kernel")
     np.testing.assert_array_equal(kernel, weights[0])
-    assert "dense/kernel is [3, 2] there and [1, 2] here" in caplog.text
+    assert "dense/kernel is [3, 2] there and [1, 2] here" in logged.text
     # Only an export.
     estimator.train(lambda: tf.data.Dataset.from_tensors((np.ones([4, 3], np.float32), np.ones([4, 2], np.float32))))
     with pytest.raises(CompatError, match="of a different model"):

@@ -121,6 +121,7 @@ def test_the_chiefs_process_ends_after_the_last_of_its_peers():
         # It looks whether its peer is there again and again.
         for _ in range(3):
             peer.settimeout(120)
-            peer.accept()[0].close()
+            with peer.accept()[0] as connection:
+                connection.sendall(b"\0")  # as a server that runs
         assert chief.poll() is None
     assert chief.wait(120) == 0

@@ -236,6 +236,7 @@ def test_a_worker_evaluates_on_its_own_devices(run_warm, tmp_path, kind):
         assert found[name] == pytest.approx(metrics[name], rel=1e-6), name
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("options", "meant"),
     [
