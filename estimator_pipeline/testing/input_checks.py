@@ -23,6 +23,7 @@ from estimator_pipeline.testing.report import (
     Suite,
     define,
 )
+from estimator_pipeline.utils.text import few
 
 __all__ = ["EVALUATION_CHECKS", "TRAINING_CHECKS", "check_input_fn", "input_fn_checks"]
 
@@ -40,8 +41,7 @@ _SHARD = (
 
 
 def _some(records: Sequence[Hashable], texts: Mapping[Hashable, str]) -> str:
-    shown = " | ".join(texts[record] for record in records[:3])
-    return shown + (f" | and {len(records) - 3} more" if len(records) > 3 else "")
+    return few((texts[record] for record in records), 3, separator=" | ")
 
 
 # The checks ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from estimator_pipeline.compat.internals import coordination_service
 from estimator_pipeline.launch import hold_ports
 
 # A process that starts the tasks, each as a copy of itself.
@@ -47,6 +48,24 @@ print("survivor", code_of(survivor))
 os.kill(again, signal.SIGKILL)
 code_of(again)
 """
+
+
+@pytest.mark.tf
+def test_a_wait_for_what_usually_never_comes_is_one_request(monkeypatch):
+    """The listener for requests to stop waits during the whole training."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    requests = []
+
+    class Service:
+        def get_config_key_value(self, key, milliseconds):
+            requests.append((key, milliseconds))
+            raise tf.errors.DeadlineExceededError(None, None, "late")
+
+    monkeypatch.setattr(context, "context", Service)
+    assert coordination_service.wait_for("stop", 3600.0) is None
+    assert requests == [("estimator_pipeline/stop", 3_600_000)]
 
 
 @pytest.mark.parametrize("dead", [0, 1])

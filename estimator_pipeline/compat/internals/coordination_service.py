@@ -51,7 +51,7 @@ def exchange(key: str, value: str, *, task: str, tasks: list[str], timeout: floa
     deadline = time.monotonic() + timeout
     for other in tasks:
         try:
-            values[other] = _published(f"{place}/{other}", deadline - time.monotonic())
+            values[other] = _published_by_peer(f"{place}/{other}", deadline - time.monotonic())
         except tf.errors.OpError as error:
             raise WaitError(
                 f"{task} waited up to {timeout:.0f} s for the {key} of {other}: {error.message.splitlines()[0]}",
@@ -115,7 +115,7 @@ def receive(key: str, *, timeout: float, description: str) -> str:
     import tensorflow as tf
 
     try:
-        return _published(key, timeout)
+        return _published_by_peer(key, timeout)
     except tf.errors.DeadlineExceededError as error:
         raise WaitError(
             f"waited {timeout:.0f} s for {description}, which did not arrive",
@@ -123,19 +123,23 @@ def receive(key: str, *, timeout: float, description: str) -> str:
         ) from error
 
 
-def _published(key: str, timeout: float) -> str:
-    """Wait up to `timeout` seconds for the value of `key`; raises TensorFlow's error without one."""
-    import tensorflow as tf
+def _published(key: str, seconds: float) -> str:
+    """Wait up to `seconds` for the value of `key`, in one request; raises TensorFlow's error without one."""
     from tensorflow.python.eager import context
+
+    value: Any = context.context().get_config_key_value(f"estimator_pipeline/{key}", max(1, int(1000 * seconds)))
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _published_by_peer(key: str, timeout: float) -> str:
+    """Wait like `_published` for a task that must be alive, which is checked meanwhile."""
+    import tensorflow as tf
 
     while True:
         seconds = min(timeout, _LOOK_SECS)
         timeout -= seconds
         try:
-            value: Any = context.context().get_config_key_value(
-                f"estimator_pipeline/{key}", max(1, int(1000 * seconds))
-            )
-            return value.decode() if isinstance(value, bytes) else str(value)
+            return _published(key, seconds)
         except tf.errors.DeadlineExceededError:
             require_all_alive()
             if timeout <= 0:
@@ -176,7 +180,7 @@ def require_all_alive() -> None:
     from tensorflow.python.eager import context
 
     config, server = context.context().coordination_service, context.context()._collective_ops_server_def
-    task, leader = f"{server.job_name}:{server.task_index}", _short(config.service_leader)
+    task, leader = f"{server.job_name}:{server.task_index}", task_name(config.service_leader)
     lost = _lost_member(config.coordinated_job_list) if task == leader else _lost_service(leader)
     if lost is not None:
         failure = TaskFailedError(
@@ -214,6 +218,6 @@ def _lost_service(leader: str) -> str | None:
     return None
 
 
-def _short(task: str) -> str:
+def task_name(device: str) -> str:
     """Return "worker:0" for "/job:worker/replica:0/task:0"."""
-    return task.removeprefix("/job:").replace("/replica:0", "").replace("/task", "")
+    return device.removeprefix("/job:").replace("/replica:0", "").replace("/task", "")

@@ -179,8 +179,7 @@ def _wait_of(text: bytes) -> _Wait | None:
     }
     if not peers:
         return None
-    leader = coordination.service_leader.removeprefix("/job:").replace("/replica:0", "").replace("/task", "")
-    calls = roll_call(task, peers, leader=leader)
+    calls = roll_call(task, peers, leader=coordination_service.task_name(coordination.service_leader))
     # TensorFlow's default timeout is an hour.
     coordination.cluster_register_timeout_in_ms = int(1000 * (calls.seconds + _MARGIN_SECS))
     # A task that pauses for more than TensorFlow's ten seconds must not be lost before our timeout.

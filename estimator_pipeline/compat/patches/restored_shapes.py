@@ -23,6 +23,7 @@ from typing import Any
 
 from estimator_pipeline.errors import CompatError
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import few
 
 NAME = "restored-shapes"
 WHAT = "a checkpoint whose variables have different shapes than the model's is rejected, not silently restored"
@@ -57,13 +58,12 @@ def apply() -> None:
             logger.warning(
                 "The features of serving_input_receiver_fn have a different shape than the Keras model's input. The "
                 "export has the variables of %s: %s",
-                *(tf.compat.as_text(save_path), "; ".join(differ[:_SHOWN])),
+                *(tf.compat.as_text(save_path), few(differ, _SHOWN, separator="; ")),
             )
         elif differ:
-            more = f"; and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
             raise RestoredShapeError(
                 f"the checkpoint {tf.compat.as_text(save_path)} is of a different model",
-                found="; ".join(differ[:_SHOWN]) + more,
+                found=few(differ, _SHOWN, separator="; "),
                 hint="use a new model_dir for the changed model. tf.estimator.WarmStartSettings("
                 "ckpt_to_initialize_from=..., vars_to_warm_start=...) restores the variables that still match",
             )

@@ -14,6 +14,7 @@ from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import few
 
 __all__ = ["TrainingFiles"]
 
@@ -52,8 +53,7 @@ class TrainingFiles:
                 removed = removed and now is None
         if not changed:
             return
-        more = [f"and {len(changed) - _MOST} more files"] if len(changed) > _MOST else []
-        description = "; ".join([*changed[:_MOST], *more])
+        description = few(changed, _MOST, separator="; ")
         if self._input_fn.is_in_memory:
             logger.warning(
                 "Training files have changed by step %d: %s. This run trains on the records that it read at its start; "

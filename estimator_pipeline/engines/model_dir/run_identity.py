@@ -28,6 +28,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs.sources.tfrecord_index import SAMPLED
 from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import few
 
 __all__ = [
     "CONTENT",
@@ -417,8 +418,7 @@ def words(changed: list[tuple[str, Any, Any]], files: Mapping[str, str]) -> str:
         else:
             path = files.get(file, file)
             others.append(f"{path} has other content than when this run began (digest {old} then, {new} now)")
-    more = [f"and so have {len(others) - _MOST} more files"] if len(others) > _MOST else []
-    return "; ".join(texts + others[:_MOST] + more)
+    return "; ".join([*texts, *([few(others, _MOST, separator="; ")] if others else [])])
 
 
 def in_short(value: Any) -> str:

@@ -477,22 +477,23 @@ class _Job:
 
         Workers of `tf.distribute.ParameterServerStrategy` do so. They report nothing, and never exit.
         """
+        chiefs = [task for task in self.running if task.plan.task.type in ("chief", "master")]
+        if not (chiefs or any(task.plan.task.type == "ps" for task in self.running)):
+            return
         working = [task for task in self.running if task.trains and task.alive and task.process.stopped_at is None]
         idle = [task for task in working if task.idle_secs(now) >= min(self._linger, _IDLE_SECS) and not task.reports]
-        types = {task.plan.task.type for task in self.running}
-        if not types & {"chief", "master"}:
-            if "ps" in types and idle and idle == working:
+        if not chiefs:
+            if idle and idle == working:
                 self._note_once(
                     "no training task does anything. If they only serve a chief (Server.join), no task coordinates "
                     "them: start the job with --chief"
                 )
             return
-        chief = next(task for task in self.running if task.plan.task.type in ("chief", "master"))
-        if chief.state.state != "done":
+        if chiefs[0].state.state != "done":
             return
         for task in idle:
             if task.idle_secs(now) >= self._linger:
-                self._note_once(f"{chief.name} is done and {task.name} does nothing; stopping it")
+                self._note_once(f"{chiefs[0].name} is done and {task.name} does nothing; stopping it")
                 task.process.terminate()
                 task.state.state = "ending"
 

@@ -182,6 +182,7 @@ class RunningTask:
         self.monitor = TaskMonitor(trains=self.trains, foreign=foreign, now=time.monotonic())
         self.starts = 0
         self._used = self._looked_at_use = self._busy = 0.0
+        self._written = 0
         # The exit code with which its command has ended, although the process still runs.
         self._ended_with: int | None = None
         self.exits_late = False
@@ -296,10 +297,10 @@ class RunningTask:
     def idle_secs(self, now: float) -> float:
         """Return how long the task has used no processor, written nothing to its log, and reported no event."""
         if now - self._looked_at_use >= _LOOK_SECS:
-            used = self._processor_secs() + size(self.plan.log) + size(self.plan.progress)
-            if used - self._used > _IDLE_SHARE * (now - self._looked_at_use):
+            used, written = self._processor_secs(), size(self.plan.log) + size(self.plan.progress)
+            if used - self._used > _IDLE_SHARE * (now - self._looked_at_use) or written != self._written:
                 self._busy = now
-            self._used, self._looked_at_use = used, now
+            self._used, self._written, self._looked_at_use = used, written, now
         return self._looked_at_use - self._busy
 
     def _processor_secs(self) -> float:

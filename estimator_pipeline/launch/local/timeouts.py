@@ -204,6 +204,8 @@ class TaskMonitor:
 
     def timed_out(self, now: float, allowed: TaskTimeouts) -> TaskTimeout | None:
         """Return the timeout that is exceeded, or None."""
+        if self.exiting:
+            return None  # see `exits_late`
         if self._leaves and not self.foreign and self._beat is not None and allowed.heartbeat is not None:
             # It sends heartbeats until the interpreter shuts down, which takes little time.
             waited = now - max(self._beat, self._beat_unwritable)

@@ -23,6 +23,7 @@ from estimator_pipeline.migrate.exports.result import ExportRow, MigratedExport
 from estimator_pipeline.migrate.exports.sample_inputs import records_for
 from estimator_pipeline.migrate.functions import named_function
 from estimator_pipeline.utils.arrays import BIT_EQUAL, Tolerance, compare
+from estimator_pipeline.utils.text import few
 
 __all__ = ["ExportRequest", "check", "migrate"]
 
@@ -193,12 +194,10 @@ class _Fit:
         if not self._problems:
             return
         problems = list(dict.fromkeys(self._problems))
-        rest = len(problems) - _SHOWN
-        more = [*problems[1:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
         raise ConfigError(
             f"{self._side.description} cannot replace {self._export.path}: {problems[0]}",
             code="migrate/mismatch",
-            found="; ".join(more) or None,
+            found=few(problems[1:], _SHOWN - 1, separator="; ") or None,
             hint="change the model, or describe the signature: --signature FILE.yaml (docs/guides/migrate-exports.md)",
         )
 
