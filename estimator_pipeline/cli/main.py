@@ -220,13 +220,13 @@ def main() -> None:
         app(prog_name="estimator-pipeline")
     except SystemExit as end:
         if os.getpid() == process:  # not in a child that a program has forked
-            _report_end(end.code if isinstance(end.code, int) else int(end.code is not None))
+            _limit_shutdown(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
 
 
-def _report_end(code: int) -> None:
-    """Report to the launcher that only the interpreter's shutdown is left, which a thread may prevent."""
+def _limit_shutdown(code: int) -> None:
+    """Limit the time that the interpreter's shutdown may take in a task of a job: a thread may prevent it."""
     if os.environ.get("ESTIMATOR_PIPELINE_PROGRESS"):
-        from estimator_pipeline.progress.progress_file import from_environ
+        from estimator_pipeline.launch import late_exit
 
-        from_environ(os.environ).emit("exiting", code=code)
+        late_exit.end_if_idle(code)

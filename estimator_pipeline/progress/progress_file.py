@@ -13,7 +13,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. 
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
 | export | path |
-| warning | text: a warning for the user, as in the log |
+| warning | text: a warning for the user, as in the log; task, rank |
 | trained | none: this task has made its last step, and waits for the others or evaluates |
 | result | status, global_step, metrics, exports [paths], steps (those of this task) |
 | heartbeat | none: the process is alive; mostly replaced by touching a file, see below. preempting (the sender of the |
@@ -23,7 +23,6 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. 
 | | (whether a different task's end is the cause, according to the error) |
 | end | status: "failed", "diverged" or "preempted"; caused_by (the task whose failure caused this one); |
 | | task, rank, error; refusal {code, what, found, hint}: the error of a task that exits with code 2 |
-| exiting | code: a command of this package has ended with this exit code; the interpreter shuts down |
 
 ESTIMATOR_PIPELINE_PREEMPTED_FILE is for launchers that stop all tasks when one exits with a nonzero code, such as `srun
 --kill-on-bad-exit`: a preempted task creates this file and exits with 0 instead of 75.
@@ -86,7 +85,7 @@ PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
 _REFUSAL = ("code", "what", "found", "hint")
 EVENTS = (
     *("start", "step", "evaluating", "evaluation", "checkpoint", "export", "warning", "trained", "result"),
-    *("heartbeat", "pace", "raised", "end", "exiting"),
+    *("heartbeat", "pace", "raised", "end"),
 )
 
 

@@ -23,7 +23,7 @@ from types import FrameType
 
 from estimator_pipeline.utils import durable_files as durable
 
-__all__ = ["FOLDER", "REQUEST", "StackDumps"]
+__all__ = ["FOLDER", "REQUEST", "StackDumps", "stacks"]
 
 REQUEST = "stacks.request"
 FOLDER = "stacks"
@@ -50,7 +50,7 @@ class StackDumps:
         with contextlib.suppress(Exception):
             asked = self._asked()
             if asked != self._answered:
-                self._write(_stacks())
+                self._write(stacks())
                 self._answered = asked
 
     def _asked(self) -> tuple[int, int]:
@@ -69,7 +69,8 @@ class StackDumps:
         durable.write(folder / self._name, text, to_disk=False)
 
 
-def _stacks() -> bytes:
+def stacks() -> bytes:
+    """Return the stacks of this process, in the format above."""
     rank = os.environ.get(_RANK, "")
     lines = [f"{socket.gethostname()}-{os.getpid()}" + (f" rank {rank}" if rank.isdigit() else "")]
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -56,6 +56,10 @@ class TaskEvents:
             self._raised = line
             self._progress.emit("raised", **self._names, error=line, echo=echo)
 
+    def warned(self, text: str) -> None:
+        """Write a warning for the user."""
+        self._progress.emit("warning", **self._names, text=text)
+
     def ended(self, error: BaseException, **fields: Any) -> None:
         """Write that the process ends with an exception.
 

@@ -223,8 +223,6 @@ def _monitor(*, trains=True, foreign=False, said=()):
         ([(5.0, "heartbeat"), (6.0, "result")], 65.0, None),
         ([(5.0, "heartbeat"), (6.0, "result")], 66.0, "end"),
         ([(6.0, "result")], 10000.0, None),
-        # Its program has ended: `exits_late` looks whether the interpreter does.
-        ([(5.0, "heartbeat"), (6.0, "result"), (7.0, "exiting")], 10000.0, None),
     ],
 )
 def test_the_silence_of_a_training_task(said, now, silent):

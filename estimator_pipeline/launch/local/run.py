@@ -182,8 +182,6 @@ class _Job:
             self._resolve_failure(now)
             if not self._ending and self._timeout is not None and now - self._started > self._timeout:
                 self._end("timeout", 1, f"the job did not end within {self._timeout:g} s; stopping it")
-            if not self._ending:
-                self._end_late_exits(now)
             if not self._ending and self._timeouts:
                 self._check_timeouts(now)
             if not self._ending:
@@ -230,7 +228,7 @@ class _Job:
         for task in self.running:
             for event in task.poll_events():
                 self.view.event(task.state, event)
-                self._warn(task.state.task, event)
+                self._warn(str(event.get("task") or task.state.task), event)
                 if event["event"] == "pace":
                     self._compare(task, event)
         self.view.refresh()
@@ -252,15 +250,11 @@ class _Job:
         # The task whose log stopped first comes first: the others mostly fail because of it.
         for task in sorted(ended, key=lambda task: changed(task.plan.log)):
             process, state = task.process, task.state
-            code = task.exit_code
+            code = process.exit_code or 0
             state.exit_code, state.seconds = code, process.seconds
-            if task.exits_late:
-                self._warn_of_late_exit(task)
             if code == 0:
                 state.state = "failed" if self._exited_early(task) else "done"
-            elif (
-                process.stopped_at is not None and not task.exits_late and (self._ending or not self._is_optional(task))
-            ):
+            elif process.stopped_at is not None and (self._ending or not self._is_optional(task)):
                 state.state = "stopped" if self._ending else "released"
             else:
                 state.state = "preempted" if code == PREEMPTED else "failed"
@@ -322,7 +316,7 @@ class _Job:
                 continue
             if cause in self._failed:
                 task = cause
-            code = task.exit_code
+            code = task.process.exit_code or 0
             tail = last_lines(task.plan.log, offset=task.log_offset)
             reason, exit_code = self._why(task, code, tail)
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
@@ -410,22 +404,6 @@ class _Job:
             aborted.process.abort()
         self._end("hung", 1, f"{name} {description}{waiting}; stopping every task")
         self.view.failed("hung", self._failure)
-
-    def _end_late_exits(self, now: float) -> None:
-        """End the tasks that have done their work, and whose interpreter does not shut down."""
-        for task in self.running:
-            if not (task.alive and task.monitor.exiting) or task.process.stopped_at is not None:
-                continue
-            if task.monitor.exits_late(now, self._timeouts, idle=task.idle_secs(now)):
-                task.exits_late = True
-                task.process.abort()
-
-    def _warn_of_late_exit(self, task: RunningTask) -> None:
-        where = user_lines(task.plan.log, offset=task.log_offset, every_thread=True)
-        at = f": it is at {'; '.join(where)}" if where else ""
-        text = f"{task.name} had ended its work and did not exit{at}. The launcher ended it"
-        self._warnings[text] = text
-        self.view.note(text)
 
     def _probe_log_dir(self, now: float) -> None:
         """Reset the timeouts if tasks cannot write their events."""

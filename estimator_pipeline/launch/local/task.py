@@ -183,9 +183,6 @@ class RunningTask:
         self.starts = 0
         self._used = self._looked_at_use = self._busy = 0.0
         self._written = 0
-        # The exit code with which its command has ended, although the process still runs.
-        self._ended_with: int | None = None
-        self.exits_late = False
 
     def start(self, base: Mapping[str, str]) -> None:
         """Start the process with the plan's environment added to `base`; again, if it has ended."""
@@ -197,7 +194,6 @@ class RunningTask:
             self.monitor = TaskMonitor(trains=self.trains, foreign=self.monitor.foreign, now=time.monotonic())
             self.state.exit_code = self.state.seconds = None
         self.starts += 1
-        self._ended_with, self.exits_late = None, False
         self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
         self.monitor.started = self._busy = self._looked_at_use = time.monotonic()
         self._used = 0.0
@@ -218,12 +214,6 @@ class RunningTask:
     def alive(self) -> bool:
         """Whether its process runs."""
         return self.started and self.process.exit_code is None
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code; that of its command if the launcher ended the interpreter's shutdown."""
-        code = self.process.exit_code or 0
-        return self._ended_with if self.exits_late and self._ended_with is not None else code
 
     @property
     def out_of_memory(self) -> bool:
@@ -268,11 +258,7 @@ class RunningTask:
         now = time.monotonic()
         for event in events:
             self.state.apply(event)
-            # Where one command starts several tasks, its end is not that of a task.
-            if event["event"] != "exiting" or self.ranks is None:
-                self.monitor.event(event["event"], now)
-            if event["event"] == "exiting" and isinstance(code := event.get("code"), int):
-                self._ended_with = code
+            self.monitor.event(event["event"], now)
             if self.ranks is not None:
                 self.ranks.event(event)
         if self.ranks is not None:

@@ -14,7 +14,7 @@ __all__ = ["TaskMonitor", "TaskTimeout", "TaskTimeouts"]
 # Events of a task that trains; events after its training; its last events.
 _PROGRESS = ("start", "step", "evaluating", "evaluation", "checkpoint", "export", "trained", "result")
 _TRAINED = ("trained", "result", "end")
-_LAST_EVENTS = ("result", "end", "exiting")
+_LAST_EVENTS = ("result", "end")
 HEARTBEAT_TIMEOUT = 60.0
 """Default seconds without a heartbeat in a supervised job; 0 on the command line disables the timeout."""
 # A process of this package exits within this time after its last event, unless it was suspended or hangs.
@@ -121,7 +121,6 @@ class TaskMonitor:
         self._evaluates = False
         self._trained = False
         self._leaves = False
-        self._exiting: float | None = None
         self._grew = False
         # When events, and heartbeats, could last not be written.
         self._unwritable = self._beat_unwritable = -math.inf
@@ -147,7 +146,6 @@ class TaskMonitor:
         self._stepped = self._stepped or kind in ("step", "evaluation", "checkpoint")
         self._trained = self._trained or kind in _TRAINED
         self._leaves = self._leaves or kind in _LAST_EVENTS
-        self._exiting = now if kind == "exiting" else None
 
     def beat(self, now: float) -> None:
         """Record a heartbeat."""
@@ -181,31 +179,11 @@ class TaskMonitor:
         """Discount a time in which nothing was polled, such as a suspended machine."""
         self.started = min(now, self.started + seconds)
         self._last_event = min(now, self._last_event + seconds)
-        if self._exiting is not None:
-            self._exiting = min(now, self._exiting + seconds)
         if self._beat is not None:
             self._beat = min(now, self._beat + seconds)
 
-    @property
-    def exiting(self) -> bool:
-        """Whether its command has ended, and only the interpreter's shutdown is left."""
-        return self._exiting is not None
-
-    def exits_late(self, now: float, allowed: TaskTimeouts, *, idle: float) -> bool:
-        """Return whether the interpreter's shutdown takes too long; this timeout holds without the others, too.
-
-        Args:
-            now: The time.
-            allowed: The timeouts.
-            idle: Seconds in which the process has done nothing. A thread may still write what it has to.
-        """
-        limit = max(_END_SECS, allowed.heartbeat or 0.0)
-        return self._exiting is not None and min(now - self._exiting, idle) > limit
-
     def timed_out(self, now: float, allowed: TaskTimeouts) -> TaskTimeout | None:
         """Return the timeout that is exceeded, or None."""
-        if self.exiting:
-            return None  # see `exits_late`
         if self._leaves and not self.foreign and self._beat is not None and allowed.heartbeat is not None:
             # It sends heartbeats until the interpreter shuts down, which takes little time.
             waited = now - max(self._beat, self._beat_unwritable)

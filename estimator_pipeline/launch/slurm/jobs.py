@@ -520,7 +520,7 @@ def _status(submission: Submission, element: int, record: Mapping[str, str]) -> 
         failure=None if asked or state == "COMPLETED" else history.failure,
         task_restarts=history.restarts,
         setup=history.setup_lines,
-        failed=state in FAILED and not asked,
+        failed=(state in FAILED and not asked) or bool(hint),
         model_dir=_model_dir_of(submission, element),
     )
 

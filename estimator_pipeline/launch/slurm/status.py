@@ -91,7 +91,7 @@ class JobStatus:
         failure: The last failure of a task in the newest run.
         task_restarts: The number of restarts of the tasks in that run, without a requeue.
         setup: Lines of slurm.setup that failed in that run, and why it did not start the tasks, if it did not.
-        failed: Whether it ended without being done or cancelled, or its state is unknown.
+        failed: Whether it ended without being done or cancelled, can never start, or its state is unknown.
         model_dir: Its model directory.
     """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from estimator_pipeline.launch.local.outcome import end_of
 
-__all__ = ["user_lines", "user_lines_in", "waiting_line"]
+__all__ = ["lines_of_every_thread", "user_lines", "user_lines_in", "waiting_line"]
 
 _LIMIT = 1024 * 1024
 _FATAL = "Fatal Python error:"
@@ -27,21 +27,21 @@ _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _Frame = tuple[str, str, str]
 
 
-def user_lines(log: Path, *, offset: int = 0, every_thread: bool = False) -> tuple[str, ...]:
+def user_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
     """Apply `user_lines_in` to the stacks at the end of a log.
 
     Args:
         log: The log of a process that printed its stacks at its end.
         offset: The byte at which the process's part of the log begins.
-        every_thread: Whether to return the lines of all threads that are in user code.
     """
     _, fatal, stacks = end_of(log, offset=offset, limit=_LIMIT).rpartition(_FATAL)
-    if not fatal:
-        return ()
-    if every_thread:
-        lines = [_line(frames, place) for frames in _threads(stacks) for place in _user_frames(frames)[:1]]
-        return tuple(dict.fromkeys(lines))
-    return user_lines_in(stacks)
+    return user_lines_in(stacks) if fatal else ()
+
+
+def lines_of_every_thread(stacks: str) -> tuple[str, ...]:
+    """Return the innermost lines of user code in all threads."""
+    lines = [_line(frames, place) for frames in _threads(stacks) for place in _user_frames(frames)[:1]]
+    return tuple(dict.fromkeys(lines))
 
 
 def user_lines_in(stacks: str) -> tuple[str, ...]:

@@ -284,7 +284,8 @@ def test_a_job_that_can_never_start(client):
     client.slurm.wait(
         lambda: client.slurm.job(after)["Reason"] == "DependencyNeverSatisfied", "the reason is known", timeout=60
     )
-    assert client.cli("status", model_dir).startswith(f"job {after} (never): cannot start: DependencyNeverSatisfied\n")
+    status = client.cli("status", model_dir, code=1)
+    assert status.startswith(f"job {after} (never): cannot start: DependencyNeverSatisfied\n")
     client.cli("cancel", model_dir)
 
 

@@ -409,6 +409,7 @@ def test_a_job_that_can_never_start(tmp_path, reason, hint):
     else:
         assert status.lines()[0] == f"job 7 (x): cannot start: {reason}" and hint in status.lines()[1]
         assert status.row().failure == f"cannot start: {reason}" and status.document()["reason"] == reason
+        assert status.failed
 
 
 def test_the_newest_submission_counts(tmp_path):
