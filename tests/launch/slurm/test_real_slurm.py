@@ -289,6 +289,18 @@ def test_a_job_that_can_never_start(client):
     client.cli("cancel", model_dir)
 
 
+def test_a_thread_that_does_not_end_does_not_hold_the_allocation(client, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, threading, time\n"
+        "if os.environ.get('SLURM_PROCID') == '1' and 'train' in sys.orig_argv:\n"
+        "    threading.Thread(target=lambda: time.sleep(3600)).start()\n"
+    )
+    settings = (f"slurm.setup=['export PYTHONPATH={tmp_path}:$PYTHONPATH']", "train.max_steps=60")
+    model_dir, job_id = client.submit("thread", *settings)
+    client.finished(model_dir, job_id)
+    assert f"did not exit: it was at {tmp_path}/sitecustomize.py, line 3" in written(model_dir)
+
+
 def test_asked_to_stop_while_the_lines_of_setup_run(client):
     """It is requeued, and no second job of its model directory is accepted until it is cancelled."""
     copy = ("slurm.setup=['sleep 3600']", "train.max_steps=300")
