@@ -62,6 +62,7 @@ CHECKS: tuple[DoctorCheck, ...] = (
     DoctorCheck("lock", "no other job uses the model directory; existing checkpoints", storage.check_lock),
     DoctorCheck("identity", "the job matches the run that wrote the checkpoints", storage.check_identity),
     DoctorCheck("checkpoint", "the latest checkpoint is readable (--deep)", storage.check_checkpoint),
+    DoctorCheck("ledger", "the run's ledger: records read twice or never", storage.check_ledger),
     DoctorCheck("data", "files, data sets and functions exist", data.check_data),
     DoctorCheck("shards", "even shards for the workers", data.check_shards),
     DoctorCheck("model", "a built-in model (model_fns) matches the data", fit.check_model),

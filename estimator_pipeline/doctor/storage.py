@@ -23,6 +23,7 @@ from estimator_pipeline.errors import InputError, PipelineError
 __all__ = [
     "check_checkpoint",
     "check_identity",
+    "check_ledger",
     "check_lock",
     "check_model_dir",
     "check_space",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 _MIB = 2**20
+# A ledger of this size is checked in about a second.
+_LEDGER_BYTES = 64 * _MIB
 _RENAMES = 40
 PREFIX = ".doctor-"
 
@@ -390,3 +393,27 @@ def check_checkpoint(context: Context) -> Iterator[DoctorFinding]:
         )
         return
     yield ok(f"{latest[0]} can be read completely")
+
+
+def check_ledger(context: Context) -> Iterator[DoctorFinding]:
+    """Check the ledger of the run in the model directory, as `inspect` does."""
+    from estimator_pipeline.inputs.ledger.checking import check
+
+    folder = os.path.join(context.local_directory, "ledger")
+    if not os.path.isdir(folder):
+        raise CheckSkipped(f"no ledger in {context.local_directory}")
+    if not context.deep and sum(file.stat().st_size for file in os.scandir(folder)) > _LEDGER_BYTES:
+        raise CheckSkipped("a large ledger needs --deep")
+    try:
+        report = check(folder)
+    except PipelineError as problem:
+        yield of_error(problem, "the records that this run has read are not known")
+        return
+    for finding in report.findings:
+        yield warning(
+            finding.text,
+            "this run has not trained on each record equally often",
+            f"see `estimator-pipeline inspect {folder}`; correct the input function, and train in a new model_dir",
+        )
+    if report.well:
+        yield ok(f"{folder}: no record was read twice or never")

@@ -472,6 +472,7 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
         ConfigError: The head does not have a metric of this name.
     """
     known = METRICS.get(kind or "", ())
+    key = "predictions" if kind == "regression" else "classes" if kind else "logits"
     if metrics is None:
         return dict.fromkeys(known[:1])
     if isinstance(metrics, Mapping):
@@ -482,7 +483,7 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
                     f"the metric {name!r} is the Keras metric {metric_class.__name__}, which belongs to one graph",
                     code="argument/bad-value",
                     hint=f"give a function that makes it: def {name}(labels, predictions): metric = "
-                    f"tf.keras.metrics.{metric_class.__name__}(...); metric.update_state(labels, predictions[...]); "
+                    f"tf.keras.metrics.{metric_class.__name__}(); metric.update_state(labels, predictions[{key!r}]); "
                     "return metric",
                 )
         return dict(metrics)

@@ -16,15 +16,22 @@ __all__ = ["forward_warnings", "logger"]
 logger = logging.getLogger("tensorflow.estimator_pipeline")
 
 
+class _Forwarding(logging.Handler):
+    def __init__(self, report: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._report(record.getMessage())
+
+
 @contextlib.contextmanager
 def forward_warnings(report: Callable[[str], object]) -> Iterator[None]:
-    """Call `report(text)` for each warning that is logged in the block."""
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            report(record.getMessage())
-
-    handler = Handler(logging.WARNING)
+    """Call `report(text)` for each warning that is logged in the block, unless an outer block reports them."""
+    if any(isinstance(handler, _Forwarding) for handler in logger.handlers):
+        yield
+        return
+    handler = _Forwarding(report)
     logger.addHandler(handler)
     try:
         yield

@@ -5,6 +5,7 @@ Wherever a program needs no tf.estimator, the same program is run by `python` to
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 import zipfile
@@ -130,20 +131,34 @@ def test_exit_code_and_traceback_are_python_s(body, code, both, tmp_path):
     assert "estimator_pipeline" not in executed.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "code", "says"),
-    [("", 0, ""), ("0", 0, ""), ("3", 3, ""), ("-1", 255, ""), ("'the text'", 1, "the text\n")],
-)
-def test_what_a_program_gives_to_exit(given, code, says, monkeypatch, tmp_path, capsys):
-    """The same, in this process."""
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """`run_script` leaves nothing of the program in this process."""
     monkeypatch.setattr(compat, "install", lambda patches, tf1: None)
     monkeypatch.setattr(children, "reach", lambda environ: None)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in {"__main__", "__mp_main__"} & sys.modules.keys():
         monkeypatch.setitem(sys.modules, name, sys.modules[name])
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "says"),
+    [("", 0, ""), ("0", 0, ""), ("3", 3, ""), ("-1", 255, ""), ("'the text'", 1, "the text\n")],
+)
+def test_what_a_program_gives_to_exit(given, code, says, in_this_process, tmp_path, capsys):
+    """The same, in this process."""
     path = _write(tmp_path / "prog.py", f"import sys\nsys.exit({given})\n")
     assert (runner.run_script(str(path)), capsys.readouterr().err) == (code, says)
+
+
+def test_warnings_of_this_package_are_events_for_the_launcher(in_this_process, monkeypatch, tmp_path):
+    """Also those of a program that trains with Keras, and so with no engine of this package."""
+    monkeypatch.setenv("ESTIMATOR_PIPELINE_PROGRESS", str(tmp_path / "progress"))
+    text = "import logging\nlogging.getLogger('tensorflow.estimator_pipeline').warning('records twice')\n"
+    assert runner.run_script(str(_write(tmp_path / "prog.py", text))) == 0
+    (event,) = map(json.loads, (tmp_path / "progress").read_text().splitlines())
+    assert (event["event"], event["text"]) == ("warning", "records twice")
 
 
 def test_interrupt_ends_as_a_shell_sees_it(run_python, tmp_path):

@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from estimator_pipeline import doctor
@@ -33,6 +34,7 @@ from estimator_pipeline.doctor.job import model_input as fit
 from estimator_pipeline.doctor.job import slurm as batch
 from estimator_pipeline.engines.jobs import job_identity
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
+from estimator_pipeline.inputs.ledger import LedgerWriter
 from estimator_pipeline.job import make_job
 from estimator_pipeline.job.sections.slurm import seconds_of
 from tests.support.command_line import call
@@ -695,12 +697,27 @@ def test_checkpoints_of_another_engine(tmp_path):
     assert has(found, "error", "checkpoints of the engine keras (ckpt-7), and the job's engine is estimator")
 
 
+def test_a_ledger_of_workers_that_read_the_same_records(tmp_path):
+    with pytest.raises(CheckSkipped, match="no ledger"):
+        told(storage.check_ledger, at(tmp_path))
+    for shard, severity in [(0, "warning"), (1, "ok")]:
+        folder = tmp_path / severity / "ledger"
+        for task in (0, 1):
+            writer = LedgerWriter(folder, task=f"worker:{task}", tasks=["worker:0", "worker:1"])
+            kind = {"kind": "fingerprints", "pipelines": None, "pipeline": None, "batches_per_step": 1}
+            stream = writer.stream(kind)
+            writer.begin(0)
+            for step in range(20):
+                stream(step == 0, [np.arange(4) + 4 * step + 80 * shard * task])
+                writer.step()
+            writer.end()
+        assert has(told(storage.check_ledger, at(folder.parent)), severity, str(folder))
+
+
 # Data ---------------------------------------------------------------------------------------------------------
 
 
 def npz(path, **arrays):
-    import numpy as np
-
     np.savez(path, **{name: np.zeros((length, 2)) for name, length in arrays.items()})
     return str(path)
 
@@ -1362,7 +1379,7 @@ def test_processes_meet_in_the_model_dir(tmp_path):
     (first, *others) = processes(tmp_path, environs, *arguments, "--strict")
     report = json.loads(first[0])
     assert first[1] == 1 and others == [("", 1), ("", 1)], report
-    assert report["not_looked_at"].keys() == {"identity", "checkpoint", "slurm"}
+    assert report["not_looked_at"].keys() == {"identity", "checkpoint", "ledger", "slurm"}
     (met_,) = [f["what"] for f in report["findings"] if "met in" in f["what"]]
     assert "3 tasks on 1 host(s)" in met_ and "worker:2 on" in met_
     assert any(f["what"] == "each task can connect to every other task" for f in report["findings"])

@@ -699,6 +699,15 @@ def test_it_says_which_checkpoints_were_deleted_before_their_turn(training, warn
     assert all("Increase keep_checkpoint_max" in text for text in warnings)
 
 
+def test_one_that_starts_late_does_not_call_evaluation_slow(training, warnings):
+    """The launcher may have started it again; what its first start has evaluated is gone."""
+    training.says("running", from_step=0)
+    training.has(30)
+    assert training.follow([lambda: training.ends(40)]) == [30]
+    assert len(warnings) == 1
+    assert "between steps 0 and 30" in warnings[0] and "an earlier start of it may have evaluated them" in warnings[0]
+
+
 @pytest.mark.parametrize("options", [{"literal_delays": True, "throttle_secs": 0, "start_delay_secs": 0}])
 def test_newest_alone_where_that_is_asked_for(training, warnings, options):
     training.says("running", from_step=0)

@@ -802,8 +802,7 @@ else:
     )
     assert outcome.ok == goes_on
     warning = (
-        "evaluator:0 failed (exit code 1): OSError: no room. Training continues without it, and the chief evaluates at "
-        "the end"
+        "evaluator:0 failed (exit code 1): OSError: no room. Without it, the chief evaluates the last checkpoint only"
     )
     assert outcome.warnings == ((warning,) if goes_on else ())
     assert [task.state for task in outcome.tasks] == (["done", "failed"] if goes_on else ["stopped", "failed"])
@@ -859,7 +858,7 @@ else:
     assert outcome.ok, outcome.failure
     stalled, killed = seen
     assert stalled.startswith("evaluator:0 evaluated no batch for ") and stalled.endswith(" s; ending it")
-    assert killed.startswith("evaluator:0 was killed (signal SIGABRT) at ")
+    assert killed.startswith("evaluator:0 hung at ")
     assert killed.endswith(", in for_ever; starting it again")
 
 
@@ -889,7 +888,7 @@ result()
 def _ends_with_warning(folder: Path) -> View:
     class Ends(View):
         def note(self, text):
-            if "Training continues without it" in text:
+            if "Without it" in text:
                 (folder / "over").touch()
 
     return Ends()

@@ -33,6 +33,7 @@ from estimator_pipeline.errors import (
 )
 from estimator_pipeline.progress.task_events import TaskEvents
 from estimator_pipeline.utils import io_errors
+from estimator_pipeline.utils.logger import forward_warnings
 
 
 def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = None, tf1: bool = False) -> int:
@@ -113,7 +114,8 @@ def _exec_file(path: str) -> None:
 
 def _guarded(program: Callable[[], object]) -> int:
     try:
-        program()
+        with forward_warnings(TaskEvents(os.environ).warned):
+            program()
     except SystemExit as end:
         return _exit_code(end)
     except KeyboardInterrupt:
@@ -121,13 +123,13 @@ def _guarded(program: Callable[[], object]) -> int:
         return 130
     except (ClusterError, DiskError, OtherJobError, PreemptedError, ProgramInputError, WaitError) as error:
         # The program is not at fault, and a traceback would add nothing.
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         _report(error)
         return error.exit_code
     except BaseException as error:
         if (plain := io_errors.explained(error)) is not None:
             # TensorFlow's traceback lists each graph node twice, and the program is not at fault.
-            print(plain, file=sys.stderr)
+            print(f"error: {plain}", file=sys.stderr)
             _report(plain)
             return plain.exit_code
         _show(*_own_lines())

@@ -285,7 +285,7 @@ class _Queue:
         self._model_dir = model_dir
         self._pending: list[str] = []
         self._seen: set[int] = set()
-        self._begun = False
+        self._begun = self._evaluates = False
         self.last_step: int | None = None
 
     def _begin(self) -> None:
@@ -319,7 +319,7 @@ class _Queue:
         if not self._evaluator.newest_only:
             self._warn_of_gap(step)
         self._seen.update(checkpoint_step(p) for p in self._pending if checkpoint_step(p) <= step)
-        self.last_step = step
+        self.last_step, self._evaluates = step, True
         self._pending = [p for p in self._pending if checkpoint_step(p) > step]
         return path
 
@@ -332,12 +332,16 @@ class _Queue:
     def _warn_of_gap(self, step: int) -> None:
         """Warn of checkpoints that were written and deleted during one evaluation, detected by missing steps."""
         every = self._evaluator.checkpoint_steps
-        if every and self.last_step is not None and step - self.last_step >= 2 * every:
-            logger.warning(
-                "There is no checkpoint between steps %d and %d, though one is written every %d steps: they were "
-                "deleted before their evaluation; %s",
-                *(self.last_step, step, every, _HINT),
-            )
+        if not every or self.last_step is None or step - self.last_step < 2 * every:
+            return
+        if self._evaluates:
+            why = f"they were deleted before their evaluation; {_HINT}"
+        else:
+            why = "they were deleted before this evaluator started; an earlier start of it may have evaluated them"
+        logger.warning(
+            "There is no checkpoint between steps %d and %d, though one is written every %d steps: %s",
+            *(self.last_step, step, every, why),
+        )
 
 
 _HINT = (

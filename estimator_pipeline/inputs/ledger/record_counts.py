@@ -34,16 +34,18 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
     reads = int(every.sum())
     if not reads:
         return
+    least, most = int(every.min()), int(every.max())
+    each = "once" if most == 1 else f"{most} times" if least == most else f"{least} to {most} times"
     report.notes.append(
         f"this ledger identifies records by fingerprints of their content: {reads} reads of {len(values)} different "
-        f"records, each read {every.min()} to {every.max()} times; records of equal content are indistinguishable"
+        f"records, each read {each}; records of equal content are indistinguishable"
     )
     alike = same_records.in_same_order(parts)
     if alike:
         report.find(
             "twice",
-            f"{' and '.join(alike)} read the same records at the same steps: the input function does not shard by its "
-            "input_context, so that each step trains on the same batch several times",
+            f"{' and '.join(alike)} read the same records at the same steps, so that a step trains on one batch several "
+            "times: the input function has to shard by its input_context, which differs between them",
         )
         return
     if counts is None:

@@ -265,21 +265,20 @@ class _Job:
     def _continues_without(self, task: RunningTask) -> bool:
         """Return whether the job continues without this task, which is started again if that may help."""
         state, code = task.state, task.state.exit_code or 0
+        where = user_lines(task.plan.log, offset=task.log_offset) if code == -signal.SIGABRT else ()
+        at = f" at {where[0]}" if where else ""
         if not self._is_optional(task) or code in (0, BAD_INPUT, DIVERGED) or state.caused_by is not None:
             return False
         if state.state == "preempted":
             self._note_once(f"{task.name} was stopped from outside the job: training continues without it")
         elif code < 0 and task.starts <= _EVALUATOR_STARTS and not self._ending:
-            where = user_lines(task.plan.log, offset=task.log_offset) if code == -signal.SIGABRT else ()
-            at = f" at {where[0]}" if where else ""
-            self.view.note(f"{task.name} was killed ({end_name(code)}){at}; starting it again")
+            end = "hung" if task.process.stopped_at is not None else f"was killed ({end_name(code)})"
+            self.view.note(f"{task.name} {end}{at}; starting it again")
             self._start(task)
         else:
             error = f": {state.error}" if state.error else ""
-            text = (
-                f"{task.name} failed ({end_name(code)}){error}. Training continues without it, and the chief evaluates "
-                "at the end"
-            )
+            end = "hung" if task.process.stopped_at is not None else f"failed ({end_name(code)})"
+            text = f"{task.name} {end}{at}{error}. Without it, the chief evaluates the last checkpoint only"
             self._warnings[text] = text
             self.view.note(text)
             with contextlib.suppress(OSError):

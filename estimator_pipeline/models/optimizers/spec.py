@@ -23,6 +23,7 @@ from estimator_pipeline.models.optimizers.gradient_accumulation import (
 )
 from estimator_pipeline.models.optimizers.moving_averages import averaging, averaging_of_keras_3
 from estimator_pipeline.models.optimizers.weight_decay import decaying, decaying_of_keras_3, decaying_v1
+from estimator_pipeline.utils.text import nearest
 
 NAMES = ("sgd", "momentum", "nesterov", "adam", "adagrad", "rmsprop", "ftrl")
 APIS = ("v1", "keras")
@@ -100,10 +101,12 @@ class Optimizer:
     def __post_init__(self) -> None:
         for kind, value, allowed in (("optimizer", self.name, (*NAMES, "adamw")), ("optimizer api", self.api, APIS)):
             if value not in allowed:
+                close = nearest(value, allowed)
                 raise ConfigError(
                     f"the {kind} {value!r} is not known",
                     code="argument/unknown-name",
                     found=f"allowed: {', '.join(allowed)}",
+                    hint=f"did you mean {close!r}?" if close else None,
                 )
         if isinstance(self.warmup_steps, bool) or not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
             raise ConfigError(

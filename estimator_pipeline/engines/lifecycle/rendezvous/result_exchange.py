@@ -7,6 +7,7 @@ publish different results.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -123,7 +124,7 @@ class ResultExchange:
 
     def _report_of_evaluator(self) -> dict[str, Any] | None:
         if self._given_up is not None and self._given_up.exists():
-            return {"state": "failed", "error": "the launcher does not start it again"}
+            return {"state": "failed", "error": "the launcher does not start it again", "reported": True}
         # A restarted job may have nothing left to train: its evaluator may fail before the chief has started.
         return self._rendezvous.task_report(EVALUATOR) or self._rendezvous.failure_before(EVALUATOR)
 
@@ -204,7 +205,9 @@ class ResultExchange:
 
 def _log_no_result(report: Mapping[str, Any]) -> None:
     why = f": {report['error']}" if "error" in report else ""
-    logger.warning("%s %s%s; the chief evaluates the final checkpoint", EVALUATOR, report["state"], why)
+    # The launcher has reported the failure itself.
+    level = logging.INFO if report.get("reported") else logging.WARNING
+    logger.log(level, "%s %s%s; the chief evaluates the final checkpoint", EVALUATOR, report["state"], why)
 
 
 def _unless_restarted(result: TrainResult | str) -> TrainResult | None:
