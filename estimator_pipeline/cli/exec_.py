@@ -106,17 +106,15 @@ def command(
     tf1 = tf1 or tensorflow_1.wanted()
 
     if shard_input:
-        from estimator_pipeline import compat
         from estimator_pipeline.inputs.program_shards import shard_every_training
 
-        compat.install(patches)
+        runner.install(patches)
         shard_every_training()
     if ledger is not None:
         # After the shards, so that it has the records of this task only.
-        from estimator_pipeline import compat
         from estimator_pipeline.engines.recording.ledger import keep_for_every_training
 
-        compat.install(patches)
+        runner.install(patches)
         keep_for_every_training(ledger)
     if words[0] == "-m":
         if len(words) < 2:

@@ -7,9 +7,7 @@ import importlib.util
 import logging
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -20,7 +18,8 @@ _LIBRARIES = ("absl", "keras", "tensorflow", "tensorflow_estimator", "tf_keras")
 _OURS = ("estimator_pipeline", "model_fns")
 # TensorFlow logs the calling line: "From FILE:LINE: NAME (from MODULE) is deprecated and ...".
 _DEPRECATION = re.compile(r"From (.+?):\d+: .* is deprecated", re.DOTALL)
-_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+# Of tf.estimator; of tf.feature_column, which canned Estimators need.
+_ADVICE = ("Use tf.keras instead.", "Use Keras preprocessing layers instead")
 
 
 def _folders(packages: Iterable[str]) -> tuple[str, ...]:
@@ -33,18 +32,21 @@ def _folders(packages: Iterable[str]) -> tuple[str, ...]:
 
 
 def hide_library_deprecations() -> None:
-    """Hide TensorFlow's deprecation warnings about calls in this package and in libraries.
+    """Hide TensorFlow's deprecation warnings that the user of tf.estimator does not follow.
 
-    The user of a job cannot follow their advice ("Use tf.keras instead"). Warnings about calls in the job's functions
-    are still logged. The filter is active for the rest of the process.
+    They are about calls in this package and in libraries, or advise to leave tf.estimator, tf.feature_column or
+    tf.layers. Other warnings about the program's calls are shown, and filters of the program for Python warnings have
+    precedence. The filters are active for the rest of the process.
     """
     folders = _folders((*_LIBRARIES, *_OURS))
 
     def is_kept(record: logging.LogRecord) -> bool:
-        match = _DEPRECATION.match(record.getMessage()) if record.levelno == logging.WARNING else None
-        return match is None or not match[1].startswith(folders)
+        message = record.getMessage() if record.levelno == logging.WARNING else ""
+        match = _DEPRECATION.match(message)
+        return match is None or not (match[1].startswith(folders) or any(advice in message for advice in _ADVICE))
 
     logging.getLogger("tensorflow").addFilter(is_kept)
+    warnings.filterwarnings("ignore", message=r"`tf\.(layers|nn\.rnn_cell)\.\w+` is deprecated", append=True)
 
 
 @contextlib.contextmanager
@@ -58,6 +60,7 @@ def quiet_libraries() -> Iterator[None]:
     import absl.logging
 
     from estimator_pipeline import compat
+    from estimator_pipeline.compat.bootstrap import start_lines
 
     folders = _folders(_LIBRARIES)
     wrappers = (os.path.dirname(logging.__file__), os.path.dirname(absl.logging.__file__))
@@ -66,8 +69,8 @@ def quiet_libraries() -> Iterator[None]:
         return record.levelno >= logging.ERROR or not _logging_file(wrappers).startswith(folders)
 
     loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
-    is_loud = os.environ.setdefault(_LEVEL, "3") == "0"
-    with contextlib.nullcontext() if is_loud or "tensorflow" in sys.modules else _stderr_on_failure():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with start_lines.hidden():
         compat.install()
     for logger in loggers:
         logger.addFilter(is_kept)
@@ -94,54 +97,3 @@ def _logging_file(wrappers: tuple[str, ...]) -> str:
             return file
         frame = frame.f_back
     return ""
-
-
-# Waits on descriptor 0 for the byte of success; without it, copies the held output from descriptor 1 to 2.
-_WATCHER = """
-import os
-if os.read(0, 1) != b"1":
-    chunk, at = os.pread(1, 1 << 16, 0), 0
-    while chunk:
-        at += len(chunk)
-        while chunk:
-            chunk = chunk[os.write(2, chunk):]
-        chunk = os.pread(1, 1 << 16, at)
-"""
-
-
-@contextlib.contextmanager
-def _stderr_on_failure() -> Iterator[None]:
-    """Hold output to the descriptor of standard error, and write it only if the block fails.
-
-    During TensorFlow's import its kernels write there at any log level (2.21). If the import aborts the process (on a
-    CPU without the instructions that TensorFlow was compiled for), a small child process writes the held output. If
-    that process cannot start, nothing is held.
-    """
-    if os.getpid() == 1:  # in a container, whose processes all end with this one
-        yield
-        return
-    sys.stderr.flush()
-    with contextlib.ExitStack() as stack:
-        try:
-            original = os.dup(2)  # fails if descriptor 2 is closed
-            stack.callback(os.close, original)
-            held = stack.enter_context(tempfile.TemporaryFile())
-            watcher = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _WATCHER],
-                stdin=subprocess.PIPE,
-                stdout=held,
-                start_new_session=True,  # Ctrl-C is for the command, after which the held output is written
-            )
-        except OSError:
-            yield
-            return
-        os.dup2(held.fileno(), 2)
-        success = b""
-        try:
-            yield
-            success = b"1"
-        finally:
-            sys.stderr.flush()
-            os.dup2(original, 2)
-            with contextlib.suppress(OSError):  # the child process was killed
-                watcher.communicate(success)

@@ -124,13 +124,13 @@ def _train(
     system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
     from estimator_pipeline.cli.library_logging import hide_library_deprecations
+    from estimator_pipeline.compat.bootstrap import start_lines
     from estimator_pipeline.engines.jobs.runner import prepare_process, run_job
     from estimator_pipeline.job.user_code import place_in
     from estimator_pipeline.progress.task_events import TaskEvents
 
-    tf = prepare_process(loaded)
-    # A library that logs through absl adds a handler to the root logger, which would print TensorFlow's lines twice.
-    logging.getLogger("tensorflow").propagate = False
+    with start_lines.hidden():
+        tf = prepare_process(loaded)
     hide_library_deprecations()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
     try:

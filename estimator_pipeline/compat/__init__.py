@@ -34,6 +34,7 @@ from estimator_pipeline.compat.bootstrap import (
     keras_seeds,
     keras_symbols,
     lazy_loaders,
+    log_lines,
     versions,
 )
 from estimator_pipeline.compat.bootstrap import keras3 as keras_3
@@ -166,6 +167,7 @@ def _install(patches: str | Sequence[str] | None) -> ModuleType:
         with startup.loading(), _explained_memory_errors():
             tf = _native(version) if native else _restore(version)
             kept_memory.keep()
+            log_lines.show_once()
             _patches.apply(chosen)
         _installed, _chosen = True, chosen
         return tf
@@ -191,6 +193,7 @@ def use_keras_3() -> ModuleType:
         with startup.loading(), _explained_memory_errors():
             tf = keras_3.resolve()
             kept_memory.keep()
+            log_lines.show_once()
             chosen = _patches.chosen(None)
             if literal_paths.NAME in chosen:
                 literal_paths.of_tensorflow()

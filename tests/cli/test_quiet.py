@@ -1,18 +1,13 @@
-"""What is kept from standard error while TensorFlow is imported comes out where the import does not end well."""
+"""What is written to standard error while TensorFlow is imported is there however the import ends."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-import estimator_pipeline
-from estimator_pipeline.cli import library_logging as quiet
 
 # In the place of TensorFlow's import.
 PROGRAM = """
@@ -21,6 +16,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cli import library_logging as quiet
 
 def install():
+    os.write(2, b"oneDNN custom operations are on.\\n")
     os.write(2, b"compiled to use AVX\\n" * {lines})
     print("from python", file=sys.stderr)
     {ends}
@@ -53,9 +49,24 @@ def test_a_process_that_is_aborted_in_the_import_leaves_its_message(ends, code):
     assert done.stderr.splitlines() == ["compiled to use AVX", "from python"], done.stderr
 
 
-def test_one_that_ends_well_says_nothing_of_it():
+def test_one_that_ends_well_does_too_in_the_same_order():
     done = run("pass")
-    assert done.returncode == 0 and done.stderr.splitlines() == ["after it"], done.stderr
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == ["compiled to use AVX", "from python", "after it"], done.stderr
+
+
+def test_a_line_is_shown_while_the_import_hangs():
+    """Also what a process writes later that the import has started and not waited for."""
+    ends = "import subprocess; subprocess.Popen(['sh', '-c', 'read line; echo late >&2']); sys.stdin.readline()"
+    environ = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM.format(lines=1, ends=ends)], env=environ, text=True,
+                          stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        assert process.stderr.readline() == "compiled to use AVX\n"
+        process.kill()
+        process.wait()
+        assert process.stderr.readline() == "from python\n"
+        process.stdin.close()
+        assert process.stderr.read() == "late\n"
 
 
 def test_a_long_message_is_whole():
@@ -96,36 +107,3 @@ with quiet.quiet_libraries():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and "our.layers" in done.stderr, done.stderr
     assert "tf.layers" not in done.stderr and "layer.apply" not in done.stderr, done.stderr
-
-
-@pytest.fixture
-def tensorflows_log():
-    """What passes its filters."""
-    logger, handler, found = logging.getLogger("tensorflow"), logging.Handler(), []
-    handler.emit = lambda record: found.append(record.getMessage())
-    filters, level = list(logger.filters), logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield found
-    logger.removeHandler(handler)
-    logger.filters[:] = filters
-    logger.setLevel(level)
-
-
-def test_a_job_is_not_told_what_its_engine_calls_that_is_deprecated(tensorflows_log):
-    """Only what a function of its own calls; all else stays."""
-    ours = Path(estimator_pipeline.__file__).parent / "engines" / "jobs" / "runner.py"
-    kept = ["From /home/me/model_code.py:7: dense (from tensorflow.layers) is deprecated and will be removed.",
-            f"Restoring from {ours}: is deprecated"]  # fmt: skip
-    quiet.hide_library_deprecations()
-    log = logging.getLogger("tensorflow")
-    told = "From %s:%d: %s (from %s) is deprecated and will be removed %s.\nInstructions for updating:\n%s"
-    log.warning(told, ours, 73, "Estimator.__init__", "estimator", "in a future version", "Use tf.keras instead.")
-    for message in kept:
-        log.warning(message)
-    log.error("From %s:%d: an option is deprecated, and that is an error", ours, 73)
-    assert [message.partition(":")[0] for message in tensorflows_log] == [
-        "From /home/me/model_code.py",
-        f"Restoring from {ours}",
-        f"From {ours}",
-    ]

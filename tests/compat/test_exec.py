@@ -80,6 +80,27 @@ def test_app_of_tensorflow_1(run_python, programs):
     assert (done.returncode, done.stdout) == (0, "main /m 7 False\n"), done.stderr
 
 
+def test_the_log_has_each_line_once_and_none_of_tensorflow_s_start(run_python, tmp_path):
+    """absl adds its handler to the root logger in `app.run`; a process, since the lines come from C++."""
+    program = _write(
+        tmp_path / "program.py",
+        """
+        import tensorflow as tf
+
+        def main(_):
+            tf.estimator.EvalSpec(lambda: None)
+            tf.logging.warning("of the program")
+            assert tf.constant(1).numpy() == 1
+
+        # Raises an error if anything has created TensorFlow's context before.
+        tf.enable_eager_execution(config=tf.ConfigProto(intra_op_parallelism_threads=1))
+        tf.app.run(main)
+        """,
+    )
+    done = run_python([*_EXEC, "--tf1", program], timeout=120)
+    assert done.returncode == 0 and done.stderr.splitlines() == ["WARNING:tensorflow:of the program"], done.stderr
+
+
 # How it ends --------------------------------------------------------------------------------------------
 
 _RAISES = """

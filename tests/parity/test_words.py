@@ -6,8 +6,6 @@ import contextlib
 import json
 import logging
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -450,23 +448,6 @@ def test_libraries_speak_again_after_it(monkeypatch):
     with quiet.quiet_libraries():
         assert [list(logger.filters) for logger in loggers] != before
     assert [list(logger.filters) for logger in loggers] == before
-
-
-def test_what_fails_while_it_is_loaded_is_not_kept_back():
-    code = (
-        "import os, sys\n"
-        "from estimator_pipeline.cli import library_logging as quiet\n"
-        "for fails in (False, True):\n"
-        "    try:\n"
-        "        with quiet._stderr_on_failure():\n"
-        "            os.write(2, b'noise of %d\\n' % fails)\n"
-        "            print('noise', file=sys.stderr)\n"
-        "            if fails: raise ImportError\n"
-        "    except ImportError: pass\n"
-        "    print('after it', file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert done.stderr.splitlines() == ["after it", "noise of 1", "noise", "after it"], done.stderr
 
 
 def test_a_report_of_a_program_is_called_by_its_functions(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat import tf1
+from estimator_pipeline.compat.bootstrap import start_lines
 from estimator_pipeline.compat.moved_names import suggestions as known_names
 from estimator_pipeline.compat.script_runner import children
 from estimator_pipeline.compat.tf1 import importers
@@ -34,6 +35,12 @@ from estimator_pipeline.errors import (
 from estimator_pipeline.progress.task_events import TaskEvents
 from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.logger import forward_warnings
+
+
+def install(patches: str | None, *, tf1: bool = False) -> None:
+    """Call `compat.install` without the lines that TensorFlow writes at its start."""
+    with start_lines.hidden():
+        compat.install(patches, tf1=tf1)
 
 
 def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = None, tf1: bool = False) -> int:
@@ -58,7 +65,7 @@ def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = Non
             found=f"working directory {os.getcwd()}",
             hint="pass the path of a Python file, or -m MODULE for an importable module",
         )
-    compat.install(patches, tf1=tf1)
+    install(patches, tf1=tf1)
     children.reach(os.environ)
     sys.argv = [path, *args]
     if os.path.isdir(path) or zipfile.is_zipfile(path):
@@ -70,7 +77,7 @@ def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = Non
 
 def run_module(name: str, args: Sequence[str] = (), *, patches: str | None = None, tf1: bool = False) -> int:
     """Run an importable module or package as `python -m name args…`, and return the exit code."""
-    compat.install(patches, tf1=tf1)
+    install(patches, tf1=tf1)
     if tf1:
         importers.mark_program(name)
     children.reach(os.environ)
