@@ -67,7 +67,9 @@ def test_python_warnings_of_tf_layers_are_hidden_where_the_program_has_no_filter
         warnings.warn(_LAYERS, stacklevel=1)
         warnings.warn("`tf.train.thing` is deprecated", stacklevel=1)
         assert [str(one.message) for one in found] == ["`tf.train.thing` is deprecated"]
+        warnings.resetwarnings()
         warnings.simplefilter("always")
+        library_logging.hide_library_deprecations()
         warnings.warn(_LAYERS, stacklevel=1)
         assert len(found) == 2
 
