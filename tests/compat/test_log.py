@@ -19,19 +19,19 @@ from estimator_pipeline.compat.bootstrap import log_lines
 @pytest.fixture
 def logger():
     """TensorFlow's logger, without handlers and filters."""
-    found = logging.getLogger("tensorflow")
-    handlers, filters, level, propagate = list(found.handlers), list(found.filters), found.level, found.propagate
-    found.handlers[:], found.filters[:], found.propagate = [], [], True
-    found.setLevel(logging.INFO)
-    yield found
-    found.handlers[:], found.filters[:], found.propagate = handlers, filters, propagate
-    found.setLevel(level)
+    log = logging.getLogger("tensorflow")
+    handlers, filters, level, propagate = list(log.handlers), list(log.filters), log.level, log.propagate
+    log.handlers[:], log.filters[:], log.propagate = [], [], True
+    log.setLevel(logging.INFO)
+    yield log
+    log.handlers[:], log.filters[:], log.propagate = handlers, filters, propagate
+    log.setLevel(level)
 
 
 # Deprecations -------------------------------------------------------------------------------------------
 
 _TEXT = "From %s:%d: %s (from %s) is deprecated and will be removed.\nInstructions for updating:\n%s"
-_MINE = "/home/me/model_code.py"
+_OF_USER = "/home/me/model_code.py"
 _OURS = str(Path(estimator_pipeline.__file__).parent / "engines" / "jobs" / "runner.py")
 _LAYERS = "`tf.layers.dense` is deprecated and will be removed in a future version."
 
@@ -40,10 +40,10 @@ _LAYERS = "`tf.layers.dense` is deprecated and will be removed in a future versi
     ("shown", "level", "text"),
     [
         (False, "warning", (_TEXT, _OURS, 73, "Estimator.__init__", "estimator", "Use it otherwise.")),
-        (False, "warning", (_TEXT, _MINE, 7, "EvalSpec.__new__", "tensorflow_estimator", "Use tf.keras instead.")),
-        (False, "warning", (_TEXT, _MINE, 7, "numeric_column", "tensorflow.python.feature_column.feature_column_v2",
+        (False, "warning", (_TEXT, _OF_USER, 7, "EvalSpec.__new__", "tensorflow_estimator", "Use tf.keras instead.")),
+        (False, "warning", (_TEXT, _OF_USER, 7, "numeric_column", "tensorflow.python.feature_column.feature_column_v2",
                             "Use Keras preprocessing layers instead, either directly or via the `...` utility.")),
-        (True, "warning", (_TEXT, _MINE, 7, "to_float", "tensorflow.python.ops", "Use `tf.cast` instead.")),
+        (True, "warning", (_TEXT, _OF_USER, 7, "to_float", "tensorflow.python.ops", "Use `tf.cast` instead.")),
         (True, "warning", (f"Restoring from {_OURS}: is deprecated",)),
         (True, "warning", ("Use tf.keras instead.",)),
         (True, "error", (_TEXT, _OURS, 73, "an option", "tensorflow_estimator", "Use tf.keras instead.")),
@@ -51,32 +51,32 @@ _LAYERS = "`tf.layers.dense` is deprecated and will be removed in a future versi
 )  # fmt: skip
 def test_deprecations_of_what_install_restores_are_hidden(shown, level, text, logger):
     """The advice is what the program's author has decided against, or is for the author of a library."""
-    found, handler = [], logging.Handler()
-    handler.emit = found.append
+    records, handler = [], logging.Handler()
+    handler.emit = records.append
     logger.addHandler(handler)
     with warnings.catch_warnings():
         library_logging.hide_library_deprecations()
     getattr(logger, level)(*text)
-    assert len(found) == shown
+    assert len(records) == shown
 
 
 def test_python_warnings_of_tf_layers_are_hidden_where_the_program_has_no_filter(logger):
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as records:
         warnings.resetwarnings()
         library_logging.hide_library_deprecations()
         warnings.warn(_LAYERS, stacklevel=1)
         warnings.warn("`tf.train.thing` is deprecated", stacklevel=1)
-        assert [str(one.message) for one in found] == ["`tf.train.thing` is deprecated"]
+        assert [str(record.message) for record in records] == ["`tf.train.thing` is deprecated"]
         warnings.resetwarnings()
         warnings.simplefilter("always")
         library_logging.hide_library_deprecations()
         warnings.warn(_LAYERS, stacklevel=1)
-        assert len(found) == 2
+        assert len(records) == 2
 
 
 # Each line once -----------------------------------------------------------------------------------------
 
-_OF_OURS, _OF_THE_PROGRAM = "WARNING:tensorflow.estimator_pipeline:of ours", "WARNING:mine:of the program"
+_OF_PACKAGE, _OF_THE_PROGRAM = "WARNING:tensorflow.estimator_pipeline:of ours", "WARNING:mine:of the program"
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def console(logger, capsys):
     absl_handler = absl_logging.get_absl_handler()
     filters, stream = list(absl_handler.filters), absl_handler.python_handler.stream
 
-    def lines(handler, *, own=True):
-        if own:
+    def lines(handler, *, with_handler=True):
+        if with_handler:
             logger.addHandler(_handler())
         log_lines.show_once()
         logging.root.addHandler(handler)
@@ -114,24 +114,24 @@ def test_a_later_root_handler_does_not_repeat_the_line_and_its_format_counts(con
     assert console(_handler("mine: %(message)s")) == ["mine: of ours", "mine: of the program"]
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_absl_s_handler_does_not_repeat_it(own, console):
+@pytest.mark.parametrize("with_handler", [True, False])
+def test_absl_s_handler_does_not_repeat_it(with_handler, console):
     from absl import logging as absl_logging
 
     handler = absl_logging.get_absl_handler()
     handler.python_handler.stream = sys.stderr
-    first, second = (line for line in console(handler, own=own) if "before flag parsing" not in line)
-    assert (first == _OF_OURS) is own and first.endswith("of ours") and second.endswith("] of the program")
+    first, second = (line for line in console(handler, with_handler=with_handler) if "before flag parsing" not in line)
+    assert (first == _OF_PACKAGE) is with_handler and first.endswith("of ours") and second.endswith("] of the program")
 
 
 def test_a_root_handler_for_errors_leaves_the_line_to_tensorflow(console):
-    assert console(_handler(level=logging.ERROR)) == [_OF_OURS]
+    assert console(_handler(level=logging.ERROR)) == [_OF_PACKAGE]
 
 
 def test_a_file_gets_every_line(console, tmp_path):
     with (tmp_path / "log").open("w") as file:
-        assert console(_handler(stream=file)) == [_OF_OURS]
-    assert (tmp_path / "log").read_text().splitlines() == [_OF_OURS, _OF_THE_PROGRAM]
+        assert console(_handler(stream=file)) == [_OF_PACKAGE]
+    assert (tmp_path / "log").read_text().splitlines() == [_OF_PACKAGE, _OF_THE_PROGRAM]
 
 
 # Start --------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ with start_lines.hidden():
     ],
 )
 def test_known_lines_of_the_start_are_hidden(level, accelerator, shown):
-    """Those about CUDA remain where there is a device that it should have found."""
+    """Those about CUDA remain where there is a device that it should have records."""
     environ = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     environ |= {} if level is None else {"TF_CPP_MIN_LOG_LEVEL": level}
     code = _PROGRAM.format(accelerator=accelerator, text="\n".join([*_ALWAYS, *_CUDA, *_ERRORS, ""]))

@@ -33,8 +33,8 @@ def show_once() -> None:
         is_written = record.name.partition(".")[0] == "tensorflow" and any(map(_is_console, logger.handlers))
         return not is_written or not _is_console(absl_handler.python_handler)
 
-    for own in logger.handlers:
-        own.addFilter(lambda record: not is_left_to_root(record))
+    for handler in logger.handlers:
+        handler.addFilter(lambda record: not is_left_to_root(record))
     absl_handler.addFilter(is_written_by_absl)
 
 
