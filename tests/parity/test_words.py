@@ -441,6 +441,7 @@ def test_errors_of_a_program_stand_alone(program):
     assert said[3].startswith("error: --model: ") and "returns an Estimator" in said[3] and len(said) == 5, done.stderr
 
 
+@pytest.mark.tf
 def test_libraries_speak_again_after_it(monkeypatch):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
     loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
