@@ -49,7 +49,7 @@ def test_a_process_that_is_aborted_in_the_import_leaves_its_message(ends, code):
     assert done.stderr.splitlines() == ["compiled to use AVX", "from python"], done.stderr
 
 
-def test_one_that_ends_well_does_too_in_the_same_order():
+def test_a_run_that_ends_well_does_too_in_the_same_order():
     done = run("pass")
     assert done.returncode == 0
     assert done.stderr.splitlines() == ["compiled to use AVX", "from python", "after it"], done.stderr

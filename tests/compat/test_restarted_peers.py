@@ -51,7 +51,7 @@ code_of(again)
 
 
 @pytest.mark.tf
-def test_a_wait_for_what_usually_never_comes_is_one_request(monkeypatch):
+def test_the_listener_for_requests_to_stop_asks_once(monkeypatch):
     """The listener for requests to stop waits during the whole training."""
     import tensorflow as tf
     from tensorflow.python.eager import context

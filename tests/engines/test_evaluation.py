@@ -699,7 +699,7 @@ def test_it_says_which_checkpoints_were_deleted_before_their_turn(training, warn
     assert all("Increase keep_checkpoint_max" in text for text in warnings)
 
 
-def test_one_that_starts_late_does_not_call_evaluation_slow(training, warnings):
+def test_an_evaluator_that_starts_late_does_not_call_evaluation_slow(training, warnings):
     """The launcher may have started it again; what its first start has evaluated is gone."""
     training.says("running", from_step=0)
     training.has(30)

@@ -672,7 +672,7 @@ def test_an_interpreter_that_does_not_shut_down_ends_itself_with_the_code_of_its
     assert "in for_ever" in outcome.tasks[0].log.read_text()
 
 
-def test_one_that_still_works_is_not_ended(tmp_path):
+def test_a_process_that_still_works_is_not_ended(tmp_path):
     """Each kind of work takes longer than an idle process has."""
     (tmp_path / "keras.py").write_text("import time\ndef fit(seconds): time.sleep(seconds)\n")
     outcome = _run(
