@@ -645,7 +645,7 @@ from estimator_pipeline.launch import late_exit
 late_exit._LOOK_SECS = 0.02
 
 def for_ever():
-    with open(sys.argv.pop()) as fifo:  # nobody writes to it
+    with open(sys.argv.pop()) as fifo:  # which has no writer
         fifo.read()
 
 {begin}
