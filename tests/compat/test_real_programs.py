@@ -9,8 +9,11 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.nightly, pytest.mark.slow]
@@ -108,6 +111,54 @@ def test_spleeter(run_program):
     for part in ("vocals", "accompaniment"):
         # Decibels of what is wanted over what is not.
         assert results[part]["separated"] > results[part]["halved"] + 1.5, results
+
+
+@needs("spleeter")
+def test_spleeter_command(run_python, programs, tmp_path):
+    """`spleeter train` and `spleeter separate` on a song it has not heard, with the typer that spleeter can import."""
+    done = run_python(["tools/install_packages.py", "--no-deps", "--target", tmp_path / "typer", "typer<0.21"])
+    assert done.returncode == 0, done.stderr[-4000:]
+    path = os.pathsep.join([str(tmp_path / "typer"), str(programs)])
+
+    def run(*arguments):
+        command = ["-m", "estimator_pipeline", "exec", *arguments]
+        done = run_python(command, env={"PYTHONPATH": path}, cwd=tmp_path, timeout=240)
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    run(programs / "spleeter_songs.py", tmp_path, "prepare")
+    options = ["-p", "config.json", "--adapter", "spleeter_songs.WaveAdapter"]
+    run("-m", "spleeter", "train", "-d", "songs", *options)
+    run("-m", "spleeter", "separate", "-o", "out", *options, "songs/song-7-mix.wav")
+
+    def samples(file):
+        return np.frombuffer((tmp_path / file).read_bytes()[44:], "<i2") / 32768  # after the header of a WAV file
+
+    def ratio(signal, found):
+        return 10 * np.log10(np.sum(signal**2) / np.sum((signal - found) ** 2))
+
+    mix = samples("songs/song-7-mix.wav")
+    for part in ("vocals", "accompaniment"):
+        signal = samples(f"songs/song-7-{part}.wav")
+        assert ratio(signal, samples(f"out/song-7-mix/{part}.wav")) > ratio(signal, mix / 2) + 1.5, part
+
+
+@pytest.mark.skipif(importlib.util.find_spec("easy_rec") is None, reason="no EasyRec: docs/packages/EasyRec.md")
+def test_easyrec(run_python, programs, tmp_path):
+    """A DeepFM by EasyRec's commands: trained, evaluated, exported, and asked by its Predictor."""
+    done = run_python([programs / "easyrec_clicks.py", tmp_path])
+    assert done.returncode == 0, done.stderr[-4000:]
+    clone = Path(importlib.util.find_spec("easy_rec").origin).parents[1]
+
+    def run(module, *options):
+        command = ["-m", "estimator_pipeline", "exec", "-m", f"easy_rec.python.{module}"]
+        env = {"PYTHONPATH": str(clone)}
+        done = run_python([*command, "--pipeline_config_path", "pipeline.config", *options], cwd=tmp_path, env=env, timeout=240)
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    run("train_eval")
+    run("eval")
+    metrics = json.loads((tmp_path / "model/eval_result.txt").read_text())
+    assert metrics["global_step"] == 400 and metrics["auc"] > 0.85, metrics
 
 
 @needs("tensorflow_lattice")

@@ -1,6 +1,7 @@
 """spleeter trains on two instruments and then separates a song that it has not heard. Prints what it found again.
 
     python spleeter_songs.py WORK_DIR
+    python spleeter_songs.py WORK_DIR prepare       # writes only the songs and config.json, for spleeter's command
 
 The steps are those of `spleeter train` and `spleeter separate`, with its own data sets, model and Separator; the songs
 are generated, and read by an audio adapter for plain WAV files, so that neither ffmpeg nor a download is needed.
@@ -128,17 +129,23 @@ def ratio(true, found):
     return float(10 * np.log10(np.sum(true**2) / np.sum((true - found) ** 2)))
 
 
+def prepare(work_dir):
+    """Writes songs/ and config.json. Returns the parameters in it."""
+    songs = os.path.join(work_dir, "songs")
+    make_songs(songs, WaveAdapter())
+    params = parameters(work_dir, songs)
+    with open(os.path.join(work_dir, "config.json"), "w") as file:
+        json.dump(params, file)
+    return params
+
+
 def main(work_dir):
     logging.getLogger("spleeter").setLevel(logging.WARNING)  # it tells of every piece that it reads
     songs, adapter = os.path.join(work_dir, "songs"), WaveAdapter()
-    make_songs(songs, adapter)
-    params = parameters(work_dir, songs)
-    config = os.path.join(work_dir, "config.json")
-    with open(config, "w") as file:
-        json.dump(params, file)
+    params = prepare(work_dir)
     said = {"metrics": train(params, adapter, songs)}
 
-    separator = Separator(config, multiprocess=False)
+    separator = Separator(os.path.join(work_dir, "config.json"), multiprocess=False)
     mix, *true = (adapter.load(os.path.join(songs, "song-%d-%s.wav" % (SONGS - 1, part)))[0] for part in PARTS)
     found = separator.separate(mix)
     for part, signal in zip(PARTS[1:], true):
@@ -148,4 +155,4 @@ def main(work_dir):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    (prepare if sys.argv[2:] == ["prepare"] else main)(sys.argv[1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import re
 
 import pytest
 
@@ -139,3 +140,16 @@ def test_tensor2tensor(run_python, tmp_path):
     found = [line.split() for line in (tmp_path / "found").read_text().splitlines()]
     right = sum(a == b for line, copy in zip(given, found, strict=True) for a, b in zip(line, copy, strict=False))
     assert right > 0.75 * sum(map(len, given))
+
+
+@needs("object_detection", "nets", "tf_slim", "pycocotools", "lvis", "cv2", "contextlib2", "lxml")
+def test_object_detection(run_python, programs, tmp_path):
+    """A small SSD trained, evaluated by COCO's metrics and exported by object_detection's model_main and model_lib."""
+    done = run_python([programs / "tf1/detection_squares.py", tmp_path])
+    assert done.returncode == 0, done.stderr[-4000:]
+    options = ["--pipeline_config_path=pipeline.config", "--model_dir=model", "--num_train_steps=400"]
+    done = run_python([*_EXEC, "-m", "object_detection.model_main", *options], cwd=tmp_path, timeout=500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (precision,) = re.findall(r"\(AP\) @\[ IoU=0.50 +\| area= +all .+ = (-?[\d.]+)", done.stdout)
+    assert float(precision) > 0.5, done.stdout
+    assert list((tmp_path / "model/export/Servo").iterdir())
