@@ -152,7 +152,9 @@ def test_easyrec(run_python, programs, tmp_path):
     def run(module, *options):
         command = ["-m", "estimator_pipeline", "exec", "-m", f"easy_rec.python.{module}"]
         env = {"PYTHONPATH": str(clone)}
-        done = run_python([*command, "--pipeline_config_path", "pipeline.config", *options], cwd=tmp_path, env=env, timeout=240)
+        done = run_python(
+            [*command, "--pipeline_config_path", "pipeline.config", *options], cwd=tmp_path, env=env, timeout=240
+        )
         assert done.returncode == 0, done.stderr[-4000:]
 
     run("train_eval")

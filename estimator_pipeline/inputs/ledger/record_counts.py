@@ -44,8 +44,8 @@ def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int
     if alike:
         report.find(
             "twice",
-            f"{' and '.join(alike)} read the same records at the same steps, so that a step trains on one batch several "
-            "times: the input function has to shard by its input_context, which differs between them",
+            f"{' and '.join(alike)} read the same records at the same steps, so that a step trains on one batch "
+            "several times: the input function has to shard by its input_context, which differs between them",
         )
         return
     if counts is None:
