@@ -29,7 +29,7 @@ def model_fn(features, labels, mode):
     net = tf.keras.layers.Dropout(0.5)(net, training=True)
     net = v1.layers.dense(net, 3, name="third")
     loss = v1.losses.mean_squared_error(labels, v1.layers.dense(net, 1, name="fourth"))
-    step = v1.train.GradientDescentOptimizer(0.1).minimize(loss, v1.train.get_global_step())
+    step = v1.train.GradientDescentOptimizer(0.001).minimize(loss, v1.train.get_global_step())
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
 
 
@@ -59,7 +59,7 @@ def test_two_runs_with_a_seed_are_equal(tmp_path, mirrored):
     assert is_equal(first, run("b", 1))
     assert not is_equal(first, run("c", 2))
     # Two layers of the same kind and shape begin with different values; two steps change them by less.
-    assert np.max(np.abs(first["first/kernel"] - first["third/kernel"])) > 0.3
+    assert np.max(np.abs(first["first/kernel"] - first["third/kernel"])) > 0.1
     # The program's own random numbers are left alone.
     assert random.getstate() == python and np.array_equal(np.random.get_state()[1], numpy)
 

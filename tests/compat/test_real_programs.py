@@ -144,7 +144,7 @@ def test_spleeter_command(run_python, programs, tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("easy_rec") is None, reason="no EasyRec: docs/packages/EasyRec.md")
 def test_easyrec(run_python, programs, tmp_path):
-    """A DeepFM by EasyRec's commands: trained, evaluated, exported, and asked by its Predictor."""
+    """A DeepFM by EasyRec's commands: trained and evaluated."""
     done = run_python([programs / "easyrec_clicks.py", tmp_path])
     assert done.returncode == 0, done.stderr[-4000:]
     clone = Path(importlib.util.find_spec("easy_rec").origin).parents[1]
