@@ -98,11 +98,9 @@ def command(
         reject_independent_tasks(os.environ, environment=environment)
     proxies.bypass(os.environ)
     # Imported late, so that errors in the options are reported without delay.
-    from estimator_pipeline.cli.library_logging import hide_library_deprecations
     from estimator_pipeline.compat import tf1 as tensorflow_1
     from estimator_pipeline.compat.script_runner import runner
 
-    hide_library_deprecations()
     tf1 = tf1 or tensorflow_1.wanted()
 
     if shard_input:

@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
-import re
 import sys
 import types
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-__all__ = ["hide_library_deprecations", "quiet_libraries"]
-
-_LIBRARIES = ("absl", "keras", "tensorflow", "tensorflow_estimator", "tf_keras")
-_OURS = ("estimator_pipeline", "model_fns")
-# TensorFlow logs the calling line: "From FILE:LINE: NAME (from MODULE) is deprecated and ...".
-_DEPRECATION = re.compile(r"From (.+?):\d+: .* is deprecated", re.DOTALL)
-# Of tf.estimator; of tf.feature_column, which canned Estimators need.
-_ADVICE = ("Use tf.keras instead.", "Use Keras preprocessing layers instead")
-
-
-def _folders(packages: Iterable[str]) -> tuple[str, ...]:
-    return tuple(
-        os.path.join(folder, "")
-        for name in packages
-        if (spec := importlib.util.find_spec(name)) is not None
-        for folder in spec.submodule_search_locations or ()
-    )
-
-
-def hide_library_deprecations() -> None:
-    """Hide TensorFlow's deprecation warnings that the user of tf.estimator does not follow.
-
-    They are about calls in this package and in libraries, or advise to leave tf.estimator, tf.feature_column or
-    tf.layers. Other warnings about the program's calls are shown, and filters of the program for Python warnings have
-    precedence. The filters are active for the rest of the process.
-    """
-    folders = _folders((*_LIBRARIES, *_OURS))
-
-    def is_kept(record: logging.LogRecord) -> bool:
-        message = record.getMessage() if record.levelno == logging.WARNING else ""
-        match = _DEPRECATION.match(message)
-        return match is None or not (match[1].startswith(folders) or any(advice in message for advice in _ADVICE))
-
-    logging.getLogger("tensorflow").addFilter(is_kept)
-    warnings.filterwarnings("ignore", message=r"`tf\.(layers|nn\.rnn_cell)\.\w+` is deprecated", append=True)
+__all__ = ["quiet_libraries"]
 
 
 @contextlib.contextmanager
@@ -60,9 +24,9 @@ def quiet_libraries() -> Iterator[None]:
     import absl.logging
 
     from estimator_pipeline import compat
-    from estimator_pipeline.compat.bootstrap import start_lines
+    from estimator_pipeline.compat.bootstrap import log_lines, start_lines
 
-    folders = _folders(_LIBRARIES)
+    folders = log_lines.folders(log_lines.LIBRARIES)
     wrappers = (os.path.dirname(logging.__file__), os.path.dirname(absl.logging.__file__))
 
     def is_kept(record: logging.LogRecord) -> bool:
@@ -76,7 +40,7 @@ def quiet_libraries() -> Iterator[None]:
         logger.addFilter(is_kept)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
+            warnings.filterwarnings("ignore", module=rf"({'|'.join(log_lines.LIBRARIES)})(\.|$)")
             # TensorFlow attributes these to the calling line.
             warnings.filterwarnings("ignore", message=r"`(tf|[lL]ayer|[mM]odel)\.[\w.]+` is deprecated")
             yield

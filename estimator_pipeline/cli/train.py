@@ -123,7 +123,6 @@ def _train(
     proxies.bypass(os.environ)
     system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
-    from estimator_pipeline.cli.library_logging import hide_library_deprecations
     from estimator_pipeline.compat.bootstrap import start_lines
     from estimator_pipeline.engines.jobs.runner import prepare_process, run_job
     from estimator_pipeline.job.user_code import place_in
@@ -131,7 +130,6 @@ def _train(
 
     with start_lines.hidden():
         tf = prepare_process(loaded)
-    hide_library_deprecations()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
     try:
         result = run_job(loaded, recording=_recording(*recorded))

@@ -164,6 +164,7 @@ def _install(patches: str | Sequence[str] | None) -> ModuleType:
         version = versions.tensorflow_version()
         native = versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR
         system_limits.require(os.environ, trains=False)
+        log_lines.hide_deprecations()
         with startup.loading(), _explained_memory_errors():
             tf = _native(version) if native else _restore(version)
             kept_memory.keep()
@@ -190,6 +191,7 @@ def use_keras_3() -> ModuleType:
         if _installed and _generation == 3:
             return sys.modules["tensorflow"]
         system_limits.require(os.environ, trains=False)
+        log_lines.hide_deprecations()
         with startup.loading(), _explained_memory_errors():
             tf = keras_3.resolve()
             kept_memory.keep()

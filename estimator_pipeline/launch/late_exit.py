@@ -68,7 +68,7 @@ def _trains() -> bool:
     for thread in threading.enumerate():
         frame = None if thread.daemon else frames.get(thread.ident or 0)
         while frame is not None:
-            if frame.f_globals.get("__name__", "").partition(".")[0] in _TRAINING:
+            if str(frame.f_globals.get("__name__")).partition(".")[0] in _TRAINING:
                 return True
             frame = frame.f_back
     return False

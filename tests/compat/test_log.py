@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import estimator_pipeline
-from estimator_pipeline.cli import library_logging
 from estimator_pipeline.compat.bootstrap import log_lines
 
 
@@ -55,7 +54,7 @@ def test_deprecations_of_what_install_restores_are_hidden(shown, level, text, lo
     handler.emit = records.append
     logger.addHandler(handler)
     with warnings.catch_warnings():
-        library_logging.hide_library_deprecations()
+        log_lines.hide_deprecations()
     getattr(logger, level)(*text)
     assert len(records) == shown
 
@@ -63,13 +62,13 @@ def test_deprecations_of_what_install_restores_are_hidden(shown, level, text, lo
 def test_python_warnings_of_tf_layers_are_hidden_where_the_program_has_no_filter(logger):
     with warnings.catch_warnings(record=True) as records:
         warnings.resetwarnings()
-        library_logging.hide_library_deprecations()
+        log_lines.hide_deprecations()
         warnings.warn(_LAYERS, stacklevel=1)
         warnings.warn("`tf.train.thing` is deprecated", stacklevel=1)
         assert [str(record.message) for record in records] == ["`tf.train.thing` is deprecated"]
         warnings.resetwarnings()
         warnings.simplefilter("always")
-        library_logging.hide_library_deprecations()
+        log_lines.hide_deprecations()
         warnings.warn(_LAYERS, stacklevel=1)
         assert len(records) == 2
 

@@ -1,4 +1,4 @@
-"""Each line of TensorFlow's logger once on the console.
+"""Lines of TensorFlow's logger: each once on the console, and none that the user of tf.estimator does not follow.
 
 TensorFlow's logger has its own handler unless the root logger has one when TensorFlow is imported. A later handler of
 the root logger writes the line again: absl calls `logging.basicConfig()` with its first message, as in tfds, and adds
@@ -7,10 +7,51 @@ its own handler in `app.run`, as in `tf.compat.v1.app.run`.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import logging
+import os
+import re
 import sys
+import warnings
+from collections.abc import Iterable
 
-__all__ = ["show_once"]
+__all__ = ["LIBRARIES", "folders", "hide_deprecations", "show_once"]
+
+LIBRARIES = ("absl", "keras", "tensorflow", "tensorflow_estimator", "tf_keras")
+_OURS = ("estimator_pipeline", "model_fns")
+# TensorFlow logs the calling line: "From FILE:LINE: NAME (from MODULE) is deprecated and ...".
+_DEPRECATION = re.compile(r"From (.+?):\d+: .* is deprecated", re.DOTALL)
+# Of tf.estimator; of tf.feature_column, which canned Estimators need.
+_ADVICE = ("Use tf.keras instead.", "Use Keras preprocessing layers instead")
+
+
+def folders(packages: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders of packages, each with a closing separator."""
+    places: list[str] = []
+    for name in packages:
+        with contextlib.suppress(ValueError):  # a module that the program has made has no spec
+            spec = importlib.util.find_spec(name)
+            places += (spec.submodule_search_locations or ()) if spec is not None else ()
+    return tuple(os.path.join(folder, "") for folder in places)
+
+
+def hide_deprecations() -> None:
+    """Hide TensorFlow's deprecation warnings that the user of tf.estimator does not follow.
+
+    They are about calls in this package and in libraries, or advise to leave tf.estimator, tf.feature_column or
+    tf.layers. Other warnings about the program's calls are shown, and filters of the program for Python warnings have
+    precedence. The filters are active for the rest of the process.
+    """
+    hidden = folders((*LIBRARIES, *_OURS))
+
+    def is_kept(record: logging.LogRecord) -> bool:
+        message = record.getMessage() if record.levelno == logging.WARNING else ""
+        match = _DEPRECATION.match(message)
+        return match is None or not (match[1].startswith(hidden) or any(advice in message for advice in _ADVICE))
+
+    logging.getLogger("tensorflow").addFilter(is_kept)
+    warnings.filterwarnings("ignore", message=r"`tf\.(layers|nn\.rnn_cell)\.\w+` is deprecated", append=True)
 
 
 def show_once() -> None:

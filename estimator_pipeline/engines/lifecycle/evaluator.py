@@ -285,7 +285,7 @@ class _Queue:
         self._model_dir = model_dir
         self._pending: list[str] = []
         self._seen: set[int] = set()
-        self._begun = self._evaluates = False
+        self._begun = self._has_evaluated = False
         self.last_step: int | None = None
 
     def _begin(self) -> None:
@@ -319,7 +319,7 @@ class _Queue:
         if not self._evaluator.newest_only:
             self._warn_of_gap(step)
         self._seen.update(checkpoint_step(p) for p in self._pending if checkpoint_step(p) <= step)
-        self.last_step, self._evaluates = step, True
+        self.last_step, self._has_evaluated = step, True
         self._pending = [p for p in self._pending if checkpoint_step(p) > step]
         return path
 
@@ -334,7 +334,7 @@ class _Queue:
         every = self._evaluator.checkpoint_steps
         if not every or self.last_step is None or step - self.last_step < 2 * every:
             return
-        if self._evaluates:
+        if self._has_evaluated:
             why = f"they were deleted before their evaluation; {_HINT}"
         else:
             why = "they were deleted before this evaluator started; an earlier start of it may have evaluated them"
