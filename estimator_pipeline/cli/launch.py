@@ -93,7 +93,7 @@ def command(
         bool | None,
         typer.Option(
             "--ledger/--no-ledger",
-            help="Record which records are consumed, in model_dir/ledger, for `inspect`. Of a program: `exec --ledger`.",
+            help="Record which records are consumed, in model_dir/ledger, for `inspect`. Programs: `exec --ledger`.",
         ),
     ] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Write the logs of the tasks to this folder.")] = None,
