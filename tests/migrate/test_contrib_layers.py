@@ -49,7 +49,7 @@ def defects_are_raised(monkeypatch):
 def made(tmp_path):
     """`made(net, train_op, imports)`: the program's conversion."""
 
-    def made(net=f"tf.layers.dense({X}, 4)", train_op=STEP, imports="", to="keras", change=None):
+    def made(net=f"tf.layers.dense({X}, 4)", train_op=STEP, imports="", to="keras-layers", change=None):
         source = tmp_path / "program.py"
         text = (
             PROGRAM if re.search(r"\boptimizer\b(?!=['t])", train_op) else PROGRAM.replace("    optimizer = ", "    # ")
@@ -222,13 +222,16 @@ def test_a_name_for_several_estimators_in_turn(made, tmp_path):
            "estimator.train(lambda: data(True), steps=3)\nprint(estimator.evaluate(lambda: data(False)))\n"  # fmt: skip
     source = tmp_path / "program.py"
     source.write_text(head + part.replace("FOLDER", "first") + part.replace("FOLDER", "second"))
-    (found,) = convert(source).files
+    (found,) = convert(source, to="keras-layers").files
     assert found.keras, found.kept_as_estimator
     first, second = found.after.split("data = print\n")[1].split("'first', 'weights'")
     assert "'second'" in second and "'first'" not in second and "'second'" not in first
     assert first.count("make_model(") == second.count("make_model(") == 1
     source.write_text(source.read_text() + "\n\ndef again():\n    estimator.train(lambda: data(True), steps=3)\n")
-    assert "estimator is also used for something other than the Estimator" in convert(source).files[0].kept_as_estimator
+    assert (
+        "estimator is also used for something other than the Estimator"
+        in convert(source, to="keras-layers").files[0].kept_as_estimator
+    )
 
 
 def test_a_spec_that_is_returned_behind_a_branch(tmp_path):
@@ -249,7 +252,7 @@ def test_a_spec_that_is_returned_behind_a_branch(tmp_path):
         "        spec = tf.estimator.EstimatorSpec(mode, predictions={'logits': logits})\n    else:\n"
         + "\n".join(lines) + f"\n    return spec\n\n\ndef train({tail}"
     )  # fmt: skip
-    (found,) = convert(source).files
+    (found,) = convert(source, to="keras-layers").files
     assert found.keras, found.kept_as_estimator
     assert "return {'logits': logits}" in found.after and "self.accuracy_metric.update_state(" in found.after
 
@@ -283,7 +286,7 @@ def test_a_function_that_returns_one_of_several(tmp_path):
         .replace("REST", "print(model.evaluate(data))")
         .replace("(data", "(lambda: data()")
     )
-    (found,) = convert(source).files
+    (found,) = convert(source, to="keras-layers").files
     assert found.keras, found.kept_as_estimator
     assert "        made = keras_canned.LinearClassifier(" in found.after and "    return made\n" in found.after
 
@@ -292,7 +295,7 @@ def test_a_model_that_was_trained_in_another_branch(tmp_path):
     """An Estimator loads its checkpoint there."""
     source = tmp_path / "program.py"
     source.write_text(CANNED.replace("REST", "else:\n        print(list(model.predict(data)))"))
-    assert "may not have been trained" in convert(source).files[0].kept_as_estimator
+    assert "may not have been trained" in convert(source, to="keras-layers").files[0].kept_as_estimator
 
 
 KERAS = f"keras.layers.Dropout(0.5)(keras.layers.Dense(4)({X}))"
@@ -377,7 +380,7 @@ NETWORK = f"""slim.conv2d({X}, 4, [3, 3], scope='conv1')
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("target", ["keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
+@pytest.mark.parametrize("target", ["keras-layers", pytest.param("keras3", marks=pytest.mark.keras_3)])
 @pytest.mark.parametrize(
     "train_op",
     [

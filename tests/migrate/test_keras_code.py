@@ -56,7 +56,7 @@ def defects_are_raised(monkeypatch):
 
 @functools.cache
 def made_of(name: str):
-    (made,) = convert(HERE / "corpus" / f"{name}.py").files
+    (made,) = convert(HERE / "corpus" / f"{name}.py", to="keras-layers").files
     return made
 
 
@@ -95,14 +95,14 @@ def _code(path: Path) -> str:
 def test_line_ends_are_kept(tmp_path):
     text = (HERE / "corpus" / "ads_v1_canned.py").read_text()
     (tmp_path / "ads_v1_canned.py").write_bytes(text.replace("\n", "\r\n").encode())
-    (file,) = convert(tmp_path).files
+    (file,) = convert(tmp_path, to="keras-layers").files
     assert set(re.findall(r"\r\n|\r|\n", file.after)) == {"\r\n"}
     assert file.after.replace("\r\n", "\n") == made_of("ads_v1_canned").after
 
 
 def test_what_stays_says_why():
     """Not a byte of it changes."""
-    files = convert(HERE / "corpus" / "digit_service").files
+    files = convert(HERE / "corpus" / "digit_service", to="keras-layers").files
     assert not any(made.keras or made.before != made.after for made in files)
     said = {made.path: made.kept_as_estimator for made in files if made.kept_as_estimator}
     assert said["train.py"] == "line 9: tf, a part of TensorFlow that is imported from another file"
@@ -121,7 +121,7 @@ def test_the_summary_and_the_document(tmp_path, capsys):
     folder.mkdir()
     (folder / "wine_keras_layers.py").write_text((HERE / "corpus" / "wine_keras_layers.py").read_text())
     (folder / "alone.py").write_text("import tensorflow as tf\n\nspec = tf.estimator.EstimatorSpec('infer')\n")
-    told, why = summary(convert(folder)), "line 3: no Estimator is created in this file"
+    told, why = summary(convert(folder, to="keras-layers")), "line 3: no Estimator is created in this file"
     assert "To Keras: 1 of 2 files with Estimators; converted, not run\n" in told
     assert "  wine_keras_layers.py: converted to Keras" in told
     assert f"  alone.py: remains an Estimator program: {why}" in told
@@ -182,7 +182,7 @@ def old(tmp_path, **parts: str):
     for name, part in {**PARTS, **parts}.items():
         text = text.replace(name, part)
     (tmp_path / "old.py").write_text(text)
-    (made,) = convert(tmp_path / "old.py").files
+    (made,) = convert(tmp_path / "old.py", to="keras-layers").files
     ast.parse(made.after)
     return made
 
@@ -220,7 +220,7 @@ def test_what_is_done_with_a_batch_is_a_function_of_the_data_set(tmp_path, reads
     source = tmp_path / "reads.py"
     text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
     source.write_text(text.replace(READS, reads))
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert f"[0, 1]))\n{written}" in made.after and not made.left
 
 
@@ -237,7 +237,7 @@ def test_a_batch_that_is_no_function_of_the_data_set(tmp_path, reads):
     source = tmp_path / "reads.py"
     text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
     source.write_text(text.replace(READS, reads))
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert not made.keras and re.search("batch|a string of several lines", made.kept_as_estimator)
 
 
@@ -247,7 +247,7 @@ def test_what_all_modes_do_with_the_output_is_done_once(tmp_path):
     text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
     last = "    logits = tf.layers.dense(net, 3, name='logits')\n"
     source.write_text(text.replace(last, f"{last}    logits = tf.identity(logits * 2)\n"))
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert made.keras and made.after.count("logits = tf.identity(logits * 2)\n") == 1
     assert made.after.index("tf.identity(") > made.after.index("def make_model(")
 
@@ -267,7 +267,7 @@ def test_layers_of_keras_in_a_model_fn_of_tensorflow_1(tmp_path, line, layer):
     text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
     text = text.replace("tf.layers.dense(net, 3, name='logits')", f"{layer}(3, name='logits')(net)")
     source.write_text(text.replace("import tensorflow as tf\n", f"import tensorflow as tf\n{line}\n"))
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert made.keras and line in made.after, made.kept_as_estimator
 
 
@@ -316,7 +316,7 @@ def test_a_model_that_each_branch_calls(tmp_path, training, given, keras):
     """As it trains in the one and does not in the others: Keras says so by itself. Otherwise it is another network."""
     source = tmp_path / "branches.py"
     source.write_text(BRANCHES.replace("TRAINING", training).replace("GIVEN", given))
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert made.keras is keras, made.kept_as_estimator
     assert not keras or (made.after.count("logits = model(x)\n") == 1 and "    l = tf.keras.layers\n" in made.after)
 
@@ -327,7 +327,7 @@ def test_a_model_that_is_not_told_whether_it_trains(tmp_path, dropout, call):
     source = tmp_path / "untold.py"
     text = re.sub(r", training=\w+\)", ")", BRANCHES).replace("GIVEN", "x").replace("l.Dropout(0.4), ", dropout)
     source.write_text(text)
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert made.keras and f"    logits = {call}\n" in made.after, made.kept_as_estimator
 
 
@@ -338,7 +338,7 @@ def test_functions_that_are_written_come_before_what_calls_them(tmp_path):
     reads = "read = tf.estimator.inputs.numpy_input_fn({'x': X}, Y, shuffle=False)\nprint(read())\n\ndef model_fn("
     text = text.replace("\ndef model_fn(", f"X = Y = [1]\n{reads}", 1)
     source.write_text(text.replace("estimator.train(input_fn", "estimator.train(read"))
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert made.keras and made.after.index("def batches(") < made.after.index("read = batches("), made.kept_as_estimator
     assert "\nprint(read)\n" in made.after  # a data set, and no function any more
 
@@ -349,7 +349,7 @@ def test_predictions_that_are_no_dict(tmp_path):
     text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
     text = text.replace("predictions={'class': predicted}", "predictions=predicted")
     source.write_text(f"{text}    print(list(estimator.predict(input_fn)))\n")
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert "print(list((prediction['output'] for prediction in examples(model, input_fn()))))" in made.after
 
 
@@ -380,7 +380,7 @@ def test_outputs_of_an_export_by_names(tmp_path, given, keras):
     text = text[:first] + OUTPUTS.replace("GIVEN", given) + text[text.index("    loss = ") :]
     text = text[: text.index("    estimator.train")]
     source.write_text(f"{text}estimator.train(input_fn, steps=2){SERVED}")
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert made.keras is keras, made.kept_as_estimator
     assert keras == ("signatures={'serving_default': predict, 'predict': predict}" in made.after)
 
@@ -390,17 +390,8 @@ def test_a_model_fn_that_asks_for_params_of_an_estimator_without(tmp_path):
     source = tmp_path / "without.py"
     text = functools.reduce(lambda text, one: text.replace(*one), PARTS.items(), OLD)
     source.write_text(text.replace(", params={'rate': 0.01}", "").replace("params['rate']", "params.get('rate', 1)"))
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert "make_model(model_inputs(training), {})" in made.after
-
-
-def test_the_scan_says_what_the_conversion_does(tmp_path):
-    """Of a program of TensorFlow 1 too, at the places where its constructs are before the conversion."""
-    made, found = old(tmp_path), scan(tmp_path / "old.py")
-    assert found.findings and found.count("automatic") == len(found.findings)
-    assert {(one.line, one.column) for one in found.findings if one.rule == "keras"} <= {
-        (one.line, one.column) for one in made.changes
-    }
 
 
 def test_a_program_of_tensorflow_1(tmp_path):
@@ -583,7 +574,7 @@ def test_predict_keys_as_an_estimator_reads_them(source):
 def test_what_has_no_line_of_its_own_is_declined_at_the_first_construct(tmp_path):
     (tmp_path / "one.py").write_text("import tensorflow as tf\n\n\ndef f(m, l):\n"
                                      "    return tf.estimator.EstimatorSpec(m, loss=l)\n")  # fmt: skip
-    (made,) = convert(tmp_path / "one.py").files
+    (made,) = convert(tmp_path / "one.py", to="keras-layers").files
     assert made.kept_as_estimator == "line 5: no Estimator is created in this file"
 
 
@@ -748,7 +739,7 @@ def test_several_optimizers_that_are_declined(tmp_path, change, reason):
         assert before in text
         text = text.replace(before, after)
     (tmp_path / "gan.py").write_text(text)
-    (made,) = convert(tmp_path / "gan.py").files
+    (made,) = convert(tmp_path / "gan.py", to="keras-layers").files
     assert not made.keras and reason in made.kept_as_estimator, made.kept_as_estimator
 
 
@@ -794,7 +785,7 @@ def cluster(tmp_path, change: dict[str, str]):
         assert before in text
         text = text.replace(before, after)
     (tmp_path / "old.py").write_text(text)
-    (made,) = convert(tmp_path / "old.py").files
+    (made,) = convert(tmp_path / "old.py", to="keras-layers").files
     return made
 
 
@@ -911,7 +902,7 @@ def test_functions_that_make_estimators(tmp_path, before, after, reason):
     """They get the model's inputs; canned ones of V1 keep their sums and rates."""
     text = FACTORY.replace(before, after) if before else FACTORY
     (tmp_path / "old.py").write_text(text)
-    (made,) = convert(tmp_path / "old.py").files
+    (made,) = convert(tmp_path / "old.py", to="keras-layers").files
     if reason:
         assert reason in made.kept_as_estimator, made.kept_as_estimator
         return
@@ -978,7 +969,7 @@ def test_further_metrics_of_keras(tmp_path):
     found.update_state(y_true=labels, y_pred=predictions['logistic'])
     return {'further': found}"""
     (tmp_path / "old.py").write_text(FACTORY.replace(told, of_keras))
-    (made,) = convert(tmp_path / "old.py").files
+    (made,) = convert(tmp_path / "old.py", to="keras-layers").files
     assert made.keras, made.kept_as_estimator
     for line in (
         "def told(labels, predictions):\n    found = (labels, predictions['logistic'])\n",
@@ -987,7 +978,7 @@ def test_further_metrics_of_keras(tmp_path):
         assert line in made.after, made.after
     changed = of_keras.replace("    return", "    found.update_state(labels, labels)\n    return")
     (tmp_path / "old.py").write_text(FACTORY.replace(told, changed))
-    (made,) = convert(tmp_path / "old.py").files
+    (made,) = convert(tmp_path / "old.py", to="keras-layers").files
     assert "the metric further, which is not updated exactly once" in made.kept_as_estimator
 
 
@@ -1003,7 +994,7 @@ def test_an_estimator_that_gets_further_metrics_and_keeps_its_name(tmp_path):
     program = program[program.index("def input_fn") :]
     told = "def told(predictions):\n    return {'further': tf.compat.v1.metrics.mean(predictions['logits'])}\n\n\n"
     (tmp_path / "old.py").write_text(f"import tensorflow as tf\n\n\n{told}{program}")
-    (made,) = convert(tmp_path / "old.py").files
+    (made,) = convert(tmp_path / "old.py", to="keras-layers").files
     assert made.keras, made.kept_as_estimator
     for line in (
         "    estimator = keras_canned.LinearClassifier(columns, loss_reduction='sum')\n",
@@ -1013,7 +1004,7 @@ def test_an_estimator_that_gets_further_metrics_and_keeps_its_name(tmp_path):
         assert line in made.after, made.after
     other = f"import tensorflow as tf\n\n\n{told}{program}".replace("(estimator, t", "(other, t")
     (tmp_path / "old.py").write_text(other)
-    (made,) = convert(tmp_path / "old.py").files
+    (made,) = convert(tmp_path / "old.py", to="keras-layers").files
     assert "estimator is also used for something other than the Estimator" in made.kept_as_estimator
 
 
@@ -1320,7 +1311,7 @@ def test_a_canned_estimator_with_further_metrics(tmp_path, change, reason):
         assert before in text
         text = text.replace(before, after)
     (tmp_path / "old.py").write_text(text)
-    (made,) = convert(tmp_path / "old.py").files
+    (made,) = convert(tmp_path / "old.py", to="keras-layers").files
     if reason:
         assert reason in made.kept_as_estimator
         return
@@ -1419,10 +1410,10 @@ def test_predictions_of_a_keras_model(tmp_path):
         "model.compile('sgd', 'mse')\nestimator = tf.keras.estimator.model_to_estimator(model)\n"
         "estimator.train(lambda: DATA, steps=1)\n"
     )
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert made.keras, made.kept_as_estimator
     source.write_text(source.read_text() + "print(list(estimator.predict(lambda: DATA)))\n")
-    (made,) = convert(source).files
+    (made,) = convert(source, to="keras-layers").files
     assert made.kept_as_estimator.startswith("line 7: predictions of a Keras model, ")
 
 
@@ -1459,5 +1450,5 @@ def test_the_rate_of_dropout_that_tensorflow_1_had_by_default(tmp_path, call, la
     text += "    train_op = tf.train.AdamOptimizer().minimize(loss, tf.train.get_global_step())\n"
     text += "    return tf.estimator.EstimatorSpec(mode, {'y': y}, loss, train_op)\n\n"
     (tmp_path / "one.py").write_text(text + "one = tf.estimator.Estimator(model_fn, 'm')\none.train(lambda: DATA)\n")
-    (made,) = convert(tmp_path).files
+    (made,) = convert(tmp_path, to="keras-layers").files
     assert layer in made.after, made.kept_as_estimator

@@ -91,7 +91,7 @@ def load(monkeypatch, tmp_path):
             source = tmp_path / "changed" / f"{name}.py"
             source.parent.mkdir(exist_ok=True)
             source.write_text(text)
-        (made,) = convert(source).files
+        (made,) = convert(source, to="keras-layers").files
         assert made.kept_as_estimator == "" and "tf.estimator" not in made.after
         written = tmp_path / "keras" / f"{name}.py"
         written.parent.mkdir(exist_ok=True)

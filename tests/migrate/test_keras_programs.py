@@ -47,13 +47,13 @@ def test_a_file_that_others_take_of(tmp_path, other, reason):
     """It stays as it is where another file needs what would be gone or called otherwise."""
     (tmp_path / "old.py").write_text(PROGRAM)
     (tmp_path / "other.py").write_text("import tensorflow as tf\n" + other)
-    made = {one.path: one for one in convert(tmp_path).files}
+    made = {one.path: one for one in convert(tmp_path, to="keras-layers").files}
     assert made["old.py"].keras is not bool(reason) and reason in made["old.py"].kept_as_estimator
 
 
 def test_names_that_all_lists(tmp_path):
     (tmp_path / "old.py").write_text(f"__all__ = ['main', 'model_fn']\n{PROGRAM}")
-    (made,) = convert(tmp_path).files
+    (made,) = convert(tmp_path, to="keras-layers").files
     assert made.kept_as_estimator == "line 11: model_fn, which __all__ of old.py lists"
 
 
@@ -64,7 +64,7 @@ def test_a_program_of_several_files_stays(tmp_path):
         "import tensorflow as tf\nfrom model import model_fn\n\n"
         "estimator = tf.estimator.Estimator(model_fn, 'a')\nestimator.train(lambda: DATA)\n"
     )
-    made = {one.path: one for one in convert(tmp_path).files}
+    made = {one.path: one for one in convert(tmp_path, to="keras-layers").files}
     assert not any(one.changed for one in made.values())
     assert made["model.py"].kept_as_estimator == "line 10: no Estimator is created in this file"
     assert made["task.py"].kept_as_estimator == "line 4: a model_fn that is not a function of this file"
@@ -77,5 +77,5 @@ def test_a_network_of_another_file_is_not_taken_for_keras(tmp_path):
     )
     start, end = PROGRAM.index("def network"), PROGRAM.index("def model_fn")
     (tmp_path / "task.py").write_text("from net import network\n" + PROGRAM[:start] + PROGRAM[end:])
-    made = {one.path: one for one in convert(tmp_path).files}
+    made = {one.path: one for one in convert(tmp_path, to="keras-layers").files}
     assert not any(one.changed for one in made.values()), made["task.py"].after

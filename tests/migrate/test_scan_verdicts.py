@@ -133,7 +133,7 @@ def test_a_reason_is_told_in_the_names_and_lines_of_the_file_as_it_was(tmp_path)
     (tmp_path / "task.py").write_text(
         "import tensorflow as tf\n\nimport model\n\n\ndef main():\n"
         "    own = tf.estimator.BaselineClassifier(\n        model.net())\n    own.train(model.data)\n"
-        "    x = tf.estimator.Estimator(model.model_fn)\n    tf.log(1.)\n"
+        "    x = model.model_fn\n    tf.log(1.)\n"
     )
     said = scan(tmp_path).verdicts
     assert (said["task.py"].at, said["task.py"].line) == ("task.py", 7)

@@ -35,8 +35,9 @@ def command(
         typer.Option(
             "--to",
             "--target",
-            metavar="keras|keras3|estimator",
-            help="Convert to Keras 2, to Keras 3, or to Estimators on TensorFlow 2.",
+            metavar="keras|keras-layers|keras3|estimator",
+            help="Convert to Keras, without this package; by the former conversions to Keras 2 or Keras 3; or to "
+            "Estimators on TensorFlow 2.",
         ),
     ] = "keras",
     parity: Annotated[
@@ -125,7 +126,8 @@ def command(
         typer.echo(summary(conversion), err=True)
         return
     typer.echo(summary(conversion, ran))
-    standalone = to == "keras3" and conversion.became["keras"] == conversion.became["of"]
+    standalone = to in ("keras", "keras3") and conversion.became["keras"] == conversion.became["of"]
+    standalone = standalone and not any("estimator_pipeline" in file.after for file in conversion.files)
     runner = "python FILE" if standalone else "estimator-pipeline exec FILE"
     if conversion.changed and all(file.is_notebook for file in conversion.changed):
         runner = "Jupyter" if standalone else "Jupyter, in a Python that has estimator-pipeline"

@@ -54,10 +54,9 @@ NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 _OF_KERAS_2 = re.compile(r"\.estimator\b|\bkeras\b|compat\.v1\.layers\b|rnn_cell|tf_slim|estimator_pipeline\.compat\b")
 _SWITCHES = ("compat.install", "TF_USE_LEGACY_KERAS")  # of a notebook that has the setup already
 
-TARGETS = ("keras", "keras3", "estimator")
-"""Targets: Keras 2; Keras 3, with a module of helpers; Estimators on TensorFlow 2. A program that does not become Keras
-layers remains an Estimator program."""
-_ALIASES = {"keras-layers": "keras"}  # the name of 0.1.0
+TARGETS = ("keras", "keras-layers", "keras3", "estimator")
+"""Targets: Keras, with names that Keras 2 and 3 share and without this package; the former conversions to Keras 2 and
+Keras 3, with their helpers; Estimators on TensorFlow 2. A program that no rule converts keeps its Estimator."""
 
 
 @dataclass
@@ -220,7 +219,6 @@ def convert(
             found=", ".join(NOTES),
             hint="name one",
         )
-    to = _ALIASES.get(to, to)
     if to not in TARGETS:
         raise ConfigError(
             f"to {to!r}: unknown value",

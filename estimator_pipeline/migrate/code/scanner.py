@@ -139,7 +139,7 @@ def analyse(
         read = _read(sources, modules, others, stage, trees or {}, tick)
         renamed = _renamed(read, others, stage)
         if outcomes is None:
-            outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others)
+            outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others, to)
             outcomes = with_user_positions(outcomes, sources, renamed)
             if to == "keras3":
                 imports = {tree.source.path: [imported.source.path for imported in read.program.imports(tree)]
@@ -217,7 +217,7 @@ def _renamed(read: _Read, others: Others, stage: str) -> dict[str, RenamedText]:
 
 
 def _outcomes(
-    read: _Read, sources: list[SourceFile], renamed: Mapping[str, RenamedText], others: Others
+    read: _Read, sources: list[SourceFile], renamed: Mapping[str, RenamedText], others: Others, to: str
 ) -> dict[str, ConversionOutcome]:
     """Return path -> the outcome of the conversion to Keras. TensorFlow 1 files are converted from their new names."""
     changed = any(text.changes for text in renamed.values())
@@ -232,7 +232,7 @@ def _outcomes(
             text = renamed.get(tree.source.path)
             if text is not None:
                 tree.contrib, tree.needs = text.contrib, text.imports
-    keras.plan(read.program, read.trees, read.constructs, read.failures.each)
+    keras.plan(read.program, read.trees, read.constructs, read.failures.each, to=to)
     outcomes = {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
     for tree, state in before:
         tree.set_state(state)

@@ -18,7 +18,11 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.renames.registry import register_general
-from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
+from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome, convert
+from estimator_pipeline.migrate.code.to_keras.program.other_files import check_users
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
+from estimator_pipeline.migrate.convert.convert import convert_file
+from estimator_pipeline.migrate.convert.names import Refused
 
 __all__ = ["KERAS", "adopt", "by_tree", "plan"]
 
@@ -30,8 +34,13 @@ _OF_OTHER_CELLS = re.compile(r"\bestimator\b|\.(?:train|evaluate|predict)\(|trai
 
 
 def plan(
-    program: Program, trees: Sequence[Tree], constructs: Sequence[Construct], each: Each = plainly
-) -> None:  # fmt: skip
+    program: Program,
+    trees: Sequence[Tree],
+    constructs: Sequence[Construct],
+    each: Each = plainly,
+    *,
+    to: str = "keras-layers",
+) -> None:
     """Convert each file to Keras where possible and store the outcome in `tree.keras`.
 
     Args:
@@ -39,13 +48,18 @@ def plan(
         trees: The program's files.
         constructs: The constructs of the files.
         each: Runs a step for each file and records failures.
+        to: "keras" for Keras without this package; the former conversion otherwise.
     """
     constructs_of = by_tree(constructs)
 
     def convert_file(tree: Tree) -> None:
         tree.keras = None
         if tree in constructs_of and tree.verbatim:
-            tree.keras = convert(program, tree, constructs_of[tree])
+            made = any(construct.row.name == "tf.estimator.Estimator" for construct in constructs_of[tree])
+            if to == "keras" and made and not tree.source.cells:
+                tree.keras = _converted(program, tree)
+            else:
+                tree.keras = convert(program, tree, constructs_of[tree])
             if tree.keras is not None and tree.keras.text and not tree.source.keeps_cells(tree.keras.text):
                 tree.keras = ConversionOutcome(reason="its cells cannot be identified in the converted text", line=1)
             if tree.keras is not None and (
@@ -58,6 +72,20 @@ def plan(
 
     for _ in each(trees, convert_file, lambda tree: tree):
         pass
+
+
+def _converted(program: Program, tree: Tree) -> ConversionOutcome:
+    """Return the outcome of the conversion of a file that makes an Estimator with a model_fn."""
+    try:
+        step = convert_file(program, tree)
+        check_users(program, tree, step.after)
+        return ConversionOutcome(step.after, [step])
+    except (Refused, NotConvertible) as declined:
+        node = declined.node
+        line = getattr(declined, "line", 0) or (1 if node is tree.module else tree.position(node)[0])
+        return ConversionOutcome(reason=declined.reason, line=line)
+    except DEFECTS as error:
+        return ConversionOutcome(reason=f"the converter failed: {type(error).__name__}: {error}", line=1)
 
 
 def _unread_cell(source: SourceFile) -> int:

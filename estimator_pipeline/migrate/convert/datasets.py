@@ -1,0 +1,96 @@
+"""The dataset that an input_fn returns, as the expression of its call."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
+from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.convert.model_fn import parameters
+from estimator_pipeline.migrate.convert.names import Names, Refused
+from estimator_pipeline.migrate.convert.rest import Rest
+
+__all__ = ["InputFn", "read_input_fn"]
+
+_MODES = {"train": "'train'", "evaluate": "'eval'", "predict": "'infer'", "train_and_evaluate": "'train'"}
+_ITERATORS = ("get_next", "make_one_shot_iterator", "make_initializable_iterator")
+
+
+class InputFn:
+    """An input_fn: the text of its call, with or without an InputContext."""
+
+    def __init__(self, names: Names, rest: Rest, node: cst.BaseExpression, use: str, params: str) -> None:
+        self.names, self.rest, self.node, self.use, self.params = names, rest, node, use, params
+        values = names.meaning(node)
+        functions = [value for value in values if isinstance(value, FunctionOf)]
+        if len(functions) != 1 or functions[0].tree is not names.tree:
+            raise Refused("an input_fn that is not a function of the same file", node)
+        self.function = functions[0].node
+        self.takes = parameters(self.function)
+        for inner in iter_nodes(self.function.body):
+            if isinstance(inner, cst.Attribute) and inner.attr.value in _ITERATORS:
+                raise Refused("an input_fn that returns tensors of an iterator", inner)
+
+    @property
+    def takes_context(self) -> bool:
+        return "input_context" in self.takes
+
+    def call(self, context: str = "") -> str:
+        """Return the text of the call; `context` is the name of an InputContext, "" to call it without one."""
+        node, text = self.node, self.rest.text
+        if isinstance(node, cst.Lambda):
+            return self._of_lambda(node, context)
+        if isinstance(node, cst.Call) and self.names.name(node.func) == "functools.partial":
+            given = [text(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in node.args[1:]]
+            bound = {*arguments(node, ("", *self.takes))}
+            return f"{text(node.args[0].value)}({', '.join([*given, *self._more(context, bound)])})"
+        return f"{text(node)}({', '.join(self._more(context, set()))})"
+
+    def _more(self, context: str, bound: set[str]) -> list[str]:
+        """Return what an Estimator passes to the function by the names of its parameters."""
+        values = {"input_context": context, "mode": _MODES[self.use], "params": self.params}
+        required = self._required()
+        written = []
+        for name in self.takes:
+            if name in bound:
+                continue
+            if values.get(name):
+                written.append(f"{name}={values[name]}")
+            elif name in required:
+                raise Refused(f"an input_fn with the parameter {name}", self.function)
+        return written
+
+    def _required(self) -> set[str]:
+        params = self.function.params
+        return {param.name.value for param in (*params.posonly_params, *params.params, *params.kwonly_params)
+                if param.default is None}  # fmt: skip
+
+    def _of_lambda(self, node: cst.Lambda, context: str) -> str:
+        given = {param.name.value for param in node.params.params}
+        if given - {"input_context", "params", "mode"}:
+            raise Refused("a lambda with other parameters than input_context as an input_fn", node)
+        values = {"input_context": context or "None", "params": self.params or "None", "mode": _MODES[self.use]}
+        arguments_of_it: dict[cst.CSTNode, str] = {
+            arg.value: values[arg.value.value] for call in calls_in(node.body) for arg in call.args
+            if isinstance(arg.value, cst.Name) and arg.value.value in given
+        }  # fmt: skip
+        return self.rest.text(node.body, arguments_of_it)
+
+
+def calls_in(node: cst.CSTNode) -> list[cst.Call]:
+    """Return the calls in a node."""
+    return [inner for inner in iter_nodes(node) if isinstance(inner, cst.Call)]
+
+
+def read_input_fn(names: Names, rest: Rest, node: cst.BaseExpression, use: str, params: str) -> InputFn:
+    """Return an input_fn.
+
+    Args:
+        use: the method that takes it.
+        params: the text of the Estimator's params; "" without.
+
+    Raises:
+        Refused: the function cannot be found, or does not return a dataset.
+    """
+    return InputFn(names, rest, node, use, params)

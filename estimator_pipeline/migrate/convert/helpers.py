@@ -1,0 +1,43 @@
+"""The source of the helpers that converted programs use, from `program_helpers.py`."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.resources
+from collections.abc import Iterable
+
+import libcst as cst
+
+__all__ = ["sources"]
+
+_NEEDS = {"operation": ("Operation",)}  # helper -> the helpers that it calls
+
+
+@functools.cache
+def _all() -> dict[str, str]:
+    text = importlib.resources.files(__package__).joinpath("program_helpers.py").read_text(encoding="utf-8")
+    lines, found = text.splitlines(keepends=True), {}
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            found[node.name] = "".join(lines[first - 1 : node.end_lineno])
+    return found
+
+
+def sources(names: Iterable[str], tf: str) -> list[str]:
+    """Return the source of helpers, in the order of the file, for a program that imports TensorFlow as `tf`."""
+    wanted = set(names)
+    wanted |= {needed for name in wanted for needed in _NEEDS.get(name, ())}
+    return [_named(text, tf) for name, text in _all().items() if name in wanted]
+
+
+def _named(text: str, tf: str) -> str:
+    if tf == "tf":
+        return text
+
+    class Rename(cst.CSTTransformer):
+        def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
+            return updated_node.with_changes(value=tf) if updated_node.value == "tf" else updated_node
+
+    return cst.parse_module(text).visit(Rename()).code

@@ -1,0 +1,481 @@
+"""The Keras model of a model_fn: `make_model`, `predictions`, and a class where `compile` cannot say the loss.
+
+A loss of Keras of the labels and the only output, with metrics of the same, become arguments of `compile`: the model
+is a plain functional model, which loads everywhere. Any other loss or metric becomes a method of a model class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.convert import rules  # noqa: F401  the rules register themselves
+from estimator_pipeline.migrate.convert.model_fn import ModelFn, Step, read_model_fn
+from estimator_pipeline.migrate.convert.names import (
+    EVAL,
+    PREDICT,
+    TRAIN,
+    Names,
+    Refused,
+    names_bound,
+    names_read,
+)
+from estimator_pipeline.migrate.convert.rewrite import Rewriter, comments_in
+from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, TENSORS, Call
+from estimator_pipeline.migrate.convert.rules import dropout, losses
+from estimator_pipeline.migrate.convert.rules.metrics import Metric, argument_of_argmax, metric
+from estimator_pipeline.migrate.convert.split import Parts, calls_of, split
+from estimator_pipeline.migrate.convert.train_op import TrainOp, read_train_op
+
+__all__ = ["Model", "statement", "write_model"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A written model.
+
+    Attributes:
+        code: its functions and classes, in order.
+        make: the name of the function that makes it.
+        predictions: the name of the function of its predictions; "" where PREDICT returns none.
+        takes_params: whether `make` takes the params of the Estimator.
+        helpers: functions of the file that are rewritten along with it, and the parameters that they lose.
+        needs: names of program_helpers.py that the code uses.
+    """
+
+    code: tuple[cst.BaseStatement, ...]
+    make: str
+    predictions: str
+    takes_params: bool
+    helpers: Mapping[cst.FunctionDef, cst.FunctionDef]
+    needs: frozenset[str]
+
+
+def write_model(names: Names, function: cst.FunctionDef, *, prefix: str, distributed: bool) -> Model:
+    """Return the Keras model of a model_fn.
+
+    Args:
+        names: the meanings of the file's expressions.
+        function: the model_fn.
+        prefix: the start of the new names, "" where the file has one model_fn: `NAME_make_model`.
+        distributed: whether a strategy of several replicas trains it.
+
+    Raises:
+        Refused: a statement of it has no replacement.
+    """
+    model_fn = read_model_fn(names, function)
+    train_op = read_train_op(names, model_fn)
+    return _Writer(names, model_fn, train_op, split(names, model_fn, train_op), prefix, distributed).model()
+
+
+def statement(text: str) -> cst.BaseStatement:
+    """Return a statement from its text."""
+    return cst.parse_statement(text)
+
+
+class _Writer:
+    def __init__(
+        self, names: Names, model_fn: ModelFn, train_op: TrainOp, parts: Parts, prefix: str, distributed: bool
+    ) -> None:
+        self.names, self.model_fn, self.train_op, self.parts = names, model_fn, train_op, parts
+        self.distributed, self.tf = distributed, names.tf
+        self.make, self.predictions_name = f"{prefix}make_model", f"{prefix}predictions"
+        stem = "".join(
+            word.capitalize() for word in names.tree.source.path.rpartition("/")[2].removesuffix(".py").split("_")
+        )
+        self.class_name = f"{prefix.title().replace('_', '')}{stem or 'Converted'}Model"
+        tensors = {model_fn.features} | {name for step in parts.network for name in step.defines}
+        self.network = Rewriter(names, NETWORK, tensors=frozenset(tensors))
+        inline = dict(parts.inline)
+        self.tensors, self.setup = self.network.at(TENSORS, inline), self.network.at(SETUP)
+        self.uses_params = False
+
+    def model(self) -> Model:
+        metrics = {key: metric(self.call(call, TENSORS), key) for key, call in self.parts.metric_calls.items()}
+        loss, stock = self.stock_loss(), {key: self.stock_metric(made) for key, made in metrics.items()}
+        by_compile = loss is not None and all(stock.values()) and not self.unadded_regularizers()
+        network = self.network_lines()
+        predictions = self.predictions()
+        model_class = None if by_compile else self.model_class(metrics)
+        optimizer = self.optimizer()
+        make = self.make_function(network, optimizer, loss if by_compile else None, list(stock.values()), model_class)
+        helpers = self.helpers()
+        code = [*([model_class] if model_class else []), make, *([predictions] if predictions else [])]
+        return Model(tuple(code), self.make, self.predictions_name if predictions else "", bool(self.model_fn.params),
+                     helpers, frozenset(self.network.needs))  # fmt: skip
+
+    def call(self, node: cst.Call, place: str) -> Call:
+        """Return a call for the rules, with its arguments rewritten for a place."""
+        rewriter = {NETWORK: self.network, TENSORS: self.tensors, SETUP: self.setup}[place]
+        new = {arg.value: rewriter.text(arg.value) for arg in node.args}
+        return Call(node, self.names.name(node.func), place, self.names, new)
+
+    # What compile can say
+
+    def is_labels(self, node: cst.BaseExpression) -> bool:
+        changed = any(self.model_fn.labels in step.defines for step in self.model_fn.steps)
+        return isinstance(node, cst.Name) and node.value == self.model_fn.labels and not changed
+
+    def is_output(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is the only output of the network."""
+        if len(self.parts.outputs) != 1:
+            return False
+        for _ in range(8):
+            if node in self.parts.inline or (isinstance(node, cst.Name) and node.value == self.parts.outputs[0]):
+                return True
+            following = self.model_fn.resolve(node, EVAL) if isinstance(node, cst.Subscript) else node
+            if following is node:
+                break
+            node = following
+        return False
+
+    def stock_loss(self) -> str | None:
+        """Return the loss of `compile`; None where it cannot say the loss."""
+        node = self.model_fn.resolve(self.train_op.loss, TRAIN)
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+            sides = [self.model_fn.resolve(side, TRAIN) for side in (node.left, node.right)]
+            others = [side for side in sides if not self.is_regularization(side)]
+            node = others[0] if len(others) == 1 else node
+        if not isinstance(node, cst.Call):
+            return None
+        full = self.names.name(node.func)
+        if full in ("tf.reduce_mean", "tf.compat.v1.reduce_mean") and len(node.args) == 1:
+            inner = self.model_fn.resolve(node.args[0].value, TRAIN)
+            if isinstance(inner, cst.Call) and self.names.name(inner.func).endswith(
+                "nn.sparse_softmax_cross_entropy_with_logits"
+            ):
+                given = {arg.keyword.value: arg.value for arg in inner.args if arg.keyword}
+                if (
+                    given.keys() >= {"labels", "logits"}
+                    and self.is_labels(given["labels"])
+                    and self.is_output(given["logits"])
+                ):
+                    return f"{self.tf}.keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
+            return None
+        if full.removeprefix("tf.compat.v1.losses.") in losses.STOCK:
+            (labels, predictions), options, keras = losses.parts(self.call(node, TENSORS))
+            if self.is_labels(labels) and self.is_output(predictions):
+                return f"{self.tf}.keras.losses.{keras}({options})"
+        return None
+
+    def is_regularization(self, node: cst.BaseExpression) -> bool:
+        return (
+            isinstance(node, cst.Call) and self.names.name(node.func) == "tf.compat.v1.losses.get_regularization_loss"
+        )
+
+    def unadded_regularizers(self) -> bool:
+        """Return whether layers have regularizers that the loss does not add: `compile` would add them."""
+        adds = any(self.is_regularization(call) for step in self.parts.loss for call in calls_of(step.node))
+        adds = adds or any(self.is_regularization(call) for call in calls_of(self.train_op.loss))
+        text = "".join(self.names.text(node) for node in (self.model_fn.function, *self.names.tree.functions))
+        return "_regularizer" in text and not adds
+
+    def stock_metric(self, made: Metric) -> str:
+        """Return the metric of `compile`; "" where it cannot say the metric."""
+        if len(made.values) != 2 or not self.is_labels(made.values[0]):
+            return ""
+        if made.stock and self.is_output(made.values[1]):
+            return made.made
+        value = self.model_fn.resolve(made.values[1], EVAL)
+        if ".Accuracy(" in made.made and isinstance(value, cst.Call):
+            argument = argument_of_argmax(Call(value, self.names.name(value.func), TENSORS, self.names, {}))
+            if argument is not None and self.is_output(argument):
+                return made.made.replace(".Accuracy(", ".SparseCategoricalAccuracy(")
+        return ""
+
+    # Statements
+
+    def line(self, step: Step, rewriter: Rewriter) -> cst.BaseStatement:
+        """Return a statement after the conversion, with all of its comments."""
+        if isinstance(step.node, (cst.For, cst.If, cst.FunctionDef)):
+            return self.compound(step.node, rewriter)
+        new = rewriter.node(step.node)
+        line = cst.SimpleStatementLine([new.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
+        return self.with_comments(step, line)
+
+    def with_comments(self, step: Step, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+        assert isinstance(step.line, cst.SimpleStatementLine)
+        above = [*step.above, *(empty for empty in step.line.leading_lines if empty.comment is not None)]
+        line = line.with_changes(trailing_whitespace=step.line.trailing_whitespace)
+        kept = comments_in(line)
+        lost = [comment for comment in comments_in(step.node) if comment not in kept]
+        above += [cst.EmptyLine(comment=cst.Comment(comment)) for comment in lost]
+        return line.with_changes(leading_lines=above)
+
+    def compound(self, node: cst.For | cst.If | cst.FunctionDef, rewriter: Rewriter) -> cst.BaseStatement:
+        """Return a loop or condition on Python values, with its body rewritten."""
+        if isinstance(node, cst.FunctionDef):
+            return rewriter.node(node)
+        if isinstance(node, cst.If) and self.names.modes_of(node.test) is not None:
+            raise Refused("a branch by the mode", node)
+        body = [self.inner(statement, rewriter) for statement in node.body.body]
+        block = node.body.with_changes(body=body)
+        if isinstance(node, cst.For):
+            if node.orelse is not None:
+                raise Refused("a loop with else", node)
+            return node.with_changes(iter=rewriter.node(node.iter), body=block)
+        orelse = node.orelse
+        if isinstance(orelse, cst.If):
+            orelse = self.compound(orelse, rewriter)  # type: ignore[assignment]
+        elif orelse is not None:
+            inside = [self.inner(statement, rewriter) for statement in orelse.body.body]
+            orelse = orelse.with_changes(body=orelse.body.with_changes(body=inside))
+        return node.with_changes(test=rewriter.node(node.test), body=block, orelse=orelse)
+
+    def inner(self, node: cst.CSTNode, rewriter: Rewriter) -> cst.BaseStatement:
+        if isinstance(node, cst.If) and rewriter.place == NETWORK:
+            modes = self.names.modes_of(node.test)
+            if modes == {TRAIN} and node.orelse is None and len(node.body.body) == 1:
+                inside = node.body.body[0]
+                small = (
+                    inside.body[0] if isinstance(inside, cst.SimpleStatementLine) and len(inside.body) == 1 else None
+                )
+                written = self.train_only(small, rewriter)
+                if written is not None:
+                    return cst.SimpleStatementLine([written], leading_lines=node.leading_lines)
+            if modes is not None:
+                raise Refused("a part of the network that depends on the mode", node)
+        if isinstance(node, (cst.For, cst.If)):
+            return self.compound(node, rewriter)
+        if isinstance(node, cst.SimpleStatementLine):
+            new = rewriter.node(node)
+            lost = [comment for comment in comments_in(node) if comment not in comments_in(new)]
+            lines = [cst.EmptyLine(comment=cst.Comment(comment)) for comment in lost]
+            return new.with_changes(leading_lines=[*new.leading_lines, *lines])
+        raise Refused(f"a statement `{type(node).__name__.lower()}` in a model_fn", node)
+
+    def train_only(self, small: cst.CSTNode | None, rewriter: Rewriter) -> cst.BaseSmallStatement | None:
+        """Return `x = Dropout(rate)(x)` for the statement `x = tf.nn.dropout(x, keep)` that runs in training."""
+        if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Call):
+            return None
+        full = self.names.name(small.value.func)
+        call = Call(
+            small.value, full, NETWORK, self.names, {arg.value: rewriter.text(arg.value) for arg in small.value.args}
+        )
+        if full in ("tf.nn.dropout", "tf.compat.v1.nn.dropout"):
+            return small.with_changes(value=cst.parse_expression(f"{dropout.layer_of(call)})"))
+        if full == "tf.compat.v1.layers.dropout":
+            text = dropout.dropout(call).removesuffix(", training=True)").removesuffix(")")
+            return small.with_changes(value=cst.parse_expression(f"{text})"))
+        return None
+
+    def network_lines(self) -> list[cst.BaseStatement]:
+        lines: list[cst.BaseStatement] = []
+        for step in self.parts.network:
+            if step.modes == {TRAIN}:
+                written = self.train_only(step.node, self.network)
+                if written is None:
+                    raise Refused("a part of the network that is in training only", step.node)
+                lines.append(self.with_comments(step, cst.SimpleStatementLine([written])))
+            else:
+                lines.append(self.line(step, self.network))
+        for node, name in self.parts.inline.items():
+            lines.append(statement(f"{name} = {self.network.text(node)}"))
+        unwritten = [*(self.names.text(step.node) for step in self.parts.logged),
+                     *(f"{name}={self.names.text(value)}" for name, value in self.parts.unwritten.items())]  # fmt: skip
+        if unwritten:
+            texts = ["fit prints and TensorBoard logs the loss and the metrics. Without a counterpart in the model:",
+                     *(f"    {line.strip()}" for text in unwritten for line in text.strip().splitlines())]  # fmt: skip
+            empty = [cst.EmptyLine(comment=cst.Comment(f"# {text}")) for text in texts]
+            lines.append(cst.SimpleStatementLine([cst.Pass()], leading_lines=empty))
+        return lines
+
+    # Functions
+
+    def function(self, header: str, doc: str, lines: Sequence[cst.BaseStatement]) -> cst.FunctionDef:
+        """Return a function of statements, with the file's indentation."""
+        made = cst.parse_statement(f"{header}\n    pass\n")
+        assert isinstance(made, cst.FunctionDef)
+        body = [statement(f'"""{doc}"""')] if doc else []
+        return made.with_changes(body=cst.IndentedBlock([*body, *_without_pass(lines)]))
+
+    def make_function(
+        self, network: list[cst.BaseStatement], optimizer: tuple[list[cst.BaseStatement], str], loss: str | None,
+        metrics: list[str], model_class: cst.ClassDef | None,
+    ) -> cst.FunctionDef:  # fmt: skip
+        features, params, outputs = self.model_fn.features, self.model_fn.params, self.parts.outputs
+        out = outputs[0] if len(outputs) == 1 else f"{{{', '.join(f'{name!r}: {name}' for name in outputs)}}}"
+        lines = list(network)
+        setup, made = optimizer
+        arguments = ", ".join([features, out, *([params] if params and model_class else [])])
+        model = self.fresh("model")
+        lines.append(
+            statement(f"{model} = {self.class_name if model_class else f'{self.tf}.keras.Model'}({arguments})")
+        )
+        lines += setup
+        compiled = [f"optimizer={made}"]
+        compiled += [f"loss={loss}"] if loss else []
+        compiled += [f"metrics=[{', '.join(metrics)}]"] if loss and metrics else []
+        one = f"{model}.compile({', '.join(compiled)})"
+        several = f"{model}.compile(\n" + "".join(f"    {item},\n" for item in compiled) + ")"
+        lines.append(statement(one if len(one) < 100 else several))
+        lines.append(statement(f"return {model}"))
+        header = f"def {self.make}({', '.join([features, *([params] if params else [])])}):"
+        doc = f"Return the compiled model for the inputs `{features}`, as returned by `model_inputs`."
+        return self.function(header, doc, lines)
+
+    def fresh(self, name: str) -> str:
+        taken = {name for step in self.model_fn.steps for name in step.defines}
+        return name if name not in taken else f"keras_{name}"
+
+    def optimizer(self) -> tuple[list[cst.BaseStatement], str]:
+        """Return the statements before the optimizer, and the expression that makes it."""
+        chosen = [step for step in self.parts.setup if not self.is_global_step(step)]
+        self.check_setup(chosen)
+        lines = [self.line(step, self.setup) for step in chosen]
+        return lines, self.setup.text(self.train_op.optimizer)
+
+    def is_global_step(self, step: Step) -> bool:
+        return isinstance(step.value, cst.Call) and "global_step" in self.names.name(step.value.func)
+
+    def check_setup(self, steps: Iterable[Step]) -> None:
+        outputs = {self.model_fn.features, self.model_fn.labels, *self.parts.outputs}
+        for step in steps:
+            if step.uses & outputs:
+                raise Refused("an optimizer that depends on a batch", step.node)
+
+    def predictions(self) -> cst.FunctionDef | None:
+        value = self.model_fn.specs.get(PREDICT, {}).get("predictions")
+        if value is None:
+            return None
+        lines = [*self.unpacked("outputs"), *(self.line(step, self.tensors) for step in self.parts.predictions)]
+        lines.append(statement(f"return {self.tensors.text(value)}"))
+        used = {name for step in self.parts.predictions for name in step.uses} | names_read(value)
+        if self.model_fn.params in used:
+            raise Refused("predictions that depend on params", value)
+        name = self.parts.outputs[0] if len(self.parts.outputs) == 1 else "outputs"
+        header = f"def {self.predictions_name}({self.model_fn.features}, {name}):"
+        doc = f"Return what {self.model_fn.function.name.value} predicted, for features and outputs of the model."
+        return self.function(header, doc, lines)
+
+    def unpacked(self, outputs: str) -> list[cst.BaseStatement]:
+        if len(self.parts.outputs) == 1:
+            return []
+        values = ", ".join(f"{outputs}[{name!r}]" for name in self.parts.outputs)
+        return [statement(f"{', '.join(self.parts.outputs)} = {values}")]
+
+    def model_class(self, metrics: Mapping[str, Metric]) -> cst.ClassDef:
+        params = self.model_fn.params
+        self.network.needs |= {"saved_inputs", "loaded_inputs"}
+        attributes = {key: self.attribute(key) for key in metrics}
+        with_params = f", {params}" if params else ""
+        saved = f'{{"inputs": saved_inputs(self.input){f", {params!r}: dict(self.{params})" if params else ""}}}'
+        loaded = f'loaded_inputs(config["inputs"]){f", config[{params!r}]" if params else ""}'
+        start = [
+            f"def __init__(self, inputs, outputs{with_params}):",
+            "    super().__init__(inputs, outputs)",
+            *([f"    self.{params} = {params}"] if params else []),
+            f'    self.mean_loss = {self.tf}.keras.metrics.Mean(name="loss")',
+            *(f"    self.{attributes[key]} = {made.made}" for key, made in metrics.items()),
+        ]
+        header = cst.parse_statement(
+            f"@{self.tf}.keras.utils.register_keras_serializable()\nclass {self.class_name}({self.tf}.keras.Model):\n"
+            f'    """The loss and the metrics of {self.model_fn.function.name.value}."""\n'
+        )
+        assert isinstance(header, cst.ClassDef)
+        body = [
+            *header.body.body,
+            statement("\n".join(start) + "\n"),
+            self.compute_loss(),
+            self.compute_metrics(metrics, attributes),
+            statement(f"def get_config(self):\n    return {saved}\n"),
+            statement(f"@classmethod\ndef from_config(cls, config):\n    return {self.make}({loaded})\n"),
+        ]
+        spaced = [body[0], *(item.with_changes(leading_lines=[cst.EmptyLine(indent=False)]) for item in body[1:])]
+        return header.with_changes(body=header.body.with_changes(body=spaced))
+
+    def attribute(self, key: str) -> str:
+        name = "".join(letter if letter.isalnum() else "_" for letter in key)
+        return f"{name}_metric"
+
+    def given(self, steps: Sequence[Step], values: Iterable[cst.BaseExpression], batch: str) -> list[cst.BaseStatement]:
+        """Return the statements that name features, labels, outputs and params in a method."""
+        used = {name for step in steps for name in names_read(step.node, self.parts.inline)}
+        used |= {name for value in values for name in names_read(value, self.parts.inline)}
+        used |= {name for node, name in self.parts.inline.items() for above in (*(step.node for step in steps), *values)
+                 if node in set(iter_nodes(above))}  # fmt: skip
+        x, y, outputs = batch.split()
+        names = {self.model_fn.features: x, self.model_fn.labels: y}
+        if len(self.parts.outputs) == 1:
+            names[self.parts.outputs[0]] = outputs
+        elif used & set(self.parts.outputs):
+            names |= {name: f"{outputs}[{name!r}]" for name in self.parts.outputs}
+        if self.model_fn.params:
+            names[self.model_fn.params] = f"self.{self.model_fn.params}"
+        chosen = {name: value for name, value in names.items() if name in used}
+        return [statement(f"{', '.join(chosen)} = {', '.join(chosen.values())}")] if chosen else []
+
+    def compute_loss(self) -> cst.FunctionDef:
+        steps, value = self.parts.loss, self.train_op.loss
+        lines = [*self.given(steps, [value], "x y y_pred"), *(self.line(step, self.tensors) for step in steps)]
+        name = value.value if isinstance(value, cst.Name) else "loss"
+        if not isinstance(value, cst.Name):
+            lines.append(statement(f"loss = {self.tensors.text(value)}"))
+        lines.append(statement(f"self.mean_loss.update_state({name})"))
+        divided = f"{name} / self.distribute_strategy.num_replicas_in_sync  # their gradients are summed"
+        lines.append(statement(f"return {divided if self.distributed else name}"))
+        header = "def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):"
+        return self.function(header, "", lines)
+
+    def compute_metrics(self, metrics: Mapping[str, Metric], attributes: Mapping[str, str]) -> cst.FunctionDef:
+        values = [value for made in metrics.values() for value in made.values]
+        lines = [*self.given(self.parts.metrics, values, "x y y_pred"),
+                 *(self.line(step, self.tensors) for step in self.parts.metrics)]  # fmt: skip
+        for key, made in metrics.items():
+            arguments = made.update.format(*(self.tensors.text(value) for value in made.values))
+            lines.append(statement(f"self.{attributes[key]}.update_state({arguments})"))
+        lines.append(statement("return self.get_metrics_result()"))
+        return self.function("def compute_metrics(self, x, y, y_pred, sample_weight=None):", "", lines)
+
+    # Helpers of the file
+
+    def helpers(self) -> dict[cst.FunctionDef, cst.FunctionDef]:
+        """Return the functions that the model calls, rewritten, without the parameters that carry the mode."""
+        written: dict[cst.FunctionDef, cst.FunctionDef] = {}
+        while waiting := [node for node in self.network.helpers if node not in written]:
+            node = waiting[0]
+            written[node] = node
+            place = self.network.helpers[node]
+            params = {param.name.value for param in node.params.params}
+            rewriter = Rewriter(self.names, place, {}, self.network.helpers, self.network.passed,
+                                frozenset(params | names_in(node)), self.network.needs)  # fmt: skip
+            body = [self.helper_line(line, rewriter) for line in node.body.body]
+            written[node] = node.with_changes(body=node.body.with_changes(body=body))
+        return {node: self.without_modes(node, new) for node, new in written.items()}
+
+    def helper_line(self, node: cst.CSTNode, rewriter: Rewriter) -> cst.BaseStatement:
+        if isinstance(node, cst.With):
+            raise Refused("`with` in a function that a model_fn calls", node)
+        return self.inner(node, rewriter)
+
+    def without_modes(self, node: cst.FunctionDef, new: cst.FunctionDef) -> cst.FunctionDef:
+        gone = {name for function, name in self.names.flags if function is node}
+        if not gone:
+            return new
+        kept = [param for param in new.params.params if param.name.value not in gone]
+        if kept:
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return new.with_changes(params=new.params.with_changes(params=kept))
+
+
+def names_in(node: cst.FunctionDef) -> set[str]:
+    """Return the names that a function assigns."""
+    return set(names_bound(node.body))
+
+
+def _without_pass(lines: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """Return statements where the comments of a `pass` are above the next statement."""
+    kept: list[cst.BaseStatement] = []
+    comments: list[cst.EmptyLine] = []
+    for line in lines:
+        if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Pass):
+            comments += line.leading_lines
+            continue
+        if comments:
+            line = line.with_changes(leading_lines=[*comments, *line.leading_lines])  # type: ignore[attr-defined]
+            comments = []
+        kept.append(line)
+    return kept

@@ -1,0 +1,302 @@
+"""What a model_fn computes in each mode: its statements in order, and the arguments of its EstimatorSpecs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.convert.names import ALL_MODES, EVAL, PREDICT, Names, Refused, names_bound, names_read
+
+__all__ = ["ModelFn", "Step", "needed", "parameters", "read_model_fn", "steps_of"]
+
+SPEC = "tf.estimator.EstimatorSpec"
+_FIELDS = ("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks",
+           "training_hooks", "scaffold", "evaluation_hooks", "prediction_hooks")  # fmt: skip
+_NAME_SCOPES = ("tf.name_scope", "tf.compat.v1.name_scope", "tf.device", "tf.compat.v1.device")
+_VARIABLE_SCOPES = ("tf.compat.v1.variable_scope",)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A statement of a function, and when it runs.
+
+    Attributes:
+        node: the statement; a small statement of its line.
+        line: the line that it is in, for its comments.
+        modes: the modes in which it runs.
+        guards: the arguments of the `tf.control_dependencies` around it.
+        scopes: the names of the variable scopes around it, as text.
+        above: comments of the `if` and `with` around it, that it is the first statement of.
+    """
+
+    node: cst.CSTNode
+    line: cst.CSTNode
+    modes: frozenset[str]
+    guards: tuple[cst.BaseExpression, ...] = ()
+    scopes: tuple[str, ...] = ()
+    above: tuple[cst.EmptyLine, ...] = ()
+    defines: frozenset[str] = field(default=frozenset(), compare=False)
+    uses: frozenset[str] = field(default=frozenset(), compare=False)
+
+    @property
+    def value(self) -> cst.BaseExpression | None:
+        """Return the assigned expression of `name = value`, or the expression of the statement."""
+        if isinstance(self.node, (cst.Assign, cst.AnnAssign, cst.Expr)):
+            return self.node.value
+        return None
+
+    @property
+    def target(self) -> str:
+        """Return the name of `name = value`; "" for any other statement."""
+        node = self.node
+        if isinstance(node, cst.Assign) and len(node.targets) == 1 and isinstance(node.targets[0].target, cst.Name):
+            return node.targets[0].target.value
+        if isinstance(node, cst.AnnAssign) and isinstance(node.target, cst.Name) and node.value is not None:
+            return node.target.value
+        return ""
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether the statement gives its names new values, whatever they were."""
+        return isinstance(self.node, (cst.Assign, cst.AnnAssign)) and not self.defines & self.uses
+
+
+@dataclass(frozen=True)
+class ModelFn:
+    """A model_fn.
+
+    Attributes:
+        function: its definition.
+        features, labels, mode, params: its names of these parameters; "" where it has none.
+        steps: its statements, in the order of the text.
+        specs: mode -> argument -> expression of the EstimatorSpec that it returns.
+    """
+
+    function: cst.FunctionDef
+    features: str
+    labels: str
+    mode: str
+    params: str
+    steps: tuple[Step, ...]
+    specs: Mapping[str, Mapping[str, cst.BaseExpression]]
+
+    def in_mode(self, mode: str) -> tuple[Step, ...]:
+        """Return the statements that run in a mode."""
+        return tuple(step for step in self.steps if mode in step.modes)
+
+    def definition(self, name: str, mode: str) -> Step | None:
+        """Return the only statement that defines a name in a mode, if there is one such."""
+        steps = [step for step in self.in_mode(mode) if name in step.defines]
+        return steps[0] if len(steps) == 1 and steps[0].target == name else None
+
+    def resolve(self, node: cst.BaseExpression, mode: str) -> cst.BaseExpression:
+        """Return the expression behind a name or an item of a dict that the function defines once."""
+        for _ in range(8):
+            if isinstance(node, cst.Name):
+                step = self.definition(node.value, mode)
+                if step is None or step.value is None:
+                    break
+                node = step.value
+            elif isinstance(node, cst.Subscript) and (item := self._item(node, mode)) is not None:
+                node = item
+            else:
+                break
+        return node
+
+    def _item(self, node: cst.Subscript, mode: str) -> cst.BaseExpression | None:
+        table, key = self.resolve(node.value, mode), _key(node)
+        if not isinstance(table, cst.Dict) or key is None:
+            return None
+        for element in table.elements:
+            name = element.key if isinstance(element, cst.DictElement) else None
+            if isinstance(name, cst.SimpleString) and name.evaluated_value == key:
+                return element.value
+        return None
+
+
+def _key(node: cst.Subscript) -> str | None:
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    value = index.value if isinstance(index, cst.Index) else None
+    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else None
+
+
+def parameters(function: cst.FunctionDef | cst.Lambda) -> tuple[str, ...]:
+    """Return the names of a function's parameters without `*args` and `**kwargs`."""
+    params = function.params
+    return tuple(param.name.value for param in (*params.posonly_params, *params.params, *params.kwonly_params))
+
+
+def read_model_fn(names: Names, function: cst.FunctionDef) -> ModelFn:
+    """Return what a model_fn does in each mode.
+
+    Raises:
+        Refused: it has a statement or a parameter that cannot be followed.
+    """
+    given = parameters(function)
+    by_role = {"labels": "", "mode": "", "params": "", "config": ""}
+    for name in given[1:]:
+        if name not in by_role and not (name == given[1] and name == "label"):
+            raise Refused(f"a model_fn with the parameter {name}", function)
+        by_role["labels" if name == "label" else name] = name
+    if not given or not by_role["labels"]:
+        raise Refused("a model_fn without the parameters features and labels", function)
+    reader = _Reader(names, by_role["labels"])
+    steps = tuple(reader.block(function.body, ALL_MODES, _Around()))
+    if reader.open:
+        missing = ", ".join(sorted(reader.open))
+        if EVAL in reader.open or PREDICT not in reader.open or len(reader.open) > 1:
+            raise Refused(f"a model_fn that returns nothing in the modes {missing}", function)
+    used = {name for step in steps for name in step.uses} | {
+        name for spec in reader.specs.values() for value in spec.values() for name in names_read(value)
+    }
+    if by_role["config"] in used:
+        raise Refused("a model_fn that reads its config", function)
+    params = by_role["params"]
+    return ModelFn(function, given[0], by_role["labels"], by_role["mode"], params, steps, reader.specs)
+
+
+def steps_of(names: Names, function: cst.FunctionDef) -> tuple[tuple[Step, ...], cst.BaseExpression | None]:
+    """Return the statements of a helper function, and the expression that it returns at its end.
+
+    Raises:
+        Refused: it returns at another place than its end.
+    """
+    reader = _Reader(names, "", helper=True)
+    steps = tuple(reader.block(function.body, ALL_MODES, _Around()))
+    return steps, reader.returned
+
+
+def needed(steps: Iterable[Step], wanted: Iterable[str]) -> list[Step]:
+    """Return the statements that compute the wanted names, in order."""
+    chosen, want = [], set(wanted)
+    for step in reversed(list(steps)):
+        if step.defines & want:
+            chosen.append(step)
+            if step.replaces:
+                want -= step.defines
+            want |= step.uses
+    return chosen[::-1]
+
+
+@dataclass(frozen=True)
+class _Around:
+    guards: tuple[cst.BaseExpression, ...] = ()
+    scopes: tuple[str, ...] = ()
+
+
+class _Reader:
+    """Reads the statements of a function, and follows the modes through its branches."""
+
+    def __init__(self, names: Names, labels: str, *, helper: bool = False) -> None:
+        self.names, self.labels, self.helper = names, labels, helper
+        self.open = ALL_MODES  # the modes in which the function has not returned
+        self.specs: dict[str, Mapping[str, cst.BaseExpression]] = {}
+        self.returned: cst.BaseExpression | None = None
+
+    def block(self, body: cst.BaseSuite, modes: frozenset[str], around: _Around) -> Iterator[Step]:
+        for statement in body.body:
+            here = modes & self.open
+            if not here:
+                continue  # after a return
+            if isinstance(statement, cst.SimpleStatementLine):
+                yield from self.line(statement, here, around)
+            elif isinstance(statement, cst.If):
+                yield from self.branch(statement, here, around)
+            elif isinstance(statement, cst.With):
+                yield from self.scope(statement, here, around)
+            elif isinstance(statement, (cst.For, cst.FunctionDef)):
+                yield self.whole(statement, here, around)
+            else:
+                raise Refused(f"a statement `{type(statement).__name__.lower()}` in a model_fn", statement)
+
+    def line(self, line: cst.SimpleStatementLine, modes: frozenset[str], around: _Around) -> Iterator[Step]:
+        for small in line.body:
+            if isinstance(small, cst.Return):
+                self.returns(small, modes)
+            elif isinstance(small, cst.Pass) or _is_string(small):
+                continue
+            else:
+                yield Step(small, line, modes, around.guards, around.scopes, (), names_bound(small), names_read(small))
+
+    def returns(self, node: cst.Return, modes: frozenset[str]) -> None:
+        if self.helper:
+            if modes != ALL_MODES or self.returned is not None:
+                raise Refused("a function that returns at several places", node)
+            self.returned, self.open = node.value, frozenset()
+            return
+        call = node.value
+        if not isinstance(call, cst.Call) or self.names.name(call.func) != SPEC:
+            raise Refused("a model_fn that returns something else than EstimatorSpec(...)", node)
+        spec = {name: arg.value for name, arg in arguments(call, _FIELDS).items()}
+        if any(arg.star for arg in call.args):
+            raise Refused("an EstimatorSpec with * or **", call)
+        for mode in modes:
+            self.specs[mode] = spec
+        self.open -= modes
+
+    def branch(self, node: cst.If, modes: frozenset[str], around: _Around) -> Iterator[Step]:
+        allowed = self.names.modes_of(node.test)
+        if allowed is None and self.labels:
+            allowed = self._with_labels(node.test)
+        if allowed is None:
+            if any(isinstance(inner, cst.Return) for inner in iter_nodes(node)):
+                raise Refused("a return under a condition that is not of the mode", node)
+            yield self.whole(node, modes, around)
+            return
+        comments = tuple(line for line in node.leading_lines if line.comment is not None)
+        yield from _first_with(self.block(node.body, modes & allowed, around), comments)
+        rest = modes - allowed
+        if isinstance(node.orelse, cst.If):
+            yield from self.branch(node.orelse, rest, around)
+        elif isinstance(node.orelse, cst.Else):
+            yield from self.block(node.orelse.body, rest, around)
+
+    def _with_labels(self, test: cst.BaseExpression) -> frozenset[str] | None:
+        """Return the modes of `labels is not None` and `labels is None`."""
+        text = self.names.text(test)
+        return {
+            f"{self.labels} is not None": ALL_MODES - {PREDICT},
+            f"{self.labels} is None": frozenset({PREDICT}),
+        }.get(text)
+
+    def scope(self, node: cst.With, modes: frozenset[str], around: _Around) -> Iterator[Step]:
+        for item in node.items:
+            around = self._entered(item, around)
+        comments = tuple(line for line in node.leading_lines if line.comment is not None)
+        yield from _first_with(self.block(node.body, modes, around), comments)
+
+    def _entered(self, item: cst.WithItem, around: _Around) -> _Around:
+        call = item.item
+        name = self.names.name(call.func) if isinstance(call, cst.Call) else ""
+        if isinstance(call, cst.Call) and item.asname is None:
+            if name in _NAME_SCOPES:
+                return around
+            if name == "tf.control_dependencies" and len(call.args) == 1:
+                return _Around((*around.guards, call.args[0].value), around.scopes)
+            if name in _VARIABLE_SCOPES:
+                given = arguments(call, ("name_or_scope", "default_name", "values"))
+                plain = given.keys() <= {"name_or_scope", "default_name", "values"}
+                if plain and "name_or_scope" in given:
+                    return _Around(around.guards, (*around.scopes, self.names.text(given["name_or_scope"].value)))
+                raise Refused("a variable_scope with options, which shares or initializes variables", item)
+        raise Refused(f"`with {self.names.text(call)}` in a model_fn", item)
+
+    def whole(self, node: cst.CSTNode, modes: frozenset[str], around: _Around) -> Step:
+        uses = names_read(node)
+        return Step(node, node, modes, around.guards, around.scopes, (), names_bound(node), uses)
+
+
+def _first_with(steps: Iterator[Step], comments: tuple[cst.EmptyLine, ...]) -> Iterator[Step]:
+    for position, step in enumerate(steps):
+        if position == 0 and comments:
+            step = Step(step.node, step.line, step.modes, step.guards, step.scopes, (*comments, *step.above),
+                        step.defines, step.uses)  # fmt: skip
+        yield step
+
+
+def _is_string(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Expr) and isinstance(node.value, (cst.SimpleString, cst.ConcatenatedString))

@@ -1,0 +1,236 @@
+"""Meanings of a file's expressions, and the refusal of those that no rule converts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis import modes
+from estimator_pipeline.migrate.code.analysis.name_resolution import (
+    FunctionOf,
+    Instance,
+    Member,
+    Outside,
+    Program,
+    Value,
+)
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
+
+__all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "Names", "Refused", "names_bound", "names_read"]
+
+TRAIN, EVAL, PREDICT = modes.MODES
+ALL_MODES = frozenset(modes.MODES)
+
+
+class Refused(Exception):
+    """A construct that no rule converts: the file remains an Estimator program.
+
+    Attributes:
+        reason: what the construct is, as a phrase.
+        node: the construct.
+    """
+
+    def __init__(self, reason: str, node: cst.CSTNode) -> None:
+        super().__init__(reason)
+        self.reason, self.node = reason, node
+
+
+@dataclass(frozen=True)
+class Names:
+    """Resolution of the expressions of a file.
+
+    Attributes:
+        program: the program that the file belongs to.
+        tree: the file.
+        tf: the name by which the file imports TensorFlow.
+        flags: (function, parameter) -> the modes in which its argument is true; None for the mode itself.
+    """
+
+    program: Program
+    tree: Tree
+    tf: str
+    flags: dict[tuple[cst.CSTNode, str], frozenset[str] | None] = field(default_factory=dict)
+
+    def scope(self, node: cst.CSTNode) -> Scope:
+        """Return the scope in which an expression is evaluated."""
+        if node in self.tree.where:
+            return self.tree.where[node]
+        for above in self.tree.above(node):
+            if above in self.tree.scopes:
+                return self.tree.scopes[above]
+        return self.tree.scope
+
+    def meaning(self, node: cst.CSTNode | None) -> tuple[Value, ...]:
+        """Return the possible values of an expression; empty if unknown."""
+        if not isinstance(node, cst.BaseExpression):
+            return ()
+        return self.program.meaning(node, self.tree, self.scope(node))
+
+    def name(self, node: cst.CSTNode | None) -> str:
+        """Return the full name of an expression outside of the program, as `tf.nn.relu`; "" if it has none."""
+        for value in self.meaning(node):
+            if isinstance(value, Outside):
+                full = catalogue.spell(value.dotted)
+                return _SAME_OBJECTS.get(full, full)
+        return ""
+
+    def method(self, node: cst.CSTNode | None) -> str:
+        """Return `Class.method` for a method of an object whose class is outside of the program; else ""."""
+        for value in self.meaning(node):
+            if isinstance(value, Member):
+                full = catalogue.spell(value.of)
+                return f"{_SAME_OBJECTS.get(full, full)}.{value.name}"
+        return ""
+
+    def kind(self, node: cst.CSTNode | None) -> str:
+        """Return the full name of an object's class outside of the program; "" if it is something else."""
+        for value in self.meaning(node):
+            if isinstance(value, Instance) and isinstance(value.of, Outside):
+                full = catalogue.spell(value.of.dotted)
+                return _SAME_OBJECTS.get(full, full)
+        return ""
+
+    def function(self, node: cst.CSTNode | None) -> FunctionOf | None:
+        """Return the function of the program that an expression is, if it can be only one."""
+        values = self.meaning(node)
+        return values[0] if len(values) == 1 and isinstance(values[0], FunctionOf) else None
+
+    def value(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """Return the expression that a name is assigned once, or the expression itself."""
+        for _ in range(8):
+            if not isinstance(node, cst.Name):
+                break
+            bindings = self.program.bindings(node.value, self.scope(node))
+            if len(bindings) != 1 or bindings[0].kind != "value" or bindings[0].node is None:
+                break
+            node = bindings[0].node
+        return node
+
+    def modes_of(self, test: cst.BaseExpression) -> frozenset[str] | None:
+        """Return the modes in which a condition is true; None if it depends on something else than the mode."""
+        flag = self.flag(test)
+        if flag is not None and self.flags.get(flag) is not None:
+            return self.flags[flag]
+        return modes._condition(self.program, self.tree, test, self.scope(test))
+
+    def flag(self, node: cst.BaseExpression) -> tuple[cst.CSTNode, str] | None:
+        """Return the function and the parameter that a name is; None if it is something else."""
+        if not isinstance(node, cst.Name):
+            return None
+        bindings = self.program.bindings(node.value, self.scope(node))
+        if len(bindings) != 1 or bindings[0].kind != "parameter":
+            return None
+        function = self.tree.parents.get(self.tree.parents[bindings[0].node])
+        return None if function is None else (function, node.value)
+
+    def text(self, node: cst.CSTNode) -> str:
+        """Return the text of a node."""
+        return self.tree.module.code_for_node(node)
+
+
+_V1 = "tf.compat.v1."
+_SAME_OBJECTS = {
+    f"{_V1}estimator.{name}": f"tf.estimator.{name}"
+    for name in ("Estimator", "EstimatorSpec", "ModeKeys", "RunConfig", "TrainSpec", "EvalSpec", "train_and_evaluate")
+} | {
+    "tf.distribute.experimental.MultiWorkerMirroredStrategy": "tf.distribute.MultiWorkerMirroredStrategy",
+    f"{_V1}distribute.experimental.MultiWorkerMirroredStrategy": "tf.distribute.MultiWorkerMirroredStrategy",
+    f"{_V1}distribute.MirroredStrategy": "tf.distribute.MirroredStrategy",
+}
+
+
+def names_read(node: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> frozenset[str]:
+    """Return the names that a statement or expression reads, without those that its own lambdas and loops bind.
+
+    Args:
+        without: nodes inside of it that do not count.
+    """
+    return frozenset(_read(node, without))
+
+
+def _read(node: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> Iterator[str]:
+    if node in without:
+        return
+    if isinstance(node, cst.Name):
+        yield node.value
+    elif isinstance(node, (cst.Attribute, cst.Arg)):
+        yield from _read(node.value, without)
+    elif isinstance(node, cst.AssignTarget):
+        if not isinstance(node.target, cst.Name):
+            yield from _read_of_target(node.target, without)
+    elif isinstance(node, cst.AnnAssign):
+        if node.value is not None:
+            yield from _read(node.value, without)
+    elif isinstance(node, cst.Lambda):
+        bound = {param.name.value for param in node.params.params}
+        for param in node.params.params:
+            if param.default is not None:
+                yield from _read(param.default, without)
+        yield from (name for name in _read(node.body, without) if name not in bound)
+    elif isinstance(node, (cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)):
+        bound = set(_comprehension_targets(node.for_in))
+        yield from (name for child in children(node) for name in _read(child, without) if name not in bound)
+    elif isinstance(node, cst.FunctionDef):
+        bound = {param.name.value for param in node.params.params} | set(names_bound(node.body))
+        yield from (name for name in _read(node.body, without) if name not in bound)
+    else:
+        for child in children(node):
+            yield from _read(child, without)
+
+
+def _read_of_target(target: cst.CSTNode, without: Collection[cst.CSTNode]) -> Iterator[str]:
+    if isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            if not isinstance(element.value, cst.Name):
+                yield from _read_of_target(element.value, without)
+    else:
+        yield from _read(target, without)
+
+
+def _comprehension_targets(node: cst.CompFor | None) -> Iterator[str]:
+    while node is not None:
+        yield from _read(node.target)
+        node = node.inner_for_in
+
+
+def names_bound(node: cst.CSTNode) -> frozenset[str]:
+    """Return the names that a statement assigns, also by an item: `x`, and `x` of `x["a"] = 1`."""
+    return frozenset(_bound(node))
+
+
+def _bound(node: cst.CSTNode) -> Iterator[str]:
+    if isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.NamedExpr)):
+        yield from _roots(node.target)
+    elif isinstance(node, cst.For):
+        yield from _roots(node.target)
+        yield from (name for child in (node.body, node.orelse) if child is not None for name in _bound(child))
+    elif isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        yield node.name.value
+    elif isinstance(node, cst.AsName):
+        yield from _roots(node.name)
+    elif isinstance(node, cst.Expr) and _appends(node) is not None:
+        yield _appends(node) or ""
+    elif not isinstance(node, cst.Lambda):
+        for child in children(node):
+            yield from _bound(child)
+
+
+def _appends(node: cst.Expr) -> str | None:
+    """Return `x` of the statement `x.append(...)`, which changes x."""
+    call = node.value
+    if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name):
+        return call.func.value.value if call.func.attr.value in ("append", "extend", "update") else None
+    return None
+
+
+def _roots(target: cst.CSTNode) -> Iterator[str]:
+    if isinstance(target, cst.Name):
+        yield target.value
+    elif isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            yield from _roots(element.value)
+    elif isinstance(target, (cst.Subscript, cst.Attribute, cst.StarredElement)):
+        yield from _roots(target.value)

@@ -1,0 +1,113 @@
+"""Functions and classes that converted programs may need; the converter copies the source of those that a program uses.
+
+They are part of the user's program afterwards: each stands alone, and uses nothing of this package. `helpers.py` reads
+this file as text, so that the converter needs no TensorFlow.
+"""
+
+import tensorflow as tf
+
+
+def model_inputs(data):
+    """Return a Keras input for each feature of a dataset."""
+    features = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
+    if isinstance(features, dict):
+        return {name: tf.keras.Input(spec.shape[1:], name=name, dtype=spec.dtype) for name, spec in features.items()}
+    return tf.keras.Input(features.shape[1:], dtype=features.dtype)
+
+
+def saved_inputs(features):
+    """Return the names, shapes and types of inputs, for the configuration of a model."""
+
+    def saved(value):
+        return {"shape": list(value.shape[1:]), "dtype": tf.as_dtype(value.dtype).name}
+
+    if isinstance(features, dict):
+        return {name: {**saved(value), "name": name} for name, value in features.items()}
+    return saved(features)
+
+
+def loaded_inputs(config):
+    """Return the Keras inputs of the result of `saved_inputs`."""
+    if "shape" in config and "dtype" in config:
+        return tf.keras.Input(**config)
+    return {name: tf.keras.Input(**values) for name, values in config.items()}
+
+
+def checkpoints(model, folder, max_to_keep=5):
+    """Restore the latest checkpoint in a folder, and return a callback that saves one after each epoch."""
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep)
+    manager.restore_or_initialize()
+
+    def save(epoch, logs=None):
+        manager.save(checkpoint_number=int(model.optimizer.iterations.numpy()))
+
+    return tf.keras.callbacks.LambdaCallback(on_epoch_end=save)
+
+
+def first_epoch(model, last_step, steps_per_epoch):
+    """Return the epoch to continue with: that of the restored step, or the one behind the last for a finished job."""
+    step = int(model.optimizer.iterations.numpy())
+    return step // steps_per_epoch if step < last_step else -(-last_step // steps_per_epoch)
+
+
+class StopAt(tf.keras.callbacks.Callback):
+    """Stops training at a step of the optimizer, and where an epoch ends early because the data ends."""
+
+    def __init__(self, last_step, steps_per_epoch):
+        super().__init__()
+        self.last_step, self.steps_per_epoch, self.start, self.step = last_step, steps_per_epoch, 0, 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.start = self.step = int(self.model.optimizer.iterations.numpy())
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step >= self.last_step:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.step - self.start < self.steps_per_epoch:
+            self.model.stop_training = True
+
+
+def predict(model, data, predictions):
+    """Yield the predictions for each example of a dataset, as `Estimator.predict` did."""
+    for batch in data:
+        features = batch[0] if isinstance(batch, tuple) else batch
+        answers = predictions(features, model(features, training=False))
+        named = answers if isinstance(answers, dict) else {"predictions": answers}
+        for row in zip(*(value.numpy() for value in named.values()), strict=False):
+            yield dict(zip(named, row, strict=False)) if isinstance(answers, dict) else row[0]
+
+
+@tf.keras.utils.register_keras_serializable()
+class Operation(tf.keras.layers.Layer):
+    """A function of TensorFlow between two layers, by its name: `Operation("reduce_mean", axis=1)`."""
+
+    def __init__(self, function, arguments=(), options=None, **layer):
+        super().__init__(**layer)
+        self.function, self.arguments, self.options = function, list(arguments), dict(options or {})
+
+    def call(self, tensors):
+        function = tf
+        for name in self.function.split("."):
+            function = getattr(function, name)
+        values = iter(tensors)
+        filled = [next(values) if value == "tensor" else value for value in self.arguments]
+        return function(*filled, **self.options)
+
+    def get_config(self):
+        return {**super().get_config(), "function": self.function, "arguments": self.arguments, "options": self.options}
+
+
+def operation(function, *arguments, **options):
+    """Apply a function of TensorFlow to tensors of Keras: `operation("reduce_mean", net, axis=1)`."""
+    tensors, places = [], []
+    for value in arguments:
+        several = isinstance(value, (list, tuple)) and any(tf.keras.backend.is_keras_tensor(item) for item in value)
+        if several:
+            raise TypeError(f"{function}: a list of tensors has to be a layer such as Concatenate")
+        is_tensor = tf.keras.backend.is_keras_tensor(value)
+        tensors += [value] if is_tensor else []
+        places.append("tensor" if is_tensor else value)
+    return Operation(function, places, options)(tensors)

@@ -1,0 +1,151 @@
+"""The rest of a program: names of TensorFlow 1 outside of what is rewritten, and what the program reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf
+from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.convert.names import Names, Refused
+from estimator_pipeline.migrate.convert.rule import SETUP, Call, rule_of
+
+__all__ = ["Rest", "reached_nodes"]
+
+_MODE_KEYS = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
+_SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_execution", "enable_v2_behavior")
+# Names of V1 that are the same for a program of datasets and Keras.
+_SAME = {
+    "data.": "data.", "gfile.": "io.gfile.", "io.gfile.": "io.gfile.",
+    "parse_single_example": "io.parse_single_example",
+    "parse_example": "io.parse_example", "decode_csv": "io.decode_csv", "decode_raw": "io.decode_raw",
+}  # fmt: skip
+
+
+def reached_nodes(names: Names, without: Collection[cst.CSTNode]) -> set[cst.CSTNode]:
+    """Return the functions and classes of a file that its top level reaches, directly or through each other.
+
+    Args:
+        without: definitions and statements that the conversion replaces.
+    """
+    tree = names.tree
+    definitions = {*tree.functions, *tree.classes}
+    reached: set[cst.CSTNode] = set()
+    waiting: list[cst.CSTNode] = [node for node in tree.module.body if node not in definitions]
+    while waiting:
+        node = waiting.pop()
+        for inner in _inside(node, definitions, without):
+            if inner not in tree.where or not isinstance(inner, (cst.Name, cst.Attribute)):
+                continue
+            for value in names.meaning(inner):
+                if isinstance(value, (FunctionOf, ClassOf)) and value.tree is tree and value.node not in reached:
+                    reached.add(value.node)
+                    waiting.append(value.node.body)
+    return reached
+
+
+def _inside(
+    node: cst.CSTNode, definitions: Collection[cst.CSTNode], without: Collection[cst.CSTNode]
+) -> Iterator[cst.CSTNode]:  # fmt: skip
+    if node in without:
+        return
+    yield node
+    for child in children(node):
+        yield from _inside(child, definitions, without)
+
+
+class Rest:
+    """The names of TensorFlow outside of what is rewritten, as edits of single nodes."""
+
+    def __init__(self, names: Names, refuse: Callable[[cst.CSTNode], bool]) -> None:
+        self.names = names
+        self.is_reached = refuse
+        self.new: dict[cst.CSTNode, str] = {}
+        self.removed: list[cst.CSTNode] = []
+
+    def read(self, without: Collection[cst.CSTNode]) -> None:
+        """Find the new text of each name.
+
+        Args:
+            without: nodes that the conversion replaces as a whole.
+
+        Raises:
+            Refused: code that the program reaches has a name that needs an Estimator or TensorFlow 1.
+        """
+        tree = self.names.tree
+        for node in tree.chains:
+            if any(above in without or above in self.new for above in (node, *tree.above(node))):
+                continue
+            full = self.names.name(node)
+            if not full.startswith(("tf.compat.v1", "tf.estimator", "tf.contrib", "tf_slim", "tf.feature_column",
+                                    "tf.distribute.MultiWorkerMirroredStrategy")):  # fmt: skip
+                continue
+            if isinstance(tree.parents.get(node), cst.ImportAlias) or any(
+                isinstance(above, cst.Annotation) for above in tree.above(node)
+            ):
+                continue
+            self._name(node, full, without)
+
+    def _name(self, node: cst.BaseExpression, full: str, without: Collection[cst.CSTNode]) -> None:
+        tree, tf = self.names.tree, self.names.tf
+        parent = tree.parents.get(node)
+        below = full.removeprefix("tf.compat.v1.")
+        if full.startswith("tf.estimator.ModeKeys."):
+            self.new[node] = _MODE_KEYS[full.rpartition(".")[2]]
+        elif below in _SWITCHES and isinstance(parent, cst.Call):
+            expression = tree.parents.get(parent)
+            statement = tree.parents.get(expression) if isinstance(expression, cst.Expr) else None
+            if isinstance(statement, cst.SimpleStatementLine):
+                self.removed.append(statement)
+        elif isinstance(parent, cst.Call) and parent.func is node and (rule := rule_of(full, SETUP)) is not None:
+            texts = {arg.value: self.text(arg.value) for arg in parent.args}
+            self.new[parent] = rule(Call(parent, full, SETUP, self.names, texts))
+        elif (home := next((home for home in _SAME if below.startswith(home)), None)) is not None:
+            self.new[node] = f"{tf}.{_SAME[home]}{below.removeprefix(home)}"
+        elif full == "tf.distribute.MultiWorkerMirroredStrategy":
+            self.new[node] = f"{tf}.distribute.MultiWorkerMirroredStrategy"
+        elif self.is_unused_alias(node, without):
+            self.removed.append(tree.parents[tree.parents[node]])
+        elif full == "tf.compat.v1.set_random_seed":
+            self.new[node] = f"{tf}.random.set_seed"
+        elif self.is_reached(node) and full.startswith(("tf.estimator.", "tf.compat.v1.", "tf.contrib.", "tf_slim.",
+                                                        "tf.feature_column.")):  # fmt: skip
+            raise Refused(full, node)
+
+    def is_unused_alias(self, node: cst.CSTNode, without: Collection[cst.CSTNode]) -> bool:
+        """Return whether a statement is `losses = tf.losses`, and only replaced code uses the name."""
+        tree = self.names.tree
+        assign = tree.parents.get(node)
+        if not isinstance(assign, cst.Assign) or len(assign.targets) != 1 or assign.value is not node:
+            return False
+        target = assign.targets[0].target
+        if not isinstance(target, cst.Name) or not isinstance(tree.parents.get(assign), cst.SimpleStatementLine):
+            return False
+        for chain in tree.chains:
+            root: cst.CSTNode = chain
+            while isinstance(root, cst.Attribute):
+                root = root.value
+            if not isinstance(root, cst.Name) or root.value != target.value or root is target:
+                continue
+            bindings = self.names.program.bindings(root.value, self.names.scope(root))
+            if any(binding.node is node for binding in bindings) and not any(
+                above in without for above in (chain, *tree.above(chain))
+            ):
+                return False
+        return True
+
+    def text(self, node: cst.CSTNode, more: Mapping[cst.CSTNode, str] | None = None) -> str:
+        """Return the text of a node with the new names, and with `more` nodes replaced."""
+        new = {**self.new, **(more or {})}
+        if node in new:
+            return new[node]
+
+        class Fill(cst.CSTTransformer):
+            def on_visit(self, node: cst.CSTNode) -> bool:
+                return node not in new
+
+            def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
+                return cst.parse_expression(new[original_node]) if original_node in new else updated_node
+
+        return self.names.text(node.visit(Fill()))  # type: ignore[arg-type]

@@ -1,0 +1,259 @@
+"""Rewriting of statements and expressions: a rule for each call, and refusal of what no rule knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.convert import allowed
+from estimator_pipeline.migrate.convert.names import TRAIN, Names, Refused
+from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule_of
+from estimator_pipeline.migrate.convert.rules import activations
+
+__all__ = ["Rewriter", "comments_in"]
+
+
+@dataclass
+class Rewriter:
+    """Rewrites the code of one place.
+
+    Attributes:
+        names: the meanings of the file's expressions.
+        place: NETWORK, TENSORS or SETUP.
+        replaced: node -> its new text, decided by the caller.
+        helpers: functions of the file that the rewritten code calls, with the place that calls them.
+        passed: (function, parameter) of helpers whose arguments are passed as before.
+        tensors: names that may hold a tensor of Keras; only used at NETWORK.
+        needs: the helpers of `snippets.py` that the new text calls.
+    """
+
+    names: Names
+    place: str
+    replaced: Mapping[cst.CSTNode, str] = field(default_factory=dict)
+    helpers: dict[cst.FunctionDef, str] = field(default_factory=dict)
+    passed: set[tuple[cst.CSTNode, str]] = field(default_factory=set)
+    tensors: frozenset[str] = frozenset()
+    needs: set[str] = field(default_factory=set)
+
+    def at(self, place: str, replaced: Mapping[cst.CSTNode, str] | None = None) -> Rewriter:
+        """Return a rewriter of another place, with the same records."""
+        return Rewriter(self.names, place, self.replaced if replaced is None else replaced, self.helpers, self.passed,
+                        self.tensors, self.needs)  # fmt: skip
+
+    def node(self, node: Any) -> Any:
+        """Return a statement or expression after all rewrites, with the comments of what was replaced.
+
+        Raises:
+            Refused: no rule knows a part of it.
+        """
+        return node.visit(_Transformer(self))
+
+    def text(self, node: cst.CSTNode) -> str:
+        """Return the text of a node after all rewrites."""
+        if node in self.replaced:
+            return self.replaced[node]
+        return self.names.text(self.node(node))
+
+    def is_flag(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is true in training and false otherwise."""
+        return self.names.modes_of(node) == {TRAIN}
+
+    def of_mode(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is the mode, or a condition of it."""
+        flag = self.names.flag(node)
+        if flag is not None and (flag[1] == "mode" or flag in self.names.flags):
+            return True
+        return self.names.modes_of(node) is not None
+
+
+def comments_in(node: cst.CSTNode) -> list[str]:
+    """Return the comments inside a node, in order."""
+    found: list[str] = []
+
+    class Finder(cst.CSTVisitor):
+        def visit_Comment(self, node: cst.Comment) -> None:
+            found.append(node.value)
+
+    node.visit(Finder())
+    return found
+
+
+class _Transformer(cst.CSTTransformer):
+    def __init__(self, rewriter: Rewriter) -> None:
+        super().__init__()
+        self.rewriter, self.names = rewriter, rewriter.names
+        self.inside_name: set[cst.CSTNode] = set()  # the inner parts of dotted names, which are no names themselves
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if node in self.rewriter.replaced:
+            return False
+        if isinstance(node, cst.IfExp) and self.names.modes_of(node.test) is not None:
+            raise Refused("a value that depends on the mode", node)
+        if isinstance(node, cst.Annotation):
+            return False
+        if isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "reduction":
+            return False  # an enumeration that only Keras 2 has: its rule reads it
+        if isinstance(node, cst.Arg) and self._is_dropped(node):
+            return False
+        if isinstance(node, cst.Arg):
+            return not (isinstance(self.parent(node), cst.Call) and self._is_training(node))
+        if isinstance(node, cst.Attribute):
+            self.inside_name.update(part for part in _inner(node))
+        return True
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return self.names.tree.parents.get(node)
+
+    def _is_dropped(self, arg: cst.Arg) -> bool:
+        """Return whether an argument passes the mode to a function of the file, which loses the parameter."""
+        call = self.parent(arg)
+        function = self.names.function(call.func) if isinstance(call, cst.Call) else None
+        return function is not None and function.tree is self.names.tree and self.rewriter.of_mode(arg.value)
+
+    def _is_training(self, arg: cst.Arg) -> bool:
+        """Return whether an argument tells a layer that it trains, which Keras does itself."""
+        return arg.keyword is not None and arg.keyword.value in ("training", "is_training") and (
+            self.rewriter.is_flag(arg.value)
+        )  # fmt: skip
+
+    def on_leave(self, original: Any, updated: Any) -> Any:
+        if original in self.rewriter.replaced:
+            return cst.parse_expression(self.rewriter.replaced[original])
+        if isinstance(original, cst.Call):
+            return self._call(original, updated)
+        if isinstance(original, cst.Attribute) and original not in self.inside_name:
+            return self._name(original, updated)
+        if isinstance(original, cst.Name) and original not in self.inside_name:
+            return self._plain_name(original, updated)
+        if isinstance(original, (cst.Await, cst.Yield, cst.NamedExpr, cst.Global, cst.Nonlocal, cst.Raise, cst.Del)):
+            raise Refused(f"`{type(original).__name__.lower()}` in a model_fn", original)
+        return updated
+
+    def _plain_name(self, original: cst.Name, updated: cst.Name) -> cst.BaseExpression:
+        parent = self.parent(original)
+        if original not in self.names.tree.where or isinstance(parent, (cst.Param, cst.AssignTarget)):
+            return updated  # a keyword, or a name that is defined
+        if isinstance(parent, cst.Call) and parent.func is original:
+            return updated
+        if self.rewriter.of_mode(original):
+            raise Refused(f"{original.value}, which depends on the mode, as a value", original)
+        return self._name(original, updated)
+
+    def _name(self, original: cst.Name | cst.Attribute, updated: cst.BaseExpression) -> cst.BaseExpression:
+        parent = self.parent(original)
+        if isinstance(parent, cst.Call) and parent.func is original:
+            return updated  # the rule of the call decides
+        full = self.names.name(original)
+        if not full.startswith("tf."):
+            return updated
+        new = activations.function(full, self.names.tf) or allowed.name(full, self.rewriter.place, self.names.tf)
+        if new is None:
+            raise Refused(full, original)
+        return cst.parse_expression(new) if new else updated
+
+    def _call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        full = self.names.name(original.func)
+        new = {
+            arg.value: self.names.text(changed.value) for arg, changed in zip(original.args, updated.args, strict=True)
+        }
+        written = rule_of(full, self.rewriter.place) if full else None
+        if written is not None:
+            return cst.parse_expression(written(Call(original, full, self.rewriter.place, self.names, new)))
+        if full.startswith("tf."):
+            return self._tensorflow(full, original, updated)
+        function = self.names.function(original.func)
+        if function is not None:
+            return self._helper(function, original, updated)
+        return self._object(original, updated)
+
+    def _tensorflow(self, full: str, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        new = allowed.name(full, self.rewriter.place, self.names.tf)
+        if new is None:
+            raise Refused(full, original)
+        func = cst.parse_expression(new) if new else updated.func
+        if self.rewriter.place == NETWORK and not allowed.is_keras(full) and self._has_tensor(original):
+            self.rewriter.needs.add("operation")
+            name = self.names.text(func).removeprefix(f"{self.names.tf}.")
+            first = cst.Arg(cst.SimpleString(repr(name)))
+            if updated.args:
+                first = first.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+            return updated.with_changes(func=cst.Name("operation"), args=[first, *updated.args])
+        return updated.with_changes(func=func, args=_without_training(updated.args, original, self))
+
+    def _has_tensor(self, call: cst.Call) -> bool:
+        return any(
+            (isinstance(node, cst.Name) and node.value in self.rewriter.tensors) or isinstance(node, cst.Call)
+            for arg in call.args for node in iter_nodes(arg.value)
+        )  # fmt: skip
+
+    def _helper(self, function: Any, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        """Convert a function of the file along with its call; the mode is not passed to it any more."""
+        node = function.node
+        if function.tree is not self.names.tree:
+            if allowed.has_tensorflow(function, self.names.program):
+                raise Refused(f"{self.names.text(original.func)} of another file, which uses TensorFlow", original)
+            return updated
+        if isinstance(node, cst.Lambda):
+            return updated
+        params = [param.name.value for param in (*node.params.posonly_params, *node.params.params)]
+        args = []
+        for position, (arg, changed) in enumerate(zip(original.args, updated.args, strict=True)):
+            name = arg.keyword.value if arg.keyword else params[position] if position < len(params) else ""
+            if not arg.star and name and self.rewriter.of_mode(arg.value):
+                if (node, name) in self.rewriter.passed:
+                    raise Refused(f"{name}, which depends on the mode in one call only", arg)
+                self.names.flags[node, name] = self.names.modes_of(arg.value)
+            else:
+                if (node, name) in self.names.flags:
+                    raise Refused(f"{name}, which depends on the mode in another call", arg)
+                self.rewriter.passed.add((node, name))
+                args.append(changed)
+        if node not in self.rewriter.helpers or self.rewriter.place == NETWORK:
+            self.rewriter.helpers[node] = self.rewriter.place
+        return updated.with_changes(args=_separated(args))
+
+    def _object(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        """Return a call of something that is not of TensorFlow by its name: a layer, a method, a builtin function."""
+        func = original.func
+        if self.names.kind(func).startswith("tf.keras."):
+            return updated.with_changes(args=_without_training(updated.args, original, self))
+        if isinstance(func, cst.Name) and func.value in allowed.BUILTINS:
+            return updated
+        if isinstance(func, cst.Attribute):
+            of = self.names.text(cst.ensure_type(updated.func, cst.Attribute).value)
+            if func.attr.value == "get_shape" and not original.args:
+                return cst.parse_expression(f"{of}.shape")
+            if func.attr.value == "as_list" and not original.args:
+                return cst.parse_expression(f"list({of})")  # of a tuple in Keras 3, of a TensorShape in Keras 2
+            if func.attr.value in allowed.METHODS:
+                return updated
+        full = self.names.name(func)
+        if full.split(".")[0] in ("math", "np", "numpy"):
+            return updated
+        raise Refused(f"a call of {self.names.text(func)}", original)
+
+
+def _without_training(args: Any, original: cst.Call, transformer: _Transformer) -> list[cst.Arg]:
+    kept = [changed for arg, changed in zip(original.args, args, strict=True) if not transformer._is_training(arg)]
+    return _separated(kept) if len(kept) < len(original.args) else list(args)
+
+
+def _separated(args: list[cst.Arg]) -> list[cst.Arg]:
+    if args and args[-1].comma is not cst.MaybeSentinel.DEFAULT:
+        args = [*args[:-1], args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
+    return args
+
+
+def _inner(node: cst.Attribute) -> list[cst.CSTNode]:
+    parts: list[cst.CSTNode] = [node.attr]
+    below: cst.CSTNode = node.value
+    while isinstance(below, cst.Attribute):
+        parts += [below, below.attr]
+        below = below.value
+    if isinstance(below, cst.Name):
+        parts.append(below)
+    return parts

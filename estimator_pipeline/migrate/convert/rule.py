@@ -1,0 +1,91 @@
+"""What a rule is: a function that writes the Keras replacement of one call, registered by the call's full name.
+
+A rule sees one call and nothing else. It returns the new text, or raises `Refused` with the argument that has no
+replacement. A call without a rule is refused, so that nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.convert.names import Names, Refused
+
+__all__ = ["NETWORK", "SETUP", "TENSORS", "Call", "Rule", "rule", "rule_of"]
+
+NETWORK, TENSORS, SETUP = "network", "tensors", "setup"
+"""Where code runs: on the tensors of Keras while the model is built; on the values of a batch; on Python values."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a rule replaces.
+
+    Attributes:
+        node: the call in the user's file.
+        name: the full name of its function: `tf.compat.v1.layers.dense`.
+        place: NETWORK, TENSORS or SETUP.
+        names: the meanings of the file's expressions.
+        new: argument -> its text after the conversion, by its node.
+    """
+
+    node: cst.Call
+    name: str
+    place: str
+    names: Names
+    new: Mapping[cst.BaseExpression, str]
+
+    @property
+    def tf(self) -> str:
+        return self.names.tf
+
+    def args(self, *parameters: str) -> dict[str, cst.BaseExpression]:
+        """Return parameter -> the user's expression.
+
+        Raises:
+            Refused: the call has other arguments.
+        """
+        given = arguments(self.node, parameters)
+        if any(arg.star for arg in self.node.args) or len(given) != len(self.node.args):
+            raise Refused(f"the arguments of {self.name}", self.node)
+        for parameter, arg in given.items():
+            if parameter not in parameters:
+                raise Refused(f"{parameter} of {self.name}", arg)
+        return {parameter: arg.value for parameter, arg in given.items()}
+
+    def text(self, node: cst.BaseExpression) -> str:
+        """Return the text of an argument after the conversion."""
+        return self.new[node]
+
+    def refuse(self, parameter: str, node: cst.CSTNode) -> Refused:
+        return Refused(f"{parameter} of {self.name}", node)
+
+    def is_constant(self, node: cst.BaseExpression | None, *values: str) -> bool:
+        """Return whether an argument is one of these constants; a missing one is not."""
+        return node is not None and self.names.text(node) in values
+
+
+Rule = Callable[[Call], str]
+_RULES: dict[tuple[str, str], Rule] = {}
+
+
+def rule(*names: str, at: tuple[str, ...] = (NETWORK, TENSORS, SETUP)) -> Callable[[Rule], Rule]:
+    """Register a rule for calls of these functions at these places."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            for place in at:
+                if (name, place) in _RULES:
+                    raise ValueError(f"{name} has a rule at {place} already")
+                _RULES[name, place] = function
+        return function
+
+    return register
+
+
+def rule_of(name: str, place: str) -> Rule | None:
+    """Return the rule of a function at a place."""
+    return _RULES.get((name, place))

@@ -1,0 +1,20 @@
+"""The rules, a file for each kind of construct; importing this package registers all of them."""
+
+from __future__ import annotations
+
+from estimator_pipeline.migrate.convert.rules import (
+    activations,
+    dropout,
+    initializers,
+    layers,
+    logging,
+    losses,
+    metrics,
+    normalization,
+    optimizers,
+    shapes,
+    tensors,
+)
+
+__all__ = ["activations", "dropout", "initializers", "layers", "logging", "losses",
+           "metrics", "normalization", "optimizers", "shapes", "tensors"]  # fmt: skip

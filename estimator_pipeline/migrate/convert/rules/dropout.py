@@ -1,0 +1,50 @@
+"""`tf.layers.dropout(x, 0.4, training=training)` -> `tf.keras.layers.Dropout(0.4)(x)`.
+
+Keras tells the layer whether it trains. Without `training=`, V1's layer does nothing, so the Keras layer gets
+`training=False`. `tf.nn.dropout` always drops; a branch for training around it is what Keras's layer does by itself.
+"""
+
+from __future__ import annotations
+
+from estimator_pipeline.migrate.convert.names import ALL_MODES, TRAIN
+from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
+
+__all__ = ["dropout", "nn_dropout"]
+
+
+@rule("tf.compat.v1.layers.dropout", at=(NETWORK,))
+def dropout(call: Call) -> str:
+    args = call.args("inputs", "rate", "noise_shape", "seed", "training", "name")
+    options = [call.text(args["rate"]) if "rate" in args else "0.5"]
+    options += [f"{name}={call.text(args[name])}" for name in ("noise_shape", "seed", "name") if name in args]
+    return f"{call.tf}.keras.layers.Dropout({', '.join(options)})({call.text(args['inputs'])}{training(call, args)})"
+
+
+def training(call: Call, args: dict) -> str:
+    """Return the argument `training` of a layer's call; "" where it is true in training only."""
+    value = args.get("training")
+    if value is None or call.is_constant(value, "False"):
+        return ", training=False"
+    modes = call.names.modes_of(value)
+    if modes == {TRAIN}:
+        return ""
+    if call.is_constant(value, "True") or modes == ALL_MODES:
+        return ", training=True"
+    raise call.refuse("training, which is not true in training only,", value)
+
+
+@rule("tf.nn.dropout", "tf.compat.v1.nn.dropout", at=(NETWORK,))
+def nn_dropout(call: Call) -> str:
+    """`tf.nn.dropout(x, keep_prob=k)`, which drops whatever the mode; `branch` converts it inside of a condition."""
+    return f"{layer_of(call)}, training=True)"
+
+
+def layer_of(call: Call) -> str:
+    """Return `tf.keras.layers.Dropout(rate)(x` for a call of `tf.nn.dropout`."""
+    v1 = call.name.startswith("tf.compat.v1.")
+    args = call.args("x", *(("keep_prob", "noise_shape", "seed", "name", "rate") if v1 else
+                            ("rate", "noise_shape", "seed", "name")))  # fmt: skip
+    if ("keep_prob" in args) == ("rate" in args) or "noise_shape" in args:
+        raise call.refuse("the arguments", call.node)
+    rate = call.text(args["rate"]) if "rate" in args else f"1 - {call.text(args['keep_prob'])}"
+    return f"{call.tf}.keras.layers.Dropout({rate})({call.text(args['x'])}"

@@ -1,0 +1,62 @@
+"""Initializers and regularizers: `tf.truncated_normal_initializer(stddev=0.1)` -> `TruncatedNormal(stddev=0.1)`.
+
+Names and arguments are equal except for defaults: V1's normal initializers have a standard deviation of 1, Keras's of
+0.05 (tests/migrate/test_equals.py, `init-*`), so that V1's default is written.
+"""
+
+from __future__ import annotations
+
+from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, Call, rule
+
+__all__ = ["initializer", "regularizer"]
+
+# V1 name -> (Keras class, parameters, V1 defaults that Keras does not share).
+_INITIALIZERS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
+    "variance_scaling_initializer": ("VarianceScaling", ("scale", "mode", "distribution", "seed"), {}),
+    "glorot_uniform_initializer": ("GlorotUniform", ("seed",), {}),
+    "glorot_normal_initializer": ("GlorotNormal", ("seed",), {}),
+    "truncated_normal_initializer": ("TruncatedNormal", ("mean", "stddev", "seed"), {"stddev": "1.0"}),
+    "random_normal_initializer": ("RandomNormal", ("mean", "stddev", "seed"), {"stddev": "1.0"}),
+    "random_uniform_initializer": (
+        "RandomUniform", ("minval", "maxval", "seed"), {"minval": "0.0", "maxval": "1.0"}),
+    "orthogonal_initializer": ("Orthogonal", ("gain", "seed"), {}),
+    "constant_initializer": ("Constant", ("value",), {}),
+    "zeros_initializer": ("Zeros", (), {}),
+    "ones_initializer": ("Ones", (), {}),
+}  # fmt: skip
+
+
+@rule(*(f"tf.compat.v1.{name}" for name in _INITIALIZERS), at=(NETWORK, SETUP))
+def initializer(call: Call) -> str:
+    keras, parameters, defaults = _INITIALIZERS[call.name.removeprefix("tf.compat.v1.")]
+    args = call.args(*parameters, "dtype")
+    args.pop("dtype", None)
+    given = {parameter: call.text(value) for parameter, value in args.items()}
+    written = {**{name: value for name, value in defaults.items() if name not in given}, **given}
+    options = [
+        value if parameter in ("scale", "value") else f"{parameter}={value}" for parameter, value in written.items()
+    ]
+    return f"{call.tf}.keras.initializers.{keras}({', '.join(options)})"
+
+
+_SHARED = ("zeros_initializer", "ones_initializer", "constant_initializer", "random_normal_initializer",
+           "random_uniform_initializer")  # fmt: skip
+
+
+@rule(*(f"tf.{name}" for name in _SHARED), at=(NETWORK, SETUP))
+def initializer_of_2(call: Call) -> str:
+    """`tf.zeros_initializer()` of TensorFlow 2, whose classes are Keras's by another name, with Keras's defaults."""
+    names = {"zeros": "Zeros", "ones": "Ones", "constant": "Constant", "random_normal": "RandomNormal",
+             "random_uniform": "RandomUniform"}  # fmt: skip
+    keras = names[call.name.removeprefix("tf.").removesuffix("_initializer")]
+    args = call.args("value") if keras == "Constant" else call.args("mean", "stddev", "minval", "maxval", "seed")
+    options = ", ".join(f"{parameter}={call.text(value)}" for parameter, value in args.items())
+    return f"{call.tf}.keras.initializers.{keras}({options})"
+
+
+@rule("tf.contrib.layers.l2_regularizer", "tf.contrib.layers.l1_regularizer", at=(NETWORK, SETUP))
+def regularizer(call: Call) -> str:
+    """`l2_regularizer(s)` is half of the squares times s: `L2(0.5 * s)`."""
+    scale = call.text(call.args("scale", "scope")["scale"])
+    kind = "L2" if "l2" in call.name else "L1"
+    return f"{call.tf}.keras.regularizers.{kind}({f'0.5 * {scale}' if kind == 'L2' else scale})"

@@ -1,0 +1,82 @@
+"""Metrics of V1 -> metrics of Keras: `tf.metrics.accuracy(y, argmax(logits, 1))` -> `SparseCategoricalAccuracy`.
+
+A metric of the labels and of the model's only output is a metric of `compile`; any other is updated by the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from estimator_pipeline.migrate.convert.names import Refused
+from estimator_pipeline.migrate.convert.rule import TENSORS, Call, rule
+
+__all__ = ["METRICS", "Metric", "metric"]
+
+_PAIR = ("labels", "predictions", "weights")
+# Function of tf.compat.v1.metrics -> (Keras class, parameters, template of the arguments of update_state, whether the
+# metric of compile is equal: update_state of it takes labels and outputs as they are).
+_METRICS: dict[str, tuple[str, tuple[str, ...], str, bool]] = {
+    "accuracy": ("Accuracy", _PAIR, "{0}, {1}", False),
+    "mean": ("Mean", ("values", "weights"), "{0}", False),
+    "precision": ("Precision", _PAIR, "tf.cast({0}, tf.bool), tf.cast({1}, tf.bool)", False),
+    "recall": ("Recall", _PAIR, "tf.cast({0}, tf.bool), tf.cast({1}, tf.bool)", False),
+    "auc": ("AUC", (*_PAIR, "num_thresholds"), "{0}, {1}", False),
+    "root_mean_squared_error": ("RootMeanSquaredError", _PAIR, "{0}, {1}", True),
+    "mean_squared_error": ("MeanSquaredError", _PAIR, "{0}, {1}", True),
+    "mean_absolute_error": ("MeanAbsoluteError", _PAIR, "{0}, {1}", True),
+}
+METRICS = frozenset(f"tf.compat.v1.metrics.{name}" for name in _METRICS)
+"""Metrics of V1 with a rule."""
+_ARGMAX = ("tf.argmax", "tf.compat.v1.argmax", "tf.math.argmax")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        made: the text that makes the metric of Keras.
+        values: the user's expressions that it is updated with.
+        update: template of the arguments of `update_state`, by position of `values`.
+        stock: whether `made` may be a metric of `compile`, if the values are the labels and the output.
+    """
+
+    made: str
+    values: tuple[cst.BaseExpression, ...]
+    update: str
+    stock: bool
+
+
+def metric(call: Call, key: str) -> Metric:
+    """Return the Keras metric of a V1 metric.
+
+    Raises:
+        Refused: it has weights or other options.
+    """
+    keras, parameters, update, stock = _METRICS[call.name.rpartition(".")[2]]
+    args = call.args(*parameters, "metrics_collections", "updates_collections", "name")
+    for parameter in ("weights", "metrics_collections", "updates_collections"):
+        if parameter in args and not call.is_constant(args[parameter], "None"):
+            raise call.refuse(parameter, args[parameter])
+    given = [parameter for parameter in parameters if parameter in ("labels", "predictions", "values")]
+    if any(parameter not in args for parameter in given):
+        raise Refused(f"the arguments of {call.name}", call.node)
+    options = f"num_thresholds={call.names.text(args['num_thresholds'])}, " if "num_thresholds" in args else ""
+    made = f"{call.tf}.keras.metrics.{keras}({options}name={key!r})"
+    return Metric(made, tuple(args[name] for name in given), update.replace("tf.", f"{call.tf}."), stock)
+
+
+def argument_of_argmax(call: Call) -> cst.BaseExpression | None:
+    """Return x of `tf.argmax(x, 1)` over the last axis of a matrix, else None."""
+    if call.name not in _ARGMAX:
+        return None
+    args = call.args("input", "axis", "name", "dimension", "output_type")
+    axis = args.get("axis", args.get("dimension"))
+    return args.get("input") if call.is_constant(axis, "1", "-1") else None
+
+
+@rule(*METRICS, at=(TENSORS,))
+def used_as_a_value(call: Call) -> str:
+    raise Refused(f"{call.name} outside of eval_metric_ops", call.node)

@@ -1,0 +1,322 @@
+"""The parts of a model_fn: its network, loss, metrics and predictions, each as the statements that compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.syntax import children, iter_nodes
+from estimator_pipeline.migrate.convert.model_fn import ModelFn, Step, needed
+from estimator_pipeline.migrate.convert.names import ALL_MODES, EVAL, PREDICT, TRAIN, Names, Refused, names_read
+from estimator_pipeline.migrate.convert.rewrite import Rewriter
+from estimator_pipeline.migrate.convert.rule import TENSORS
+from estimator_pipeline.migrate.convert.rules.metrics import METRICS
+from estimator_pipeline.migrate.convert.rules.normalization import BATCH_NORMALIZATION
+from estimator_pipeline.migrate.convert.train_op import TrainOp
+
+__all__ = ["Parts", "calls_of", "split"]
+
+_MAKERS = ("tf.compat.v1.layers.", "tf.keras.layers.", "tf.keras.Sequential", "tf.keras.Model", "tf.keras.models.",
+           "tf.compat.v1.keras.layers.")  # fmt: skip
+_SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
+_LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (
+    "LoggingTensorHook", "StepCounterHook", "SummarySaverHook"))  # fmt: skip
+_WRITTEN = ("mode", "predictions", "loss", "train_op", "eval_metric_ops")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model_fn, taken apart.
+
+    Attributes:
+        network: the statements of the network, from the features to the outputs of its layers.
+        inline: layer calls inside of other statements -> the name of the output that they become.
+        outputs: the names of the network's outputs that other parts use, in order.
+        loss, metrics, predictions: the statements of each, without those of the network.
+        metric_calls: key of eval_metric_ops -> the call of a metric.
+        setup: the statements that compute what the optimizer takes.
+        logged: statements that only write summaries or log.
+        unwritten: arguments of the EstimatorSpecs without a counterpart in a model: those that log, and export_outputs.
+    """
+
+    network: tuple[Step, ...]
+    inline: Mapping[cst.CSTNode, str]
+    outputs: tuple[str, ...]
+    loss: tuple[Step, ...]
+    metrics: tuple[Step, ...]
+    predictions: tuple[Step, ...]
+    metric_calls: Mapping[str, cst.Call]
+    setup: tuple[Step, ...]
+    logged: tuple[Step, ...]
+    unwritten: Mapping[str, cst.BaseExpression]
+
+
+def calls_of(node: cst.CSTNode) -> Iterator[cst.Call]:
+    """Yield the calls in a node."""
+    return (inner for inner in iter_nodes(node) if isinstance(inner, cst.Call))
+
+
+def split(names: Names, model_fn: ModelFn, train_op: TrainOp) -> Parts:
+    """Take a model_fn apart.
+
+    Raises:
+        Refused: a statement belongs to no part, or the modes build different networks.
+    """
+    return _Splitter(names, model_fn, train_op).parts()
+
+
+class _Splitter:
+    def __init__(self, names: Names, model_fn: ModelFn, train_op: TrainOp) -> None:
+        self.names, self.model_fn, self.train_op = names, model_fn, train_op
+        self.layers_of: dict[cst.CSTNode, bool] = {}
+        flags = [step for step in model_fn.steps if self.is_flag(step)]
+        self.steps = [step for step in model_fn.steps if step not in train_op.steps and step not in flags]
+        self.labelled = self.dependent({model_fn.labels}, lambda step: False)
+
+    def parts(self) -> Parts:
+        metric_calls = self.metric_calls()
+        of_metrics = {step for step in self.steps if self.is_metric(step)}
+        steps = [step for step in self.steps if step not in of_metrics]
+        inline = self.inline_layers(steps)
+        network = self.network(steps, inline)
+        layered = self.dependent(set(), lambda step: step in network and self.has_layers(step.node))
+        spec = self.model_fn.specs
+        rest = [step for step in steps if step not in network]
+        predictions = spec.get(PREDICT, {}).get("predictions")
+        values = [arg.value for call in metric_calls.values() for arg in call.args]
+        loss = self.slice(rest, TRAIN, [self.train_op.loss])
+        metrics = self.slice(rest, EVAL, values)
+        predicted = self.slice(rest, PREDICT, [predictions] if predictions is not None else [])
+        self.check_losses(rest, loss)
+        used = {step for part in (loss, metrics, predicted) for step in part}
+        setup = self.slice(rest, TRAIN, [self.train_op.optimizer])
+        unwritten = self.unwritten()
+        logged = self.logged([step for step in rest if step not in used and step not in setup], unwritten)
+        outside: list[Step | cst.BaseExpression] = [
+            *used,
+            *(value for value in (self.train_op.loss, predictions, *values) if value is not None),
+        ]
+        reads = {name for node in outside for name in names_read(node.node if isinstance(node, Step) else node, inline)}
+        outputs = [name for step in network for name in sorted(step.defines) if name in layered and name in reads]
+        outputs = list(dict.fromkeys([*outputs, *inline.values()]))
+        if not outputs:
+            raise Refused("a model_fn without layers", self.model_fn.function)
+        self.check_guards([*network, *used])
+        self.check_statistics(network)
+        return Parts(
+            tuple(network), inline, tuple(outputs), loss, metrics, predicted, metric_calls, setup, logged, unwritten
+        )
+
+    # What a statement is
+
+    def is_flag(self, step: Step) -> bool:
+        """Return whether a statement names a condition of the mode: `training = mode == TRAIN`."""
+        return bool(step.target) and step.value is not None and (
+            not isinstance(step.value, cst.Name) and self.names.modes_of(step.value) is not None
+        )  # fmt: skip
+
+    def is_metric(self, step: Step) -> bool:
+        """Return whether a statement makes a metric, or the dict of eval_metric_ops."""
+        value = step.value
+        if isinstance(value, cst.Call) and self.names.name(value.func) in METRICS:
+            return True
+        spec = self.model_fn.specs.get(EVAL, {}).get("eval_metric_ops")
+        return isinstance(spec, cst.Name) and step.target == spec.value and EVAL in step.modes
+
+    def has_layers(self, node: cst.CSTNode) -> bool:
+        """Return whether code makes or calls a layer, also in the functions of the file that it calls."""
+        if node not in self.layers_of:
+            self.layers_of[node] = False  # for a function that calls itself
+            self.layers_of[node] = any(self.is_layer(call) for call in calls_of(node))
+        return self.layers_of[node]
+
+    def is_layer(self, call: cst.Call) -> bool:
+        full = self.names.name(call.func)
+        if full.startswith(_MAKERS) or self.names.kind(call.func).startswith(_MAKERS):
+            return True
+        function = self.names.function(call.func)
+        if function is None or function.tree is not self.names.tree:
+            return False
+        return self.has_layers(function.node.body)
+
+    def dependent(self, names: set[str], starts: object) -> frozenset[str]:
+        """Return the names that statements compute from `names`, or that a statement starts."""
+        found = set(names)
+        for _ in range(2):  # a loop may use what it defines further down
+            for step in self.steps:
+                if step.uses & found or starts(step):  # type: ignore[operator]
+                    found |= step.defines
+        return frozenset(found)
+
+    # Parts
+
+    def inline_layers(self, steps: Iterable[Step]) -> dict[cst.CSTNode, str]:
+        """Return the layer calls inside of statements with labels -> a name for each."""
+        inline: dict[cst.CSTNode, str] = {}
+        taken = {name for step in self.model_fn.steps for name in step.defines | step.uses}
+
+        def find(node: cst.CSTNode) -> None:
+            if isinstance(node, cst.Call) and self.has_layers(node) and not names_read(node) & self.labelled:
+                number = len(inline) + 1
+                name = next(name for name in ("outputs", *(f"outputs_{i}" for i in range(number, number + 99)))
+                            if name not in taken and name not in inline.values())  # fmt: skip
+                inline[node] = name
+                return
+            for child in children(node):
+                find(child)
+
+        for step in steps:
+            if step.uses & self.labelled and self.has_layers(step.node):
+                for call in calls_of(step.node):
+                    if self.is_layer(call) and names_read(call) & self.labelled:
+                        raise Refused("a network that takes the labels", call)
+                find(step.node)
+        return inline
+
+    def network(self, steps: list[Step], inline: Mapping[cst.CSTNode, str]) -> list[Step]:
+        """Return the statements that compute what a layer takes, and the layers."""
+        chosen: set[Step] = set()
+        want = {name for node in inline for name in names_read(node)}
+        for step in reversed(steps):
+            layers = self.has_layers(step.node) and not step.uses & self.labelled
+            if layers or step.defines & want:
+                if step.uses & self.labelled or self.model_fn.labels in step.defines:
+                    raise Refused("a network that takes the labels", step.node)
+                if step.replaces:
+                    want -= step.defines
+                chosen.add(step)
+                want |= step.uses
+        network = [step for step in steps if step in chosen]
+        for step in network:
+            if step.modes not in (ALL_MODES, frozenset({TRAIN})):
+                missing = ", ".join(sorted(ALL_MODES - step.modes))
+                raise Refused(f"a part of the network that is not in every mode (not in {missing})", step.node)
+        return network
+
+    def slice(self, rest: list[Step], mode: str, values: list[cst.BaseExpression]) -> tuple[Step, ...]:
+        wanted = {name for value in values for name in names_read(value)}
+        return tuple(needed([step for step in rest if mode in step.modes], wanted))
+
+    def metric_calls(self) -> dict[str, cst.Call]:
+        """Return key -> call of each metric of eval_metric_ops."""
+        value = self.model_fn.specs.get(EVAL, {}).get("eval_metric_ops")
+        if value is None or self.names.text(value) == "None":
+            return {}
+        table = self.model_fn.resolve(value, EVAL)
+        if isinstance(table, cst.Call) and isinstance(table.func, cst.Name) and table.func.value == "dict":
+            pairs = [(arg.keyword.value if arg.keyword else "", arg.value) for arg in table.args]
+        elif isinstance(table, cst.Dict):
+            pairs = [(_text_of(element), element.value) for element in table.elements]
+        else:
+            raise Refused("eval_metric_ops that are not one dict", value)
+        calls = {}
+        for key, item in pairs:
+            call = self.model_fn.resolve(item, EVAL)
+            if not key or not isinstance(call, cst.Call) or self.names.name(call.func) not in METRICS:
+                raise Refused(f"the metric {self.names.text(item)}", item)
+            calls[key] = call
+        return calls
+
+    def check_losses(self, rest: list[Step], loss: tuple[Step, ...]) -> None:
+        """Check that the reported loss is the one that the optimizer minimizes, in training and evaluation."""
+        trained = self.names.text(self.train_op.loss)
+        for mode in (TRAIN, EVAL):
+            reported = self.model_fn.specs.get(mode, {}).get("loss")
+            if reported is None or self.names.text(reported) != trained:
+                raise Refused(
+                    f"a loss in mode {mode} that is not the minimized {trained}", reported or self.train_op.loss
+                )
+            there = self.slice(rest, mode, [reported])
+            if [self.names.text(step.node) for step in there] != [self.names.text(step.node) for step in loss]:
+                raise Refused(f"a loss that is computed otherwise in mode {mode}", reported)
+
+    def unwritten(self) -> dict[str, cst.BaseExpression]:
+        """Return the arguments of EstimatorSpecs that only log or describe an export.
+
+        Raises:
+            Refused: an argument does more.
+        """
+        unwritten: dict[str, cst.BaseExpression] = {}
+        for mode, spec in self.model_fn.specs.items():
+            for name, value in spec.items():
+                if name in _WRITTEN or self.names.text(value) == "None":
+                    continue
+                if name not in ("export_outputs", "training_hooks", "evaluation_hooks"):
+                    raise Refused(f"{name} of EstimatorSpec", value)
+                if name != "export_outputs":
+                    self.check_hooks(name, value, mode)
+                unwritten[name] = value
+        return unwritten
+
+    def check_hooks(self, name: str, value: cst.BaseExpression, mode: str) -> None:
+        hooks = self.model_fn.resolve(value, mode)
+        for element in hooks.elements if isinstance(hooks, (cst.List, cst.Tuple)) else ():
+            hook = self.model_fn.resolve(element.value, mode)
+            if not isinstance(hook, cst.Call) or self.names.name(hook.func) not in _LOGGING_HOOKS:
+                raise Refused(f"{name}: {self.names.text(element.value)}", element.value)
+        if not isinstance(hooks, (cst.List, cst.Tuple)):
+            raise Refused(f"{name} that are not one list", value)
+
+    def logged(self, left: list[Step], unwritten: Mapping[str, cst.BaseExpression]) -> tuple[Step, ...]:
+        """Return the statements that only write summaries, and those that compute what they write.
+
+        Raises:
+            Refused: another statement is left over.
+        """
+        summaries = [step for step in left if self.is_summary(step)]
+        reads = {name for step in summaries for name in step.uses}
+        reads |= {name for value in unwritten.values() for name in names_read(value)}
+        for step in reversed([step for step in left if step not in summaries]):
+            value = step.value
+            if not step.target or value is None:
+                raise Refused(
+                    "a statement that is neither of the network, loss, metrics, predictions nor train_op", step.node
+                )
+            if not (isinstance(value, cst.Call) and self.names.name(value.func) in METRICS | _LOGGING_HOOKS):
+                Rewriter(self.names, TENSORS).node(value)  # refuses what may have an effect
+            if not step.defines & reads and not isinstance(step.value, (cst.Name, cst.SimpleString, cst.Integer)):
+                raise Refused(f"{step.target}, which nothing uses", step.node)
+            reads |= step.uses
+        return tuple(left)
+
+    def is_summary(self, step: Step) -> bool:
+        value = step.value
+        return isinstance(step.node, cst.Expr) and isinstance(value, cst.Call) and (
+            self.names.name(value.func).startswith(_SUMMARIES)
+        )  # fmt: skip
+
+    def check_guards(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if step.guards:
+                raise Refused("tf.control_dependencies around a part of the network, loss or metrics", step.guards[0])
+
+    def check_statistics(self, network: Iterable[Step]) -> None:
+        """Check that the statistics of batch normalization move, as Keras moves them."""
+        if self.train_op.moves_statistics:
+            return
+        for call in self.reached_calls(network):
+            if self.names.name(call.func) == BATCH_NORMALIZATION:
+                raise Refused(
+                    "batch_normalization whose statistics never move: the train_op does not run UPDATE_OPS", call
+                )
+
+    def reached_calls(self, network: Iterable[Step]) -> Iterator[cst.Call]:
+        waiting: list[cst.CSTNode] = [step.node for step in network]
+        seen: set[cst.CSTNode] = set()
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for call in calls_of(node):
+                yield call
+                function = self.names.function(call.func)
+                if function is not None and function.tree is self.names.tree:
+                    waiting.append(function.node.body)
+
+
+def _text_of(element: cst.BaseDictElement) -> str:
+    key = element.key if isinstance(element, cst.DictElement) else None
+    return str(key.evaluated_value) if isinstance(key, cst.SimpleString) else ""

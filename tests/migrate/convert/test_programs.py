@@ -1,0 +1,184 @@
+"""Converted programs run with plain python, train as the Estimator did, and are saved and loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from estimator_pipeline.migrate.code import convert
+from estimator_pipeline.testing import assert_parity
+from tests.migrate.convert.programs import CNN, TUTORIAL, program
+from tests.support.processes import tensorflow_with_three_cpus
+
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning"),
+]
+tf = tensorflow_with_three_cpus()
+
+
+@pytest.fixture(autouse=True)
+def named_as_in_a_process_of_its_own():
+    """Layers without a name are numbered over all models of a process."""
+    tf.keras.backend.clear_session()
+
+
+def converted(folder: Path, text: str, name: str = "program.py") -> Path:
+    """Return the file that a program is converted to, in a folder of its own."""
+    (folder / name).write_text(text)
+    (file,) = convert(folder / name).files
+    assert file.keras, file.kept_as_estimator
+    assert "estimator" not in file.after.replace("tf.estimator averages", "") and "compat.v1" not in strip_comments(
+        file.after
+    )
+    (folder / "keras").mkdir()
+    (folder / "keras" / name).write_text(file.after)
+    return folder / "keras" / name
+
+
+def strip_comments(text: str) -> str:
+    return "\n".join(line.partition("#")[0] for line in text.splitlines())
+
+
+def module(path: Path, name: str):
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def todays(folder: Path, text: str) -> Path:
+    """Return the program with names of TensorFlow 2, whose Estimator runs here."""
+    (folder / "before.py").write_text(text)
+    (file,) = convert(folder / "before.py", to="estimator").files
+    (folder / "before.py").write_text(file.after)
+    return folder / "before.py"
+
+
+def test_a_model_that_compile_describes_trains_alike(tmp_path):
+    text = program(TRAIN_OP='train_op = tf.train.GradientDescentOptimizer(params["rate"]).minimize('
+                            'loss, tf.train.get_global_step())')  # fmt: skip
+    before = module(todays(tmp_path, text), "before_compile")
+    after = module(converted(tmp_path, text), "after_compile")
+    params = {"rate": 0.1}
+    found = assert_parity(
+        estimator=tf.estimator.Estimator(before.model_fn, params=params),
+        model=after.make_model(after.model_inputs(after.input_fn()), params),
+        input_fn=before.input_fn,
+        eval_input_fn=lambda: before.input_fn().take(3),
+        steps=6,
+    )
+    assert len(found.steps) == 6
+
+
+def test_a_model_of_a_class_trains_alike(tmp_path):
+    """With batch normalization, a schedule, a loss of one-hot labels and metrics; no dropout, which is chance."""
+    text = CNN.replace('"keep": 0.9', '"keep": 1.0')
+    before = module(todays(tmp_path, text), "before_class")
+    after = module(converted(tmp_path, text), "after_class")
+    found = assert_parity(
+        estimator=tf.estimator.Estimator(before.model_fn, params=before.PARAMS),
+        model=after.make_model(after.model_inputs(after.input_fn()), after.PARAMS),
+        input_fn=before.input_fn,
+        eval_input_fn=lambda: before.input_fn().take(3),
+        mapping={f"dense/{name}": f"head/dense/{name}" for name in ("kernel", "bias")},
+        steps=8,
+    )
+    assert len(found.steps) == 8
+
+
+@pytest.mark.parametrize("text", [program(), CNN], ids=["compile", "class"])
+def test_a_saved_model_loads(tmp_path, text):
+    loaded = module(converted(tmp_path, text), "saved")
+    data = loaded.input_fn()
+    params = getattr(loaded, "PARAMS", {"rate": 0.1})
+    model = loaded.make_model(loaded.model_inputs(data), params)
+    model.fit(data, steps_per_epoch=2, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = tf.keras.models.load_model(tmp_path / "model.keras")
+    features, _ = next(iter(data))
+    np.testing.assert_array_equal(model.predict(features, verbose=0), again.predict(features, verbose=0))
+    assert again.evaluate(data.take(2), verbose=0, return_dict=True).keys() == {"loss", "accuracy"}
+
+
+@pytest.mark.parametrize(
+    "legacy", [pytest.param("1", marks=pytest.mark.nightly), pytest.param("0", marks=pytest.mark.keras_3)]
+)
+def test_a_job_runs_resumes_and_ends(tmp_path, run_python, legacy):
+    """Plain python, on both versions of Keras: 7 steps, then up to 12 from the last epoch's end, then none."""
+    path = converted(tmp_path, CNN)
+
+    def run(steps):
+        environment = {"STEPS": str(steps), "MODEL_DIR": str(tmp_path / "model"), "TF_USE_LEGACY_KERAS": legacy}
+        done = run_python([path], env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout
+
+    first = run(7)
+    assert "step 7 ['accuracy', 'global_step', 'loss']" in first and "['classes', 'probabilities'] (10,)" in first
+    assert "step 12" in run(12) and "Epoch" not in run(12)
+
+
+RUN = """\
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+path, folder, *arguments = sys.argv[1:]
+sys.argv = [path, *arguments]
+fit = tf.keras.Model.fit
+
+
+def saved(model, *args, callbacks=(), **options):
+    class Save(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations.numpy())
+            np.savez(f"{folder}/{step}.npz", *[variable.numpy() for variable in self.model.trainable_variables])
+
+    return fit(model, *args, callbacks=[*callbacks, Save()], **options)
+
+
+tf.keras.Model.fit = saved
+exec(compile(open(path).read(), path, "exec"), {"__name__": "__main__", "__file__": path})
+"""
+
+
+@pytest.mark.cluster
+def test_the_tutorial_on_two_workers(tmp_path, run_python):
+    """The reference documents' program: its conversion comes to the Estimator's weights at each checkpoint."""
+    path, steps = converted(tmp_path, TUTORIAL), 6
+    (tmp_path / "run.py").write_text(RUN)
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    launch = ["-m", "estimator_pipeline", "launch", "--workers", 2, "--timeout", 200, "--"]
+    keras = [sys.executable, tmp_path / "run.py", path, weights, tmp_path / "keras_model", steps]
+    needs_keras_2 = {"TF_USE_LEGACY_KERAS": None if tf.__version__.startswith("2.15.") else "1"}
+    done = run_python([*launch, *keras], env=needs_keras_2, cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr[-6000:]
+    estimator = [sys.executable, "-m", "estimator_pipeline", "exec", tmp_path / "program.py"]
+    done = run_python([*launch, *estimator, tmp_path / "estimator_model", steps], cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr[-6000:]
+    for step in range(2, steps + 1, 2):
+        reader = tf.train.load_checkpoint(os.fspath(tmp_path / "estimator_model" / f"model.ckpt-{step}"))
+        names = ["conv2d/kernel", "conv2d/bias", "dense/kernel", "dense/bias"]
+        with np.load(weights / f"{step}.npz") as after:
+            for name, value in zip(names, after.values(), strict=True):
+                np.testing.assert_allclose(
+                    value, reader.get_tensor(name), rtol=1e-5, atol=1e-6, err_msg=f"{name}, {step}"
+                )
+
+
+def test_the_source_runs_without_this_package(tmp_path):
+    """Nothing of it is imported, not even where it is installed."""
+    path = converted(tmp_path, program())
+    code = f"import sys; sys.modules['estimator_pipeline'] = None; exec(open({os.fspath(path)!r}).read())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and "global_step" in done.stdout, done.stderr[-2000:]

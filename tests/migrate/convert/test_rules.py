@@ -1,0 +1,239 @@
+"""What each rule writes, and what stays an Estimator program, with the line."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from estimator_pipeline.migrate.code import convert, scan
+from tests.migrate.convert.programs import program
+
+
+@pytest.fixture
+def made(tmp_path):
+    """`made(text)`: the converted file."""
+
+    def made(text):
+        (tmp_path / "program.py").write_text(text)
+        (file,) = convert(tmp_path / "program.py").files
+        ast.parse(file.after)
+        return file
+
+    return made
+
+
+NETWORKS = [
+    ('logits = tf.layers.dense(features["x"], 3, tf.nn.relu, name="a")',
+     "logits = tf.keras.layers.Dense(3, activation='relu', name=\"a\")(features[\"x\"])"),
+    ('net = tf.reshape(features["x"], [-1, 2, 1])\nlogits = tf.layers.dense(tf.layers.flatten(net), 3)',
+     'net = tf.keras.layers.Reshape((2, 1))(features["x"])'),
+    ('net = tf.nn.relu(features["x"])\nlogits = tf.layers.dense(net, 3)',
+     'net = tf.keras.layers.Activation("relu")(features["x"])'),
+    ('net = tf.concat([features["x"], features["x"]], 1)\nlogits = tf.layers.dense(net, 3)',
+     'net = tf.keras.layers.Concatenate(axis=1)([features["x"], features["x"]])'),
+    ('net = tf.square(features["x"])\nlogits = tf.layers.dense(net, 3)',
+     "net = operation('square', features[\"x\"])"),
+    ('net = features["x"]\nfor units in (8, 4):\n    net = tf.layers.dense(net, units)  # each\n'
+     "    if mode == tf.estimator.ModeKeys.TRAIN:\n        net = tf.nn.dropout(net, keep_prob=0.9)\n"
+     "logits = tf.layers.dense(net, 3)",
+     "        net = tf.keras.layers.Dense(units)(net)  # each\n        net = tf.keras.layers.Dropout(1 - 0.9)(net)"),
+    ('net = tf.layers.dropout(features["x"], 0.4, training=mode == tf.estimator.ModeKeys.TRAIN)\n'
+     "logits = tf.layers.dense(net, 3)", 'net = tf.keras.layers.Dropout(0.4)(features["x"])'),
+    ('net = tf.layers.dropout(features["x"], 0.4)\nlogits = tf.layers.dense(net, 3)',
+     'net = tf.keras.layers.Dropout(0.4)(features["x"], training=False)'),
+    ('logits = tf.layers.dense(features["x"], 3, kernel_initializer=tf.truncated_normal_initializer())',
+     "kernel_initializer=tf.keras.initializers.TruncatedNormal(stddev=1.0)"),
+    ('units = features["x"].get_shape().as_list()[1]\nlogits = tf.layers.dense(features["x"], units)',
+     'units = list(features["x"].shape)[1]'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("network", "line"), NETWORKS)
+def test_a_network(made, network, line):
+    file = made(program(NETWORK=network))
+    assert line in file.after, file.kept_as_estimator or file.after
+    for word in ("estimator", "compat", "layers.dense"):
+        assert word not in file.after
+
+
+def test_a_model_that_compile_describes(made):
+    """Functional, with a loss and a metric of Keras: nothing that a load would have to find."""
+    text = made(program()).after
+    assert "class " not in text and "model = tf.keras.Model(features, logits)" in text
+    assert "loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)," in text
+    assert "metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name='accuracy')]," in text
+    assert "model.fit(training, steps_per_epoch=4, verbose=2)" in text
+
+
+LOSSES = [
+    "loss = tf.losses.sparse_softmax_cross_entropy(labels, logits) * 2.0",
+    'loss = tf.reduce_mean(features["x"]) * tf.losses.sparse_softmax_cross_entropy(labels, logits)',
+    "loss = tf.losses.sparse_softmax_cross_entropy(tf.cast(labels, tf.int64), logits)",
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_any_other_loss_is_a_method(made, loss):
+    text = made(program(LOSS=loss)).after
+    assert (
+        "    def compute_loss(self, x=None, y=None, y_pred=None" in text and "self.mean_loss.update_state(loss)" in text
+    )
+    assert "register_keras_serializable" in text and "def from_config(cls, config):" in text
+
+
+OPTIMIZERS = [
+    ("tf.train.GradientDescentOptimizer(0.1)", "tf.keras.optimizers.SGD(0.1)"),
+    ("tf.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True)",
+     "tf.keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)"),
+    ("tf.train.AdamOptimizer()", "tf.keras.optimizers.Adam(0.001, epsilon=1e-8)"),
+    ("tf.train.AdamOptimizer(0.1, beta1=0.5, epsilon=1e-4)", "tf.keras.optimizers.Adam(0.1, beta_1=0.5, epsilon=1e-4)"),
+    ("tf.train.AdamOptimizer(tf.train.exponential_decay(0.1, tf.train.get_global_step(), 10, 0.9))",
+     "ExponentialDecay(initial_learning_rate=0.1, decay_steps=10, decay_rate=0.9), epsilon=1e-8)"),
+    ("tf.train.AdagradOptimizer(0.1)", "tf.keras.optimizers.Adagrad(0.1)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("optimizer", "written"), OPTIMIZERS)
+def test_an_optimizer(made, optimizer, written):
+    train_op = f"train_op = {optimizer}.minimize(loss, tf.train.get_global_step())"
+    file = made(program(TRAIN_OP=train_op))
+    assert written in file.after, file.kept_as_estimator
+
+
+UPDATE_OPS = (
+    "update_ops = tf.get_collection(tf.GraphKeys.UPDATE_OPS)\nwith tf.control_dependencies(update_ops):\n"
+    "    train_op = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_global_step())"
+)
+NORMALIZED = (
+    'net = tf.layers.batch_normalization(features["x"], training=mode == tf.estimator.ModeKeys.TRAIN)\n'
+    "logits = tf.layers.dense(net, 3)"
+)
+
+
+def test_statistics_that_move(made):
+    assert "BatchNormalization()(features" in made(program(NETWORK=NORMALIZED, TRAIN_OP=UPDATE_OPS)).after
+
+
+# Part of the program -> the line that is named, and the reason.
+STAYS = [
+    ({"NETWORK": NORMALIZED}, 5, "whose statistics never move"),
+    ({"NETWORK": NORMALIZED, "TRAIN_OP": UPDATE_OPS.replace("OPS)", "OPS, scope='a')")}, 12, "UPDATE_OPS of one scope"),
+    ({"TRAIN_OP": "step = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_global_step())\n"
+      "with tf.control_dependencies([step]):\n    train_op = tf.group(*[v.assign(v) for v in variables])"},
+     12, "control_dependencies"),
+    ({"TRAIN_OP": "train_op = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_global_step(), "
+      "var_list=tf.trainable_variables('a'))"}, 11, "minimize with var_list"),
+    ({"TRAIN_OP": "train_op = tf.train.AdamOptimizer(0.1).minimize(loss)"}, 11, "without the global step"),
+    ({"TRAIN_OP": "train_op = tf.train.RMSPropOptimizer(0.1).minimize(loss, tf.train.get_global_step())"}, 11,
+     "RMSPropOptimizer"),
+    ({"TRAIN_OP": "rate = tf.train.cosine_decay(0.1, tf.train.get_global_step(), 9)\n"
+      "train_op = tf.train.MomentumOptimizer(rate, 0.9).minimize(loss, tf.train.get_global_step())"}, 12,
+     "velocity includes the rate"),
+    ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3)\nfor v in tf.trainable_variables():\n'
+      "    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, tf.nn.l2_loss(v))"}, 6, "neither of the network"),
+    ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3)\nif params.get("start"):\n'
+      '    tf.train.init_from_checkpoint(params["start"], {"a/": "a/"})'}, 6, "neither of the network"),
+    ({"NETWORK": 'table = tf.get_variable("t", [3, 2])\nlogits = tf.layers.dense(features["x"] @ table, 3)'}, 5, "get_variable"),
+    ({"NETWORK": 'x = tf.py_func(print, [features["x"]], tf.float32)\nlogits = tf.layers.dense(x, 3)'}, 5, "py_func"),
+    ({"NETWORK": 'with tf.variable_scope("a", reuse=tf.AUTO_REUSE):\n    logits = tf.layers.dense(features["x"], 3)'},
+     5, "variable_scope with options"),
+    ({"NETWORK": 'if mode == tf.estimator.ModeKeys.TRAIN:\n    net = tf.layers.dense(features["x"], 2)\nelse:\n'
+      '    net = features["x"]\nlogits = tf.layers.dense(net, 3)'}, 8, "not in every mode"),
+    ({"NETWORK": "logits = tf.layers.dense(tf.concat([features['x'], labels], 1), 3)"}, 5, "takes the labels"),
+    ({"LOSS": "tf.Print(labels, [labels])\nloss = tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 8,
+     "neither of the network"),
+    ({"LOSS": "loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, weights=features['w'])"}, 8, "weights"),
+    ({"METRICS": '{"f": tf.metrics.mean_per_class_accuracy(labels, tf.argmax(logits, 1), 3)}'}, 10, "the metric"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parts", "line", "reason"), STAYS)
+def test_what_stays_an_estimator(made, parts, line, reason):
+    """Never a third thing: a statement that no rule knows is named, and nothing else is converted either."""
+    file = made(program(**parts))
+    assert not file.keras and "tf.estimator.EstimatorSpec" in file.after
+    assert file.verdict.line == line and reason in file.kept_as_estimator, file.kept_as_estimator
+
+
+def test_hooks_that_do_more_than_log_stay(made):
+    text = program().replace("train_op=train_op)", "train_op=train_op, training_hooks=[HOOK])")
+    logs = made(text.replace("HOOK", 'tf.train.LoggingTensorHook({"loss": loss}, 10)'))
+    assert logs.keras and '#     training_hooks=[tf.train.LoggingTensorHook({"loss": loss}, 10)]' in logs.after.replace(
+        "tf.estimator.", "tf.train."
+    )
+    assert "training_hooks: Mine()" in made(text.replace("HOOK", "Mine()")).kept_as_estimator
+
+
+JOBS = [
+    ("estimator.train(input_fn, steps=4)", "estimator.train(input_fn, steps=4, hooks=[Mine()])", "hooks of train"),
+    ("tf.estimator.Estimator(model_fn,", "tf.estimator.Estimator(model_fn, warm_start_from='x',",
+     "warm_start_from of Estimator"),
+    ("print(estimator", "estimator.export_saved_model('x', None)\n    print(estimator", "Estimator.export_saved_model"),
+    ("print(estimator", "show(estimator)\n    print(estimator", "used in another way"),
+    ("estimator.train(", "for input_fn in (input_fn,):\n        estimator.train(", "depends on the loop"),
+    (".batch(2)", ".batch(2).make_one_shot_iterator().get_next()", "tensors of an iterator"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), JOBS)
+def test_a_job_that_stays(made, old, new, reason):
+    text = program()
+    assert old in text
+    assert reason in made(text.replace(old, new)).kept_as_estimator
+
+
+KEPT = [
+    # An annotation, a name that nothing reaches, an Estimator without a name, a comment.
+    ("def main():", "def pick() -> tf.distribute.MultiWorkerMirroredStrategy:\n    return None\n\n\ndef main():"),
+    ("def main():", "def never():\n    tf.contrib.quantize.create_eval_graph()\n\n\ndef main():"),
+    ('    estimator = tf.estimator.Estimator(model_fn, params={"rate": 0.1})\n    estimator.train(input_fn, steps=4)\n'
+     "    print(estimator.evaluate(input_fn, steps=2))",
+     '    tf.estimator.Estimator(model_fn, params={"rate": 0.1}).train(input_fn, steps=4)'),
+    ("    logits = tf.layers", "    # See keras_heads.md: later we distribute.\n    logits = tf.layers"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), KEPT)
+def test_what_declines_nothing(made, old, new):
+    text = program()
+    assert old in text
+    file = made(text.replace(old, new))
+    assert file.keras, file.kept_as_estimator
+
+
+def test_a_layer_inside_the_loss(made):
+    loss = "loss = tf.losses.mean_squared_error(labels, tf.layers.dense(net, 1))"
+    text = program(NETWORK='net = tf.layers.dense(features["x"], 3)', LOSS=loss, METRICS="None")
+    file = made(text.replace('predictions={"logits": logits}', 'predictions={"net": net}'))
+    assert "outputs = tf.keras.layers.Dense(1)(net)" in file.after, file.kept_as_estimator
+
+
+def test_aliases_strings_and_statements_of_the_same_name(made):
+    text = program(LOSS="loss = losses.sparse_softmax_cross_entropy(labels, logits)")
+    more = 'losses = tf.losses\nTEXT = """one\n\n\n\n\nfive"""\n\n\ndef prepare():\n    losses = print("ready")\n'
+    file = made(text.replace("\n\ndef model_fn", f"\n{more}\n\ndef model_fn", 1))
+    assert file.keras and more.removeprefix("losses = tf.losses\n") in file.after, file.kept_as_estimator
+    assert "losses = tf." not in file.after
+
+
+def test_the_scan_agrees_with_the_conversion(tmp_path):
+    (tmp_path / "program.py").write_text(program())
+    found = scan(tmp_path / "program.py")
+    assert found.findings and found.count("automatic") == len(found.findings)
+    assert found.verdicts["program.py"].verdict == "keras"
+
+
+def test_a_name_that_another_file_takes(tmp_path):
+    (tmp_path / "program.py").write_text(program())
+    (tmp_path / "other.py").write_text("from program import model_fn\n\nprint(model_fn)\n")
+    files = {file.path: file for file in convert(tmp_path).files}
+    assert not files["program.py"].keras and "model_fn" in files["program.py"].kept_as_estimator
+
+
+def test_line_endings_and_comments_stay(made, tmp_path):
+    text = program().replace("    main()", "    main()  # the end").replace("def main():", "def main():  # it starts")
+    (tmp_path / "program.py").write_bytes(text.replace("\n", "\r\n").encode())
+    (file,) = convert(tmp_path / "program.py").files
+    assert file.keras and "\r\n" in file.after and "\n" not in file.after.replace("\r\n", "")
+    assert "# the end" in file.after and "# it starts" in file.after
