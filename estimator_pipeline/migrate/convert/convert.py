@@ -11,19 +11,20 @@ from typing import TypeGuard
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, damaging_rule, keep_comments
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 from estimator_pipeline.migrate.convert import helpers
-from estimator_pipeline.migrate.convert.estimators import Estimator, read_estimators
-from estimator_pipeline.migrate.convert.job import Job, write_job
+from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, EstimatorJob, read_estimators
+from estimator_pipeline.migrate.convert.job import NewStatements, write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
-from estimator_pipeline.migrate.convert.names import Names, Refused
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rest import Rest, reached_nodes
 
-__all__ = ["Plan", "convert_file", "plan"]
+__all__ = ["ConversionPlan", "check_models", "convert_file", "plan"]
 
 _KERAS_2 = """\
 # Keras 3 does not train under MultiWorkerMirroredStrategy: on TensorFlow 2.16 and later, tf.keras has to be tf_keras.
@@ -37,7 +38,7 @@ if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == 
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConversionPlan:
     """The edits that convert a file.
 
     Attributes:
@@ -64,7 +65,23 @@ def convert_file(program: Program, tree: Tree) -> Step:
     return step
 
 
-def plan(program: Program, tree: Tree) -> Plan:
+def check_models(program: Program, tree: Tree) -> None:
+    """Check that rules convert the model_fns of a file, whatever becomes of the rest.
+
+    Raises:
+        Refused: no rule converts a statement of a model_fn.
+    """
+    tf = tensorflow_1.root_of_tensorflow(program, tree)
+    names = FileNames(program, tree, tf or "tf")
+    for call in [call for call in tree.calls if names.name(call.func) == ESTIMATOR]:
+        model_fn = arguments(call, ("model_fn",)).get("model_fn")
+        function = names.function(model_fn.value) if model_fn is not None else None
+        if function is None or function.tree is not tree or not isinstance(function.node, cst.FunctionDef):
+            raise Refused("a model_fn that is not a function of the same file", call)
+        write_model(names, function.node, prefix="", distributed=False)
+
+
+def plan(program: Program, tree: Tree) -> ConversionPlan:
     """Return the edits that convert a file.
 
     Raises:
@@ -73,22 +90,22 @@ def plan(program: Program, tree: Tree) -> Plan:
     tf = tensorflow_1.root_of_tensorflow(program, tree)
     if tf is None:
         raise Refused("a file that imports TensorFlow otherwise than by `import tensorflow as tf`", tree.module)
-    names = Names(program, tree, tf)
-    found = read_estimators(names)
-    if not found:
+    names = FileNames(program, tree, tf)
+    estimators = read_estimators(names)
+    if not estimators:
         raise Refused("no Estimator is made in this file", tree.module)
     if not tree.verbatim:
         raise Refused("a file that libcst does not reproduce", tree.module)
-    return _Planner(names, found).plan()
+    return _Planner(names, estimators).plan()
 
 
 @dataclass
 class _Planner:
-    names: Names
-    found: Sequence[Estimator]
+    names: FileNames
+    estimators: Sequence[EstimatorJob]
     needs: set[str] = field(default_factory=set)
 
-    def plan(self) -> Plan:
+    def plan(self) -> ConversionPlan:
         names, tree = self.names, self.names.tree
         self.lines = Lines(tree.source.text)
         models = self.models()
@@ -97,24 +114,24 @@ class _Planner:
         parts = self.consumed()
         rest = Rest(names, lambda node: self.is_reached(node, reached))
         rest.read(replaced | parts)
-        jobs = [write_job(names, rest, estimator, models[estimator.model_fn]) for estimator in self.found]
+        jobs = [write_job(names, rest, estimator, models[estimator.model_fn]) for estimator in self.estimators]
         self.needs |= {need for model in models.values() for need in model.needs}
         self.needs |= {need for job in jobs for need in job.needs}
         edits = [*self.of_models(models), *self.of_jobs(jobs, rest), *self.of_imports()]
         newline = self.lines.newline(1)
         if newline != "\n":
             edits = [edit._replace(new=edit.new.replace("\r\n", "\n").replace("\n", newline)) for edit in edits]
-        return Plan(tree.source.text, tuple(edits))
+        return ConversionPlan(tree.source.text, tuple(edits))
 
     def models(self) -> dict[cst.FunctionDef, Model]:
-        several = len({estimator.model_fn for estimator in self.found}) > 1
+        several = len({estimator.model_fn for estimator in self.estimators}) > 1
         models: dict[cst.FunctionDef, Model] = {}
-        for estimator in self.found:
+        for estimator in self.estimators:
             function = estimator.model_fn
             if function not in models:
                 stem = function.name.value.removesuffix("_fn").removesuffix("_model")
                 distributed = any(
-                    other.config.strategy is not None for other in self.found if other.model_fn is function
+                    other.config.strategy is not None for other in self.estimators if other.model_fn is function
                 )
                 prefix = f"{stem}_" if several else ""
                 models[function] = write_model(self.names, function, prefix=prefix, distributed=distributed)
@@ -127,7 +144,7 @@ class _Planner:
     def consumed(self) -> set[cst.CSTNode]:
         """Return the calls and statements of Estimators, which the job replaces: their arguments are read apart."""
         nodes: set[cst.CSTNode] = set()
-        for estimator in self.found:
+        for estimator in self.estimators:
             nodes.add(estimator.call.func)
             nodes |= {use.call.func for use in estimator.uses} | {
                 node for use in estimator.uses for node in use.statements
@@ -164,7 +181,7 @@ class _Planner:
                 leading = new.with_changes(leading_lines=[])
                 yield Edit(*self.span(node), tree.module.code_for_node(leading).strip("\n"))
 
-    def of_jobs(self, jobs: Sequence[Job], rest: Rest) -> Iterator[Edit]:
+    def of_jobs(self, jobs: Sequence[NewStatements], rest: Rest) -> Iterator[Edit]:
         tree = self.names.tree
         gone = [node for job in jobs for node in job.removed] + rest.removed
         replaced = {node: lines for job in jobs for node, lines in job.replaced.items()}
@@ -193,7 +210,7 @@ class _Planner:
 
     def of_imports(self) -> Iterator[Edit]:
         tree = self.names.tree
-        multi_worker = any(estimator.config.is_multi_worker for estimator in self.found)
+        multi_worker = any(estimator.config.is_multi_worker for estimator in self.estimators)
         wanted = {"os"} & self.needs | ({"importlib.metadata", "json", "os"} if multi_worker else set())
         missing = sorted(name for name in wanted if not self.is_imported(name))
         imports = [node for node in tree.module.body if _is_import(node)]
@@ -254,14 +271,14 @@ def verify(tree: Tree, step: Step) -> None:
 
 
 def _calls_in(node: cst.CSTNode) -> list[cst.Call]:
-    found: list[cst.Call] = []
+    calls: list[cst.Call] = []
 
     class Finder(cst.CSTVisitor):
         def visit_Call(self, node: cst.Call) -> None:
-            found.append(node)
+            calls.append(node)
 
     node.visit(Finder())
-    return found
+    return calls
 
 
 def _is_import(node: cst.CSTNode) -> TypeGuard[cst.SimpleStatementLine]:

@@ -8,19 +8,19 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert.model_fn import parameters
-from estimator_pipeline.migrate.convert.names import Names, Refused
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rest import Rest
 
-__all__ = ["InputFn", "read_input_fn"]
+__all__ = ["InputFnCall", "read_input_fn"]
 
 _MODES = {"train": "'train'", "evaluate": "'eval'", "predict": "'infer'", "train_and_evaluate": "'train'"}
 _ITERATORS = ("get_next", "make_one_shot_iterator", "make_initializable_iterator")
 
 
-class InputFn:
+class InputFnCall:
     """An input_fn: the text of its call, with or without an InputContext."""
 
-    def __init__(self, names: Names, rest: Rest, node: cst.BaseExpression, use: str, params: str) -> None:
+    def __init__(self, names: FileNames, rest: Rest, node: cst.BaseExpression, use: str, params: str) -> None:
         self.names, self.rest, self.node, self.use, self.params = names, rest, node, use, params
         values = names.meaning(node)
         functions = [value for value in values if isinstance(value, FunctionOf)]
@@ -42,9 +42,9 @@ class InputFn:
         if isinstance(node, cst.Lambda):
             return self._of_lambda(node, context)
         if isinstance(node, cst.Call) and self.names.name(node.func) == "functools.partial":
-            given = [text(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in node.args[1:]]
+            passed = [text(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in node.args[1:]]
             bound = {*arguments(node, ("", *self.takes))}
-            return f"{text(node.args[0].value)}({', '.join([*given, *self._more(context, bound)])})"
+            return f"{text(node.args[0].value)}({', '.join([*passed, *self._more(context, bound)])})"
         return f"{text(node)}({', '.join(self._more(context, set()))})"
 
     def _more(self, context: str, bound: set[str]) -> list[str]:
@@ -67,13 +67,13 @@ class InputFn:
                 if param.default is None}  # fmt: skip
 
     def _of_lambda(self, node: cst.Lambda, context: str) -> str:
-        given = {param.name.value for param in node.params.params}
-        if given - {"input_context", "params", "mode"}:
+        passed = {param.name.value for param in node.params.params}
+        if passed - {"input_context", "params", "mode"}:
             raise Refused("a lambda with other parameters than input_context as an input_fn", node)
         values = {"input_context": context or "None", "params": self.params or "None", "mode": _MODES[self.use]}
         arguments_of_it: dict[cst.CSTNode, str] = {
             arg.value: values[arg.value.value] for call in calls_in(node.body) for arg in call.args
-            if isinstance(arg.value, cst.Name) and arg.value.value in given
+            if isinstance(arg.value, cst.Name) and arg.value.value in passed
         }  # fmt: skip
         return self.rest.text(node.body, arguments_of_it)
 
@@ -83,7 +83,7 @@ def calls_in(node: cst.CSTNode) -> list[cst.Call]:
     return [inner for inner in iter_nodes(node) if isinstance(inner, cst.Call)]
 
 
-def read_input_fn(names: Names, rest: Rest, node: cst.BaseExpression, use: str, params: str) -> InputFn:
+def read_input_fn(names: FileNames, rest: Rest, node: cst.BaseExpression, use: str, params: str) -> InputFnCall:
     """Return an input_fn.
 
     Args:
@@ -93,4 +93,4 @@ def read_input_fn(names: Names, rest: Rest, node: cst.BaseExpression, use: str, 
     Raises:
         Refused: the function cannot be found, or does not return a dataset.
     """
-    return InputFn(names, rest, node, use, params)
+    return InputFnCall(names, rest, node, use, params)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.convert.names import Names, Refused
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
-__all__ = ["ESTIMATOR", "Config", "Estimator", "Use", "read_estimators", "statement_around"]
+__all__ = ["ESTIMATOR", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
 
 ESTIMATOR = "tf.estimator.Estimator"
 _TRAIN_AND_EVALUATE = "tf.estimator.train_and_evaluate"
 _FIELDS = ("model_fn", "model_dir", "config", "params", "warm_start_from")
-# Method or function -> its parameters, and those that may be given; None is as if it were not given.
+# Method or function -> its parameters, and those that may be passed; None is as if it were missing.
 _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "train": (("input_fn", "hooks", "steps", "max_steps", "saving_listeners"), ("input_fn", "steps", "max_steps")),
     "evaluate": (("input_fn", "steps", "hooks", "checkpoint_path", "name"), ("input_fn", "steps", "name")),
@@ -77,7 +77,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Estimator:
+class EstimatorJob:
     """An Estimator of a program.
 
     Attributes:
@@ -101,7 +101,7 @@ class Estimator:
         return self.args.get("model_dir", self.config.fields.get("model_dir"))
 
 
-def read_estimators(names: Names) -> list[Estimator]:
+def read_estimators(names: FileNames) -> list[EstimatorJob]:
     """Return the Estimators of a file.
 
     Raises:
@@ -111,7 +111,7 @@ def read_estimators(names: Names) -> list[Estimator]:
     return [_read(names, call) for call in calls]
 
 
-def statement_around(names: Names, node: cst.CSTNode) -> cst.CSTNode:
+def statement_around(names: FileNames, node: cst.CSTNode) -> cst.CSTNode:
     """Return the innermost statement around a node."""
     for above in (node, *names.tree.above(node)):
         if isinstance(above, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
@@ -119,8 +119,8 @@ def statement_around(names: Names, node: cst.CSTNode) -> cst.CSTNode:
     raise AssertionError("a node outside of any statement")
 
 
-def _read(names: Names, call: cst.Call) -> Estimator:
-    args = _given(names, call, _FIELDS, ("model_fn", "model_dir", "config", "params"), "Estimator")
+def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
+    args = _passed(names, call, _FIELDS, ("model_fn", "model_dir", "config", "params"), "Estimator")
     if "model_fn" not in args:
         raise Refused("an Estimator without a model_fn", call)
     function = names.function(args["model_fn"])
@@ -140,28 +140,28 @@ def _read(names: Names, call: cst.Call) -> Estimator:
         ):
             raise Refused("an Estimator that is not assigned to one name", call)
         uses = tuple(_uses(names, target, call))
-        return Estimator(call, statement, function.node, args, config, uses)
+        return EstimatorJob(call, statement, function.node, args, config, uses)
     use = _method(names, call)
     if use is None:
         raise Refused("an Estimator that is passed on where it is made", call)
-    return Estimator(call, None, function.node, args, config, (use,))
+    return EstimatorJob(call, None, function.node, args, config, (use,))
 
 
-def _given(
-    names: Names, call: cst.Call, parameters: tuple[str, ...], converted: tuple[str, ...], what: str
+def _passed(
+    names: FileNames, call: cst.Call, parameters: tuple[str, ...], converted: tuple[str, ...], callee: str
 ) -> dict[str, cst.BaseExpression]:
     """Return parameter -> expression of a call, without those that are None."""
-    given = arguments(call, parameters)
-    if any(arg.star for arg in call.args) or len(given) != len(call.args):
-        raise Refused(f"{what} with arguments that cannot be followed", call)
-    values = {name: arg.value for name, arg in given.items() if names.text(arg.value) != "None"}
+    passed = arguments(call, parameters)
+    if any(arg.star for arg in call.args) or len(passed) != len(call.args):
+        raise Refused(f"{callee} with arguments that cannot be followed", call)
+    values = {name: arg.value for name, arg in passed.items() if names.text(arg.value) != "None"}
     for name, value in values.items():
         if name not in converted and not (isinstance(value, cst.List) and not value.elements):
-            raise Refused(f"{name} of {what}", value)
+            raise Refused(f"{name} of {callee}", value)
     return {name: value for name, value in values.items() if name in converted}
 
 
-def _made(names: Names, node: cst.BaseExpression, name: str) -> tuple[cst.Call, cst.CSTNode | None]:
+def _call_of(names: FileNames, node: cst.BaseExpression, name: str) -> tuple[cst.Call, cst.CSTNode | None]:
     """Return the call of a class behind an expression, and the statement that assigns it if it is used once."""
     value = names.value(node)
     if not isinstance(value, cst.Call) or names.name(value.func) != f"tf.estimator.{name}":
@@ -175,11 +175,11 @@ def _made(names: Names, node: cst.BaseExpression, name: str) -> tuple[cst.Call, 
     return value, None if readers else statement
 
 
-def _config(names: Names, node: cst.BaseExpression) -> Config:
-    value, statement = _made(names, node, "RunConfig")
+def _config(names: FileNames, node: cst.BaseExpression) -> Config:
+    value, statement = _call_of(names, node, "RunConfig")
     if value is not node and statement is None:
         raise Refused("a RunConfig that is used elsewhere, too", node)
-    fields = _given(names, value, _RUN_CONFIG, _CONVERTED, "RunConfig")
+    fields = _passed(names, value, _RUN_CONFIG, _CONVERTED, "RunConfig")
     strategy = fields.get("train_distribute")
     kind = names.kind(strategy) if strategy is not None else ""
     if strategy is not None and kind not in _STRATEGIES:
@@ -190,7 +190,7 @@ def _config(names: Names, node: cst.BaseExpression) -> Config:
     return Config(fields, statement, strategy, kind)
 
 
-def _chains(names: Names, name: str) -> Iterator[cst.Name]:
+def _chains(names: FileNames, name: str) -> Iterator[cst.Name]:
     """Yield the places of a name in a file, without keywords."""
     for chain in names.tree.chains:
         root: cst.CSTNode = chain
@@ -200,11 +200,11 @@ def _chains(names: Names, name: str) -> Iterator[cst.Name]:
             yield root
 
 
-def _uses(names: Names, target: cst.Name, made: cst.Call) -> Iterator[Use]:
-    home = names.scope(made)
+def _uses(names: FileNames, target: cst.Name, call: cst.Call) -> Iterator[Use]:
+    home = names.scope(call)
     for name in _chains(names, target.value):
         bindings = names.program.bindings(name.value, names.scope(name))
-        if not any(binding.node is made for binding in bindings):
+        if not any(binding.node is call for binding in bindings):
             continue
         if len(bindings) != 1:
             raise Refused(f"{target.value}, which is assigned at several places", name)
@@ -216,7 +216,7 @@ def _uses(names: Names, target: cst.Name, made: cst.Call) -> Iterator[Use]:
         yield use
 
 
-def _method(names: Names, node: cst.BaseExpression) -> Use | None:
+def _method(names: FileNames, node: cst.BaseExpression) -> Use | None:
     """Return the use `node.train(...)`."""
     call = next((call for call in names.tree.calls
                  if isinstance(call.func, cst.Attribute) and call.func.value is node), None)  # fmt: skip
@@ -226,26 +226,26 @@ def _method(names: Names, node: cst.BaseExpression) -> Use | None:
     if method not in ("train", "evaluate", "predict"):
         raise Refused(f"Estimator.{method}", call)
     parameters, converted = _CALLS[method]
-    args = _given(names, call, parameters, converted, method)
+    args = _passed(names, call, parameters, converted, method)
     if "input_fn" not in args:
         raise Refused(f"{method} without an input_fn", call)
     return Use(method, call, args)
 
 
-def _evaluated(names: Names, node: cst.Name) -> Use | None:
+def _evaluated(names: FileNames, node: cst.Name) -> Use | None:
     """Return the use `train_and_evaluate(node, ...)`."""
     arg = names.tree.parents.get(node)
     call = names.tree.parents.get(arg) if isinstance(arg, cst.Arg) else None
     if not isinstance(call, cst.Call) or names.name(call.func) != _TRAIN_AND_EVALUATE:
         return None
     parameters, converted = _CALLS["train_and_evaluate"]
-    given = _given(names, call, parameters, converted, "train_and_evaluate")
-    if given.keys() != set(converted):
+    passed = _passed(names, call, parameters, converted, "train_and_evaluate")
+    if passed.keys() != set(converted):
         raise Refused("the arguments of train_and_evaluate", call)
-    train, of_train = _made(names, given["train_spec"], "TrainSpec")
-    evaluation, of_evaluation = _made(names, given["eval_spec"], "EvalSpec")
-    args = dict(_given(names, train, *_SPECS["TrainSpec"], "TrainSpec"))
-    of_eval = _given(names, evaluation, *_SPECS["EvalSpec"], "EvalSpec")
+    train, of_train = _call_of(names, passed["train_spec"], "TrainSpec")
+    evaluation, of_evaluation = _call_of(names, passed["eval_spec"], "EvalSpec")
+    args = dict(_passed(names, train, *_SPECS["TrainSpec"], "TrainSpec"))
+    of_eval = _passed(names, evaluation, *_SPECS["EvalSpec"], "EvalSpec")
     args["eval_input_fn"] = of_eval["input_fn"]
     if "steps" in of_eval:
         args["eval_steps"] = of_eval["steps"]

@@ -11,18 +11,18 @@ import libcst as cst
 
 __all__ = ["sources"]
 
-_NEEDS = {"operation": ("Operation",)}  # helper -> the helpers that it calls
+_NEEDS = {"operation": ("TensorFlowOperation",)}  # helper -> the helpers that it calls
 
 
 @functools.cache
 def _all() -> dict[str, str]:
     text = importlib.resources.files(__package__).joinpath("program_helpers.py").read_text(encoding="utf-8")
-    lines, found = text.splitlines(keepends=True), {}
+    lines, sources_by_name = text.splitlines(keepends=True), {}
     for node in ast.parse(text).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found[node.name] = "".join(lines[first - 1 : node.end_lineno])
-    return found
+            sources_by_name[node.name] = "".join(lines[first - 1 : node.end_lineno])
+    return sources_by_name
 
 
 def sources(names: Iterable[str], tf: str) -> list[str]:

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from estimator_pipeline.migrate.convert.datasets import InputFn, read_input_fn
-from estimator_pipeline.migrate.convert.estimators import Estimator, Use, statement_around
+from estimator_pipeline.migrate.convert.datasets import InputFnCall, read_input_fn
+from estimator_pipeline.migrate.convert.estimators import EstimatorJob, Use, statement_around
 from estimator_pipeline.migrate.convert.model import Model
-from estimator_pipeline.migrate.convert.names import Names, Refused, names_read
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_read
 from estimator_pipeline.migrate.convert.rest import Rest
 
-__all__ = ["Job", "write_job"]
+__all__ = ["NewStatements", "write_job"]
 
 _WIDTH = 100
 
 
 @dataclass
-class Job:
+class NewStatements:
     """The new statements of an Estimator.
 
     Attributes:
@@ -40,7 +40,7 @@ class Job:
     needs: set[str] = field(default_factory=set)
 
 
-def write_job(names: Names, rest: Rest, estimator: Estimator, model: Model) -> Job:
+def write_job(names: FileNames, rest: Rest, estimator: EstimatorJob, model: Model) -> NewStatements:
     """Return the statements of an Estimator's job.
 
     Raises:
@@ -50,15 +50,15 @@ def write_job(names: Names, rest: Rest, estimator: Estimator, model: Model) -> J
 
 
 class _Writer:
-    def __init__(self, names: Names, rest: Rest, estimator: Estimator, model: Model) -> None:
+    def __init__(self, names: FileNames, rest: Rest, estimator: EstimatorJob, model: Model) -> None:
         self.names, self.rest, self.estimator, self.model = names, rest, estimator, model
-        self.tf, self.config, self.result = names.tf, estimator.config, Job()
+        self.tf, self.config, self.result = names.tf, estimator.config, NewStatements()
         self.params = rest.text(estimator.args["params"]) if "params" in estimator.args else ""
         self.folder = rest.text(estimator.model_dir) if estimator.model_dir is not None else ""
         self.data, self.name = self.fresh("training"), self.fresh("model")
         self.callbacks: list[str] = []
 
-    def job(self) -> Job:
+    def job(self) -> NewStatements:
         estimator, uses = self.estimator, self.estimator.uses
         if not uses:
             raise Refused("an Estimator that is not used", estimator.call)
@@ -88,7 +88,7 @@ class _Writer:
             at = above
         return at
 
-    def input_fn(self, use: Use, name: str = "input_fn") -> InputFn:
+    def input_fn(self, use: Use, name: str = "input_fn") -> InputFnCall:
         kind = "evaluate" if name == "eval_input_fn" else use.kind
         return read_input_fn(self.names, self.rest, use.args[name], kind, self.params)
 
@@ -102,8 +102,8 @@ class _Writer:
         inputs, makes = data.call(), [self.params or "{}"] if self.model.takes_params else []
         if self.config.strategy is None:
             lines.append(f"{self.data} = {inputs}")
-            made = f"{self.name} = {self.model.make}({', '.join([f'model_inputs({self.data})', *makes])})"
-            lines.append(made)
+            written = f"{self.name} = {self.model.make}({', '.join([f'model_inputs({self.data})', *makes])})"
+            lines.append(written)
         else:
             strategy = self.rest.text(self.config.strategy)
             if isinstance(self.config.strategy, cst.Call):
@@ -146,13 +146,13 @@ class _Writer:
             self.result.needs.add("predict")
             self.result.calls[use.call] = f"predict({self.name}, {self.input_fn(use).call()}, {self.model.predictions})"
 
-    def evaluated(self, data: InputFn, steps: cst.BaseExpression | None, call: cst.CSTNode) -> str:
+    def evaluated(self, data: InputFnCall, steps: cst.BaseExpression | None, call: cst.CSTNode) -> str:
         text = data.call()
         text = f"{text}.take({self.rest.text(steps)})" if steps is not None else text
-        made = f"{self.name}.evaluate({text}, return_dict=True, verbose=0)"
+        written = f"{self.name}.evaluate({text}, return_dict=True, verbose=0)"
         if isinstance(self.names.tree.parents.get(call), cst.Expr):
-            return made
-        return f"dict({made}, global_step=int({self.name}.optimizer.iterations.numpy()))"
+            return written
+        return f"dict({written}, global_step=int({self.name}.optimizer.iterations.numpy()))"
 
     def train(self, use: Use, *, at_start: bool) -> None:
         """Write `fit` for `train`, as the statement that it is."""

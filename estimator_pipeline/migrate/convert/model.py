@@ -1,4 +1,4 @@
-"""The Keras model of a model_fn: `make_model`, `predictions`, and a class where `compile` cannot say the loss.
+"""The Keras model of a model_fn: `make_model`, `predictions`, and a class where `compile` does not describe the loss.
 
 A loss of Keras of the labels and the only output, with metrics of the same, become arguments of `compile`: the model
 is a plain functional model, which loads everywhere. Any other loss or metric becomes a method of a model class.
@@ -13,17 +13,17 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert import rules  # noqa: F401  the rules register themselves
-from estimator_pipeline.migrate.convert.model_fn import ModelFn, Step, read_model_fn
+from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, read_model_fn
 from estimator_pipeline.migrate.convert.names import (
     EVAL,
     PREDICT,
     TRAIN,
-    Names,
+    FileNames,
     Refused,
     names_bound,
     names_read,
 )
-from estimator_pipeline.migrate.convert.rewrite import Rewriter, comments_in
+from estimator_pipeline.migrate.convert.rewrite import CodeRewriter, comments_in
 from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, TENSORS, Call
 from estimator_pipeline.migrate.convert.rules import dropout, losses
 from estimator_pipeline.migrate.convert.rules.metrics import Metric, argument_of_argmax, metric
@@ -54,13 +54,13 @@ class Model:
     needs: frozenset[str]
 
 
-def write_model(names: Names, function: cst.FunctionDef, *, prefix: str, distributed: bool) -> Model:
+def write_model(names: FileNames, function: cst.FunctionDef, *, prefix: str, distributed: bool) -> Model:
     """Return the Keras model of a model_fn.
 
     Args:
         names: the meanings of the file's expressions.
         function: the model_fn.
-        prefix: the start of the new names, "" where the file has one model_fn: `NAME_make_model`.
+        prefix: the start of the new names, "" where the file has only this model_fn: `NAME_make_model`.
         distributed: whether a strategy of several replicas trains it.
 
     Raises:
@@ -78,7 +78,7 @@ def statement(text: str) -> cst.BaseStatement:
 
 class _Writer:
     def __init__(
-        self, names: Names, model_fn: ModelFn, train_op: TrainOp, parts: Parts, prefix: str, distributed: bool
+        self, names: FileNames, model_fn: ModelFnSource, train_op: TrainOp, parts: Parts, prefix: str, distributed: bool
     ) -> None:
         self.names, self.model_fn, self.train_op, self.parts = names, model_fn, train_op, parts
         self.distributed, self.tf = distributed, names.tf
@@ -88,14 +88,17 @@ class _Writer:
         )
         self.class_name = f"{prefix.title().replace('_', '')}{stem or 'Converted'}Model"
         tensors = {model_fn.features} | {name for step in parts.network for name in step.defines}
-        self.network = Rewriter(names, NETWORK, tensors=frozenset(tensors))
+        self.network = CodeRewriter(names, NETWORK, tensors=frozenset(tensors))
         inline = dict(parts.inline)
         self.tensors, self.setup = self.network.at(TENSORS, inline), self.network.at(SETUP)
         self.uses_params = False
 
     def model(self) -> Model:
         metrics = {key: metric(self.call(call, TENSORS), key) for key, call in self.parts.metric_calls.items()}
-        loss, stock = self.stock_loss(), {key: self.stock_metric(made) for key, made in metrics.items()}
+        loss, stock = (
+            self.stock_loss(),
+            {key: self.stock_metric(keras_metric) for key, keras_metric in metrics.items()},
+        )
         by_compile = loss is not None and all(stock.values()) and not self.unadded_regularizers()
         network = self.network_lines()
         predictions = self.predictions()
@@ -113,7 +116,7 @@ class _Writer:
         new = {arg.value: rewriter.text(arg.value) for arg in node.args}
         return Call(node, self.names.name(node.func), place, self.names, new)
 
-    # What compile can say
+    # What compile describes
 
     def is_labels(self, node: cst.BaseExpression) -> bool:
         changed = any(self.model_fn.labels in step.defines for step in self.model_fn.steps)
@@ -133,7 +136,7 @@ class _Writer:
         return False
 
     def stock_loss(self) -> str | None:
-        """Return the loss of `compile`; None where it cannot say the loss."""
+        """Return the loss of `compile`; None where it does not describe the loss."""
         node = self.model_fn.resolve(self.train_op.loss, TRAIN)
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
             sides = [self.model_fn.resolve(side, TRAIN) for side in (node.left, node.right)]
@@ -147,11 +150,11 @@ class _Writer:
             if isinstance(inner, cst.Call) and self.names.name(inner.func).endswith(
                 "nn.sparse_softmax_cross_entropy_with_logits"
             ):
-                given = {arg.keyword.value: arg.value for arg in inner.args if arg.keyword}
+                keywords = {arg.keyword.value: arg.value for arg in inner.args if arg.keyword}
                 if (
-                    given.keys() >= {"labels", "logits"}
-                    and self.is_labels(given["labels"])
-                    and self.is_output(given["logits"])
+                    keywords.keys() >= {"labels", "logits"}
+                    and self.is_labels(keywords["labels"])
+                    and self.is_output(keywords["logits"])
                 ):
                     return f"{self.tf}.keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
             return None
@@ -173,22 +176,22 @@ class _Writer:
         text = "".join(self.names.text(node) for node in (self.model_fn.function, *self.names.tree.functions))
         return "_regularizer" in text and not adds
 
-    def stock_metric(self, made: Metric) -> str:
-        """Return the metric of `compile`; "" where it cannot say the metric."""
-        if len(made.values) != 2 or not self.is_labels(made.values[0]):
+    def stock_metric(self, keras_metric: Metric) -> str:
+        """Return the metric of `compile`; "" where it does not describe the metric."""
+        if len(keras_metric.values) != 2 or not self.is_labels(keras_metric.values[0]):
             return ""
-        if made.stock and self.is_output(made.values[1]):
-            return made.made
-        value = self.model_fn.resolve(made.values[1], EVAL)
-        if ".Accuracy(" in made.made and isinstance(value, cst.Call):
+        if keras_metric.stock and self.is_output(keras_metric.values[1]):
+            return keras_metric.keras
+        value = self.model_fn.resolve(keras_metric.values[1], EVAL)
+        if ".Accuracy(" in keras_metric.keras and isinstance(value, cst.Call):
             argument = argument_of_argmax(Call(value, self.names.name(value.func), TENSORS, self.names, {}))
             if argument is not None and self.is_output(argument):
-                return made.made.replace(".Accuracy(", ".SparseCategoricalAccuracy(")
+                return keras_metric.keras.replace(".Accuracy(", ".SparseCategoricalAccuracy(")
         return ""
 
     # Statements
 
-    def line(self, step: Step, rewriter: Rewriter) -> cst.BaseStatement:
+    def line(self, step: Statement, rewriter: CodeRewriter) -> cst.BaseStatement:
         """Return a statement after the conversion, with all of its comments."""
         if isinstance(step.node, (cst.For, cst.If, cst.FunctionDef)):
             return self.compound(step.node, rewriter)
@@ -196,7 +199,7 @@ class _Writer:
         line = cst.SimpleStatementLine([new.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
         return self.with_comments(step, line)
 
-    def with_comments(self, step: Step, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+    def with_comments(self, step: Statement, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
         assert isinstance(step.line, cst.SimpleStatementLine)
         above = [*step.above, *(empty for empty in step.line.leading_lines if empty.comment is not None)]
         line = line.with_changes(trailing_whitespace=step.line.trailing_whitespace)
@@ -205,7 +208,7 @@ class _Writer:
         above += [cst.EmptyLine(comment=cst.Comment(comment)) for comment in lost]
         return line.with_changes(leading_lines=above)
 
-    def compound(self, node: cst.For | cst.If | cst.FunctionDef, rewriter: Rewriter) -> cst.BaseStatement:
+    def compound(self, node: cst.For | cst.If | cst.FunctionDef, rewriter: CodeRewriter) -> cst.BaseStatement:
         """Return a loop or condition on Python values, with its body rewritten."""
         if isinstance(node, cst.FunctionDef):
             return rewriter.node(node)
@@ -225,7 +228,7 @@ class _Writer:
             orelse = orelse.with_changes(body=orelse.body.with_changes(body=inside))
         return node.with_changes(test=rewriter.node(node.test), body=block, orelse=orelse)
 
-    def inner(self, node: cst.CSTNode, rewriter: Rewriter) -> cst.BaseStatement:
+    def inner(self, node: cst.CSTNode, rewriter: CodeRewriter) -> cst.BaseStatement:
         if isinstance(node, cst.If) and rewriter.place == NETWORK:
             modes = self.names.modes_of(node.test)
             if modes == {TRAIN} and node.orelse is None and len(node.body.body) == 1:
@@ -247,7 +250,7 @@ class _Writer:
             return new.with_changes(leading_lines=[*new.leading_lines, *lines])
         raise Refused(f"a statement `{type(node).__name__.lower()}` in a model_fn", node)
 
-    def train_only(self, small: cst.CSTNode | None, rewriter: Rewriter) -> cst.BaseSmallStatement | None:
+    def train_only(self, small: cst.CSTNode | None, rewriter: CodeRewriter) -> cst.BaseSmallStatement | None:
         """Return `x = Dropout(rate)(x)` for the statement `x = tf.nn.dropout(x, keep)` that runs in training."""
         if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Call):
             return None
@@ -287,10 +290,10 @@ class _Writer:
 
     def function(self, header: str, doc: str, lines: Sequence[cst.BaseStatement]) -> cst.FunctionDef:
         """Return a function of statements, with the file's indentation."""
-        made = cst.parse_statement(f"{header}\n    pass\n")
-        assert isinstance(made, cst.FunctionDef)
+        function = cst.parse_statement(f"{header}\n    pass\n")
+        assert isinstance(function, cst.FunctionDef)
         body = [statement(f'"""{doc}"""')] if doc else []
-        return made.with_changes(body=cst.IndentedBlock([*body, *_without_pass(lines)]))
+        return function.with_changes(body=cst.IndentedBlock([*body, *_without_pass(lines)]))
 
     def make_function(
         self, network: list[cst.BaseStatement], optimizer: tuple[list[cst.BaseStatement], str], loss: str | None,
@@ -299,19 +302,19 @@ class _Writer:
         features, params, outputs = self.model_fn.features, self.model_fn.params, self.parts.outputs
         out = outputs[0] if len(outputs) == 1 else f"{{{', '.join(f'{name!r}: {name}' for name in outputs)}}}"
         lines = list(network)
-        setup, made = optimizer
+        setup, expression = optimizer
         arguments = ", ".join([features, out, *([params] if params and model_class else [])])
         model = self.fresh("model")
         lines.append(
             statement(f"{model} = {self.class_name if model_class else f'{self.tf}.keras.Model'}({arguments})")
         )
         lines += setup
-        compiled = [f"optimizer={made}"]
+        compiled = [f"optimizer={expression}"]
         compiled += [f"loss={loss}"] if loss else []
         compiled += [f"metrics=[{', '.join(metrics)}]"] if loss and metrics else []
-        one = f"{model}.compile({', '.join(compiled)})"
+        line = f"{model}.compile({', '.join(compiled)})"
         several = f"{model}.compile(\n" + "".join(f"    {item},\n" for item in compiled) + ")"
-        lines.append(statement(one if len(one) < 100 else several))
+        lines.append(statement(line if len(line) < 100 else several))
         lines.append(statement(f"return {model}"))
         header = f"def {self.make}({', '.join([features, *([params] if params else [])])}):"
         doc = f"Return the compiled model for the inputs `{features}`, as returned by `model_inputs`."
@@ -328,10 +331,10 @@ class _Writer:
         lines = [self.line(step, self.setup) for step in chosen]
         return lines, self.setup.text(self.train_op.optimizer)
 
-    def is_global_step(self, step: Step) -> bool:
+    def is_global_step(self, step: Statement) -> bool:
         return isinstance(step.value, cst.Call) and "global_step" in self.names.name(step.value.func)
 
-    def check_setup(self, steps: Iterable[Step]) -> None:
+    def check_setup(self, steps: Iterable[Statement]) -> None:
         outputs = {self.model_fn.features, self.model_fn.labels, *self.parts.outputs}
         for step in steps:
             if step.uses & outputs:
@@ -369,7 +372,7 @@ class _Writer:
             "    super().__init__(inputs, outputs)",
             *([f"    self.{params} = {params}"] if params else []),
             f'    self.mean_loss = {self.tf}.keras.metrics.Mean(name="loss")',
-            *(f"    self.{attributes[key]} = {made.made}" for key, made in metrics.items()),
+            *(f"    self.{attributes[key]} = {keras_metric.keras}" for key, keras_metric in metrics.items()),
         ]
         header = cst.parse_statement(
             f"@{self.tf}.keras.utils.register_keras_serializable()\nclass {self.class_name}({self.tf}.keras.Model):\n"
@@ -391,7 +394,9 @@ class _Writer:
         name = "".join(letter if letter.isalnum() else "_" for letter in key)
         return f"{name}_metric"
 
-    def given(self, steps: Sequence[Step], values: Iterable[cst.BaseExpression], batch: str) -> list[cst.BaseStatement]:
+    def batch_names(
+        self, steps: Sequence[Statement], values: Iterable[cst.BaseExpression], batch: str
+    ) -> list[cst.BaseStatement]:
         """Return the statements that name features, labels, outputs and params in a method."""
         used = {name for step in steps for name in names_read(step.node, self.parts.inline)}
         used |= {name for value in values for name in names_read(value, self.parts.inline)}
@@ -410,7 +415,7 @@ class _Writer:
 
     def compute_loss(self) -> cst.FunctionDef:
         steps, value = self.parts.loss, self.train_op.loss
-        lines = [*self.given(steps, [value], "x y y_pred"), *(self.line(step, self.tensors) for step in steps)]
+        lines = [*self.batch_names(steps, [value], "x y y_pred"), *(self.line(step, self.tensors) for step in steps)]
         name = value.value if isinstance(value, cst.Name) else "loss"
         if not isinstance(value, cst.Name):
             lines.append(statement(f"loss = {self.tensors.text(value)}"))
@@ -421,11 +426,11 @@ class _Writer:
         return self.function(header, "", lines)
 
     def compute_metrics(self, metrics: Mapping[str, Metric], attributes: Mapping[str, str]) -> cst.FunctionDef:
-        values = [value for made in metrics.values() for value in made.values]
-        lines = [*self.given(self.parts.metrics, values, "x y y_pred"),
+        values = [value for keras_metric in metrics.values() for value in keras_metric.values]
+        lines = [*self.batch_names(self.parts.metrics, values, "x y y_pred"),
                  *(self.line(step, self.tensors) for step in self.parts.metrics)]  # fmt: skip
-        for key, made in metrics.items():
-            arguments = made.update.format(*(self.tensors.text(value) for value in made.values))
+        for key, keras_metric in metrics.items():
+            arguments = keras_metric.update.format(*(self.tensors.text(value) for value in keras_metric.values))
             lines.append(statement(f"self.{attributes[key]}.update_state({arguments})"))
         lines.append(statement("return self.get_metrics_result()"))
         return self.function("def compute_metrics(self, x, y, y_pred, sample_weight=None):", "", lines)
@@ -440,13 +445,13 @@ class _Writer:
             written[node] = node
             place = self.network.helpers[node]
             params = {param.name.value for param in node.params.params}
-            rewriter = Rewriter(self.names, place, {}, self.network.helpers, self.network.passed,
+            rewriter = CodeRewriter(self.names, place, {}, self.network.helpers, self.network.passed,
                                 frozenset(params | names_in(node)), self.network.needs)  # fmt: skip
             body = [self.helper_line(line, rewriter) for line in node.body.body]
             written[node] = node.with_changes(body=node.body.with_changes(body=body))
         return {node: self.without_modes(node, new) for node, new in written.items()}
 
-    def helper_line(self, node: cst.CSTNode, rewriter: Rewriter) -> cst.BaseStatement:
+    def helper_line(self, node: cst.CSTNode, rewriter: CodeRewriter) -> cst.BaseStatement:
         if isinstance(node, cst.With):
             raise Refused("`with` in a function that a model_fn calls", node)
         return self.inner(node, rewriter)

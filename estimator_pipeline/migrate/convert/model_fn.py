@@ -9,9 +9,17 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
-from estimator_pipeline.migrate.convert.names import ALL_MODES, EVAL, PREDICT, Names, Refused, names_bound, names_read
+from estimator_pipeline.migrate.convert.names import (
+    ALL_MODES,
+    EVAL,
+    PREDICT,
+    FileNames,
+    Refused,
+    names_bound,
+    names_read,
+)
 
-__all__ = ["ModelFn", "Step", "needed", "parameters", "read_model_fn", "steps_of"]
+__all__ = ["ModelFnSource", "Statement", "needed", "parameters", "read_model_fn", "steps_of"]
 
 SPEC = "tf.estimator.EstimatorSpec"
 _FIELDS = ("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks",
@@ -21,7 +29,7 @@ _VARIABLE_SCOPES = ("tf.compat.v1.variable_scope",)
 
 
 @dataclass(frozen=True)
-class Step:
+class Statement:
     """A statement of a function, and when it runs.
 
     Attributes:
@@ -66,7 +74,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class ModelFn:
+class ModelFnSource:
     """A model_fn.
 
     Attributes:
@@ -81,14 +89,14 @@ class ModelFn:
     labels: str
     mode: str
     params: str
-    steps: tuple[Step, ...]
+    steps: tuple[Statement, ...]
     specs: Mapping[str, Mapping[str, cst.BaseExpression]]
 
-    def in_mode(self, mode: str) -> tuple[Step, ...]:
+    def in_mode(self, mode: str) -> tuple[Statement, ...]:
         """Return the statements that run in a mode."""
         return tuple(step for step in self.steps if mode in step.modes)
 
-    def definition(self, name: str, mode: str) -> Step | None:
+    def definition(self, name: str, mode: str) -> Statement | None:
         """Return the only statement that defines a name in a mode, if there is one such."""
         steps = [step for step in self.in_mode(mode) if name in step.defines]
         return steps[0] if len(steps) == 1 and steps[0].target == name else None
@@ -130,19 +138,19 @@ def parameters(function: cst.FunctionDef | cst.Lambda) -> tuple[str, ...]:
     return tuple(param.name.value for param in (*params.posonly_params, *params.params, *params.kwonly_params))
 
 
-def read_model_fn(names: Names, function: cst.FunctionDef) -> ModelFn:
+def read_model_fn(names: FileNames, function: cst.FunctionDef) -> ModelFnSource:
     """Return what a model_fn does in each mode.
 
     Raises:
         Refused: it has a statement or a parameter that cannot be followed.
     """
-    given = parameters(function)
+    names_of_parameters = parameters(function)
     by_role = {"labels": "", "mode": "", "params": "", "config": ""}
-    for name in given[1:]:
-        if name not in by_role and not (name == given[1] and name == "label"):
+    for name in names_of_parameters[1:]:
+        if name not in by_role and not (name == names_of_parameters[1] and name == "label"):
             raise Refused(f"a model_fn with the parameter {name}", function)
         by_role["labels" if name == "label" else name] = name
-    if not given or not by_role["labels"]:
+    if not names_of_parameters or not by_role["labels"]:
         raise Refused("a model_fn without the parameters features and labels", function)
     reader = _Reader(names, by_role["labels"])
     steps = tuple(reader.block(function.body, ALL_MODES, _Around()))
@@ -156,10 +164,12 @@ def read_model_fn(names: Names, function: cst.FunctionDef) -> ModelFn:
     if by_role["config"] in used:
         raise Refused("a model_fn that reads its config", function)
     params = by_role["params"]
-    return ModelFn(function, given[0], by_role["labels"], by_role["mode"], params, steps, reader.specs)
+    return ModelFnSource(
+        function, names_of_parameters[0], by_role["labels"], by_role["mode"], params, steps, reader.specs
+    )
 
 
-def steps_of(names: Names, function: cst.FunctionDef) -> tuple[tuple[Step, ...], cst.BaseExpression | None]:
+def steps_of(names: FileNames, function: cst.FunctionDef) -> tuple[tuple[Statement, ...], cst.BaseExpression | None]:
     """Return the statements of a helper function, and the expression that it returns at its end.
 
     Raises:
@@ -170,7 +180,7 @@ def steps_of(names: Names, function: cst.FunctionDef) -> tuple[tuple[Step, ...],
     return steps, reader.returned
 
 
-def needed(steps: Iterable[Step], wanted: Iterable[str]) -> list[Step]:
+def needed(steps: Iterable[Statement], wanted: Iterable[str]) -> list[Statement]:
     """Return the statements that compute the wanted names, in order."""
     chosen, want = [], set(wanted)
     for step in reversed(list(steps)):
@@ -191,13 +201,13 @@ class _Around:
 class _Reader:
     """Reads the statements of a function, and follows the modes through its branches."""
 
-    def __init__(self, names: Names, labels: str, *, helper: bool = False) -> None:
+    def __init__(self, names: FileNames, labels: str, *, helper: bool = False) -> None:
         self.names, self.labels, self.helper = names, labels, helper
         self.open = ALL_MODES  # the modes in which the function has not returned
         self.specs: dict[str, Mapping[str, cst.BaseExpression]] = {}
         self.returned: cst.BaseExpression | None = None
 
-    def block(self, body: cst.BaseSuite, modes: frozenset[str], around: _Around) -> Iterator[Step]:
+    def block(self, body: cst.BaseSuite, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
         for statement in body.body:
             here = modes & self.open
             if not here:
@@ -213,14 +223,16 @@ class _Reader:
             else:
                 raise Refused(f"a statement `{type(statement).__name__.lower()}` in a model_fn", statement)
 
-    def line(self, line: cst.SimpleStatementLine, modes: frozenset[str], around: _Around) -> Iterator[Step]:
+    def line(self, line: cst.SimpleStatementLine, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
         for small in line.body:
             if isinstance(small, cst.Return):
                 self.returns(small, modes)
             elif isinstance(small, cst.Pass) or _is_string(small):
                 continue
             else:
-                yield Step(small, line, modes, around.guards, around.scopes, (), names_bound(small), names_read(small))
+                yield Statement(
+                    small, line, modes, around.guards, around.scopes, (), names_bound(small), names_read(small)
+                )
 
     def returns(self, node: cst.Return, modes: frozenset[str]) -> None:
         if self.helper:
@@ -238,7 +250,7 @@ class _Reader:
             self.specs[mode] = spec
         self.open -= modes
 
-    def branch(self, node: cst.If, modes: frozenset[str], around: _Around) -> Iterator[Step]:
+    def branch(self, node: cst.If, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
         allowed = self.names.modes_of(node.test)
         if allowed is None and self.labels:
             allowed = self._with_labels(node.test)
@@ -263,7 +275,7 @@ class _Reader:
             f"{self.labels} is None": frozenset({PREDICT}),
         }.get(text)
 
-    def scope(self, node: cst.With, modes: frozenset[str], around: _Around) -> Iterator[Step]:
+    def scope(self, node: cst.With, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
         for item in node.items:
             around = self._entered(item, around)
         comments = tuple(line for line in node.leading_lines if line.comment is not None)
@@ -278,22 +290,24 @@ class _Reader:
             if name == "tf.control_dependencies" and len(call.args) == 1:
                 return _Around((*around.guards, call.args[0].value), around.scopes)
             if name in _VARIABLE_SCOPES:
-                given = arguments(call, ("name_or_scope", "default_name", "values"))
-                plain = given.keys() <= {"name_or_scope", "default_name", "values"}
-                if plain and "name_or_scope" in given:
-                    return _Around(around.guards, (*around.scopes, self.names.text(given["name_or_scope"].value)))
+                names_of_parameters = arguments(call, ("name_or_scope", "default_name", "values"))
+                plain = names_of_parameters.keys() <= {"name_or_scope", "default_name", "values"}
+                if plain and "name_or_scope" in names_of_parameters:
+                    return _Around(
+                        around.guards, (*around.scopes, self.names.text(names_of_parameters["name_or_scope"].value))
+                    )
                 raise Refused("a variable_scope with options, which shares or initializes variables", item)
         raise Refused(f"`with {self.names.text(call)}` in a model_fn", item)
 
-    def whole(self, node: cst.CSTNode, modes: frozenset[str], around: _Around) -> Step:
+    def whole(self, node: cst.CSTNode, modes: frozenset[str], around: _Around) -> Statement:
         uses = names_read(node)
-        return Step(node, node, modes, around.guards, around.scopes, (), names_bound(node), uses)
+        return Statement(node, node, modes, around.guards, around.scopes, (), names_bound(node), uses)
 
 
-def _first_with(steps: Iterator[Step], comments: tuple[cst.EmptyLine, ...]) -> Iterator[Step]:
+def _first_with(steps: Iterator[Statement], comments: tuple[cst.EmptyLine, ...]) -> Iterator[Statement]:
     for position, step in enumerate(steps):
         if position == 0 and comments:
-            step = Step(step.node, step.line, step.modes, step.guards, step.scopes, (*comments, *step.above),
+            step = Statement(step.node, step.line, step.modes, step.guards, step.scopes, (*comments, *step.above),
                         step.defines, step.uses)  # fmt: skip
         yield step
 

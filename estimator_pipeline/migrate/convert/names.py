@@ -19,7 +19,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import (
 )
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
 
-__all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "Names", "Refused", "names_bound", "names_read"]
+__all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "names_bound", "names_read"]
 
 TRAIN, EVAL, PREDICT = modes.MODES
 ALL_MODES = frozenset(modes.MODES)
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Names:
+class FileNames:
     """Resolution of the expressions of a file.
 
     Attributes:

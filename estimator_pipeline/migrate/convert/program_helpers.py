@@ -1,6 +1,6 @@
 """Functions and classes that converted programs may need; the converter copies the source of those that a program uses.
 
-They are part of the user's program afterwards: each stands alone, and uses nothing of this package. `helpers.py` reads
+They are part of the user's program afterwards: each uses nothing of this package. `helpers.py` reads
 this file as text, so that the converter needs no TensorFlow.
 """
 
@@ -35,8 +35,10 @@ def loaded_inputs(config):
 
 def checkpoints(model, folder, max_to_keep=5):
     """Restore the latest checkpoint in a folder, and return a callback that saves one after each epoch."""
-    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep)
-    manager.restore_or_initialize()
+    checkpoint = tf.train.Checkpoint(model=model)
+    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep)
+    if manager.latest_checkpoint:
+        checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
 
     def save(epoch, logs=None):
         manager.save(checkpoint_number=int(model.optimizer.iterations.numpy()))
@@ -81,8 +83,8 @@ def predict(model, data, predictions):
 
 
 @tf.keras.utils.register_keras_serializable()
-class Operation(tf.keras.layers.Layer):
-    """A function of TensorFlow between two layers, by its name: `Operation("reduce_mean", axis=1)`."""
+class TensorFlowOperation(tf.keras.layers.Layer):
+    """A function of TensorFlow between two layers, by its name; an argument "tensor" is an input."""
 
     def __init__(self, function, arguments=(), options=None, **layer):
         super().__init__(**layer)
@@ -110,4 +112,4 @@ def operation(function, *arguments, **options):
         is_tensor = tf.keras.backend.is_keras_tensor(value)
         tensors += [value] if is_tensor else []
         places.append("tensor" if is_tensor else value)
-    return Operation(function, places, options)(tensors)
+    return TensorFlowOperation(function, places, options)(tensors)

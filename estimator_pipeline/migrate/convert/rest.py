@@ -8,7 +8,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import children
-from estimator_pipeline.migrate.convert.names import Names, Refused
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, Call, rule_of
 
 __all__ = ["Rest", "reached_nodes"]
@@ -23,7 +23,7 @@ _SAME = {
 }  # fmt: skip
 
 
-def reached_nodes(names: Names, without: Collection[cst.CSTNode]) -> set[cst.CSTNode]:
+def reached_nodes(names: FileNames, without: Collection[cst.CSTNode]) -> set[cst.CSTNode]:
     """Return the functions and classes of a file that its top level reaches, directly or through each other.
 
     Args:
@@ -58,7 +58,7 @@ def _inside(
 class Rest:
     """The names of TensorFlow outside of what is rewritten, as edits of single nodes."""
 
-    def __init__(self, names: Names, refuse: Callable[[cst.CSTNode], bool]) -> None:
+    def __init__(self, names: FileNames, refuse: Callable[[cst.CSTNode], bool]) -> None:
         self.names = names
         self.is_reached = refuse
         self.new: dict[cst.CSTNode, str] = {}

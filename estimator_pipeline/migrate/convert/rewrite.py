@@ -10,15 +10,15 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert import allowed
-from estimator_pipeline.migrate.convert.names import TRAIN, Names, Refused
+from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule_of
 from estimator_pipeline.migrate.convert.rules import activations
 
-__all__ = ["Rewriter", "comments_in"]
+__all__ = ["CodeRewriter", "comments_in"]
 
 
 @dataclass
-class Rewriter:
+class CodeRewriter:
     """Rewrites the code of one place.
 
     Attributes:
@@ -31,7 +31,7 @@ class Rewriter:
         needs: the helpers of `snippets.py` that the new text calls.
     """
 
-    names: Names
+    names: FileNames
     place: str
     replaced: Mapping[cst.CSTNode, str] = field(default_factory=dict)
     helpers: dict[cst.FunctionDef, str] = field(default_factory=dict)
@@ -39,10 +39,10 @@ class Rewriter:
     tensors: frozenset[str] = frozenset()
     needs: set[str] = field(default_factory=set)
 
-    def at(self, place: str, replaced: Mapping[cst.CSTNode, str] | None = None) -> Rewriter:
+    def at(self, place: str, replaced: Mapping[cst.CSTNode, str] | None = None) -> CodeRewriter:
         """Return a rewriter of another place, with the same records."""
-        return Rewriter(self.names, place, self.replaced if replaced is None else replaced, self.helpers, self.passed,
-                        self.tensors, self.needs)  # fmt: skip
+        nodes = self.replaced if replaced is None else replaced
+        return CodeRewriter(self.names, place, nodes, self.helpers, self.passed, self.tensors, self.needs)
 
     def node(self, node: Any) -> Any:
         """Return a statement or expression after all rewrites, with the comments of what was replaced.
@@ -72,18 +72,18 @@ class Rewriter:
 
 def comments_in(node: cst.CSTNode) -> list[str]:
     """Return the comments inside a node, in order."""
-    found: list[str] = []
+    comments: list[str] = []
 
     class Finder(cst.CSTVisitor):
         def visit_Comment(self, node: cst.Comment) -> None:
-            found.append(node.value)
+            comments.append(node.value)
 
     node.visit(Finder())
-    return found
+    return comments
 
 
 class _Transformer(cst.CSTTransformer):
-    def __init__(self, rewriter: Rewriter) -> None:
+    def __init__(self, rewriter: CodeRewriter) -> None:
         super().__init__()
         self.rewriter, self.names = rewriter, rewriter.names
         self.inside_name: set[cst.CSTNode] = set()  # the inner parts of dotted names, which are no names themselves
@@ -115,7 +115,7 @@ class _Transformer(cst.CSTTransformer):
         return function is not None and function.tree is self.names.tree and self.rewriter.of_mode(arg.value)
 
     def _is_training(self, arg: cst.Arg) -> bool:
-        """Return whether an argument tells a layer that it trains, which Keras does itself."""
+        """Return whether an argument is the `training` of a layer, which Keras passes itself."""
         return arg.keyword is not None and arg.keyword.value in ("training", "is_training") and (
             self.rewriter.is_flag(arg.value)
         )  # fmt: skip

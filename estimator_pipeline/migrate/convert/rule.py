@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.convert.names import Names, Refused
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
 __all__ = ["NETWORK", "SETUP", "TENSORS", "Call", "Rule", "rule", "rule_of"]
 
@@ -35,7 +35,7 @@ class Call:
     node: cst.Call
     name: str
     place: str
-    names: Names
+    names: FileNames
     new: Mapping[cst.BaseExpression, str]
 
     @property
@@ -48,13 +48,13 @@ class Call:
         Raises:
             Refused: the call has other arguments.
         """
-        given = arguments(self.node, parameters)
-        if any(arg.star for arg in self.node.args) or len(given) != len(self.node.args):
+        passed = arguments(self.node, parameters)
+        if any(arg.star for arg in self.node.args) or len(passed) != len(self.node.args):
             raise Refused(f"the arguments of {self.name}", self.node)
-        for parameter, arg in given.items():
+        for parameter, arg in passed.items():
             if parameter not in parameters:
                 raise Refused(f"{parameter} of {self.name}", arg)
-        return {parameter: arg.value for parameter, arg in given.items()}
+        return {parameter: arg.value for parameter, arg in passed.items()}
 
     def text(self, node: cst.BaseExpression) -> str:
         """Return the text of an argument after the conversion."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import children, iter_nodes
-from estimator_pipeline.migrate.convert.model_fn import ModelFn, Step, needed
-from estimator_pipeline.migrate.convert.names import ALL_MODES, EVAL, PREDICT, TRAIN, Names, Refused, names_read
-from estimator_pipeline.migrate.convert.rewrite import Rewriter
+from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed
+from estimator_pipeline.migrate.convert.names import ALL_MODES, EVAL, PREDICT, TRAIN, FileNames, Refused, names_read
+from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
 from estimator_pipeline.migrate.convert.rule import TENSORS
 from estimator_pipeline.migrate.convert.rules.metrics import METRICS
 from estimator_pipeline.migrate.convert.rules.normalization import BATCH_NORMALIZATION
@@ -41,15 +41,15 @@ class Parts:
         unwritten: arguments of the EstimatorSpecs without a counterpart in a model: those that log, and export_outputs.
     """
 
-    network: tuple[Step, ...]
+    network: tuple[Statement, ...]
     inline: Mapping[cst.CSTNode, str]
     outputs: tuple[str, ...]
-    loss: tuple[Step, ...]
-    metrics: tuple[Step, ...]
-    predictions: tuple[Step, ...]
+    loss: tuple[Statement, ...]
+    metrics: tuple[Statement, ...]
+    predictions: tuple[Statement, ...]
     metric_calls: Mapping[str, cst.Call]
-    setup: tuple[Step, ...]
-    logged: tuple[Step, ...]
+    setup: tuple[Statement, ...]
+    logged: tuple[Statement, ...]
     unwritten: Mapping[str, cst.BaseExpression]
 
 
@@ -58,7 +58,7 @@ def calls_of(node: cst.CSTNode) -> Iterator[cst.Call]:
     return (inner for inner in iter_nodes(node) if isinstance(inner, cst.Call))
 
 
-def split(names: Names, model_fn: ModelFn, train_op: TrainOp) -> Parts:
+def split(names: FileNames, model_fn: ModelFnSource, train_op: TrainOp) -> Parts:
     """Take a model_fn apart.
 
     Raises:
@@ -68,7 +68,7 @@ def split(names: Names, model_fn: ModelFn, train_op: TrainOp) -> Parts:
 
 
 class _Splitter:
-    def __init__(self, names: Names, model_fn: ModelFn, train_op: TrainOp) -> None:
+    def __init__(self, names: FileNames, model_fn: ModelFnSource, train_op: TrainOp) -> None:
         self.names, self.model_fn, self.train_op = names, model_fn, train_op
         self.layers_of: dict[cst.CSTNode, bool] = {}
         flags = [step for step in model_fn.steps if self.is_flag(step)]
@@ -94,11 +94,13 @@ class _Splitter:
         setup = self.slice(rest, TRAIN, [self.train_op.optimizer])
         unwritten = self.unwritten()
         logged = self.logged([step for step in rest if step not in used and step not in setup], unwritten)
-        outside: list[Step | cst.BaseExpression] = [
+        outside: list[Statement | cst.BaseExpression] = [
             *used,
             *(value for value in (self.train_op.loss, predictions, *values) if value is not None),
         ]
-        reads = {name for node in outside for name in names_read(node.node if isinstance(node, Step) else node, inline)}
+        reads = {
+            name for node in outside for name in names_read(node.node if isinstance(node, Statement) else node, inline)
+        }
         outputs = [name for step in network for name in sorted(step.defines) if name in layered and name in reads]
         outputs = list(dict.fromkeys([*outputs, *inline.values()]))
         if not outputs:
@@ -111,13 +113,13 @@ class _Splitter:
 
     # What a statement is
 
-    def is_flag(self, step: Step) -> bool:
+    def is_flag(self, step: Statement) -> bool:
         """Return whether a statement names a condition of the mode: `training = mode == TRAIN`."""
         return bool(step.target) and step.value is not None and (
             not isinstance(step.value, cst.Name) and self.names.modes_of(step.value) is not None
         )  # fmt: skip
 
-    def is_metric(self, step: Step) -> bool:
+    def is_metric(self, step: Statement) -> bool:
         """Return whether a statement makes a metric, or the dict of eval_metric_ops."""
         value = step.value
         if isinstance(value, cst.Call) and self.names.name(value.func) in METRICS:
@@ -143,16 +145,16 @@ class _Splitter:
 
     def dependent(self, names: set[str], starts: object) -> frozenset[str]:
         """Return the names that statements compute from `names`, or that a statement starts."""
-        found = set(names)
+        dependent = set(names)
         for _ in range(2):  # a loop may use what it defines further down
             for step in self.steps:
-                if step.uses & found or starts(step):  # type: ignore[operator]
-                    found |= step.defines
-        return frozenset(found)
+                if step.uses & dependent or starts(step):  # type: ignore[operator]
+                    dependent |= step.defines
+        return frozenset(dependent)
 
     # Parts
 
-    def inline_layers(self, steps: Iterable[Step]) -> dict[cst.CSTNode, str]:
+    def inline_layers(self, steps: Iterable[Statement]) -> dict[cst.CSTNode, str]:
         """Return the layer calls inside of statements with labels -> a name for each."""
         inline: dict[cst.CSTNode, str] = {}
         taken = {name for step in self.model_fn.steps for name in step.defines | step.uses}
@@ -175,9 +177,9 @@ class _Splitter:
                 find(step.node)
         return inline
 
-    def network(self, steps: list[Step], inline: Mapping[cst.CSTNode, str]) -> list[Step]:
+    def network(self, steps: list[Statement], inline: Mapping[cst.CSTNode, str]) -> list[Statement]:
         """Return the statements that compute what a layer takes, and the layers."""
-        chosen: set[Step] = set()
+        chosen: set[Statement] = set()
         want = {name for node in inline for name in names_read(node)}
         for step in reversed(steps):
             layers = self.has_layers(step.node) and not step.uses & self.labelled
@@ -195,7 +197,7 @@ class _Splitter:
                 raise Refused(f"a part of the network that is not in every mode (not in {missing})", step.node)
         return network
 
-    def slice(self, rest: list[Step], mode: str, values: list[cst.BaseExpression]) -> tuple[Step, ...]:
+    def slice(self, rest: list[Statement], mode: str, values: list[cst.BaseExpression]) -> tuple[Statement, ...]:
         wanted = {name for value in values for name in names_read(value)}
         return tuple(needed([step for step in rest if mode in step.modes], wanted))
 
@@ -219,7 +221,7 @@ class _Splitter:
             calls[key] = call
         return calls
 
-    def check_losses(self, rest: list[Step], loss: tuple[Step, ...]) -> None:
+    def check_losses(self, rest: list[Statement], loss: tuple[Statement, ...]) -> None:
         """Check that the reported loss is the one that the optimizer minimizes, in training and evaluation."""
         trained = self.names.text(self.train_op.loss)
         for mode in (TRAIN, EVAL):
@@ -259,7 +261,7 @@ class _Splitter:
         if not isinstance(hooks, (cst.List, cst.Tuple)):
             raise Refused(f"{name} that are not one list", value)
 
-    def logged(self, left: list[Step], unwritten: Mapping[str, cst.BaseExpression]) -> tuple[Step, ...]:
+    def logged(self, left: list[Statement], unwritten: Mapping[str, cst.BaseExpression]) -> tuple[Statement, ...]:
         """Return the statements that only write summaries, and those that compute what they write.
 
         Raises:
@@ -275,24 +277,24 @@ class _Splitter:
                     "a statement that is neither of the network, loss, metrics, predictions nor train_op", step.node
                 )
             if not (isinstance(value, cst.Call) and self.names.name(value.func) in METRICS | _LOGGING_HOOKS):
-                Rewriter(self.names, TENSORS).node(value)  # refuses what may have an effect
+                CodeRewriter(self.names, TENSORS).node(value)  # refuses what may have an effect
             if not step.defines & reads and not isinstance(step.value, (cst.Name, cst.SimpleString, cst.Integer)):
                 raise Refused(f"{step.target}, which nothing uses", step.node)
             reads |= step.uses
         return tuple(left)
 
-    def is_summary(self, step: Step) -> bool:
+    def is_summary(self, step: Statement) -> bool:
         value = step.value
         return isinstance(step.node, cst.Expr) and isinstance(value, cst.Call) and (
             self.names.name(value.func).startswith(_SUMMARIES)
         )  # fmt: skip
 
-    def check_guards(self, steps: Iterable[Step]) -> None:
+    def check_guards(self, steps: Iterable[Statement]) -> None:
         for step in steps:
             if step.guards:
                 raise Refused("tf.control_dependencies around a part of the network, loss or metrics", step.guards[0])
 
-    def check_statistics(self, network: Iterable[Step]) -> None:
+    def check_statistics(self, network: Iterable[Statement]) -> None:
         """Check that the statistics of batch normalization move, as Keras moves them."""
         if self.train_op.moves_statistics:
             return
@@ -302,7 +304,7 @@ class _Splitter:
                     "batch_normalization whose statistics never move: the train_op does not run UPDATE_OPS", call
                 )
 
-    def reached_calls(self, network: Iterable[Step]) -> Iterator[cst.Call]:
+    def reached_calls(self, network: Iterable[Statement]) -> Iterator[cst.Call]:
         waiting: list[cst.CSTNode] = [step.node for step in network]
         seen: set[cst.CSTNode] = set()
         while waiting:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.convert.model_fn import ModelFn, Step
-from estimator_pipeline.migrate.convert.names import TRAIN, Names, Refused
+from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement
+from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
 from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS, OPTIMIZERS
 
 __all__ = ["TrainOp", "read_train_op"]
@@ -30,11 +30,11 @@ class TrainOp:
 
     optimizer: cst.Call
     loss: cst.BaseExpression
-    steps: frozenset[Step]
+    steps: frozenset[Statement]
     moves_statistics: bool
 
 
-def read_train_op(names: Names, model_fn: ModelFn) -> TrainOp:
+def read_train_op(names: FileNames, model_fn: ModelFnSource) -> TrainOp:
     """Return how a model_fn trains.
 
     Raises:
@@ -47,9 +47,9 @@ def read_train_op(names: Names, model_fn: ModelFn) -> TrainOp:
 
 
 class _Reader:
-    def __init__(self, names: Names, model_fn: ModelFn) -> None:
+    def __init__(self, names: FileNames, model_fn: ModelFnSource) -> None:
         self.names, self.model_fn = names, model_fn
-        self.steps: set[Step] = set()
+        self.steps: set[Statement] = set()
         self.moves_statistics = False
 
     def read(self, train_op: cst.BaseExpression) -> TrainOp:

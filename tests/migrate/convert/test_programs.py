@@ -25,7 +25,7 @@ tf = tensorflow_with_three_cpus()
 
 @pytest.fixture(autouse=True)
 def named_as_in_a_process_of_its_own():
-    """Layers without a name are numbered over all models of a process."""
+    """Keras numbers layers without a name over all models of a process."""
     tf.keras.backend.clear_session()
 
 
@@ -68,14 +68,14 @@ def test_a_model_that_compile_describes_trains_alike(tmp_path):
     before = module(todays(tmp_path, text), "before_compile")
     after = module(converted(tmp_path, text), "after_compile")
     params = {"rate": 0.1}
-    found = assert_parity(
+    parity = assert_parity(
         estimator=tf.estimator.Estimator(before.model_fn, params=params),
         model=after.make_model(after.model_inputs(after.input_fn()), params),
         input_fn=before.input_fn,
         eval_input_fn=lambda: before.input_fn().take(3),
         steps=6,
     )
-    assert len(found.steps) == 6
+    assert len(parity.steps) == 6
 
 
 def test_a_model_of_a_class_trains_alike(tmp_path):
@@ -83,7 +83,7 @@ def test_a_model_of_a_class_trains_alike(tmp_path):
     text = CNN.replace('"keep": 0.9', '"keep": 1.0')
     before = module(todays(tmp_path, text), "before_class")
     after = module(converted(tmp_path, text), "after_class")
-    found = assert_parity(
+    parity = assert_parity(
         estimator=tf.estimator.Estimator(before.model_fn, params=before.PARAMS),
         model=after.make_model(after.model_inputs(after.input_fn()), after.PARAMS),
         input_fn=before.input_fn,
@@ -91,7 +91,7 @@ def test_a_model_of_a_class_trains_alike(tmp_path):
         mapping={f"dense/{name}": f"head/dense/{name}" for name in ("kernel", "bias")},
         steps=8,
     )
-    assert len(found.steps) == 8
+    assert len(parity.steps) == 8
 
 
 @pytest.mark.parametrize("text", [program(), CNN], ids=["compile", "class"])

@@ -1,7 +1,7 @@
 """`tf.layers.dropout(x, 0.4, training=training)` -> `tf.keras.layers.Dropout(0.4)(x)`.
 
-Keras tells the layer whether it trains. Without `training=`, V1's layer does nothing, so the Keras layer gets
-`training=False`. `tf.nn.dropout` always drops; a branch for training around it is what Keras's layer does by itself.
+Keras passes `training` to its layers. Without `training=`, V1's layer does nothing, so the Keras layer gets
+`training=False`. `tf.nn.dropout` always drops; a branch for training around it is what the layer of Keras does.
 """
 
 from __future__ import annotations

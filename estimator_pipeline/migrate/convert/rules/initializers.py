@@ -31,8 +31,8 @@ def initializer(call: Call) -> str:
     keras, parameters, defaults = _INITIALIZERS[call.name.removeprefix("tf.compat.v1.")]
     args = call.args(*parameters, "dtype")
     args.pop("dtype", None)
-    given = {parameter: call.text(value) for parameter, value in args.items()}
-    written = {**{name: value for name, value in defaults.items() if name not in given}, **given}
+    texts = {parameter: call.text(value) for parameter, value in args.items()}
+    written = {**{name: value for name, value in defaults.items() if name not in texts}, **texts}
     options = [
         value if parameter in ("scale", "value") else f"{parameter}={value}" for parameter, value in written.items()
     ]

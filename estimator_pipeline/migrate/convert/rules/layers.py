@@ -1,6 +1,6 @@
 """`tf.layers.dense(x, 8)` -> `tf.keras.layers.Dense(8)(x)`, and the other layers with the same arguments in Keras.
 
-Defaults are equal, except where a table says otherwise: tests/migrate/test_equals.py compares each with its V1 layer.
+Defaults are equal, except where a table names another: tests/migrate/test_equals.py compares each with its V1 layer.
 """
 
 from __future__ import annotations

@@ -37,13 +37,13 @@ class Metric:
     """A metric.
 
     Attributes:
-        made: the text that makes the metric of Keras.
+        keras: the text that makes the metric of Keras.
         values: the user's expressions that it is updated with.
         update: template of the arguments of `update_state`, by position of `values`.
-        stock: whether `made` may be a metric of `compile`, if the values are the labels and the output.
+        stock: whether `keras` may be a metric of `compile`, if the values are the labels and the output.
     """
 
-    made: str
+    keras: str
     values: tuple[cst.BaseExpression, ...]
     update: str
     stock: bool
@@ -60,12 +60,12 @@ def metric(call: Call, key: str) -> Metric:
     for parameter in ("weights", "metrics_collections", "updates_collections"):
         if parameter in args and not call.is_constant(args[parameter], "None"):
             raise call.refuse(parameter, args[parameter])
-    given = [parameter for parameter in parameters if parameter in ("labels", "predictions", "values")]
-    if any(parameter not in args for parameter in given):
+    required = [parameter for parameter in parameters if parameter in ("labels", "predictions", "values")]
+    if any(parameter not in args for parameter in required):
         raise Refused(f"the arguments of {call.name}", call.node)
     options = f"num_thresholds={call.names.text(args['num_thresholds'])}, " if "num_thresholds" in args else ""
-    made = f"{call.tf}.keras.metrics.{keras}({options}name={key!r})"
-    return Metric(made, tuple(args[name] for name in given), update.replace("tf.", f"{call.tf}."), stock)
+    text = f"{call.tf}.keras.metrics.{keras}({options}name={key!r})"
+    return Metric(text, tuple(args[name] for name in required), update.replace("tf.", f"{call.tf}."), stock)
 
 
 def argument_of_argmax(call: Call) -> cst.BaseExpression | None:

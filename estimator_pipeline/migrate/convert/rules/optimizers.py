@@ -41,8 +41,8 @@ def optimizer(call: Call) -> str:
         raise Refused(
             "MomentumOptimizer with a learning rate that changes: Keras's velocity includes the rate", call.node
         )
-    given = {name: call.text(value) for name, value in args.items() if name not in ("use_locking", "name")}
-    written = {**{name: value for name, value in defaults.items() if name not in given}, **given}
+    texts = {name: call.text(value) for name, value in args.items() if name not in ("use_locking", "name")}
+    written = {**{name: value for name, value in defaults.items() if name not in texts}, **texts}
     options = [written.pop("learning_rate")] if "learning_rate" in written else []
     options += [f"{renamed.get(name, name)}={value}" for name, value in written.items()]
     return f"{call.tf}.keras.optimizers.{keras}({', '.join(options)})"
@@ -82,7 +82,7 @@ def schedule(call: Call) -> str:
         raise Refused(f"{call.name} of something else than the global step", call.node)
     args.pop("name", None)
     names = {"learning_rate": "initial_learning_rate"}
-    options = [f"{names.get(name, name)}={call.text(given)}" for name, given in args.items()]
+    options = [f"{names.get(name, name)}={call.text(texts)}" for name, texts in args.items()]
     return f"{call.tf}.keras.optimizers.schedules.{keras}({', '.join(options)})"
 
 

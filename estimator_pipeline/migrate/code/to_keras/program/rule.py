@@ -21,7 +21,7 @@ from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome, convert
 from estimator_pipeline.migrate.code.to_keras.program.other_files import check_users
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
-from estimator_pipeline.migrate.convert.convert import convert_file
+from estimator_pipeline.migrate.convert.convert import check_models, convert_file
 from estimator_pipeline.migrate.convert.names import Refused
 
 __all__ = ["KERAS", "adopt", "by_tree", "plan"]
@@ -55,9 +55,9 @@ def plan(
     def convert_file(tree: Tree) -> None:
         tree.keras = None
         if tree in constructs_of and tree.verbatim:
-            made = any(construct.row.name == "tf.estimator.Estimator" for construct in constructs_of[tree])
-            if to == "keras" and made and not tree.source.cells:
-                tree.keras = _converted(program, tree)
+            has_model_fn = any(construct.row.name == "tf.estimator.Estimator" for construct in constructs_of[tree])
+            if to == "keras" and has_model_fn and not tree.source.cells:
+                tree.keras = _converted(program, tree, constructs_of[tree])
             else:
                 tree.keras = convert(program, tree, constructs_of[tree])
             if tree.keras is not None and tree.keras.text and not tree.source.keeps_cells(tree.keras.text):
@@ -74,10 +74,21 @@ def plan(
         pass
 
 
-def _converted(program: Program, tree: Tree) -> ConversionOutcome:
-    """Return the outcome of the conversion of a file that makes an Estimator with a model_fn."""
+def _converted(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
+    """Return the outcome of the conversion of a file that makes an Estimator with a model_fn.
+
+    Where the rules know the model_fn, but not the rest of the program, the former conversion is tried: it would drop
+    nothing of this model_fn.
+    """
     try:
-        step = convert_file(program, tree)
+        try:
+            step = convert_file(program, tree)
+        except Refused:
+            check_models(program, tree)
+            former = convert(program, tree, constructs)
+            if former is None or former.text:
+                return former
+            raise
         check_users(program, tree, step.after)
         return ConversionOutcome(step.after, [step])
     except (Refused, NotConvertible) as declined:
