@@ -333,7 +333,7 @@ def _to_keras(file: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
 
 def _switch(file: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
     """Add `tf.compat.v1.disable_v2_behavior()` after the imports of a TensorFlow 1 program."""
-    last = switched_behind(analysis.program, analysis.trees, tree, imported)
+    last = switched_behind(analysis.program, analysis.trees, tree, imported, analysis.outcomes)
     if last is None:
         return
     line, lines = analysis.renamed[file.path].line(tree.position(last)[2]), Lines(file.after)

@@ -86,7 +86,7 @@ def judge(
             kind = verdicts.RENAMED
         elif path in by_path:
             imported = imported_files(program, trees) if imported is None else imported
-            if switched_behind(program, trees, by_path[path], imported) is not None:
+            if switched_behind(program, trees, by_path[path], imported, outcomes) is not None:
                 verbatim = by_path[path].verbatim
                 kind, why = (verdicts.RENAMED, "") if verbatim else (verdicts.COPIED, NOT_VERBATIM)
             elif source.cells and path in runs:  # a notebook cannot be started by `exec`, which provides Estimators
@@ -158,9 +158,18 @@ def _place(source: SourceFile, why: str) -> dict[str, Any]:
 
 
 def switched_behind(
-    program: Program, trees: Iterable[Tree], tree: Tree, imported: set[Tree]
-) -> cst.BaseStatement | None:  # fmt: skip
-    """Return the statement after which a file must disable TensorFlow 2 behavior; None where it need not."""
+    program: Program,
+    trees: Iterable[Tree],
+    tree: Tree,
+    imported: set[Tree],
+    outcomes: Mapping[str, ConversionOutcome],
+) -> cst.BaseStatement | None:
+    """Return the statement after which a file must disable TensorFlow 2 behavior; None where it need not.
+
+    Keras needs that behavior: a file that imports one that becomes Keras does not disable it.
+    """
     files = reached(program, tree, set(trees))
+    if any((outcome := outcomes.get(file.source.path)) is not None and outcome.text for file in files):
+        return None
     switches, of_1 = tensorflow_1.switches_behavior(files), any(file.tensorflow_1 for file in files)
     return tensorflow_1.switch(program, tree, switches, tree in imported, of_1=of_1)

@@ -14,7 +14,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, damaging_rule, keep_comments
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
-from estimator_pipeline.migrate.code.analysis.syntax import Tree
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 from estimator_pipeline.migrate.convert import helpers
@@ -114,9 +114,11 @@ class _Planner:
         parts = self.consumed()
         rest = Rest(names, lambda node: self.is_reached(node, reached))
         rest.read(replaced | parts)
-        jobs = [write_job(names, rest, estimator, models[estimator.model_fn]) for estimator in self.estimators]
+        alone = len(self.estimators) == 1
+        jobs = [write_job(names, rest, job, models[job.model_fn], alone=alone) for job in self.estimators]
         self.needs |= {need for model in models.values() for need in model.needs}
         self.needs |= {need for job in jobs for need in job.needs}
+        self.check_names(models)
         edits = [*self.of_models(models), *self.of_jobs(jobs, rest), *self.of_imports()]
         newline = self.lines.newline(1)
         if newline != "\n":
@@ -135,11 +137,17 @@ class _Planner:
                 )
                 prefix = f"{stem}_" if several else ""
                 models[function] = write_model(self.names, function, prefix=prefix, distributed=distributed)
-        taken = {function.name.value for function in self.names.tree.functions if function not in models}
-        for model in models.values():
-            if {model.make, model.predictions, "model_inputs"} & taken:
-                raise Refused(f"a function with the name {model.make} or {model.predictions}", next(iter(models)))
         return models
+
+    def check_names(self, models: Mapping[cst.FunctionDef, Model]) -> None:
+        """Check that the program has no other use of the names that the conversion defines."""
+        tree = self.names.tree
+        inside = {node for function in models for node in (function, *iter_nodes(function))}
+        taken = {name: scope.node for node, scope in ((tree.module, tree.scope), *tree.scopes.items())
+                 if node not in inside for name in scope.names}  # fmt: skip
+        for name in (*self.needs, *(name for model in models.values() for name in (model.make, model.predictions))):
+            if name in taken and name != "os":
+                raise Refused(f"the name {name}, which the conversion defines", taken[name])
 
     def consumed(self) -> set[cst.CSTNode]:
         """Return the calls and statements of Estimators, which the job replaces: their arguments are read apart."""
@@ -160,9 +168,15 @@ class _Planner:
         return nodes
 
     def is_reached(self, node: cst.CSTNode, reached: set[cst.CSTNode]) -> bool:
-        definitions = [above for above in self.names.tree.above(node)
-                       if isinstance(above, (cst.FunctionDef, cst.ClassDef))]  # fmt: skip
-        return not definitions or definitions[-1] in reached
+        """Return whether a node runs: it is not in the body of a function that nothing reaches."""
+        tree, below, bodies = self.names.tree, node, []
+        for above in tree.above(node):
+            if isinstance(above, cst.FunctionDef) and above.body is below:
+                bodies.append(above)
+            elif isinstance(above, cst.ClassDef) and bodies:
+                bodies.append(above)  # a method
+            below = above
+        return not bodies or bodies[-1] in reached or bodies[0] in reached
 
     # Edits
 

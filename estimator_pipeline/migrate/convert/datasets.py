@@ -28,6 +28,10 @@ class InputFnCall:
             raise Refused("an input_fn that is not a function of the same file", node)
         self.function = functions[0].node
         self.takes = parameters(self.function)
+        scope = functions[0].tree.scopes[self.function]
+        for value in scope.returns if isinstance(self.function, cst.FunctionDef) else ():
+            if isinstance(names.value(value), (cst.Tuple, cst.Dict, cst.List)):
+                raise Refused("an input_fn that returns tensors, not a dataset", value)
         for inner in iter_nodes(self.function.body):
             if isinstance(inner, cst.Attribute) and inner.attr.value in _ITERATORS:
                 raise Refused("an input_fn that returns tensors of an iterator", inner)

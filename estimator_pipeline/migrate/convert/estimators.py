@@ -247,6 +247,9 @@ def _evaluated(names: FileNames, node: cst.Name) -> Use | None:
     args = dict(_passed(names, train, *_SPECS["TrainSpec"], "TrainSpec"))
     of_eval = _passed(names, evaluation, *_SPECS["EvalSpec"], "EvalSpec")
     args["eval_input_fn"] = of_eval["input_fn"]
+    args |= {name: of_eval[name] for name in ("throttle_secs", "start_delay_secs") if name in of_eval}
+    if "name" in of_eval:
+        args["eval_name"] = of_eval["name"]
     if "steps" in of_eval:
         args["eval_steps"] = of_eval["steps"]
     elif "steps" not in arguments(evaluation, _SPECS["EvalSpec"][0]):

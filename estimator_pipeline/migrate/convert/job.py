@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.syntax import Scope
 from estimator_pipeline.migrate.convert.datasets import InputFnCall, read_input_fn
 from estimator_pipeline.migrate.convert.estimators import EstimatorJob, Use, statement_around
 from estimator_pipeline.migrate.convert.model import Model
@@ -19,6 +20,8 @@ from estimator_pipeline.migrate.convert.rest import Rest
 __all__ = ["NewStatements", "write_job"]
 
 _WIDTH = 100
+_WITHOUT_COUNTERPART = ("save_checkpoints_secs", "save_summary_steps", "log_step_count_steps", "throttle_secs",
+                        "start_delay_secs", "eval_name", "name")  # fmt: skip
 
 
 @dataclass
@@ -40,28 +43,36 @@ class NewStatements:
     needs: set[str] = field(default_factory=set)
 
 
-def write_job(names: FileNames, rest: Rest, estimator: EstimatorJob, model: Model) -> NewStatements:
+def write_job(
+    names: FileNames, rest: Rest, estimator: EstimatorJob, model: Model, *, alone: bool = True
+) -> NewStatements:
     """Return the statements of an Estimator's job.
+
+    Args:
+        alone: whether it is the only Estimator of the file; the models of several keep the names of the Estimators.
 
     Raises:
         Refused: its calls cannot be followed.
     """
-    return _Writer(names, rest, estimator, model).job()
+    return _Writer(names, rest, estimator, model, alone).job()
 
 
 class _Writer:
-    def __init__(self, names: FileNames, rest: Rest, estimator: EstimatorJob, model: Model) -> None:
+    def __init__(self, names: FileNames, rest: Rest, estimator: EstimatorJob, model: Model, alone: bool) -> None:
         self.names, self.rest, self.estimator, self.model = names, rest, estimator, model
         self.tf, self.config, self.result = names.tf, estimator.config, NewStatements()
         self.params = rest.text(estimator.args["params"]) if "params" in estimator.args else ""
         self.folder = rest.text(estimator.model_dir) if estimator.model_dir is not None else ""
-        self.data, self.name = self.fresh("training"), self.fresh("model")
+        self.name = self.fresh("model") if alone else self.own_name()
+        self.data = self.fresh("training") if alone else f"{self.name}_training"
         self.callbacks: list[str] = []
 
     def job(self) -> NewStatements:
         estimator, uses = self.estimator, self.estimator.uses
         if not uses:
             raise Refused("an Estimator that is not used", estimator.call)
+        if all(use.kind not in ("train", "train_and_evaluate") for use in uses):
+            raise Refused("an Estimator that is not trained here: its checkpoint is of another program", uses[0].call)
         home = estimator.statement or statement_around(self.names, uses[0].call)
         first = self.place(uses[0], home)
         self.begin(uses[0], first)
@@ -71,9 +82,21 @@ class _Writer:
         self.result.removed += [node for node in gone if node is not None]
         return self.result
 
+    def own_name(self) -> str:
+        """Return the name of the Estimator."""
+        assign = self.names.tree.parents.get(self.estimator.call)
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+        if not isinstance(target, cst.Name):
+            raise Refused("an Estimator without a name, beside others", self.estimator.call)
+        return target.value
+
     def fresh(self, name: str) -> str:
-        taken = {chain.value for chain in self.names.tree.chains if isinstance(chain, cst.Name)}
-        return name if name not in taken else f"keras_{name}"
+        scope: Scope | None = self.names.scope(self.estimator.call)
+        while scope is not None:
+            if name in scope.names:
+                return f"keras_{name}"
+            scope = scope.parent
+        return name
 
     def place(self, use: Use, home: cst.CSTNode) -> cst.CSTNode:
         """Return the statement beside the Estimator's that its first use is in."""
@@ -94,8 +117,12 @@ class _Writer:
 
     def begin(self, use: Use, first: cst.CSTNode) -> None:
         """Write the lines that make the model, before the first statement that uses it."""
-        data, lines = self.input_fn(use), []
+        data, lines = self.input_fn(use), self.comments()
         self.result.needs.add("model_inputs")
+        if self.folder and isinstance(self.estimator.model_dir, (cst.Call, cst.BinaryOperation)):
+            name = self.fresh("model_dir")
+            lines.append(f"{name} = {self.folder}")
+            self.folder = name
         seed = self.config.fields.get("tf_random_seed")
         if seed is not None:
             lines.append(f"{self.tf}.keras.utils.set_random_seed({self.rest.text(seed)})")
@@ -117,9 +144,17 @@ class _Writer:
         self.callbacks = self.saving(lines)
         self.result.before.setdefault(first, []).extend(lines)
 
+    def comments(self) -> list[str]:
+        """Return comments on the settings that have no counterpart in `fit`."""
+        settings = [(name, value) for name, value in self.config.fields.items() if name in _WITHOUT_COUNTERPART]
+        settings += [(name.removeprefix("eval_"), value) for use in self.estimator.uses
+                     for name, value in use.args.items() if name in _WITHOUT_COUNTERPART]  # fmt: skip
+        text = ", ".join(f"{name}={self.names.text(value)}" for name, value in settings)
+        return [f"# Without a counterpart in fit: {' '.join(text.split())}"] if settings else []
+
     def saving(self, lines: list[str]) -> list[str]:
         """Return the callbacks that save and log; `lines` get what they need."""
-        if not self.folder or all(use.kind not in ("train", "train_and_evaluate") for use in self.estimator.uses):
+        if not self.folder:
             return []
         self.result.needs.add("os")
         folder = self.folder
@@ -130,8 +165,9 @@ class _Writer:
         self.result.needs.add("checkpoints")
         keep = self.config.fields.get("keep_checkpoint_max")
         more = f", max_to_keep={self.rest.text(keep)}" if keep is not None else ""
-        lines.append(f'save = checkpoints({self.name}, os.path.join({folder}, "keras"){more})')
-        return ["save", log]
+        save = self.fresh("save")
+        lines.append(f'{save} = checkpoints({self.name}, os.path.join({folder}, "keras"){more})')
+        return [save, log]
 
     def write(self, use: Use, *, at_start: bool) -> None:
         if use.kind == "train":

@@ -82,7 +82,7 @@ class _Writer:
     ) -> None:
         self.names, self.model_fn, self.train_op, self.parts = names, model_fn, train_op, parts
         self.distributed, self.tf = distributed, names.tf
-        self.make, self.predictions_name = f"{prefix}make_model", f"{prefix}predictions"
+        self.make, self.predictions_name = f"{prefix}make_model", f"{prefix}make_predictions"
         stem = "".join(
             word.capitalize() for word in names.tree.source.path.rpartition("/")[2].removesuffix(".py").split("_")
         )

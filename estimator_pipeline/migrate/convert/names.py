@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -70,28 +70,38 @@ class FileNames:
         return self.program.meaning(node, self.tree, self.scope(node))
 
     def name(self, node: cst.CSTNode | None) -> str:
-        """Return the full name of an expression outside of the program, as `tf.nn.relu`; "" if it has none."""
-        for value in self.meaning(node):
-            if isinstance(value, Outside):
-                full = catalogue.spell(value.dotted)
-                return _SAME_OBJECTS.get(full, full)
-        return ""
+        """Return the full name of an expression outside of the program, as `tf.nn.relu`; "" if it is not only that."""
+        return self._only(value.dotted if isinstance(value, Outside) else None for value in self.meaning(node))
 
     def method(self, node: cst.CSTNode | None) -> str:
         """Return `Class.method` for a method of an object whose class is outside of the program; else ""."""
-        for value in self.meaning(node):
-            if isinstance(value, Member):
-                full = catalogue.spell(value.of)
-                return f"{_SAME_OBJECTS.get(full, full)}.{value.name}"
-        return ""
+        return self._only(
+            f"{self._full(value.of)}.{value.name}" if isinstance(value, Member) else None
+            for value in self.meaning(node)
+        )
 
     def kind(self, node: cst.CSTNode | None) -> str:
         """Return the full name of an object's class outside of the program; "" if it is something else."""
-        for value in self.meaning(node):
-            if isinstance(value, Instance) and isinstance(value.of, Outside):
-                full = catalogue.spell(value.of.dotted)
-                return _SAME_OBJECTS.get(full, full)
-        return ""
+        return self._only(
+            value.of.dotted if isinstance(value, Instance) and isinstance(value.of, Outside) else None
+            for value in self.meaning(node)
+        )
+
+    def _only(self, dotted: Iterable[str | None]) -> str:
+        """Return the full name of the only value; "" if there are several."""
+        values = {None if value is None else self._full(value) for value in dotted}
+        return next(iter(values)) or "" if len(values) == 1 else ""
+
+    def _full(self, dotted: str) -> str:
+        full = catalogue.spell(dotted)
+        return _SAME_OBJECTS.get(full, full)
+
+    def is_variable(self, node: cst.CSTNode) -> bool:
+        """Return whether a node is a variable or function of the program, and not an imported name."""
+        if not isinstance(node, cst.Name):
+            return False
+        bindings = self.program.bindings(node.value, self.scope(node))
+        return any(binding.kind not in ("import", "from") for binding in bindings)
 
     def function(self, node: cst.CSTNode | None) -> FunctionOf | None:
         """Return the function of the program that an expression is, if it can be only one."""

@@ -84,19 +84,24 @@ def predict(model, data, predictions):
 
 @tf.keras.utils.register_keras_serializable()
 class TensorFlowOperation(tf.keras.layers.Layer):
-    """A function of TensorFlow between two layers, by its name; an argument "tensor" is an input."""
+    """A function of TensorFlow between two layers, by its name; `{"tensor": 0}` is the first of its inputs."""
 
     def __init__(self, function, arguments=(), options=None, **layer):
         super().__init__(**layer)
         self.function, self.arguments, self.options = function, list(arguments), dict(options or {})
 
-    def call(self, tensors):
+    def call(self, inputs):
+        tensors = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+
+        def filled(value):
+            if isinstance(value, dict):
+                return tensors[value["tensor"]]
+            return [filled(item) for item in value] if isinstance(value, (list, tuple)) else value
+
         function = tf
         for name in self.function.split("."):
             function = getattr(function, name)
-        values = iter(tensors)
-        filled = [next(values) if value == "tensor" else value for value in self.arguments]
-        return function(*filled, **self.options)
+        return function(*filled(self.arguments), **{name: filled(value) for name, value in self.options.items()})
 
     def get_config(self):
         return {**super().get_config(), "function": self.function, "arguments": self.arguments, "options": self.options}
@@ -104,12 +109,17 @@ class TensorFlowOperation(tf.keras.layers.Layer):
 
 def operation(function, *arguments, **options):
     """Apply a function of TensorFlow to tensors of Keras: `operation("reduce_mean", net, axis=1)`."""
-    tensors, places = [], []
-    for value in arguments:
-        several = isinstance(value, (list, tuple)) and any(tf.keras.backend.is_keras_tensor(item) for item in value)
-        if several:
-            raise TypeError(f"{function}: a list of tensors has to be a layer such as Concatenate")
-        is_tensor = tf.keras.backend.is_keras_tensor(value)
-        tensors += [value] if is_tensor else []
-        places.append("tensor" if is_tensor else value)
-    return TensorFlowOperation(function, places, options)(tensors)
+    tensors = []
+
+    def emptied(value):
+        if type(value).__name__.endswith("KerasTensor"):
+            tensors.append(value)
+            return {"tensor": len(tensors) - 1}
+        if isinstance(value, (list, tuple)):
+            return [emptied(item) for item in value]
+        return value.name if isinstance(value, tf.DType) else value
+
+    layer = TensorFlowOperation(function, emptied(arguments), {name: emptied(value) for name, value in options.items()})
+    if not tensors:
+        return layer.call(tensors)
+    return layer(tensors if len(tensors) > 1 else tensors[0])

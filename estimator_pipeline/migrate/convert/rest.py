@@ -81,9 +81,11 @@ class Rest:
             if not full.startswith(("tf.compat.v1", "tf.estimator", "tf.contrib", "tf_slim", "tf.feature_column",
                                     "tf.distribute.MultiWorkerMirroredStrategy")):  # fmt: skip
                 continue
-            if isinstance(tree.parents.get(node), cst.ImportAlias) or any(
-                isinstance(above, cst.Annotation) for above in tree.above(node)
-            ):
+            if isinstance(tree.parents.get(node), cst.ImportAlias) or self.names.is_variable(node):
+                continue
+            if any(isinstance(above, cst.Annotation) for above in tree.above(node)):
+                if full.startswith(("tf.estimator.", "tf.contrib.")):  # not there when Python evaluates it
+                    self.new[node] = repr(self.names.text(node))
                 continue
             self._name(node, full, without)
 

@@ -141,6 +141,8 @@ class _Transformer(cst.CSTTransformer):
             return updated
         if self.rewriter.of_mode(original):
             raise Refused(f"{original.value}, which depends on the mode, as a value", original)
+        if self.names.is_variable(original):
+            return updated
         return self._name(original, updated)
 
     def _name(self, original: cst.Name | cst.Attribute, updated: cst.BaseExpression) -> cst.BaseExpression:

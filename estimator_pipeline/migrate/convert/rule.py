@@ -63,6 +63,29 @@ class Call:
     def refuse(self, parameter: str, node: cst.CSTNode) -> Refused:
         return Refused(f"{parameter} of {self.name}", node)
 
+    def is_only_layer_named(self, name: cst.BaseExpression) -> bool:
+        """Return whether a layer's name is a new one each time: Keras rejects two layers of one name.
+
+        A name that is not a literal is taken to be made for that. A literal is new where it occurs once, in code that
+        runs once: not in a loop, and not in a function that is called at several places.
+        """
+        if not isinstance(name, cst.SimpleString):
+            return True
+        text, tree = self.names.text(name), self.names.tree
+        names = [arg.value for call in tree.calls for arg in call.args
+                 if arg.keyword is not None and arg.keyword.value == "name"]  # fmt: skip
+        if "/" in text or sum(self.names.text(other) == text for other in names) != 1:
+            return False
+        for above in tree.above(self.node):
+            if isinstance(above, (cst.For, cst.While, cst.CompFor, cst.ListComp, cst.GeneratorExp)):
+                return False
+            if isinstance(above, cst.FunctionDef):
+                calls = [call for call in tree.calls if (function := self.names.function(call.func)) is not None
+                         and function.node is above]  # fmt: skip
+                inner = any(isinstance(outer, (cst.For, cst.ListComp)) for call in calls for outer in tree.above(call))
+                return len(calls) < 2 and not inner
+        return True
+
     def is_constant(self, node: cst.BaseExpression | None, *values: str) -> bool:
         """Return whether an argument is one of these constants; a missing one is not."""
         return node is not None and self.names.text(node) in values

@@ -94,7 +94,13 @@ def test_a_model_of_a_class_trains_alike(tmp_path):
     assert len(parity.steps) == 8
 
 
-@pytest.mark.parametrize("text", [program(), CNN], ids=["compile", "class"])
+OPERATIONS = (
+    'net = tf.expand_dims(tf.cast(features["x"], tf.float32), 1)\nnet = tf.stack([net, net * 2.0], axis=-1)\n'
+    "net = tf.multiply(x=net, y=net)\nlogits = tf.layers.dense(tf.reduce_sum(net, [1, 3]), 3)"
+)
+
+
+@pytest.mark.parametrize("text", [program(), CNN, program(NETWORK=OPERATIONS)], ids=["compile", "class", "operations"])
 def test_a_saved_model_loads(tmp_path, text):
     loaded = module(converted(tmp_path, text), "saved")
     data = loaded.input_fn()
@@ -174,6 +180,19 @@ def test_the_tutorial_on_two_workers(tmp_path, run_python):
                 np.testing.assert_allclose(
                     value, reader.get_tensor(name), rtol=1e-5, atol=1e-6, err_msg=f"{name}, {step}"
                 )
+
+
+def test_operations_between_layers_compute_the_same(tmp_path):
+    text = program(NETWORK=OPERATIONS)
+    before = module(todays(tmp_path, text), "before_operations")
+    after = module(converted(tmp_path, text), "after_operations")
+    assert "operation('stack', [net, net * 2.0], axis=-1)" in Path(after.__file__).read_text()
+    assert_parity(
+        estimator=tf.estimator.Estimator(before.model_fn, params={"rate": 0.1}),
+        model=after.make_model(after.model_inputs(after.input_fn()), {"rate": 0.1}),
+        input_fn=before.input_fn,
+        steps=3,
+    )
 
 
 def test_the_source_runs_without_this_package(tmp_path):

@@ -46,6 +46,13 @@ NETWORKS = [
      'net = tf.keras.layers.Dropout(0.4)(features["x"], training=False)'),
     ('logits = tf.layers.dense(features["x"], 3, kernel_initializer=tf.truncated_normal_initializer())',
      "kernel_initializer=tf.keras.initializers.TruncatedNormal(stddev=1.0)"),
+    ('net = tf.reshape(features["x"], [-1, 2, 1])\nnet = tf.layers.conv1d(net, kernel_size=1, filters=4)\n'
+     "logits = tf.layers.dense(tf.layers.flatten(net), 3)", "tf.keras.layers.Conv1D(kernel_size=1, filters=4)(net)"),
+    ('net = features["x"]\nfor scope in ("a", "b"):\n    net = tf.layers.dense(net, 4, name="same")\n'
+     "logits = tf.layers.dense(net, 3)", "    net = tf.keras.layers.Dense(4)(net)"),
+    ('with tf.variable_scope("a"):\n    net = tf.layers.dense(features["x"], 4, name="same")\n'
+     'with tf.variable_scope("b"):\n    logits = tf.layers.dense(net, 3, name="same")',
+     "logits = tf.keras.layers.Dense(3)(net)"),
     ('units = features["x"].get_shape().as_list()[1]\nlogits = tf.layers.dense(features["x"], units)',
      'units = list(features["x"].shape)[1]'),
 ]  # fmt: skip
@@ -144,6 +151,10 @@ STAYS = [
     ({"NETWORK": 'if mode == tf.estimator.ModeKeys.TRAIN:\n    net = tf.layers.dense(features["x"], 2)\nelse:\n'
       '    net = features["x"]\nlogits = tf.layers.dense(net, 3)'}, 8, "not in every mode"),
     ({"NETWORK": "logits = tf.layers.dense(tf.concat([features['x'], labels], 1), 3)"}, 5, "takes the labels"),
+    ({"NETWORK": 'act = tf.nn.relu if params["a"] else tf.nn.leaky_relu\nnet = act(features["x"])\n'
+      "logits = tf.layers.dense(net, 3)"}, 6, "a call of act"),
+    ({"NETWORK": 'build = tf.layers.dense if params["a"] else tf.layers.conv1d\nlogits = build(features["x"], 3)'}, 4,
+     "a model_fn without layers"),
     ({"LOSS": "tf.Print(labels, [labels])\nloss = tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 8,
      "neither of the network"),
     ({"LOSS": "loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, weights=features['w'])"}, 8, "weights"),
@@ -169,12 +180,17 @@ def test_hooks_that_do_more_than_log_stay(convert_text):
 
 
 JOBS = [
+    ("def main():", "class Hook(tf.estimator.SessionRunHook):\n    pass\n\n\ndef main():", "SessionRunHook"),
+    ("    print(", "    model_inputs = 1\n    print(", "the name model_inputs"),
     ("estimator.train(input_fn, steps=4)", "estimator.train(input_fn, steps=4, hooks=[Mine()])", "hooks of train"),
     ("tf.estimator.Estimator(model_fn,", "tf.estimator.Estimator(model_fn, warm_start_from='x',",
      "warm_start_from of Estimator"),
     ("print(estimator", "estimator.export_saved_model('x', None)\n    print(estimator", "Estimator.export_saved_model"),
     ("print(estimator", "show(estimator)\n    print(estimator", "used in another way"),
     ("estimator.train(", "for input_fn in (input_fn,):\n        estimator.train(", "depends on the loop"),
+    ("    estimator.train(input_fn, steps=4)\n", "", "its checkpoint is of another program"),
+    ('return tf.data.Dataset.from_tensor_slices(({"x": [[1.0, 2.0]]}, [1])).repeat().batch(2)',
+     'return {"x": [[1.0, 2.0]]}, [1]', "returns tensors, not a dataset"),
     (".batch(2)", ".batch(2).make_one_shot_iterator().get_next()", "tensors of an iterator"),
 ]  # fmt: skip
 
@@ -207,6 +223,27 @@ def test_what_declines_nothing(convert_text, old, new):
     assert file.keras, file.kept_as_estimator
 
 
+def test_settings_without_a_counterpart_are_comments(convert_text):
+    config = 'params={"rate": 0.1}, config=tf.estimator.RunConfig(save_summary_steps=7), model_dir=print("x"))'
+    text = convert_text(program().replace('params={"rate": 0.1})', config)).after
+    assert "    # Without a counterpart in fit: save_summary_steps=7\n" in text
+    assert text.count('print("x")') == 1 and 'os.path.join(model_dir, "keras")' in text
+
+
+def test_models_of_several_estimators_keep_their_names(convert_text):
+    more = '    other = tf.estimator.Estimator(model_fn, params={"rate": 0.2})\n    other.train(input_fn, steps=3)\n'
+    text = convert_text(program().replace("    print(", f"{more}    print(")).after
+    assert "estimator = make_model(model_inputs(estimator_training), {" in text
+    assert (
+        "other.fit(other_training, steps_per_epoch=3, verbose=2)" in text and "print(dict(estimator.evaluate(" in text
+    )
+
+
+def test_an_annotation_that_python_evaluates(convert_text):
+    text = program().replace("def main():", "def spec() -> tf.estimator.EstimatorSpec:\n    pass\n\n\ndef main():")
+    assert "def spec() -> 'tf.estimator.EstimatorSpec':" in convert_text(text).after
+
+
 def test_a_layer_inside_the_loss(convert_text):
     loss = "loss = tf.losses.mean_squared_error(labels, tf.layers.dense(net, 1))"
     text = program(NETWORK='net = tf.layers.dense(features["x"], 3)', LOSS=loss, METRICS="None")
@@ -220,6 +257,24 @@ def test_aliases_strings_and_statements_of_the_same_name(convert_text):
     file = convert_text(text.replace("\n\ndef model_fn", f"\n{more}\n\ndef model_fn", 1))
     assert file.keras and more.removeprefix("losses = tf.losses\n") in file.after, file.kept_as_estimator
     assert "losses = tf." not in file.after
+
+
+def test_a_variable_that_holds_a_mode(convert_text):
+    more = (
+        "def choose(training):\n    mode = tf.estimator.ModeKeys.EVAL\n    if training:\n"
+        "        mode = tf.estimator.ModeKeys.TRAIN\n    return mode\n\n\n"
+    )
+    file = convert_text(program().replace("def main():", f"{more}def main():\n    print(choose(True))"))
+    written = more.replace("tf.estimator.ModeKeys.EVAL", "'eval'").replace("tf.estimator.ModeKeys.TRAIN", "'train'")
+    assert written in file.after, file.kept_as_estimator
+
+
+def test_a_file_that_imports_the_model_keeps_the_behavior_of_tensorflow_2(tmp_path):
+    (tmp_path / "model.py").write_text(program())
+    task = "import tensorflow as tf\n\nimport model\n\ntf.logging.info('x')\nmodel.main()\n"
+    (tmp_path / "task.py").write_text(task)
+    files = {file.path: file for file in convert(tmp_path).files}
+    assert files["model.py"].keras and "disable_v2_behavior" not in files["task.py"].after
 
 
 def test_the_scan_agrees_with_the_conversion(tmp_path):

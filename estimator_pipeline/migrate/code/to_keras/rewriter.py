@@ -258,6 +258,8 @@ class Rewriter:
 
     def _symbol(self, node: cst.Attribute | cst.Name) -> str | None:
         name = self.name(node)
+        if isinstance(node, cst.Name) and name.startswith("tf.estimator.ModeKeys."):
+            return None  # a variable of the program with a mode
         if name in self.names and not self._is_parameter(node):
             return self.names[name]
         if name.startswith("tf.keras.") and self._is_of_old_keras(node):

@@ -15,6 +15,8 @@ __all__ = ["dropout", "nn_dropout"]
 @rule("tf.compat.v1.layers.dropout", at=(NETWORK,))
 def dropout(call: Call) -> str:
     args = call.args("inputs", "rate", "noise_shape", "seed", "training", "name")
+    if "name" in args and not call.is_only_layer_named(args["name"]):
+        del args["name"]
     options = [call.text(args["rate"]) if "rate" in args else "0.5"]
     options += [f"{name}={call.text(args[name])}" for name in ("noise_shape", "seed", "name") if name in args]
     return f"{call.tf}.keras.layers.Dropout({', '.join(options)})({call.text(args['inputs'])}{training(call, args)})"

@@ -33,9 +33,8 @@ def initializer(call: Call) -> str:
     args.pop("dtype", None)
     texts = {parameter: call.text(value) for parameter, value in args.items()}
     written = {**{name: value for name, value in defaults.items() if name not in texts}, **texts}
-    options = [
-        value if parameter in ("scale", "value") else f"{parameter}={value}" for parameter, value in written.items()
-    ]
+    options = [value if position == 0 and parameter in ("scale", "value") else f"{parameter}={value}"
+               for position, (parameter, value) in enumerate(written.items())]  # fmt: skip
     return f"{call.tf}.keras.initializers.{keras}({', '.join(options)})"
 
 

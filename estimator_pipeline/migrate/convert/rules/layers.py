@@ -43,13 +43,17 @@ def layer(call: Call) -> str:
     inputs = args.pop("inputs")
     if "reuse" in args and not call.is_constant(args.pop("reuse"), "None", "False"):
         raise call.refuse("reuse", call.node)
-    return f"{call.tf}.keras.layers.{keras}({arguments_of(call, args, keras)})({call.text(inputs)})"
+    return f"{call.tf}.keras.layers.{keras}({arguments_of(call, args, parameters[1:], keras)})({call.text(inputs)})"
 
 
-def arguments_of(call: Call, args: dict[str, cst.BaseExpression], keras: str) -> str:
-    """Return the text of a layer's arguments, with the names that the user gave or Keras needs."""
+def arguments_of(
+    call: Call, args: dict[str, cst.BaseExpression], parameters: tuple[str, ...], keras: str
+) -> str:  # fmt: skip
+    """Return the text of a layer's arguments; the first ones by position, as most people write them."""
     written = []
     for position, (parameter, value) in enumerate(args.items()):
+        if parameter == "name" and not call.is_only_layer_named(value):
+            continue  # scopes made such names of V1 differ; those of Keras have to differ by themselves
         text = call.text(value)
         if parameter == "padding":
             text = text.lower() if isinstance(value, cst.SimpleString) else f"{text}.lower()"
@@ -60,6 +64,6 @@ def arguments_of(call: Call, args: dict[str, cst.BaseExpression], keras: str) ->
             text = repr(known.rpartition(".")[2])
         elif parameter == "activation" and full.startswith("tf."):
             raise call.refuse(f"activation={full}", value)
-        by_position = position < _POSITIONAL.get(keras, 2) and parameter not in ("name", "activation", "use_bias")
+        by_position = position < _POSITIONAL.get(keras, 2) and parameters[position] == parameter
         written.append(text if by_position else f"{parameter}={text}")
     return ", ".join(written)
