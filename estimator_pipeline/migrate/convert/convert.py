@@ -169,7 +169,8 @@ class _Planner:
 
     def is_reached(self, node: cst.CSTNode, reached: set[cst.CSTNode]) -> bool:
         """Return whether a node runs: it is not in the body of a function that nothing reaches."""
-        tree, below, bodies = self.names.tree, node, []
+        tree, below = self.names.tree, node
+        bodies: list[cst.FunctionDef | cst.ClassDef] = []
         for above in tree.above(node):
             if isinstance(above, cst.FunctionDef) and above.body is below:
                 bodies.append(above)

@@ -125,6 +125,8 @@ class _Transformer(cst.CSTTransformer):
             return cst.parse_expression(self.rewriter.replaced[original])
         if isinstance(original, cst.Call):
             return self._call(original, updated)
+        if isinstance(original, cst.BinaryOperation) and isinstance(original.operator, cst.Multiply):
+            return self._product(original, updated)
         if isinstance(original, cst.Attribute) and original not in self.inside_name:
             return self._name(original, updated)
         if isinstance(original, cst.Name) and original not in self.inside_name:
@@ -156,6 +158,30 @@ class _Transformer(cst.CSTTransformer):
         if new is None:
             raise Refused(full, original)
         return cst.parse_expression(new) if new else updated
+
+    def _product(self, original: cst.BinaryOperation, updated: cst.BinaryOperation) -> cst.BaseExpression:
+        """Return a product of tensors of Keras: Keras 3 takes its own product with a number for a sparse tensor."""
+        if self.rewriter.place != NETWORK or not (self._is_tensor(original.left) or self._is_tensor(original.right)):
+            return updated
+        self.rewriter.needs.add("operation")
+        left, right = self.names.text(updated.left), self.names.text(updated.right)
+        return cst.parse_expression(f"operation('multiply', {left}, {right})")
+
+    def _is_tensor(self, node: cst.BaseExpression, hops: int = 8) -> bool:
+        """Return whether an expression is a tensor of Keras for certain: a feature, or what is computed from one."""
+        if isinstance(node, cst.Subscript):
+            return isinstance(node.value, cst.Name) and node.value.value == "features"
+        if isinstance(node, cst.BinaryOperation):
+            return self._is_tensor(node.left, hops) or self._is_tensor(node.right, hops)
+        if isinstance(node, cst.Call):
+            return self.names.name(node.func).startswith(("tf.compat.v1.layers.", "tf.nn.", "tf.math.")) or (
+                any(self._is_tensor(arg.value, hops) for arg in node.args)
+            )
+        if isinstance(node, cst.Name) and hops:
+            bindings = self.names.program.bindings(node.value, self.names.scope(node))
+            values = [binding.node for binding in bindings if binding.kind == "value"]
+            return any(isinstance(value, cst.BaseExpression) and self._is_tensor(value, hops - 1) for value in values)
+        return False
 
     def _call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         full = self.names.name(original.func)

@@ -186,7 +186,7 @@ def test_operations_between_layers_compute_the_same(tmp_path):
     text = program(NETWORK=OPERATIONS)
     before = module(todays(tmp_path, text), "before_operations")
     after = module(converted(tmp_path, text), "after_operations")
-    assert "operation('stack', [net, net * 2.0], axis=-1)" in Path(after.__file__).read_text()
+    assert "operation('stack', [net, operation('multiply', net, 2.0)], axis=-1)" in Path(after.__file__).read_text()
     assert_parity(
         estimator=tf.estimator.Estimator(before.model_fn, params={"rate": 0.1}),
         model=after.make_model(after.model_inputs(after.input_fn()), {"rate": 0.1}),
