@@ -260,7 +260,7 @@ class _Transformer(cst.CSTTransformer):
             if func.attr.value in allowed.METHODS:
                 return updated
         full = self.names.name(func)
-        if full.split(".")[0] in ("math", "np", "numpy"):
+        if full.split(".")[0] in ("math", "np", "numpy", "logging", "absl"):
             return updated
         raise Refused(f"a call of {self.names.text(func)}", original)
 

@@ -83,7 +83,8 @@ class _Splitter:
         network = self.network(steps, inline)
         layered = self.dependent(set(), lambda step: step in network and self.has_layers(step.node))
         spec = self.model_fn.specs
-        rest = [step for step in steps if step not in network]
+        # What a network computes without a layer is computed again where another part needs it.
+        rest = [step for step in steps if step not in network or not step.defines & layered]
         predictions = spec.get(PREDICT, {}).get("predictions")
         values = [arg.value for call in metric_calls.values() for arg in call.args]
         loss = self.slice(rest, TRAIN, [self.train_op.loss])
@@ -91,9 +92,10 @@ class _Splitter:
         predicted = self.slice(rest, PREDICT, [predictions] if predictions is not None else [])
         self.check_losses(rest, loss)
         used = {step for part in (loss, metrics, predicted) for step in part}
-        setup = self.slice(rest, TRAIN, [self.train_op.optimizer])
+        setup = tuple(step for step in self.slice(rest, TRAIN, [self.train_op.optimizer]) if step not in network)
         unwritten = self.unwritten()
-        logged = self.logged([step for step in rest if step not in used and step not in setup], unwritten)
+        known = {*network, *used, *setup}
+        logged = self.logged([step for step in rest if step not in known], unwritten)
         outside: list[Statement | cst.BaseExpression] = [
             *used,
             *(value for value in (self.train_op.loss, predictions, *values) if value is not None),
@@ -183,7 +185,7 @@ class _Splitter:
         want = {name for node in inline for name in names_read(node)}
         for step in reversed(steps):
             layers = self.has_layers(step.node) and not step.uses & self.labelled
-            if layers or step.defines & want:
+            if layers or step.defines & want or self.is_message(step):
                 if step.uses & self.labelled or self.model_fn.labels in step.defines:
                     raise Refused("a network that takes the labels", step.node)
                 if step.replaces:
@@ -288,6 +290,14 @@ class _Splitter:
         return isinstance(step.node, cst.Expr) and isinstance(value, cst.Call) and (
             self.names.name(value.func).startswith(_SUMMARIES)
         )  # fmt: skip
+
+    def is_message(self, step: Statement) -> bool:
+        """Return whether a statement prints or logs what is known when the network is built."""
+        call = step.value if isinstance(step.node, cst.Expr) else None
+        if not isinstance(call, cst.Call) or step.modes != ALL_MODES or step.uses & self.labelled:
+            return False
+        prints = isinstance(call.func, cst.Name) and call.func.value == "print"
+        return prints or self.names.name(call.func).startswith(("tf.compat.v1.logging.", "logging.", "absl.logging."))
 
     def check_guards(self, steps: Iterable[Statement]) -> None:
         for step in steps:

@@ -53,6 +53,8 @@ NETWORKS = [
     ('with tf.variable_scope("a"):\n    net = tf.layers.dense(features["x"], 4, name="same")\n'
      'with tf.variable_scope("b"):\n    logits = tf.layers.dense(net, 3, name="same")',
      "logits = tf.keras.layers.Dense(3)(net)"),
+    ('print("x", features["x"].shape)\nlogits = tf.layers.dense(features["x"], 3)', 'print("x", features["x"].shape)'),
+    ('tf.logging.info("x")\nlogits = tf.layers.dense(features["x"], 3)', 'tf.get_logger().info("x")'),
     ('units = features["x"].get_shape().as_list()[1]\nlogits = tf.layers.dense(features["x"], units)',
      'units = list(features["x"].shape)[1]'),
 ]  # fmt: skip
@@ -221,6 +223,15 @@ def test_what_declines_nothing(convert_text, old, new):
     assert old in text
     file = convert_text(text.replace(old, new))
     assert file.keras, file.kept_as_estimator
+
+
+def test_what_the_network_and_the_loss_share(convert_text):
+    network = 'n = params["n"]\nx = tf.square(features["x"])\nlogits = tf.layers.dense(x, n)'
+    loss = "loss = tf.losses.sparse_softmax_cross_entropy(labels, logits) * n + tf.reduce_mean(x)"
+    text = convert_text(program(NETWORK=network, LOSS=loss)).after
+    method = text[text.index("def compute_loss") : text.index("def compute_metrics")]
+    assert "n = params[" in method and "x = tf.square(features[" in method
+    assert "x = operation('square', features[" in text[text.index("def make_model") :]
 
 
 def test_settings_without_a_counterpart_are_comments(convert_text):
