@@ -7,6 +7,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.convert.iterators import return_dataset
 from estimator_pipeline.migrate.convert.model_fn import parameters
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rest import Rest
@@ -14,7 +15,6 @@ from estimator_pipeline.migrate.convert.rest import Rest
 __all__ = ["InputFnCall", "read_input_fn"]
 
 _MODES = {"train": "'train'", "evaluate": "'eval'", "predict": "'infer'", "train_and_evaluate": "'train'"}
-_ITERATORS = ("get_next", "make_one_shot_iterator", "make_initializable_iterator")
 
 
 class InputFnCall:
@@ -28,13 +28,11 @@ class InputFnCall:
             raise Refused("an input_fn that is not a function of the same file", node)
         self.function = functions[0].node
         self.takes = parameters(self.function)
+        return_dataset(names, rest, self.function)
         scope = functions[0].tree.scopes[self.function]
         for value in scope.returns if isinstance(self.function, cst.FunctionDef) else ():
-            if isinstance(names.value(value), (cst.Tuple, cst.Dict, cst.List)):
+            if value not in rest.new and isinstance(names.value(value), (cst.Tuple, cst.Dict, cst.List)):
                 raise Refused("an input_fn that returns tensors, not a dataset", value)
-        for inner in iter_nodes(self.function.body):
-            if isinstance(inner, cst.Attribute) and inner.attr.value in _ITERATORS:
-                raise Refused("an input_fn that returns tensors of an iterator", inner)
 
     @property
     def takes_context(self) -> bool:

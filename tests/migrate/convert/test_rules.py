@@ -193,7 +193,7 @@ JOBS = [
     ("    estimator.train(input_fn, steps=4)\n", "", "its checkpoint is of another program"),
     ('return tf.data.Dataset.from_tensor_slices(({"x": [[1.0, 2.0]]}, [1])).repeat().batch(2)',
      'return {"x": [[1.0, 2.0]]}, [1]', "returns tensors, not a dataset"),
-    (".batch(2)", ".batch(2).make_one_shot_iterator().get_next()", "tensors of an iterator"),
+    (".batch(2)", ".batch(2).make_initializable_iterator().get_next()", "tensors of an iterator"),
 ]  # fmt: skip
 
 
@@ -204,6 +204,29 @@ def test_a_job_that_stays(convert_text, monkeypatch, old, new, reason):
     text = program()
     assert old in text
     assert reason in convert_text(text.replace(old, new)).kept_as_estimator
+
+
+DATA = 'tf.data.Dataset.from_tensor_slices(({"x": [[1.0, 2.0]]}, [1])).repeat().batch(2)'
+ITERATORS = [
+    (f"    return {DATA}.make_one_shot_iterator().get_next()\n", f"    return {DATA}\n"),
+    (f"    data = {DATA}\n    iterator = data.make_one_shot_iterator()  # once\n    x, y = iterator.get_next()\n"
+     "    return x, y\n", f"    data = {DATA}\n    # once\n    return data\n"),
+    (f"    data = {DATA}\n    return tf.compat.v1.data.make_one_shot_iterator(data).get_next()\n",
+     f"    data = {DATA}\n    return data\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), ITERATORS)
+def test_an_iterator(convert_text, old, new):
+    file = convert_text(program().replace(f"    return {DATA}\n", old))
+    assert f"def input_fn():\n{new}" in file.after, file.kept_as_estimator or file.after
+
+
+def test_tensors_that_change_behind_an_iterator_stay(convert_text, monkeypatch):
+    monkeypatch.setattr(rule, "convert", lambda *arguments: ConversionOutcome(reason="declined"))
+    changed = f"    x, y = {DATA}.make_one_shot_iterator().get_next()\n    x['x'] *= 2.0\n    return x, y\n"
+    file = convert_text(program().replace(f"    return {DATA}\n", changed))
+    assert "tensors of an iterator" in file.kept_as_estimator
 
 
 KEPT = [
