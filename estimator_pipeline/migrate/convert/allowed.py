@@ -7,12 +7,11 @@ summary cannot pass as arithmetic.
 from __future__ import annotations
 
 import builtins
-from typing import Any
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.analysis.name_resolution import Outside, Program
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 
 __all__ = ["BUILTINS", "METHODS", "has_tensorflow", "is_keras", "name"]
@@ -85,13 +84,19 @@ def name(full: str, place: str, tf: str) -> str | None:
     return None
 
 
-def has_tensorflow(function: Any, program: Program) -> bool:
-    """Return whether a function of another file names TensorFlow in its body."""
-    tree = function.tree
-    scope = tree.scopes[function.node]
-    for node in iter_nodes(function.node.body):
-        if node in tree.where and isinstance(node, cst.BaseExpression):
-            for value in program.meaning(node, tree, tree.where.get(node, scope)):
+def has_tensorflow(function: FunctionOf, program: Program) -> bool:
+    """Return whether a function, or one that it calls, names TensorFlow."""
+    waiting, seen = [function], {function}
+    while waiting:
+        function = waiting.pop()
+        tree = function.tree
+        for node in iter_nodes(function.node.body):
+            if node not in tree.where or not isinstance(node, (cst.Name, cst.Attribute)):
+                continue
+            for value in program.meaning(node, tree, tree.where[node]):
                 if isinstance(value, Outside) and catalogue.spell(value.dotted).startswith("tf"):
                     return True
+                if isinstance(value, FunctionOf) and value not in seen:
+                    seen.add(value)
+                    waiting.append(value)
     return False

@@ -1,68 +1,138 @@
-"""Conversion of a file from Estimators to Keras: read, plan, apply, verify; or the line that no rule converts."""
+"""Conversion of a program from Estimators to Keras: read, plan, apply, verify; or the line that no rule converts.
+
+A program is the files that make Estimators and the files of their model_fns, of the functions that these call, and of
+the input functions. All of its files are converted, or none.
+"""
 
 from __future__ import annotations
 
 import ast
 import tokenize
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeGuard
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, damaging_rule, keep_comments
-from estimator_pipeline.migrate.code.analysis.name_resolution import Program
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Step, damaging_rule, keep_comments
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program, Value
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
-from estimator_pipeline.migrate.convert import helpers
 from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, EstimatorJob, read_estimators
+from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import NewStatements, write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
-from estimator_pipeline.migrate.convert.rest import Rest, reached_nodes
+from estimator_pipeline.migrate.convert.rest import Rest, is_reached, reached_nodes
 
-__all__ = ["ConversionPlan", "check_models", "convert_file", "plan"]
+__all__ = ["Conversion", "FilePlan", "check_models", "convert_programs", "model_fns", "plan"]
 
-_KERAS_2 = """\
-# Keras 3 does not train under MultiWorkerMirroredStrategy: on TensorFlow 2.16 and later, tf.keras has to be tf_keras.
-if tuple(map(int, importlib.metadata.version("tensorflow").split(".")[:2])) >= (2, 16):
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-"""
-_EVALUATOR = """\
-if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
-    raise SystemExit("the workers evaluate, with the validation_data of fit: start no evaluator")
-"""
+# Exceptions that a defect of a rule may raise: it must not take other programs with it.
+_DEFECTS = (LookupError, AttributeError, TypeError, ValueError, AssertionError, RecursionError)
 
 
 @dataclass(frozen=True)
-class ConversionPlan:
+class FilePlan:
     """The edits that convert a file.
 
     Attributes:
-        text: the file before.
+        tree: the file.
         edits: the edits, in no order.
     """
 
-    text: str
+    tree: Tree
     edits: tuple[Edit, ...]
 
     def apply(self) -> Step:
         """Return the converted text, as a step of edits."""
-        return Step.of("keras", self.text, keep_comments(self.text, self.edits))
+        text = self.tree.source.text
+        return Step.of("keras", text, keep_comments(text, self.edits))
 
 
-def convert_file(program: Program, tree: Tree) -> Step:
-    """Return the step that converts a file to Keras.
+@dataclass(frozen=True)
+class Conversion:
+    """What became of the files that make Estimators, and of those that they share.
 
-    Raises:
-        Refused: no rule converts one of its constructs.
+    Attributes:
+        mains: the files that make the Estimators.
+        files: these and the files of their model_fns.
+        steps: file -> the step that converts it; empty if the conversion is refused.
+        refused: why.
     """
-    step = plan(program, tree).apply()
-    verify(tree, step)
-    return step
+
+    mains: tuple[Tree, ...]
+    files: tuple[Tree, ...]
+    steps: Mapping[Tree, Step] = field(default_factory=dict)
+    refused: Refused | None = None
+
+
+def model_fns(program: Program, tree: Tree) -> list[FunctionOf]:
+    """Return the model_fns of the Estimators that a file makes, where they are functions of the program."""
+    names = FileNames(program, tree, "")
+    found = []
+    for call in tree.calls:
+        arg = arguments(call, ("model_fn",)).get("model_fn") if names.name(call.func) == ESTIMATOR else None
+        function = names.function(arg.value) if arg is not None else None
+        if function is not None:
+            found.append(function)
+    return found
+
+
+def convert_programs(program: Program, mains: Sequence[Tree]) -> list[Conversion]:
+    """Convert the files that make Estimators; those that share a file that changes, together.
+
+    Args:
+        program: all files.
+        mains: the files that make an Estimator with a model_fn.
+    """
+    waiting: list[tuple[Tree, ...]] = [(tree,) for tree in mains]
+    done: list[Conversion] = []
+    while waiting:
+        new = _converted(program, waiting.pop(0))
+        user = {new.refused.user} if isinstance(new.refused, _UsedElsewhere) else set()
+        others = [other for other in done if user & {*other.files} or not new.steps.keys().isdisjoint(other.steps)]
+        later = [group for group in waiting if user & _files_of(program, group)]
+        if others or later:
+            joined = [*new.mains, *(tree for other in others for tree in other.mains), *(t for g in later for t in g)]
+            done = [other for other in done if other not in others]
+            waiting = [tuple(dict.fromkeys(joined)), *(group for group in waiting if group not in later)]
+        else:
+            done.append(new)
+    return done
+
+
+def _files_of(program: Program, mains: Sequence[Tree]) -> set[Tree]:
+    return {*mains, *(function.tree for tree in mains for function in model_fns(program, tree))}
+
+
+def _converted(program: Program, mains: tuple[Tree, ...]) -> Conversion:
+    files = tuple(dict.fromkeys([*mains, *_files_of(program, mains)]))
+    try:
+        steps = {file.tree: file.apply() for file in plan(program, mains)}
+        for tree, step in steps.items():
+            verify(tree, step)
+    except Refused as refused:
+        return Conversion(mains, files, refused=refused)
+    except _DEFECTS as error:
+        program.reset()
+        reason = f"the converter failed: {type(error).__name__}: {error}"
+        return Conversion(mains, files, refused=Refused(reason, mains[0].module))
+    return Conversion(mains, files, steps)
+
+
+class _UsedElsewhere(Refused):
+    """A function that would change, and that another file uses, too.
+
+    Attributes:
+        user: that file.
+    """
+
+    def __init__(self, node: cst.FunctionDef, user: Tree) -> None:
+        super().__init__(f"{node.name.value}, which {user.source.path} uses, too", node)
+        self.user = user
 
 
 def check_models(program: Program, tree: Tree) -> None:
@@ -71,195 +141,209 @@ def check_models(program: Program, tree: Tree) -> None:
     Raises:
         Refused: no rule converts a statement of a model_fn.
     """
-    tf = tensorflow_1.root_of_tensorflow(program, tree)
-    names = FileNames(program, tree, tf or "tf")
+    names = FileNames(program, tree, tensorflow_1.root_of_tensorflow(program, tree) or "tf")
     for call in [call for call in tree.calls if names.name(call.func) == ESTIMATOR]:
         model_fn = arguments(call, ("model_fn",)).get("model_fn")
         function = names.function(model_fn.value) if model_fn is not None else None
-        if function is None or function.tree is not tree or not isinstance(function.node, cst.FunctionDef):
-            raise Refused("a model_fn that is not a function of the same file", call)
-        write_model(names, function.node, prefix="", distributed=False)
+        if function is None or not isinstance(function.node, cst.FunctionDef):
+            raise Refused("a model_fn that is not a function of the program", call)
+        write_model(names.of(function.tree), function.node, prefix="", distributed=False)
 
 
-def plan(program: Program, tree: Tree) -> ConversionPlan:
-    """Return the edits that convert a file.
+def plan(program: Program, mains: Sequence[Tree]) -> list[FilePlan]:
+    """Return the edits of each file of a program.
 
     Raises:
         Refused: no rule converts one of its constructs.
     """
-    tf = tensorflow_1.root_of_tensorflow(program, tree)
-    if tf is None:
-        raise Refused("a file that imports TensorFlow otherwise than by `import tensorflow as tf`", tree.module)
-    names = FileNames(program, tree, tf)
-    estimators = read_estimators(names)
-    if not estimators:
-        raise Refused("no Estimator is made in this file", tree.module)
-    if not tree.verbatim:
-        raise Refused("a file that libcst does not reproduce", tree.module)
-    return _Planner(names, estimators).plan()
+    for tree in mains:
+        if tensorflow_1.root_of_tensorflow(program, tree) is None:
+            raise Refused("a file that imports TensorFlow otherwise than by `import tensorflow as tf`", tree.module)
+    names = FileNames(program, mains[0], tensorflow_1.root_of_tensorflow(program, mains[0]) or "tf")
+    jobs = [(tree, job) for tree in mains for job in read_estimators(names.of(tree))]
+    if not jobs:
+        raise Refused("no Estimator is made in this file", mains[0].module)
+    return _Planner(names, mains, jobs).plan()
 
 
-@dataclass
 class _Planner:
-    names: FileNames
-    estimators: Sequence[EstimatorJob]
-    needs: set[str] = field(default_factory=set)
+    def __init__(self, names: FileNames, mains: Sequence[Tree], jobs: Sequence[tuple[Tree, EstimatorJob]]) -> None:
+        self.program, self.names, self.mains, self.jobs = names.program, names, mains, jobs
+        self.models = self.written_models()
+        self.needs: dict[Tree, set[str]] = defaultdict(set)
+        self.imported: dict[Tree, dict[cst.CSTNode, list[str]]] = defaultdict(dict)
 
-    def plan(self) -> ConversionPlan:
-        names, tree = self.names, self.names.tree
-        self.lines = Lines(tree.source.text)
-        models = self.models()
-        replaced: set[cst.CSTNode] = {node for model in models.values() for node in model.helpers} | set(models)
-        reached = reached_nodes(names, replaced)
-        parts = self.consumed()
-        rest = Rest(names, lambda node: self.is_reached(node, reached))
-        rest.read(replaced | parts)
-        alone = len(self.estimators) == 1
-        jobs = [write_job(names, rest, job, models[job.model_fn], alone=alone) for job in self.estimators]
-        self.needs |= {need for model in models.values() for need in model.needs}
-        self.needs |= {need for job in jobs for need in job.needs}
-        self.check_names(models)
-        edits = [*self.of_models(models), *self.of_jobs(jobs, rest), *self.of_imports()]
-        newline = self.lines.newline(1)
-        if newline != "\n":
-            edits = [edit._replace(new=edit.new.replace("\r\n", "\n").replace("\n", newline)) for edit in edits]
-        return ConversionPlan(tree.source.text, tuple(edits))
+    def plan(self) -> list[FilePlan]:
+        definitions = self.definitions()
+        self.replaced: set[cst.CSTNode] = {node for nodes in definitions.values() for node in nodes}
+        self.consumed = self.consumed_nodes()
+        reached = reached_nodes(self.names, self.mains, self.replaced)
+        files = self.files()
+        rests = {tree: self.rest(tree, reached) for tree in files}
+        statements: dict[Tree, list[NewStatements]] = defaultdict(list)
+        for tree, job in self.jobs:
+            alone = sum(other is tree for other, _ in self.jobs) == 1
+            model = self.model_in(tree, job)
+            statements[tree].append(write_job(self.names.of(tree), rests, job, model, alone=alone))
+        for tree, written in statements.items():
+            self.needs[tree].update(need for one in written for need in one.needs)
+        for model in self.models.values():
+            for tree, needs in model.needs.items():
+                self.needs[tree] |= needs
+        self.check_definitions(definitions, rests)
+        changed = {*self.mains, *definitions, *(tree for tree in files if rests[tree].functions)}
+        changed |= {tree for tree in files if rests[tree].has_input_fn and self.is_own(tree, files)}
+        plans = []
+        for tree in sorted(changed, key=lambda tree: tree.source.path):
+            names = self.names.of(tree)
+            if not names.tf:
+                raise Refused("a file that imports TensorFlow otherwise than by `import tensorflow as tf`", tree.module)
+            if not tree.verbatim:
+                raise Refused("a file that libcst does not reproduce", tree.module)
+            self.check_names(tree, definitions.get(tree, {}))
+            multi_worker = any(job.config.is_multi_worker for other, job in self.jobs if other is tree)
+            edits = FileEdits(names).all(definitions.get(tree, {}), statements[tree], rests[tree], self.imported[tree],
+                                         self.needs[tree], multi_worker=multi_worker)  # fmt: skip
+            plans.append(FilePlan(tree, edits))
+        return plans
 
-    def models(self) -> dict[cst.FunctionDef, Model]:
-        several = len({estimator.model_fn for estimator in self.estimators}) > 1
-        models: dict[cst.FunctionDef, Model] = {}
-        for estimator in self.estimators:
-            function = estimator.model_fn
-            if function not in models:
-                stem = function.name.value.removesuffix("_fn").removesuffix("_model")
-                distributed = any(
-                    other.config.strategy is not None for other in self.estimators if other.model_fn is function
-                )
-                prefix = f"{stem}_" if several else ""
-                models[function] = write_model(self.names, function, prefix=prefix, distributed=distributed)
+    def written_models(self) -> dict[FunctionOf, Model]:
+        functions = list(dict.fromkeys(job.model_fn for _, job in self.jobs))
+        models: dict[FunctionOf, Model] = {}
+        for function in functions:
+            node = cst.ensure_type(function.node, cst.FunctionDef)
+            several = sum(other.tree is function.tree for other in functions) > 1
+            stem = node.name.value.removesuffix("_fn").removesuffix("_model")
+            distributed = any(job.config.strategy is not None for _, job in self.jobs if job.model_fn == function)
+            models[function] = write_model(self.names.of(function.tree), node, prefix=f"{stem}_" if several else "",
+                                           distributed=distributed)  # fmt: skip
         return models
 
-    def check_names(self, models: Mapping[cst.FunctionDef, Model]) -> None:
-        """Check that the program has no other use of the names that the conversion defines."""
-        tree = self.names.tree
-        inside = {node for function in models for node in (function, *iter_nodes(function))}
-        taken = {name: scope.node for node, scope in ((tree.module, tree.scope), *tree.scopes.items())
-                 if node not in inside for name in scope.names}  # fmt: skip
-        for name in (*self.needs, *(name for model in models.values() for name in (model.make, model.predictions))):
-            if name in taken and name != "os":
-                raise Refused(f"the name {name}, which the conversion defines", taken[name])
+    def model_in(self, tree: Tree, job: EstimatorJob) -> Model:
+        """Return a model by the names that the file of its Estimator has for its functions, and note the imports."""
+        model, expression = self.models[job.model_fn], job.args["model_fn"]
+        if job.model_fn.tree is tree:
+            return model
+        if isinstance(expression, cst.Attribute):
+            module = self.names.of(tree).text(expression.value)
+            return replace(model, make=f"{module}.{model.make}",
+                           predictions=model.predictions and f"{module}.{model.predictions}")  # fmt: skip
+        scope = self.names.of(tree).scope(expression)
+        bindings = self.program.bindings(cst.ensure_type(expression, cst.Name).value, scope)
+        if not bindings and tree.scope.stars:
+            return model
+        if len(bindings) != 1 or bindings[0].kind != "from":
+            raise Refused("a model_fn of another file that is not imported by its name", expression)
+        others = {other.model_fn.tree for main, other in self.jobs if main is tree}
+        stem = job.model_fn.tree.source.path.rpartition("/")[2].removesuffix(".py")
+        new = {name: f"{stem}_{name}" if len(others) > 1 else name for name in (model.make, model.predictions) if name}
+        if not any(use.kind == "predict" for use in job.uses):
+            new.pop(model.predictions, None)
+        texts = [f"{name} as {local}" if local != name else name for name, local in new.items()]
+        self.imported[tree].setdefault(bindings[0].node, []).extend(texts)
+        taken = next((local for local in new.values() if local in tree.scope.names), "")
+        if taken:
+            raise Refused(f"the name {taken}, which the conversion defines", expression)
+        return replace(model, make=new[model.make], predictions=new.get(model.predictions, model.predictions))
 
-    def consumed(self) -> set[cst.CSTNode]:
+    def definitions(self) -> dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]]:
+        """Return file -> function -> the definitions that replace it."""
+        written: dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]] = defaultdict(dict)
+        for function, model in self.models.items():
+            written[function.tree][cst.ensure_type(function.node, cst.FunctionDef)] = model.code
+            for helper, new in model.helpers.items():
+                node = cst.ensure_type(helper.node, cst.FunctionDef)
+                if self.names.text(new) != self.names.text(node) or helper.tree is function.tree:
+                    written[helper.tree][node] = [new.with_changes(leading_lines=[])]
+        return dict(written)
+
+    def files(self) -> list[Tree]:
+        """Return the files that run with the program: those of its Estimators and all that they import."""
+        waiting, files = list(self.mains), dict.fromkeys(self.mains)
+        while waiting:
+            new = [tree for tree in self.program.imports(waiting.pop()) if tree not in files]
+            files.update(dict.fromkeys(new))
+            waiting += new
+        return list(files)
+
+    def is_own(self, tree: Tree, files: Sequence[Tree]) -> bool:
+        """Return whether only files of this program import a file."""
+        return all(other in files for other in self.program.trees.values() if tree in self.program.imports(other))
+
+    def rest(self, tree: Tree, reached: set[cst.CSTNode]) -> Rest:
+        rest = Rest(self.names.of(tree), lambda node: is_reached(tree, node, reached))
+        rest.read(self.replaced | self.consumed)
+        return rest
+
+    def consumed_nodes(self) -> set[cst.CSTNode]:
         """Return the calls and statements of Estimators, which the job replaces: their arguments are read apart."""
         nodes: set[cst.CSTNode] = set()
-        for estimator in self.estimators:
+        for tree, estimator in self.jobs:
+            names = self.names.of(tree)
             nodes.add(estimator.call.func)
-            nodes |= {use.call.func for use in estimator.uses} | {
-                node for use in estimator.uses for node in use.statements
-            }
+            nodes |= {use.call.func for use in estimator.uses}
+            nodes |= {node for use in estimator.uses for node in use.statements}
             if estimator.config.statement is not None:
                 nodes.add(estimator.config.statement)
-            for use in estimator.uses:
-                nodes |= {
-                    call.func for call in _calls_in(use.call) if self.names.name(call.func).startswith("tf.estimator.")
-                }
-            nodes |= {call.func for call in _calls_in(estimator.call)
-                      if self.names.name(call.func) == "tf.estimator.RunConfig"}  # fmt: skip
+            for call in _calls_in(estimator.call, *(use.call for use in estimator.uses)):
+                if names.name(call.func).startswith("tf.estimator."):
+                    nodes.add(call.func)
         return nodes
 
-    def is_reached(self, node: cst.CSTNode, reached: set[cst.CSTNode]) -> bool:
-        """Return whether a node runs: it is not in the body of a function that nothing reaches."""
-        tree, below = self.names.tree, node
-        bodies: list[cst.FunctionDef | cst.ClassDef] = []
-        for above in tree.above(node):
-            if isinstance(above, cst.FunctionDef) and above.body is below:
-                bodies.append(above)
-            elif isinstance(above, cst.ClassDef) and bodies:
-                bodies.append(above)  # a method
-            below = above
-        return not bodies or bodies[-1] in reached or bodies[0] in reached
+    # Checks
 
-    # Edits
+    def check_definitions(
+        self, definitions: Mapping[Tree, Mapping[cst.FunctionDef, object]], rests: Mapping[Tree, Rest]
+    ) -> None:  # fmt: skip
+        """Check that nothing else uses the functions that are rewritten."""
+        models: set[cst.CSTNode] = {function.node for function in self.models}
+        gone = set(models)
+        for model in self.models.values():
+            gone |= {helper.node for helper, new in model.helpers.items()
+                     if _parameters(helper.node) != _parameters(new)}  # fmt: skip
+        rewritten: set[cst.FunctionDef] = {node for nodes in definitions.values() for node in nodes}
+        rewritten |= {function for rest in rests.values() for function in rest.functions}
+        for tree in self.program.trees.values():
+            for place, values in self.uses(tree, {node.name.value for node in rewritten}):
+                forbidden: Set[cst.CSTNode] = rewritten
+                if tree in rests:
+                    forbidden = models if isinstance(place, cst.ImportAlias) else gone
+                for value in values:
+                    if isinstance(value, FunctionOf) and value.node in forbidden:
+                        raise _UsedElsewhere(cst.ensure_type(value.node, cst.FunctionDef), tree)
+        for tree, nodes in definitions.items():
+            listed = {str(node.evaluated_value) for binding in tree.scope.names.get("__all__", ())
+                      for node in iter_nodes(binding.node) if isinstance(node, cst.SimpleString)}  # fmt: skip
+            for node in nodes:
+                if node in gone and node.name.value in listed:
+                    raise Refused(f"{node.name.value}, which __all__ lists", node)
 
-    def span(self, node: cst.CSTNode) -> tuple[int, int]:
-        line, column, end_line, end_column = self.names.tree.position(node)
-        return self.lines.offset(line, column), self.lines.offset(end_line, end_column)
-
-    def of_models(self, models: Mapping[cst.FunctionDef, Model]) -> Iterator[Edit]:
-        tree = self.names.tree
-        for function, model in models.items():
-            texts = [tree.module.code_for_node(part).strip("\n") for part in model.code]
-            yield Edit(*self.span(function), "\n\n\n".join(texts))
-            for node, new in model.helpers.items():
-                if tree.parents.get(node) is not tree.module:
-                    raise Refused("a function inside of another that a model_fn calls", node)
-                leading = new.with_changes(leading_lines=[])
-                yield Edit(*self.span(node), tree.module.code_for_node(leading).strip("\n"))
-
-    def of_jobs(self, jobs: Sequence[NewStatements], rest: Rest) -> Iterator[Edit]:
-        tree = self.names.tree
-        gone = [node for job in jobs for node in job.removed] + rest.removed
-        replaced = {node: lines for job in jobs for node, lines in job.replaced.items()}
-        before: dict[cst.CSTNode, list[str]] = {}
-        calls = dict(rest.new)
-        for job in jobs:
-            calls.update(job.calls)
-            for node, lines in job.before.items():
-                before.setdefault(node, []).extend(lines)
-        for node in dict.fromkeys([*before, *replaced, *gone]):
-            line, _, last, _ = tree.position(node)
-            indent = self.lines.indent(line)
-            start, end = self.lines.starts[line - 1], self.lines.end(last)
-            written = "".join(f"{indent}{text}\n" for text in before.get(node, ()))
-            if node in replaced:
-                written += "".join(f"{indent}{text}\n" for text in replaced[node])
-            elif node not in gone:
-                yield Edit(start, start, written)
+    def uses(self, tree: Tree, functions: Set[str]) -> Iterator[tuple[cst.CSTNode, Sequence[Value]]]:
+        """Yield the places outside of what is rewritten that have the name of a function, and what they are."""
+        models = {job.args["model_fn"] for main, job in self.jobs if main is tree}
+        local = set(functions)
+        for alias, binding in tree.imports:
+            if binding.kind == "from" and binding.name in functions:
+                local |= {name for name, bindings in binding.scope.names.items() if binding in bindings}
+                if alias not in self.imported[tree]:
+                    yield alias, tuple(self.program.bound(binding, binding.name))
+        for chain in tree.chains:
+            name = chain.attr.value if isinstance(chain, cst.Attribute) else chain.value
+            if name not in local or chain in models or isinstance(tree.parents.get(chain), cst.ImportAlias):
                 continue
-            yield Edit(start, end, written)
-        removed = {*gone, *replaced}
-        outermost = [node for node in calls if not any(above in calls for above in tree.above(node))]
-        for node in outermost:
-            if not any(above in removed for above in (node, *tree.above(node))):
-                yield Edit(*self.span(node), calls[node])
+            if not any(above in self.replaced for above in (chain, *tree.above(chain))):
+                yield chain, self.names.of(tree).meaning(chain)
 
-    def of_imports(self) -> Iterator[Edit]:
-        tree = self.names.tree
-        multi_worker = any(estimator.config.is_multi_worker for estimator in self.estimators)
-        wanted = {"os"} & self.needs | ({"importlib.metadata", "json", "os"} if multi_worker else set())
-        missing = sorted(name for name in wanted if not self.is_imported(name))
-        imports = [node for node in tree.module.body if _is_import(node)]
-        first = next(node for node in imports if not _is_future(node))
-        at = self.lines.starts[tree.position(first)[0] - 1]
-        text = "".join(f"import {name}\n" for name in missing)
-        if multi_worker:
-            tensorflow = next(node for node in imports if "tensorflow" in self.names.text(node))
-            before = self.lines.starts[tree.position(tensorflow)[0] - 1]
-            earlier = "".join(f"import {name}\n" for name in sorted(wanted) if before < self.place_of(name))
-            if before != at:
-                yield Edit(at, at, text)
-                text = ""
-            yield Edit(before, before, f"{text}{earlier if text == '' else ''}\n{_KERAS_2}\n")
-        elif text:
-            yield Edit(at, at, text)
-        last = tensorflow_1.last_import(tree) or imports[-1]
-        end = self.lines.end(tree.position(last)[2])
-        sources = helpers.sources(self.needs, self.names.tf)
-        guard = f"\n{_EVALUATOR}" if multi_worker else ""
-        if sources or guard:
-            blank = tree.source.text[end:].split("\n", 3)[:3].count("") if sources else 2
-            behind = "\n" * max(2 - blank, 0)
-            yield Edit(end, end, guard + "".join(f"\n\n{source}" for source in sources) + behind)
-
-    def place_of(self, name: str) -> int:
-        for alias, binding in self.names.tree.imports:
-            if binding.name == name and binding.scope is self.names.tree.scope:
-                return self.span(alias)[0]
-        return -1
-
-    def is_imported(self, name: str) -> bool:
-        return any(binding.kind == "import" and binding.name == name and binding.scope is self.names.tree.scope
-                   for _, binding in self.names.tree.imports)  # fmt: skip
+    def check_names(self, tree: Tree, definitions: Mapping[cst.FunctionDef, object]) -> None:
+        """Check that a file has no other use of the names that the conversion defines."""
+        inside = {node for function in definitions for node in (function, *iter_nodes(function))}
+        taken = {name: scope.node for node, scope in ((tree.module, tree.scope), *tree.scopes.items())
+                 if node not in inside for name in scope.names}  # fmt: skip
+        defined = {name for function, model in self.models.items() if function.tree is tree
+                   for name in (model.make, model.predictions) if name}  # fmt: skip
+        for name in (*self.needs[tree], *defined):
+            if name in taken and name != "os":
+                raise Refused(f"the name {name}, which the conversion defines", taken[name])
 
 
 def verify(tree: Tree, step: Step) -> None:
@@ -285,23 +369,9 @@ def verify(tree: Tree, step: Step) -> None:
         raise Refused("a rule would change code that it does not convert", tree.module)
 
 
-def _calls_in(node: cst.CSTNode) -> list[cst.Call]:
-    calls: list[cst.Call] = []
-
-    class Finder(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:
-            calls.append(node)
-
-    node.visit(Finder())
-    return calls
+def _parameters(node: cst.CSTNode) -> tuple[str, ...]:
+    return tuple(param.name.value for param in node.params.params) if isinstance(node, cst.FunctionDef) else ()
 
 
-def _is_import(node: cst.CSTNode) -> TypeGuard[cst.SimpleStatementLine]:
-    return isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], (cst.Import, cst.ImportFrom))
-
-
-def _is_future(node: cst.SimpleStatementLine) -> bool:
-    statement = node.body[0]
-    return isinstance(statement, cst.ImportFrom) and isinstance(statement.module, cst.Name) and (
-        statement.module.value == "__future__"
-    )  # fmt: skip
+def _calls_in(*nodes: cst.CSTNode) -> Iterator[cst.Call]:
+    return (inner for node in nodes for inner in iter_nodes(node) if isinstance(inner, cst.Call))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert.iterators import return_dataset
 from estimator_pipeline.migrate.convert.model_fn import parameters
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
@@ -20,18 +22,20 @@ _MODES = {"train": "'train'", "evaluate": "'eval'", "predict": "'infer'", "train
 class InputFnCall:
     """An input_fn: the text of its call, with or without an InputContext."""
 
-    def __init__(self, names: FileNames, rest: Rest, node: cst.BaseExpression, use: str, params: str) -> None:
-        self.names, self.rest, self.node, self.use, self.params = names, rest, node, use, params
-        values = names.meaning(node)
-        functions = [value for value in values if isinstance(value, FunctionOf)]
-        if len(functions) != 1 or functions[0].tree is not names.tree:
-            raise Refused("an input_fn that is not a function of the same file", node)
+    def __init__(
+        self, names: FileNames, rests: Mapping[Tree, Rest], node: cst.BaseExpression, use: str, params: str
+    ) -> None:  # fmt: skip
+        self.names, self.rest, self.node, self.use, self.params = names, rests[names.tree], node, use, params
+        functions = [value for value in names.meaning(node) if isinstance(value, FunctionOf)]
+        if len(functions) != 1 or functions[0].tree not in rests:
+            raise Refused("an input_fn that is not one function of the program", node)
+        home, rest = functions[0].tree, rests[functions[0].tree]
         self.function = functions[0].node
         self.takes = parameters(self.function)
-        return_dataset(names, rest, self.function)
-        scope = functions[0].tree.scopes[self.function]
-        for value in scope.returns if isinstance(self.function, cst.FunctionDef) else ():
-            if value not in rest.new and isinstance(names.value(value), (cst.Tuple, cst.Dict, cst.List)):
+        rest.has_input_fn = True
+        return_dataset(names.of(home), rest, self.function)
+        for value in home.scopes[self.function].returns if isinstance(self.function, cst.FunctionDef) else ():
+            if value not in rest.new and isinstance(names.of(home).value(value), (cst.Tuple, cst.Dict, cst.List)):
                 raise Refused("an input_fn that returns tensors, not a dataset", value)
 
     @property
@@ -85,14 +89,17 @@ def calls_in(node: cst.CSTNode) -> list[cst.Call]:
     return [inner for inner in iter_nodes(node) if isinstance(inner, cst.Call)]
 
 
-def read_input_fn(names: FileNames, rest: Rest, node: cst.BaseExpression, use: str, params: str) -> InputFnCall:
+def read_input_fn(
+    names: FileNames, rests: Mapping[Tree, Rest], node: cst.BaseExpression, use: str, params: str
+) -> InputFnCall:  # fmt: skip
     """Return an input_fn.
 
     Args:
+        rests: file of the program -> its other names.
         use: the method that takes it.
         params: the text of the Estimator's params; "" without.
 
     Raises:
         Refused: the function cannot be found, or does not return a dataset.
     """
-    return InputFnCall(names, rest, node, use, params)
+    return InputFnCall(names, rests, node, use, params)

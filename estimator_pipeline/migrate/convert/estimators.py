@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
 __all__ = ["ESTIMATOR", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
@@ -91,7 +92,7 @@ class EstimatorJob:
 
     call: cst.Call
     statement: cst.SimpleStatementLine | None
-    model_fn: cst.FunctionDef
+    model_fn: FunctionOf
     args: Mapping[str, cst.BaseExpression]
     config: Config
     uses: tuple[Use, ...]
@@ -124,9 +125,9 @@ def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
     if "model_fn" not in args:
         raise Refused("an Estimator without a model_fn", call)
     function = names.function(args["model_fn"])
-    if function is None or function.tree is not names.tree or not isinstance(function.node, cst.FunctionDef):
-        raise Refused("a model_fn that is not a function of the same file", args["model_fn"])
-    if names.tree.parents.get(function.node) is not names.tree.module:
+    if function is None or not isinstance(args["model_fn"], (cst.Name, cst.Attribute)):
+        raise Refused("a model_fn that is not one function of the program, by its name", args["model_fn"])
+    if function.tree.parents.get(function.node) is not function.tree.module:
         raise Refused("a model_fn inside of another function or class", function.node)
     config = _config(names, args["config"]) if "config" in args else Config()
     parent = names.tree.parents.get(call)
@@ -140,11 +141,11 @@ def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
         ):
             raise Refused("an Estimator that is not assigned to one name", call)
         uses = tuple(_uses(names, target, call))
-        return EstimatorJob(call, statement, function.node, args, config, uses)
+        return EstimatorJob(call, statement, function, args, config, uses)
     use = _method(names, call)
     if use is None:
         raise Refused("an Estimator that is passed on where it is made", call)
-    return EstimatorJob(call, None, function.node, args, config, (use,))
+    return EstimatorJob(call, None, function, args, config, (use,))
 
 
 def _passed(

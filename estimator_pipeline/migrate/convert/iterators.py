@@ -37,6 +37,8 @@ def return_dataset(names: FileNames, rest: Rest, function: cst.FunctionDef | cst
     if returned is None or returned.value is None or dataset is None:
         raise Refused("an input_fn that returns tensors of an iterator", get)
     rest.new[returned.value] = rest.text(dataset)
+    if isinstance(function, cst.FunctionDef):
+        rest.functions.append(function)
     for node in {get, iterator} - {returned.value}:
         assign = names.tree.parents.get(node)
         statement = names.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None

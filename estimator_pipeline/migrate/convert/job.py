@@ -6,11 +6,12 @@ evaluates. An interrupted job resumes at its last epoch; a finished one trains n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.syntax import Scope
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
 from estimator_pipeline.migrate.convert.datasets import InputFnCall, read_input_fn
 from estimator_pipeline.migrate.convert.estimators import EstimatorJob, Use, statement_around
 from estimator_pipeline.migrate.convert.model import Model
@@ -44,22 +45,26 @@ class NewStatements:
 
 
 def write_job(
-    names: FileNames, rest: Rest, estimator: EstimatorJob, model: Model, *, alone: bool = True
+    names: FileNames, rests: Mapping[Tree, Rest], estimator: EstimatorJob, model: Model, *, alone: bool = True
 ) -> NewStatements:
     """Return the statements of an Estimator's job.
 
     Args:
+        rests: file of the program -> its other names.
         alone: whether it is the only Estimator of the file; the models of several keep the names of the Estimators.
 
     Raises:
         Refused: its calls cannot be followed.
     """
-    return _Writer(names, rest, estimator, model, alone).job()
+    return _Writer(names, rests, estimator, model, alone).job()
 
 
 class _Writer:
-    def __init__(self, names: FileNames, rest: Rest, estimator: EstimatorJob, model: Model, alone: bool) -> None:
-        self.names, self.rest, self.estimator, self.model = names, rest, estimator, model
+    def __init__(
+        self, names: FileNames, rests: Mapping[Tree, Rest], estimator: EstimatorJob, model: Model, alone: bool
+    ) -> None:  # fmt: skip
+        self.names, self.rests, self.estimator, self.model = names, rests, estimator, model
+        self.rest = rest = rests[names.tree]
         self.tf, self.config, self.result = names.tf, estimator.config, NewStatements()
         self.params = rest.text(estimator.args["params"]) if "params" in estimator.args else ""
         self.folder = rest.text(estimator.model_dir) if estimator.model_dir is not None else ""
@@ -113,7 +118,7 @@ class _Writer:
 
     def input_fn(self, use: Use, name: str = "input_fn") -> InputFnCall:
         kind = "evaluate" if name == "eval_input_fn" else use.kind
-        return read_input_fn(self.names, self.rest, use.args[name], kind, self.params)
+        return read_input_fn(self.names, self.rests, use.args[name], kind, self.params)
 
     def begin(self, use: Use, first: cst.CSTNode) -> None:
         """Write the lines that make the model, before the first statement that uses it."""

@@ -6,12 +6,14 @@ is a plain functional model, which loads everywhere. Any other loss or metric be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert import rules  # noqa: F401  the rules register themselves
 from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, read_model_fn
 from estimator_pipeline.migrate.convert.names import (
@@ -42,16 +44,16 @@ class Model:
         make: the name of the function that makes it.
         predictions: the name of the function of its predictions; "" where PREDICT returns none.
         takes_params: whether `make` takes the params of the Estimator.
-        helpers: functions of the file that are rewritten along with it, and the parameters that they lose.
-        needs: names of program_helpers.py that the code uses.
+        helpers: functions of the program that it calls -> their text after the conversion.
+        needs: file -> the names of program_helpers.py that its code uses.
     """
 
     code: tuple[cst.BaseStatement, ...]
     make: str
     predictions: str
     takes_params: bool
-    helpers: Mapping[cst.FunctionDef, cst.FunctionDef]
-    needs: frozenset[str]
+    helpers: Mapping[FunctionOf, cst.FunctionDef]
+    needs: Mapping[Tree, Set[str]]
 
 
 def write_model(names: FileNames, function: cst.FunctionDef, *, prefix: str, distributed: bool) -> Model:
@@ -88,7 +90,8 @@ class _Writer:
         )
         self.class_name = f"{prefix.title().replace('_', '')}{stem or 'Converted'}Model"
         tensors = {model_fn.features} | {name for step in parts.network for name in step.defines}
-        self.network = CodeRewriter(names, NETWORK, tensors=frozenset(tensors))
+        self.needs_of: dict[Tree, set[str]] = defaultdict(set)
+        self.network = CodeRewriter(names, NETWORK, tensors=frozenset(tensors), needs=self.needs_of[names.tree])
         inline = dict(parts.inline)
         self.tensors, self.setup = self.network.at(TENSORS, inline), self.network.at(SETUP)
         self.uses_params = False
@@ -108,7 +111,7 @@ class _Writer:
         helpers = self.helpers()
         code = [*([model_class] if model_class else []), make, *([predictions] if predictions else [])]
         return Model(tuple(code), self.make, self.predictions_name if predictions else "", bool(self.model_fn.params),
-                     helpers, frozenset(self.network.needs))  # fmt: skip
+                     helpers, dict(self.needs_of))  # fmt: skip
 
     def call(self, node: cst.Call, place: str) -> Call:
         """Return a call for the rules, with its arguments rewritten for a place."""
@@ -212,7 +215,7 @@ class _Writer:
         """Return a loop or condition on Python values, with its body rewritten."""
         if isinstance(node, cst.FunctionDef):
             return rewriter.node(node)
-        if isinstance(node, cst.If) and self.names.modes_of(node.test) is not None:
+        if isinstance(node, cst.If) and rewriter.names.modes_of(node.test) is not None:
             raise Refused("a branch by the mode", node)
         body = [self.inner(statement, rewriter) for statement in node.body.body]
         block = node.body.with_changes(body=body)
@@ -230,7 +233,7 @@ class _Writer:
 
     def inner(self, node: cst.CSTNode, rewriter: CodeRewriter) -> cst.BaseStatement:
         if isinstance(node, cst.If) and rewriter.place == NETWORK:
-            modes = self.names.modes_of(node.test)
+            modes = rewriter.names.modes_of(node.test)
             if modes == {TRAIN} and node.orelse is None and len(node.body.body) == 1:
                 inside = node.body.body[0]
                 small = (
@@ -254,9 +257,9 @@ class _Writer:
         """Return `x = Dropout(rate)(x)` for the statement `x = tf.nn.dropout(x, keep)` that runs in training."""
         if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Call):
             return None
-        full = self.names.name(small.value.func)
+        full, names = rewriter.names.name(small.value.func), rewriter.names
         call = Call(
-            small.value, full, NETWORK, self.names, {arg.value: rewriter.text(arg.value) for arg in small.value.args}
+            small.value, full, NETWORK, names, {arg.value: rewriter.text(arg.value) for arg in small.value.args}
         )
         if full in ("tf.nn.dropout", "tf.compat.v1.nn.dropout"):
             return small.with_changes(value=cst.parse_expression(f"{dropout.layer_of(call)})"))
@@ -437,26 +440,26 @@ class _Writer:
 
     # Helpers of the file
 
-    def helpers(self) -> dict[cst.FunctionDef, cst.FunctionDef]:
+    def helpers(self) -> dict[FunctionOf, cst.FunctionDef]:
         """Return the functions that the model calls, rewritten, without the parameters that carry the mode."""
-        written: dict[cst.FunctionDef, cst.FunctionDef] = {}
-        while waiting := [node for node in self.network.helpers if node not in written]:
-            node = waiting[0]
-            written[node] = node
-            place = self.network.helpers[node]
-            params = {param.name.value for param in node.params.params}
-            rewriter = CodeRewriter(self.names, place, {}, self.network.helpers, self.network.passed,
-                                frozenset(params | names_in(node)), self.network.needs)  # fmt: skip
+        written: dict[FunctionOf, cst.FunctionDef] = {}
+        while waiting := [function for function in self.network.helpers if function not in written]:
+            function = waiting[0]
+            node = cst.ensure_type(function.node, cst.FunctionDef)
+            written[function] = node
+            place, params = self.network.helpers[function], {param.name.value for param in node.params.params}
+            rewriter = CodeRewriter(self.names.of(function.tree), place, {}, self.network.helpers, self.network.passed,
+                                    frozenset(params | names_in(node)), self.needs_of[function.tree])  # fmt: skip
             body = [self.helper_line(line, rewriter) for line in node.body.body]
-            written[node] = node.with_changes(body=node.body.with_changes(body=body))
-        return {node: self.without_modes(node, new) for node, new in written.items()}
+            written[function] = node.with_changes(body=node.body.with_changes(body=body))
+        return {function: self.without_modes(function.node, new) for function, new in written.items()}
 
     def helper_line(self, node: cst.CSTNode, rewriter: CodeRewriter) -> cst.BaseStatement:
         if isinstance(node, cst.With):
             raise Refused("`with` in a function that a model_fn calls", node)
         return self.inner(node, rewriter)
 
-    def without_modes(self, node: cst.FunctionDef, new: cst.FunctionDef) -> cst.FunctionDef:
+    def without_modes(self, node: cst.CSTNode, new: cst.FunctionDef) -> cst.FunctionDef:
         gone = {name for function, name in self.names.flags if function is node}
         if not gone:
             return new

@@ -18,6 +18,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import (
     Value,
 )
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
+from estimator_pipeline.migrate.code.renames import tensorflow_1
 
 __all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "names_bound", "names_read"]
 
@@ -47,12 +48,23 @@ class FileNames:
         tree: the file.
         tf: the name by which the file imports TensorFlow.
         flags: (function, parameter) -> the modes in which its argument is true; None for the mode itself.
+        files: the names of each file of the program, which share `flags`.
     """
 
     program: Program
     tree: Tree
     tf: str
     flags: dict[tuple[cst.CSTNode, str], frozenset[str] | None] = field(default_factory=dict)
+    files: dict[Tree, FileNames] = field(default_factory=dict, repr=False)
+
+    def of(self, tree: Tree) -> FileNames:
+        """Return the names of another file of the program."""
+        if tree is self.tree:
+            return self
+        if tree not in self.files:
+            tf = tensorflow_1.root_of_tensorflow(self.program, tree) or ""
+            self.files[tree] = FileNames(self.program, tree, tf, self.flags, self.files)
+        return self.files[tree]
 
     def scope(self, node: cst.CSTNode) -> Scope:
         """Return the scope in which an expression is evaluated."""
@@ -124,7 +136,7 @@ class FileNames:
         flag = self.flag(test)
         if flag is not None and self.flags.get(flag) is not None:
             return self.flags[flag]
-        return modes._condition(self.program, self.tree, test, self.scope(test))
+        return modes.condition(self.program, self.tree, test, self.scope(test))
 
     def flag(self, node: cst.BaseExpression) -> tuple[cst.CSTNode, str] | None:
         """Return the function and the parameter that a name is; None if it is something else."""

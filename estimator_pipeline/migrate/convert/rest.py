@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, children
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, Call, rule_of
 
-__all__ = ["Rest", "reached_nodes"]
+__all__ = ["Rest", "is_reached", "reached_nodes"]
 
 _MODE_KEYS = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
 _SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_execution", "enable_v2_behavior")
@@ -23,46 +23,64 @@ _SAME = {
 }  # fmt: skip
 
 
-def reached_nodes(names: FileNames, without: Collection[cst.CSTNode]) -> set[cst.CSTNode]:
-    """Return the functions and classes of a file that its top level reaches, directly or through each other.
+def reached_nodes(names: FileNames, files: Iterable[Tree], without: Collection[cst.CSTNode]) -> set[cst.CSTNode]:
+    """Return the functions and classes that the top levels of files reach, directly or through each other.
 
     Args:
         without: definitions and statements that the conversion replaces.
     """
-    tree = names.tree
-    definitions = {*tree.functions, *tree.classes}
     reached: set[cst.CSTNode] = set()
-    waiting: list[cst.CSTNode] = [node for node in tree.module.body if node not in definitions]
+    waiting: list[tuple[Tree, cst.CSTNode]] = [(tree, node) for tree in files for node in tree.module.body
+                                               if not isinstance(node, (cst.FunctionDef, cst.ClassDef))]  # fmt: skip
     while waiting:
-        node = waiting.pop()
-        for inner in _inside(node, definitions, without):
+        tree, node = waiting.pop()
+        for inner in _inside(node, without):
             if inner not in tree.where or not isinstance(inner, (cst.Name, cst.Attribute)):
                 continue
-            for value in names.meaning(inner):
-                if isinstance(value, (FunctionOf, ClassOf)) and value.tree is tree and value.node not in reached:
+            for value in names.of(tree).meaning(inner):
+                if isinstance(value, (FunctionOf, ClassOf)) and value.node not in reached:
                     reached.add(value.node)
-                    waiting.append(value.node.body)
+                    waiting.append((value.tree, value.node.body))
     return reached
 
 
-def _inside(
-    node: cst.CSTNode, definitions: Collection[cst.CSTNode], without: Collection[cst.CSTNode]
-) -> Iterator[cst.CSTNode]:  # fmt: skip
+def is_reached(tree: Tree, node: cst.CSTNode, reached: Collection[cst.CSTNode]) -> bool:
+    """Return whether a node runs: it is not in the body of a function that nothing reaches."""
+    below, bodies = node, list[cst.CSTNode]()
+    for above in tree.above(node):
+        if isinstance(above, cst.FunctionDef) and above.body is below:
+            bodies.append(above)
+        elif isinstance(above, cst.ClassDef) and bodies:
+            bodies.append(above)  # a method
+        below = above
+    return not bodies or bodies[-1] in reached or bodies[0] in reached
+
+
+def _inside(node: cst.CSTNode, without: Collection[cst.CSTNode]) -> Iterator[cst.CSTNode]:
     if node in without:
         return
     yield node
     for child in children(node):
-        yield from _inside(child, definitions, without)
+        yield from _inside(child, without)
 
 
 class Rest:
-    """The names of TensorFlow outside of what is rewritten, as edits of single nodes."""
+    """The names of TensorFlow outside of what is rewritten, as edits of single nodes.
 
-    def __init__(self, names: FileNames, refuse: Callable[[cst.CSTNode], bool]) -> None:
+    Attributes:
+        new: expression -> its new text.
+        removed: statements that are not needed any more.
+        functions: the input functions that return something else than before.
+        has_input_fn: whether an Estimator's input_fn is a function of the file.
+    """
+
+    def __init__(self, names: FileNames, is_reached: Callable[[cst.CSTNode], bool]) -> None:
         self.names = names
-        self.is_reached = refuse
+        self.is_reached = is_reached
         self.new: dict[cst.CSTNode, str] = {}
         self.removed: list[cst.CSTNode] = []
+        self.functions: list[cst.FunctionDef] = []
+        self.has_input_fn = False
 
     def read(self, without: Collection[cst.CSTNode]) -> None:
         """Find the new text of each name.

@@ -8,6 +8,7 @@ from typing import Any
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
@@ -25,16 +26,16 @@ class CodeRewriter:
         names: the meanings of the file's expressions.
         place: NETWORK, TENSORS or SETUP.
         replaced: node -> its new text, decided by the caller.
-        helpers: functions of the file that the rewritten code calls, with the place that calls them.
+        helpers: functions of the program that the rewritten code calls, with the place that calls them.
         passed: (function, parameter) of helpers whose arguments are passed as before.
         tensors: names that may hold a tensor of Keras; only used at NETWORK.
-        needs: the helpers of `snippets.py` that the new text calls.
+        needs: the helpers of `program_helpers.py` that the new text calls.
     """
 
     names: FileNames
     place: str
     replaced: Mapping[cst.CSTNode, str] = field(default_factory=dict)
-    helpers: dict[cst.FunctionDef, str] = field(default_factory=dict)
+    helpers: dict[FunctionOf, str] = field(default_factory=dict)
     passed: set[tuple[cst.CSTNode, str]] = field(default_factory=set)
     tensors: frozenset[str] = frozenset()
     needs: set[str] = field(default_factory=set)
@@ -109,10 +110,10 @@ class _Transformer(cst.CSTTransformer):
         return self.names.tree.parents.get(node)
 
     def _is_dropped(self, arg: cst.Arg) -> bool:
-        """Return whether an argument passes the mode to a function of the file, which loses the parameter."""
+        """Return whether an argument passes the mode to a function of the program, which loses the parameter."""
         call = self.parent(arg)
         function = self.names.function(call.func) if isinstance(call, cst.Call) else None
-        return function is not None and function.tree is self.names.tree and self.rewriter.of_mode(arg.value)
+        return function is not None and self.rewriter.of_mode(arg.value)
 
     def _is_training(self, arg: cst.Arg) -> bool:
         """Return whether an argument is the `training` of a layer, which Keras passes itself."""
@@ -218,14 +219,12 @@ class _Transformer(cst.CSTTransformer):
             for arg in call.args for node in iter_nodes(arg.value)
         )  # fmt: skip
 
-    def _helper(self, function: Any, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        """Convert a function of the file along with its call; the mode is not passed to it any more."""
+    def _helper(self, function: FunctionOf, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        """Convert a function of the program along with its call; the mode is not passed to it any more."""
         node = function.node
-        if function.tree is not self.names.tree:
-            if allowed.has_tensorflow(function, self.names.program):
-                raise Refused(f"{self.names.text(original.func)} of another file, which uses TensorFlow", original)
-            return updated
         if isinstance(node, cst.Lambda):
+            return updated
+        if self._is_plain(function, original):
             return updated
         params = [param.name.value for param in (*node.params.posonly_params, *node.params.params)]
         args = []
@@ -240,9 +239,22 @@ class _Transformer(cst.CSTTransformer):
                     raise Refused(f"{name}, which depends on the mode in another call", arg)
                 self.rewriter.passed.add((node, name))
                 args.append(changed)
-        if node not in self.rewriter.helpers or self.rewriter.place == NETWORK:
-            self.rewriter.helpers[node] = self.rewriter.place
+        given = {arg.keyword.value if arg.keyword else params[position] for position, arg in enumerate(original.args)
+                 if arg.keyword or position < len(params)}  # fmt: skip
+        for name in (name for name in params if name not in given):
+            if (node, name) in self.names.flags:
+                raise Refused(f"{name}, which depends on the mode in another call", original)
+            self.rewriter.passed.add((node, name))
+        if function not in self.rewriter.helpers or self.rewriter.place == NETWORK:
+            self.rewriter.helpers[function] = self.rewriter.place
         return updated.with_changes(args=_separated(args))
+
+    def _is_plain(self, function: FunctionOf, call: cst.Call) -> bool:
+        """Return whether a function of the program computes Python values: it remains as it is."""
+        if any(self.rewriter.of_mode(arg.value) for arg in call.args):
+            return False
+        on_tensors = self.rewriter.place == NETWORK and self._has_tensor(call)
+        return not on_tensors and not allowed.has_tensorflow(function, self.names.program)
 
     def _object(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         """Return a call of something that is not of TensorFlow by its name: a layer, a method, a builtin function."""

@@ -129,21 +129,19 @@ class _Splitter:
         spec = self.model_fn.specs.get(EVAL, {}).get("eval_metric_ops")
         return isinstance(spec, cst.Name) and step.target == spec.value and EVAL in step.modes
 
-    def has_layers(self, node: cst.CSTNode) -> bool:
-        """Return whether code makes or calls a layer, also in the functions of the file that it calls."""
+    def has_layers(self, node: cst.CSTNode, names: FileNames | None = None) -> bool:
+        """Return whether code makes or calls a layer, also in the functions that it calls."""
+        names = names or self.names
         if node not in self.layers_of:
             self.layers_of[node] = False  # for a function that calls itself
-            self.layers_of[node] = any(self.is_layer(call) for call in calls_of(node))
+            self.layers_of[node] = any(self.is_layer(call, names) for call in calls_of(node))
         return self.layers_of[node]
 
-    def is_layer(self, call: cst.Call) -> bool:
-        full = self.names.name(call.func)
-        if full.startswith(_MAKERS) or self.names.kind(call.func).startswith(_MAKERS):
+    def is_layer(self, call: cst.Call, names: FileNames) -> bool:
+        if names.name(call.func).startswith(_MAKERS) or names.kind(call.func).startswith(_MAKERS):
             return True
-        function = self.names.function(call.func)
-        if function is None or function.tree is not self.names.tree:
-            return False
-        return self.has_layers(function.node.body)
+        function = names.function(call.func)
+        return function is not None and self.has_layers(function.node.body, names.of(function.tree))
 
     def dependent(self, names: set[str], starts: object) -> frozenset[str]:
         """Return the names that statements compute from `names`, or that a statement starts."""
@@ -174,7 +172,7 @@ class _Splitter:
         for step in steps:
             if step.uses & self.labelled and self.has_layers(step.node):
                 for call in calls_of(step.node):
-                    if self.is_layer(call) and names_read(call) & self.labelled:
+                    if self.is_layer(call, self.names) and names_read(call) & self.labelled:
                         raise Refused("a network that takes the labels", call)
                 find(step.node)
         return inline
@@ -308,25 +306,26 @@ class _Splitter:
         """Check that the statistics of batch normalization move, as Keras moves them."""
         if self.train_op.moves_statistics:
             return
-        for call in self.reached_calls(network):
-            if self.names.name(call.func) == BATCH_NORMALIZATION:
+        for call, names in self.reached_calls(network):
+            if names.name(call.func) == BATCH_NORMALIZATION:
                 raise Refused(
                     "batch_normalization whose statistics never move: the train_op does not run UPDATE_OPS", call
                 )
 
-    def reached_calls(self, network: Iterable[Statement]) -> Iterator[cst.Call]:
-        waiting: list[cst.CSTNode] = [step.node for step in network]
+    def reached_calls(self, network: Iterable[Statement]) -> Iterator[tuple[cst.Call, FileNames]]:
+        """Yield the calls of the network, also in the functions that it calls, with the names of their files."""
+        waiting: list[tuple[cst.CSTNode, FileNames]] = [(step.node, self.names) for step in network]
         seen: set[cst.CSTNode] = set()
         while waiting:
-            node = waiting.pop()
+            node, names = waiting.pop()
             if node in seen:
                 continue
             seen.add(node)
             for call in calls_of(node):
-                yield call
-                function = self.names.function(call.func)
-                if function is not None and function.tree is self.names.tree:
-                    waiting.append(function.node.body)
+                yield call, names
+                function = names.function(call.func)
+                if function is not None:
+                    waiting.append((function.node.body, names.of(function.tree)))
 
 
 def _text_of(element: cst.BaseDictElement) -> str:

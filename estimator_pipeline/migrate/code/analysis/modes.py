@@ -8,7 +8,7 @@ from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.name_resolution import Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
 
-__all__ = ["MODES", "at", "of_spec"]
+__all__ = ["MODES", "at", "condition", "of_spec"]
 
 MODES = ("train", "eval", "predict")
 _ALL = frozenset(MODES)
@@ -32,14 +32,14 @@ def at(program: Program, tree: Tree, node: cst.CSTNode, scope: Scope) -> list[st
     below = node
     for above in tree.above(node):
         if isinstance(above, cst.If):
-            allowed = _condition(program, tree, above.test, scope)
+            allowed = condition(program, tree, above.test, scope)
             if allowed is not None:
                 if below is above.body:
                     possible &= allowed
                 elif below is above.orelse:
                     possible &= _ALL - allowed
         elif isinstance(above, cst.IfExp):
-            allowed = _condition(program, tree, above.test, scope)
+            allowed = condition(program, tree, above.test, scope)
             if allowed is not None and below is not above.test:
                 possible &= allowed if below is above.body else _ALL - allowed
         elif isinstance(above, cst.IndentedBlock):
@@ -58,7 +58,7 @@ def _ended_modes(program: Program, tree: Tree, statement: cst.CSTNode, scope: Sc
     gone: frozenset[str] = frozenset()
     rest = _ALL
     while isinstance(statement, cst.If):
-        allowed = _condition(program, tree, statement.test, scope)
+        allowed = condition(program, tree, statement.test, scope)
         if allowed is None:
             break
         if _ends(statement.body):
@@ -91,16 +91,16 @@ def _mode(program: Program, tree: Tree, node: cst.BaseExpression, scope: Scope) 
     return None
 
 
-def _condition(
+def condition(
     program: Program, tree: Tree, test: cst.BaseExpression, scope: Scope, hops: int = 8
 ) -> frozenset[str] | None:
     """Return the modes in which a condition holds; None if it also depends on something else."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        inner = _condition(program, tree, test.expression, scope, hops)
+        inner = condition(program, tree, test.expression, scope, hops)
         return None if inner is None else _ALL - inner
     if isinstance(test, cst.BooleanOperation):
-        left = _condition(program, tree, test.left, scope, hops)
-        right = _condition(program, tree, test.right, scope, hops)
+        left = condition(program, tree, test.left, scope, hops)
+        right = condition(program, tree, test.right, scope, hops)
         if left is None or right is None:
             return None
         return left | right if isinstance(test.operator, cst.Or) else left & right
@@ -110,7 +110,7 @@ def _condition(
         conditions = (cst.Comparison, cst.BooleanOperation, cst.UnaryOperation)
         # `training = not training` refers to itself: `hops` limits the number of names that are followed.
         if hops and len(values) == 1 and isinstance(values[0], conditions):
-            return _condition(program, tree, values[0], scope, hops - 1)
+            return condition(program, tree, values[0], scope, hops - 1)
         return None
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
         return None

@@ -155,7 +155,7 @@ class Rewriter:
         """Whether an expression is true only in TRAIN mode."""
         if isinstance(node, cst.Name) and self.home(node) in self.flags:
             return True
-        return modes._condition(self.program, self.tree, node, self.scope(node)) == {"train"}
+        return modes.condition(self.program, self.tree, node, self.scope(node)) == {"train"}
 
     def statement_of(self, value: cst.CSTNode) -> cst.SimpleStatementLine | None:
         """Return the statement that consists of a value or assigns it."""

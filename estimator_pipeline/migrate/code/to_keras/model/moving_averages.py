@@ -124,7 +124,7 @@ def _format_condition(reader: Rewriter, function: cst.FunctionDef, node: cst.CST
         if above is function:
             break
         if isinstance(above, cst.If):
-            of_mode = modes._condition(reader.program, reader.tree, above.test, reader.scope(above.test)) is not None
+            of_mode = modes.condition(reader.program, reader.tree, above.test, reader.scope(above.test)) is not None
             if not of_mode:
                 known = {"params", *reader.tree.scope.names}
                 if below is not above.body or not set(names_in(above.test)) <= known:

@@ -256,7 +256,7 @@ def _mode_branches(reader: Rewriter, node: cst.CSTNode, pending: list[str]) -> l
     blocks: list[tuple[cst.BaseSuite, list[str]]] = []
     rest: cst.CSTNode | None = node
     while isinstance(rest, cst.If):
-        allowed = modes._condition(reader.program, reader.tree, rest.test, reader.scope(rest.test))
+        allowed = modes.condition(reader.program, reader.tree, rest.test, reader.scope(rest.test))
         if allowed is None:
             if blocks:
                 raise NotConvertible("a branch on the mode and another condition", cst.ensure_type(node, cst.If).test)
@@ -385,7 +385,7 @@ def _mode_dependent_value(
     """Return (name, value in training, value otherwise) of `if mode == TRAIN: x = a`, with or without `else: x = b`."""
     if not isinstance(node, cst.If):
         return None
-    allowed = modes._condition(reader.program, reader.tree, node.test, reader.scope(node.test))
+    allowed = modes.condition(reader.program, reader.tree, node.test, reader.scope(node.test))
     trains = allowed == {"train"}
     if not trains and allowed != set(modes.MODES) - {"train"}:
         return None

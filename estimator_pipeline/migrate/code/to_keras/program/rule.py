@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import libcst as cst
@@ -18,10 +18,8 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.renames.registry import register_general
-from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome, convert
-from estimator_pipeline.migrate.code.to_keras.program.other_files import check_users
-from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
-from estimator_pipeline.migrate.convert.convert import check_models, convert_file
+from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
+from estimator_pipeline.migrate.convert.convert import check_models, convert_programs
 from estimator_pipeline.migrate.convert.names import Refused
 
 __all__ = ["KERAS", "adopt", "by_tree", "plan"]
@@ -51,14 +49,16 @@ def plan(
         to: "keras" for Keras without this package; the former conversion otherwise.
     """
     constructs_of = by_tree(constructs)
+    by_rules: dict[Tree, ConversionOutcome] = {}
+    if to == "keras":
+        makers = {construct.tree for construct in constructs if construct.row.name == "tf.estimator.Estimator"}
+        mains = [tree for tree in trees if tree in makers]
+        by_rules = _by_rules(program, mains, constructs_of)
 
     def convert_file(tree: Tree) -> None:
-        tree.keras = None
+        tree.keras = by_rules.get(tree)
         if tree in constructs_of and tree.verbatim:
-            has_model_fn = any(construct.row.name == "tf.estimator.Estimator" for construct in constructs_of[tree])
-            if to == "keras" and has_model_fn and not tree.source.cells:
-                tree.keras = _converted(program, tree, constructs_of[tree])
-            else:
+            if tree.keras is None:
                 tree.keras = convert(program, tree, constructs_of[tree])
             if tree.keras is not None and tree.keras.text and not tree.source.keeps_cells(tree.keras.text):
                 tree.keras = ConversionOutcome(reason="its cells cannot be identified in the converted text", line=1)
@@ -74,29 +74,40 @@ def plan(
         pass
 
 
-def _converted(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
-    """Return the outcome of the conversion of a file that makes an Estimator with a model_fn.
+def _by_rules(
+    program: Program, mains: Sequence[Tree], constructs_of: Mapping[Tree, Sequence[Construct]]
+) -> dict[Tree, ConversionOutcome]:
+    """Return the outcomes of the files that make an Estimator with a model_fn, and of those that they share.
 
     Where the rules know the model_fn, but not the rest of the program, the former conversion is tried: it would drop
     nothing of this model_fn.
     """
+    outcomes: dict[Tree, ConversionOutcome] = {}
+    for conversion in convert_programs(program, mains):
+        outcomes.update({tree: ConversionOutcome(step.after, [step]) for tree, step in conversion.steps.items()})
+        refused = conversion.refused
+        if refused is None:
+            continue
+        place = next((tree for tree in program.trees.values() if _is_in(refused.node, tree)), conversion.mains[0])
+        line = 1 if refused.node is place.module else place.position(refused.node)[0]
+        for tree in conversion.files:
+            former = _by_former(program, tree, constructs_of.get(tree, ())) if conversion.files == (tree,) else None
+            other = place.source.path if place is not tree else ""
+            outcomes[tree] = former or ConversionOutcome(reason=refused.reason, line=line, path=other)
+    return outcomes
+
+
+def _is_in(node: cst.CSTNode, tree: Tree) -> bool:
+    return node is tree.module or node in tree.parents
+
+
+def _by_former(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
     try:
-        try:
-            step = convert_file(program, tree)
-        except Refused:
-            check_models(program, tree)
-            former = convert(program, tree, constructs)
-            if former is None or former.text:
-                return former
-            raise
-        check_users(program, tree, step.after)
-        return ConversionOutcome(step.after, [step])
-    except (Refused, NotConvertible) as declined:
-        node = declined.node
-        line = getattr(declined, "line", 0) or (1 if node is tree.module else tree.position(node)[0])
-        return ConversionOutcome(reason=declined.reason, line=line)
-    except DEFECTS as error:
-        return ConversionOutcome(reason=f"the converter failed: {type(error).__name__}: {error}", line=1)
+        check_models(program, tree)
+        former = convert(program, tree, constructs)
+    except Refused:
+        return None
+    return former if former is not None and former.text else None
 
 
 def _unread_cell(source: SourceFile) -> int:

@@ -1,0 +1,153 @@
+"""The edits of one file: its models, functions, jobs, names and imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines
+from estimator_pipeline.migrate.code.renames import tensorflow_1
+from estimator_pipeline.migrate.convert import helpers
+from estimator_pipeline.migrate.convert.job import NewStatements
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
+from estimator_pipeline.migrate.convert.rest import Rest
+
+__all__ = ["FileEdits"]
+
+_KERAS_2 = """\
+# Keras 3 does not train under MultiWorkerMirroredStrategy: on TensorFlow 2.16 and later, tf.keras has to be tf_keras.
+if tuple(map(int, importlib.metadata.version("tensorflow").split(".")[:2])) >= (2, 16):
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+"""
+_EVALUATOR = """\
+if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
+    raise SystemExit("the workers evaluate, with the validation_data of fit: start no evaluator")
+"""
+
+
+class FileEdits:
+    """Writes the edits of a file."""
+
+    def __init__(self, names: FileNames) -> None:
+        self.names, self.tree = names, names.tree
+        self.lines = Lines(self.tree.source.text)
+
+    def all(
+        self,
+        definitions: Mapping[cst.FunctionDef, Sequence[cst.BaseStatement]],
+        jobs: Sequence[NewStatements],
+        rest: Rest,
+        imported: Mapping[cst.CSTNode, Iterable[str]],
+        needs: set[str],
+        *,
+        multi_worker: bool,
+    ) -> tuple[Edit, ...]:
+        """Return the edits of the file, with its line endings.
+
+        Args:
+            definitions: function -> the definitions that replace it.
+            jobs: the new statements of its Estimators.
+            rest: its other names.
+            imported: alias of an import of a model_fn -> the names to import instead.
+            needs: names of program_helpers.py, and `os`.
+            multi_worker: whether it makes a MultiWorkerMirroredStrategy for an Estimator.
+        """
+        edits = [*self.of_definitions(definitions), *self.of_jobs(jobs, rest)]
+        edits += [Edit(*self.span(alias), ", ".join(dict.fromkeys(texts))) for alias, texts in imported.items()]
+        edits += self.of_imports(needs, multi_worker=multi_worker)
+        newline = self.lines.newline(1)
+        if newline != "\n":
+            edits = [edit._replace(new=edit.new.replace("\r\n", "\n").replace("\n", newline)) for edit in edits]
+        return tuple(edits)
+
+    def span(self, node: cst.CSTNode) -> tuple[int, int]:
+        line, column, end_line, end_column = self.tree.position(node)
+        return self.lines.offset(line, column), self.lines.offset(end_line, end_column)
+
+    def of_definitions(self, definitions: Mapping[cst.FunctionDef, Sequence[cst.BaseStatement]]) -> Iterator[Edit]:
+        for node, new in definitions.items():
+            if self.tree.parents.get(node) is not self.tree.module:
+                raise Refused("a function inside of another or of a class that a model_fn calls", node)
+            texts = [self.tree.module.code_for_node(part).strip("\n") for part in new]
+            yield Edit(*self.span(node), "\n\n\n".join(texts))
+
+    def of_jobs(self, jobs: Sequence[NewStatements], rest: Rest) -> Iterator[Edit]:
+        gone = [node for job in jobs for node in job.removed] + rest.removed
+        replaced = {node: lines for job in jobs for node, lines in job.replaced.items()}
+        before: dict[cst.CSTNode, list[str]] = {}
+        calls = dict(rest.new)
+        for job in jobs:
+            calls.update(job.calls)
+            for node, lines in job.before.items():
+                before.setdefault(node, []).extend(lines)
+        for node in dict.fromkeys([*before, *replaced, *gone]):
+            line, _, last, _ = self.tree.position(node)
+            indent = self.lines.indent(line)
+            start, end = self.lines.starts[line - 1], self.lines.end(last)
+            written = "".join(f"{indent}{text}\n" for text in before.get(node, ()))
+            if node in replaced:
+                written += "".join(f"{indent}{text}\n" for text in replaced[node])
+            elif node not in gone:
+                yield Edit(start, start, written)
+                continue
+            yield Edit(start, end, written)
+        removed = {*gone, *replaced}
+        outermost = [node for node in calls if not any(above in calls for above in self.tree.above(node))]
+        for node in outermost:
+            if not any(above in removed for above in (node, *self.tree.above(node))):
+                yield Edit(*self.span(node), calls[node])
+
+    def of_imports(self, needs: set[str], *, multi_worker: bool) -> Iterator[Edit]:
+        wanted = {"os"} & needs | ({"importlib.metadata", "json", "os"} if multi_worker else set())
+        missing = sorted(name for name in wanted if not self.is_imported(name))
+        imports = [node for node in self.tree.module.body if _is_import(node)]
+        first = next(node for node in imports if not _is_future(node))
+        at = self.lines.starts[self.tree.position(first)[0] - 1]
+        text = "".join(f"import {name}\n" for name in missing)
+        if multi_worker:
+            before = self.lines.starts[self.tree.position(self.first_use_of_tensorflow(imports))[0] - 1]
+            earlier = "".join(f"import {name}\n" for name in sorted(wanted) if before < self.place_of(name))
+            if before != at:
+                yield Edit(at, at, text)
+                text = ""
+            yield Edit(before, before, f"{text}{earlier if text == '' else ''}\n{_KERAS_2}\n")
+        elif text:
+            yield Edit(at, at, text)
+        last = tensorflow_1.last_import(self.tree) or imports[-1]
+        end = self.lines.end(self.tree.position(last)[2])
+        sources = helpers.sources(needs, self.names.tf)
+        guard = f"\n{_EVALUATOR}" if multi_worker else ""
+        if sources or guard:
+            blank = self.tree.source.text[end:].split("\n", 3)[:3].count("") if sources else 2
+            behind = "\n" * max(2 - blank, 0)
+            yield Edit(end, end, guard + "".join(f"\n\n{source}" for source in sources) + behind)
+
+    def first_use_of_tensorflow(self, imports: Sequence[cst.SimpleStatementLine]) -> cst.SimpleStatementLine:
+        """Return the first import of TensorFlow, or of another file of the program, which may import it."""
+        files = {id(statement) for statement in imports for alias, binding in self.tree.imports
+                 if statement in set(self.tree.above(alias))
+                 and any(self.names.program.files_of_import(self.tree, binding))}  # fmt: skip
+        return next(node for node in imports if id(node) in files or "tensorflow" in self.names.text(node))
+
+    def place_of(self, name: str) -> int:
+        for alias, binding in self.tree.imports:
+            if binding.name == name and binding.scope is self.tree.scope:
+                return self.span(alias)[0]
+        return -1
+
+    def is_imported(self, name: str) -> bool:
+        return any(binding.kind == "import" and binding.name == name and binding.scope is self.tree.scope
+                   for _, binding in self.tree.imports)  # fmt: skip
+
+
+def _is_import(node: cst.CSTNode) -> TypeGuard[cst.SimpleStatementLine]:
+    return isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], (cst.Import, cst.ImportFrom))
+
+
+def _is_future(node: cst.SimpleStatementLine) -> bool:
+    statement = node.body[0]
+    return isinstance(statement, cst.ImportFrom) and isinstance(statement.module, cst.Name) and (
+        statement.module.value == "__future__"
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""Programs of several files: which files change together, and what keeps all of them as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from estimator_pipeline.migrate.code import convert
+from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
+from estimator_pipeline.migrate.code.to_keras.program import rule
+from tests.migrate.convert.programs import program
+
+LAYERS = """\
+import tensorflow as tf
+
+
+def block(x, units, training):
+    x = tf.square(tf.layers.dense(x, units))
+    return tf.layers.dropout(x, 0.2, training=training)
+"""
+NETWORK = 'net = block(features["x"], 8, mode == tf.estimator.ModeKeys.TRAIN)\nlogits = tf.layers.dense(net, 3)'
+MODEL, _, REST = program(NETWORK=NETWORK).partition("\n\ndef input_fn")
+MODEL = MODEL.replace("import tensorflow as tf\n", "import tensorflow as tf\n\nfrom layers import block\n", 1)
+DATA = """\
+import tensorflow as tf
+
+
+def input_fn():
+    data = tf.data.Dataset.from_tensor_slices(({"x": [[1.0, 2.0]]}, [1])).repeat().batch(2)
+    return data.make_one_shot_iterator().get_next()
+"""
+TASK = f"""\
+import tensorflow as tf
+
+from data import input_fn
+from model import model_fn
+
+{REST[REST.index("def main") - 1 :]}"""
+FILES = {"layers.py": LAYERS, "model.py": MODEL, "data.py": DATA, "task.py": TASK}
+
+
+@pytest.fixture
+def convert_files(tmp_path, monkeypatch):
+    """`convert_files(path=text)`: {path: the converted file}; without the former conversion."""
+    monkeypatch.setattr(rule, "convert", lambda *arguments: ConversionOutcome(reason="declined"))
+
+    def convert_files(files):
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return {file.path: file for file in convert(tmp_path).files}
+
+    return convert_files
+
+
+def test_a_program_of_four_files(convert_files):
+    files = convert_files(FILES)
+    assert all(file.keras for file in files.values()), [file.kept_as_estimator for file in files.values()]
+    assert (
+        "from model import make_model\n" in files["task.py"].after
+        and "def make_model(features" in files["model.py"].after
+    )
+    assert "    return data\n" in files["data.py"].after and "get_next" not in files["data.py"].after
+    assert "def block(x, units):" in files["layers.py"].after and "net = block(features[" in files["model.py"].after
+    # A file has the helpers that its own code calls.
+    assert "def operation(" in files["layers.py"].after and "def operation(" not in files["model.py"].after
+    assert "def model_inputs(" in files["task.py"].after
+    assert not any("estimator" in file.after or "compat" in file.after for file in files.values())
+
+
+def test_it_runs(convert_files, tmp_path, run_python):
+    for path, file in convert_files(FILES).items():
+        (tmp_path / path).write_text(file.after)
+    done = run_python([tmp_path / "task.py"], cwd=tmp_path)
+    assert done.returncode == 0 and "'global_step': 4" in done.stdout, done.stderr[-3000:]
+
+
+IMPORTS = [
+    ("from model import model_fn as net_fn", "net_fn", "from model import make_model\n", "make_model("),
+    ("import model", "model.model_fn", "import model\n", "model.make_model("),
+    ("import model as m", "m.model_fn", "import model as m\n", "m.make_model("),
+    ("from model import *", "model_fn", "from model import *\n", "make_model("),
+    ("from model import (\n    block,\n    model_fn,\n)", "model_fn", "    block,\n    make_model,\n)", "make_model("),
+]
+
+
+@pytest.mark.parametrize(("statement", "name", "written", "call"), IMPORTS)
+def test_an_import_of_the_model(convert_files, statement, name, written, call):
+    task = TASK.replace("from model import model_fn", statement).replace("Estimator(model_fn,", f"Estimator({name},")
+    after = convert_files({**FILES, "task.py": task})["task.py"].after
+    assert written in after and f" = {call}model_inputs(training)" in after, after
+
+
+def test_predictions_are_imported_where_they_are_used(convert_files):
+    task = TASK.replace("    print(", "    print(list(estimator.predict(input_fn)))\n    print(")
+    after = convert_files({**FILES, "task.py": task})["task.py"].after
+    assert "from model import make_model, make_predictions\n" in after and "input_fn(), make_predictions)" in after
+
+
+def test_two_programs_that_share_a_model(convert_files):
+    files = convert_files({**FILES, "again.py": TASK.replace("steps=4", "steps=7")})
+    assert all(file.keras for file in files.values())
+    assert "steps_per_epoch=7" in files["again.py"].after and "steps_per_epoch=4" in files["task.py"].after
+
+
+def test_two_programs_that_share_layers(convert_files):
+    """Each has a model_fn of its own: neither can be converted without the other."""
+    other = {"model2.py": MODEL, "task2.py": TASK.replace("from model import", "from model2 import")}
+    assert all(file.keras for file in convert_files({**FILES, **other}).values())
+    files = convert_files({**FILES, **other, "model2.py": MODEL.replace("loss, tf.train.get_global_step()", "loss")})
+    assert not any(file.keras for file in files.values())
+    assert "model2.py" in files["task2.py"].kept_as_estimator
+
+
+# What else is in the folder, or is different in one of the files -> the file that is named, and the reason.
+STAYS = [
+    ({"show.py": "from model import model_fn\n\nprint(model_fn)\n"}, "model.py", "model_fn, which show.py uses, too"),
+    ({"show.py": "import layers\n\nlayers.block(1, 2, True)\n"}, "layers.py", "block, which show.py uses, too"),
+    ({"show.py": "import data\n\nx, y = data.input_fn()\n"}, "data.py", "input_fn, which show.py uses, too"),
+    ({"task.py": TASK.replace("    print(", "    print(model_fn)\n    print(")}, "model.py", "model_fn, which task.py"),
+    ({"model.py": f'__all__ = ["model_fn"]\n{MODEL}'}, "model.py", "model_fn, which __all__ lists"),
+    ({"layers.py": LAYERS.replace("tf.square", "tf.assign")}, "layers.py", "tf.assign"),
+    ({"data.py": DATA.replace("get_next()", "get_next()[0]")}, "data.py", "tensors of an iterator"),
+    ({"data.py": f"{DATA}\n\ntf.Session()\n"}, "data.py", "tf.Session"),
+    ({"task.py": TASK.replace("(model_fn,", "(functools.partial(model_fn, mode='train'),").replace(
+        "import tensorflow", "import functools\nimport tensorflow", 1)}, "task.py", "not one function of the program"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("different", "path", "reason"), STAYS)
+def test_what_keeps_all_files_as_they_are(convert_files, different, path, reason):
+    files = convert_files({**FILES, **different})
+    assert not any(file.keras for file in files.values())
+    named = files["task.py"].kept_as_estimator
+    assert reason in named, named
+    assert path == "task.py" or f"in the same program as {path}, line" in named, named
+
+
+def test_a_file_that_another_program_uses_stays_as_it_is(convert_files):
+    """`tf.compat.v1.data` of TensorFlow 2 is enough for the converted program, and the other may need it."""
+    data = DATA.replace("tf.data.Dataset", "tf.compat.v1.data.Dataset").replace(
+        "data.make_one_shot_iterator().get_next()", "data"
+    )
+    files = convert_files({**FILES, "data.py": data, "other.py": "import data\n\nprint(data.input_fn())\n"})
+    assert files["task.py"].keras and not files["data.py"].keras and "compat.v1.data.Dataset" in files["data.py"].after
+    files = convert_files({**FILES, "data.py": data, "other.py": ""})
+    assert "    data = tf.data.Dataset" in files["data.py"].after
+
+
+def test_a_mode_that_one_call_leaves_out_stays(convert_files):
+    layers = LAYERS.replace("training):", "training=False):")
+    model = MODEL.replace("    logits =", "    net = block(net, 4)\n    logits =")
+    files = convert_files({**FILES, "layers.py": layers, "model.py": model})
+    assert "training, which depends on the mode in another call" in files["task.py"].kept_as_estimator
