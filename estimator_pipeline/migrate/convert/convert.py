@@ -19,13 +19,12 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Step, damaging_rule, keep_comments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program, Value
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
-from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, EstimatorJob, read_estimators
 from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import NewStatements, write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
-from estimator_pipeline.migrate.convert.names import FileNames, Refused
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, read_names
 from estimator_pipeline.migrate.convert.rest import Rest, is_reached, reached_nodes
 
 __all__ = ["Conversion", "FilePlan", "check_models", "convert_programs", "model_fns", "plan"]
@@ -71,8 +70,7 @@ class Conversion:
 
 def model_fns(program: Program, tree: Tree) -> list[FunctionOf]:
     """Return the model_fns of the Estimators that a file makes, where they are functions of the program."""
-    names = FileNames(program, tree, "")
-    found = []
+    names, found = read_names(program, tree), []
     for call in tree.calls:
         arg = arguments(call, ("model_fn",)).get("model_fn") if names.name(call.func) == ESTIMATOR else None
         function = names.function(arg.value) if arg is not None else None
@@ -141,7 +139,7 @@ def check_models(program: Program, tree: Tree) -> None:
     Raises:
         Refused: no rule converts a statement of a model_fn.
     """
-    names = FileNames(program, tree, tensorflow_1.root_of_tensorflow(program, tree) or "tf")
+    names = read_names(program, tree)
     for call in [call for call in tree.calls if names.name(call.func) == ESTIMATOR]:
         model_fn = arguments(call, ("model_fn",)).get("model_fn")
         function = names.function(model_fn.value) if model_fn is not None else None
@@ -156,10 +154,7 @@ def plan(program: Program, mains: Sequence[Tree]) -> list[FilePlan]:
     Raises:
         Refused: no rule converts one of its constructs.
     """
-    for tree in mains:
-        if tensorflow_1.root_of_tensorflow(program, tree) is None:
-            raise Refused("a file that imports TensorFlow otherwise than by `import tensorflow as tf`", tree.module)
-    names = FileNames(program, mains[0], tensorflow_1.root_of_tensorflow(program, mains[0]) or "tf")
+    names = read_names(program, mains[0])
     jobs = [(tree, job) for tree in mains for job in read_estimators(names.of(tree))]
     if not jobs:
         raise Refused("no Estimator is made in this file", mains[0].module)

@@ -57,6 +57,8 @@ class FileEdits:
         edits = [*self.of_definitions(definitions), *self.of_jobs(jobs, rest)]
         edits += [Edit(*self.span(alias), ", ".join(dict.fromkeys(texts))) for alias, texts in imported.items()]
         edits += self.of_imports(needs, multi_worker=multi_worker)
+        if self.names.v1_import is not None:
+            edits.append(Edit(*self.span(self.names.v1_import), self.import_of_tensorflow(self.names.v1_import)))
         newline = self.lines.newline(1)
         if newline != "\n":
             edits = [edit._replace(new=edit.new.replace("\r\n", "\n").replace("\n", newline)) for edit in edits]
@@ -123,6 +125,13 @@ class FileEdits:
             blank = self.tree.source.text[end:].split("\n", 3)[:3].count("") if sources else 2
             behind = "\n" * max(2 - blank, 0)
             yield Edit(end, end, guard + "".join(f"\n\n{source}" for source in sources) + behind)
+
+    def import_of_tensorflow(self, node: cst.CSTNode) -> str:
+        """Return `tensorflow as tf` for the alias `tensorflow.compat.v1 as tf`, or for a whole `from` statement."""
+        if isinstance(node, cst.ImportFrom) and len(list(node.names)) != 1:  # type: ignore[arg-type]
+            raise Refused("an import of tensorflow.compat.v1 together with others", node)
+        text = f"tensorflow as {self.names.tf}"
+        return f"import {text}" if isinstance(node, cst.ImportFrom) else text
 
     def first_use_of_tensorflow(self, imports: Sequence[cst.SimpleStatementLine]) -> cst.SimpleStatementLine:
         """Return the first import of TensorFlow, or of another file of the program, which may import it."""

@@ -20,7 +20,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import (
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 
-__all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "names_bound", "names_read"]
+__all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "names_bound", "names_read", "read_names"]
 
 TRAIN, EVAL, PREDICT = modes.MODES
 ALL_MODES = frozenset(modes.MODES)
@@ -46,7 +46,8 @@ class FileNames:
     Attributes:
         program: the program that the file belongs to.
         tree: the file.
-        tf: the name by which the file imports TensorFlow.
+        tf: the name by which the file imports TensorFlow; "" without.
+        v1_import: the import of `tensorflow.compat.v1` by that name, which becomes one of `tensorflow`; else None.
         flags: (function, parameter) -> the modes in which its argument is true; None for the mode itself.
         files: the names of each file of the program, which share `flags`.
     """
@@ -54,6 +55,7 @@ class FileNames:
     program: Program
     tree: Tree
     tf: str
+    v1_import: cst.CSTNode | None = None
     flags: dict[tuple[cst.CSTNode, str], frozenset[str] | None] = field(default_factory=dict)
     files: dict[Tree, FileNames] = field(default_factory=dict, repr=False)
 
@@ -62,8 +64,8 @@ class FileNames:
         if tree is self.tree:
             return self
         if tree not in self.files:
-            tf = tensorflow_1.root_of_tensorflow(self.program, tree) or ""
-            self.files[tree] = FileNames(self.program, tree, tf, self.flags, self.files)
+            tf, v1_import = _tensorflow(self.program, tree)
+            self.files[tree] = FileNames(self.program, tree, tf, v1_import, self.flags, self.files)
         return self.files[tree]
 
     def scope(self, node: cst.CSTNode) -> Scope:
@@ -151,6 +153,24 @@ class FileNames:
     def text(self, node: cst.CSTNode) -> str:
         """Return the text of a node."""
         return self.tree.module.code_for_node(node)
+
+
+def read_names(program: Program, tree: Tree) -> FileNames:
+    """Return the names of a file."""
+    return FileNames(program, tree, *_tensorflow(program, tree))
+
+
+def _tensorflow(program: Program, tree: Tree) -> tuple[str, cst.CSTNode | None]:
+    root = tensorflow_1.root_of_tensorflow(program, tree)
+    if root is not None:
+        return root, None
+    for alias, binding in tree.imports:
+        if binding.scope is tree.scope and isinstance(alias, cst.ImportAlias):
+            if binding.kind == "import" and binding.name == "tensorflow.compat.v1" and alias.evaluated_alias:
+                return alias.evaluated_alias, alias
+            if binding.kind == "from" and (binding.module, binding.name) == ("tensorflow.compat", "v1"):
+                return alias.evaluated_alias or "v1", tree.parents[alias]
+    return "", None
 
 
 _V1 = "tf.compat.v1."

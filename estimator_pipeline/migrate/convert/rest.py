@@ -8,6 +8,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, children
+from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, Call, rule_of
 
@@ -106,6 +107,18 @@ class Rest:
                     self.new[node] = repr(self.names.text(node))
                 continue
             self._name(node, full, without)
+        if self.names.v1_import is not None:
+            self._keep_v1(without)
+
+    def _keep_v1(self, without: Collection[cst.CSTNode]) -> None:
+        """Write `tf.compat.v1.x` for each `tf.x` of V1 that remains: `tf` becomes TensorFlow 2."""
+        tree = self.names.tree
+        for node in tree.chains:
+            text = self.names.text(node)
+            if not text.startswith(f"{self.names.tf}.") or not self.names.name(node).startswith("tf.compat.v1."):
+                continue
+            if not any(above in without or above in self.new for above in (node, *tree.above(node))):
+                self.new[node] = f"{self.names.tf}.compat.v1{text.removeprefix(self.names.tf)}"
 
     def _name(self, node: cst.BaseExpression, full: str, without: Collection[cst.CSTNode]) -> None:
         tree, tf = self.names.tree, self.names.tf
@@ -120,7 +133,11 @@ class Rest:
                 self.removed.append(statement)
         elif isinstance(parent, cst.Call) and parent.func is node and (rule := rule_of(full, SETUP)) is not None:
             texts = {arg.value: self.text(arg.value) for arg in parent.args}
-            self.new[parent] = rule(Call(parent, full, SETUP, self.names, texts))
+            try:
+                self.new[parent] = rule(Call(parent, full, SETUP, self.names, texts))
+            except Refused:
+                if self.is_reached(node):
+                    raise
         elif (home := next((home for home in _SAME if below.startswith(home)), None)) is not None:
             self.new[node] = f"{tf}.{_SAME[home]}{below.removeprefix(home)}"
         elif full == "tf.distribute.MultiWorkerMirroredStrategy":
@@ -129,6 +146,8 @@ class Rest:
             self.removed.append(tree.parents[tree.parents[node]])
         elif full == "tf.compat.v1.set_random_seed":
             self.new[node] = f"{tf}.random.set_seed"
+        elif (new := allowed.name(full, SETUP, tf)) is not None:
+            self.new[node] = new or self.names.text(node)
         elif self.is_reached(node) and full.startswith(("tf.estimator.", "tf.compat.v1.", "tf.contrib.", "tf_slim.",
                                                         "tf.feature_column.")):  # fmt: skip
             raise Refused(full, node)

@@ -325,6 +325,24 @@ def test_a_name_that_another_file_takes(tmp_path):
     assert not files["program.py"].keras and "model_fn" in files["program.py"].kept_as_estimator
 
 
+V1_IMPORTS = [
+    ("import tensorflow.compat.v1 as tf", "import tensorflow as tf"),
+    ("from tensorflow.compat import v1 as tf", "import tensorflow as tf"),
+    ("import os, tensorflow.compat.v1 as tf", "import os, tensorflow as tf"),
+]
+
+
+@pytest.mark.parametrize(("statement", "written"), V1_IMPORTS)
+def test_an_import_of_v1(convert_text, statement, written):
+    """`tf` becomes TensorFlow 2: what has a name there gets it, and code that nothing reaches keeps V1's."""
+    text = program(NETWORK='logits = tf.layers.dense(tf.cast(features["x"], tf.float32), 3)')
+    more = "def never(x):\n    tf.Session().run(tf.to_float(x))\n\n\ndef main():\n    tf.disable_v2_behavior()\n"
+    file = convert_text(text.replace("import tensorflow as tf", statement, 1).replace("def main():\n", more))
+    assert file.after.count(f"{written}\n") == 1 and "disable" not in file.after, file.kept_as_estimator
+    assert "operation('cast', features[\"x\"], tf.float32)" in file.after and "tf.data.Dataset" in file.after
+    assert "    tf.compat.v1.Session().run(tf.cast(x, tf.float32))\n" in file.after
+
+
 def test_line_endings_and_comments_stay(convert_text, tmp_path):
     text = program().replace("    main()", "    main()  # the end").replace("def main():", "def main():  # it starts")
     (tmp_path / "program.py").write_bytes(text.replace("\n", "\r\n").encode())
