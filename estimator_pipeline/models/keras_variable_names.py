@@ -32,13 +32,9 @@ def named(model: Any) -> list[tuple[str, Any]]:
     if optimizer is None:
         return pairs
     trained = [(names[id(weight)], weight) for weight in model.trainable_variables]
-    slots: dict[int, str] = {}
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
-    for part in getattr(inner, "parts", [inner]):  # several with `keras_variables.by_variables`
-        if keras_optimizers.is_legacy(part):
-            slots.update(_slots_by_weight(part, trained))
-        else:
-            slots.update(_slots_in_order(part, trained))
+    by = _slots_by_weight if keras_optimizers.is_legacy(inner) else _slots_in_order
+    slots = by(inner, trained)
     variables = keras_optimizers.variables_of(optimizer)
     return pairs + [(slots.get(id(variable), plain_of(variable)), variable) for variable in variables]
 

@@ -24,7 +24,6 @@ from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.job import Job, load_job
 from estimator_pipeline.job.user_code import describe_error
-from estimator_pipeline.models.keras_runtime import moving_averages as keras_averages
 from estimator_pipeline.models.optimizers import moving_averages
 from estimator_pipeline.parity.graph_facts import random_of_model
 from estimator_pipeline.parity.step_records import write_arrays
@@ -158,7 +157,7 @@ def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> d
 @contextlib.contextmanager
 def _evaluated_weights(model: Any) -> Iterator[None]:
     """Give a model its evaluation weights within the block, such as moving averages."""
-    with keras_averages.in_place(getattr(model, "averages", None)), moving_averages.averaged_weights(model):
+    with moving_averages.averaged_weights(model):
         yield
 
 

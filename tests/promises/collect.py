@@ -125,7 +125,7 @@ def _names() -> Iterator[str]:
         module, _, name = dotted.rpartition(".")
         yield from _described(importlib.import_module(module), name)
     modules = importlib.import_module("model_fns").NAMES
-    for module in map(importlib.import_module, (*OTHERS, *_runtime())):
+    for module in map(importlib.import_module, OTHERS):
         for name in getattr(module, "__all__", ()):
             yield from _described(module, name)
     for module in (importlib.import_module(f"model_fns.{name}") for name in modules):
@@ -147,14 +147,6 @@ def _described(module: ModuleType, name: str) -> Iterator[str]:
         yield f"constant {dotted}"
         for item in value if isinstance(value, Iterable) and not isinstance(value, str) else ():
             yield f"constant {dotted}: {getattr(item, 'name', item)}"
-
-
-def _runtime() -> Iterator[str]:
-    """Yield the modules that converted programs import."""
-    for path in sorted((PACKAGE / "models" / "keras_runtime").glob("[!_]*")):
-        source = path if path.suffix == ".py" else path / "__init__.py"
-        if source.is_file() and "__all__" in source.read_text(encoding="utf-8"):
-            yield f"estimator_pipeline.models.keras_runtime.{path.stem}"
 
 
 def _parameters(value: Any) -> str:

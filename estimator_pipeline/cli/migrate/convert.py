@@ -33,11 +33,8 @@ def command(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
-            "--target",
-            metavar="keras|keras-layers|keras3|estimator",
-            help="Convert to Keras, without this package; by the former conversions to Keras 2 or Keras 3; or to "
-            "Estimators on TensorFlow 2.",
+            metavar="keras|estimator",
+            help="Convert to Keras, without this package, or to Estimators on TensorFlow 2.",
         ),
     ] = "keras",
     parity: Annotated[
@@ -126,7 +123,7 @@ def command(
         typer.echo(summary(conversion), err=True)
         return
     typer.echo(summary(conversion, ran))
-    standalone = to in ("keras", "keras3") and conversion.became["keras"] == conversion.became["of"]
+    standalone = to == "keras" and conversion.became["keras"] == conversion.became["of"]
     standalone = standalone and not any("estimator_pipeline" in file.after for file in conversion.files)
     runner = "python FILE" if standalone else "estimator-pipeline exec FILE"
     if conversion.changed and all(file.is_notebook for file in conversion.changed):

@@ -27,6 +27,7 @@ from estimator_pipeline.migrate.code.analysis.notebooks import first_import, is_
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
 from estimator_pipeline.migrate.code.judging import judge_standalone, switched_behind
+from estimator_pipeline.migrate.code.keras import KERAS, ConversionOutcome
 from estimator_pipeline.migrate.code.notebook_json import decoded, rewritten, with_notes_on_packages
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
 from estimator_pipeline.migrate.code.others import Others
@@ -35,10 +36,6 @@ from estimator_pipeline.migrate.code.renames.renamed_text import Change, Renamed
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.repository.repository import CodeBase, read_code, run
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, deep, judged, unreadable
-from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
-from estimator_pipeline.migrate.code.to_keras.program.other_files import imported_files
-from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
-from estimator_pipeline.migrate.code.to_keras3.program import modules_beside
 from estimator_pipeline.migrate.code.verdicts import COPIED, ESTIMATOR, NO_TENSORFLOW, UNREADABLE, FileVerdict
 from estimator_pipeline.migrate.code.verdicts import UNCHANGED as VERDICT_UNCHANGED
 
@@ -54,9 +51,9 @@ NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 _OF_KERAS_2 = re.compile(r"\.estimator\b|\bkeras\b|compat\.v1\.layers\b|rnn_cell|tf_slim|estimator_pipeline\.compat\b")
 _SWITCHES = ("compat.install", "TF_USE_LEGACY_KERAS")  # of a notebook that has the setup already
 
-TARGETS = ("keras", "keras-layers", "keras3", "estimator")
-"""Targets: Keras, with names that Keras 2 and 3 share and without this package; the former conversions to Keras 2 and
-Keras 3, with their helpers; Estimators on TensorFlow 2. A program that no rule converts keeps its Estimator."""
+TARGETS = ("keras", "estimator")
+"""Targets: Keras, with names that Keras 2 and 3 share and without this package; or Estimators on TensorFlow 2. With
+both, a program that no rule converts keeps its Estimator."""
 
 
 @dataclass
@@ -73,7 +70,6 @@ class ConvertedFile:
         kept_as_estimator: why it remains an Estimator program; "" where it does not.
         verdict: the verdict of a scan.
         cells: the changed cells of a notebook: (number, counted from 1 among all cells; code).
-        parts: the helpers that a Keras 3 program needs from the module written beside it.
         steps: the edits from `before` to `after`, in order.
     """
 
@@ -89,7 +85,6 @@ class ConvertedFile:
     kept_as_estimator: str = ""
     verdict: FileVerdict = field(default_factory=lambda: FileVerdict("", VERDICT_UNCHANGED))
     cells: list[tuple[int, str]] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
     def edit(self, rule: str, edits: Iterable[Edit]) -> None:
@@ -149,23 +144,6 @@ class Converted:
         return [file for file in self.files if file.changed]
 
     @property
-    def beside(self) -> dict[str, str]:
-        """Path -> text of the helper modules that are written beside Keras 3 programs.
-
-        Raises:
-            ConfigError: the program already has a file of that name.
-        """
-        support = modules_beside({file.path: file.parts for file in self.files if file.parts})
-        for file in self.files:
-            if file.path in support:
-                raise ConfigError(
-                    f"{file.path} exists in the program, and the conversion writes a module of that name",
-                    code="file/exists",
-                    hint="rename the file",
-                )
-        return support
-
-    @property
     def became(self) -> dict[str, int]:
         """The numbers of files converted to Keras and of files with Estimators."""
         keras = sum(file.keras for file in self.files)
@@ -182,7 +160,6 @@ class Converted:
             "unchanged": sum(len(file.unchanged) for file in self.files),
             "keras": [file.path for file in self.files if file.keras],
             "became": self.became,
-            "beside": self.beside,
             "not_read": [{"path": skipped.path, "why": skipped.why} for skipped in self.skipped],
         }
 
@@ -254,7 +231,7 @@ def convert_part(
     trees = {tree.source.path: tree for tree in analysis.trees}
     files, verdicts = [], judged(analysis)
     with deep():
-        imported = imported_files(analysis.program, analysis.trees)
+        imported = analysis.program.imported(analysis.trees)
         for source in analysis.sources:
             verdict = verdicts[source.path]
             file = _converted_file(source, verdict)
@@ -273,7 +250,7 @@ def convert_part(
                     _switch(file, trees[source.path], analysis, imported)
                     _import(file, trees[source.path], renamed)
                 if source.cells:
-                    _install(file, source, keras_3=options["to"] == "keras3")
+                    _install(file, source)
             files.append(file)
         _note(files, _again(files, analysis, others), NOTES[options["notes"]])
     for file in files:
@@ -328,7 +305,6 @@ def _to_keras(file: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
                             finding.cell if file.is_notebook else None) for finding in gone]  # fmt: skip
     file.changes.sort(key=lambda change: change.order)
     file.keras, file.after, file.steps = True, text, [*file.steps, *outcome.steps]
-    file.parts = list(outcome.parts)
 
 
 def _switch(file: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
@@ -366,26 +342,21 @@ def _import(file: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
     file.changes.sort(key=lambda change: change.order)
 
 
-def _install(file: ConvertedFile, source: SourceFile, *, keras_3: bool) -> None:
+def _install(file: ConvertedFile, source: SourceFile) -> None:
     """Add the setup that `estimator-pipeline exec` does for a file, before the first import of a notebook."""
-    if file.keras and keras_3:  # it does not need Keras 2
+    if file.keras:  # it needs nothing of this package
         return
-    needs_setup = (
-        file.keras
-        or file.verdict.verdict == ESTIMATOR
-        or (file.changes and any(_OF_KERAS_2.search(name) for name in _names(file.after)))
+    needs_setup = file.verdict.verdict == ESTIMATOR or (
+        file.changes and any(_OF_KERAS_2.search(name) for name in _names(file.after))
     )
     line = first_import(file.after)
     if not needs_setup or not line or any(name.endswith(_SWITCHES) for name in _names(file.before)):
         return
-    keras_2 = ["import os", "", 'os.environ["TF_USE_LEGACY_KERAS"] = "1"', ""]
-    written = keras_2 if file.keras else ["import estimator_pipeline", "", "estimator_pipeline.compat.install()", ""]
+    written = ["import estimator_pipeline", "", "estimator_pipeline.compat.install()", ""]
     file.changes.append(_placed(source.with_text(file.after), Change(line, 1, "", written[2], "keras-2")))
     file.changes.sort(key=lambda change: change.order)
     lines = Lines(file.after)
     at = lines.starts[line - 1]
-    if file.keras and file.after.startswith(f"import os{lines.newline(line)}", at):  # do not import os twice
-        at, written = lines.starts[line], written[1:]
     file.edit("keras-2", [Edit(at, at, "".join(f"{statement}{lines.newline(line)}" for statement in written))])
 
 
@@ -424,7 +395,7 @@ def _undo_damage(file: ConvertedFile) -> None:
     """Leave a file as it is if a rule changed something outside of its edits: a defect of the converter."""
     rule = damaging_rule(file.before, file.after, file.steps)
     if rule:
-        file.after, file.changes, file.keras, file.parts = file.before, [], False, []
+        file.after, file.changes, file.keras = file.before, [], False
         file.kept = f"the rule {rule} would change code that it does not convert"
 
 

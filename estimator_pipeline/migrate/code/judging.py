@@ -14,10 +14,9 @@ from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
+from estimator_pipeline.migrate.code.keras import ConversionOutcome
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.renamed_text import NOT_VERBATIM, RenamedText
-from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
-from estimator_pipeline.migrate.code.to_keras.program.other_files import imported_files, reached
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
 __all__ = ["judge", "judge_standalone", "switched_behind", "with_user_positions"]
@@ -85,7 +84,7 @@ def judge(
         elif text is not None and (text.changes or text.imports):
             kind = verdicts.RENAMED
         elif path in by_path:
-            imported = imported_files(program, trees) if imported is None else imported
+            imported = program.imported(trees) if imported is None else imported
             if switched_behind(program, trees, by_path[path], imported, outcomes) is not None:
                 verbatim = by_path[path].verbatim
                 kind, why = (verdicts.RENAMED, "") if verbatim else (verdicts.COPIED, NOT_VERBATIM)
@@ -168,7 +167,7 @@ def switched_behind(
 
     Keras needs that behavior: a file that imports one that becomes Keras does not disable it.
     """
-    files = reached(program, tree, set(trees))
+    files = program.reached(tree, set(trees))
     if any((outcome := outcomes.get(file.source.path)) is not None and outcome.text for file in files):
         return None
     switches, of_1 = tensorflow_1.switches_behavior(files), any(file.tensorflow_1 for file in files)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code import catalogue, keras
 from estimator_pipeline.migrate.code.analysis import notebooks
 from estimator_pipeline.migrate.code.analysis.constructs import DATASET_ATTRIBUTES, RESOLVED, Construct, find_constructs
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
@@ -27,14 +27,12 @@ from estimator_pipeline.migrate.code.checkout import commit_of
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
 from estimator_pipeline.migrate.code.judging import judge, judge_standalone, with_user_positions
+from estimator_pipeline.migrate.code.keras import ConversionOutcome
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import renamed_text, tensorflow_1, tf1_names
 from estimator_pipeline.migrate.code.renames.registry import decide
 from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
 from estimator_pipeline.migrate.code.repository.repository import read_code, run
-from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
-from estimator_pipeline.migrate.code.to_keras.program import rule as keras
-from estimator_pipeline.migrate.code.to_keras3.program import convert_program
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
 __all__ = ["Analysis", "analyse", "deep", "judged", "scan", "scan_part", "unreadable"]
@@ -139,12 +137,8 @@ def analyse(
         read = _read(sources, modules, others, stage, trees or {}, tick)
         renamed = _renamed(read, others, stage)
         if outcomes is None:
-            outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others, to)
+            outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others)
             outcomes = with_user_positions(outcomes, sources, renamed)
-            if to == "keras3":
-                imports = {tree.source.path: [imported.source.path for imported in read.program.imports(tree)]
-                           for tree in read.program.trees.values()}  # fmt: skip
-                outcomes = convert_program(outcomes, sources, imports)
         pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
     findings += [unreadable(source, problem) for source in sources for problem in source.problems]
@@ -217,7 +211,7 @@ def _renamed(read: _Read, others: Others, stage: str) -> dict[str, RenamedText]:
 
 
 def _outcomes(
-    read: _Read, sources: list[SourceFile], renamed: Mapping[str, RenamedText], others: Others, to: str
+    read: _Read, sources: list[SourceFile], renamed: Mapping[str, RenamedText], others: Others
 ) -> dict[str, ConversionOutcome]:
     """Return path -> the outcome of the conversion to Keras. TensorFlow 1 files are converted from their new names."""
     changed = any(text.changes for text in renamed.values())
@@ -232,7 +226,7 @@ def _outcomes(
             text = renamed.get(tree.source.path)
             if text is not None:
                 tree.contrib, tree.needs = text.contrib, text.imports
-    keras.plan(read.program, read.trees, read.constructs, read.failures.each, to=to)
+    keras.plan(read.program, read.trees, read.constructs)
     outcomes = {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
     for tree, state in before:
         tree.set_state(state)

@@ -54,13 +54,11 @@ def write(converted: Converted, output: Path) -> None:
     try:
         for file in converted.files:
             _write(file, Path(converted.base), unfinished)
-        for name, text in converted.beside.items():
-            (unfinished / name).write_text(text, encoding="utf-8")
         if target.is_dir():
-            for name in [*(file.path for file in converted.files), *converted.beside]:
-                path = target / name
+            for file in converted.files:
+                path = target / file.path
                 path.parent.mkdir(parents=True, exist_ok=True)
-                durable.rename(unfinished / name, path)
+                durable.rename(unfinished / file.path, path)
         else:
             durable.rename(unfinished, target, by=os.rename)
     except OSError as error:

@@ -19,18 +19,18 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Step, damaging_rule, keep_comments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program, Value
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
-from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, EstimatorJob, read_estimators
 from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import NewStatements, write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, read_names
 from estimator_pipeline.migrate.convert.rest import Rest, is_reached, reached_nodes
+from estimator_pipeline.migrate.convert.unresolved_names import unknown_names
 
-__all__ = ["Conversion", "FilePlan", "check_models", "convert_programs", "model_fns", "plan"]
+__all__ = ["Conversion", "FilePlan", "convert_programs", "model_fns", "plan"]
 
 # Exceptions that a defect of a rule may raise: it must not take other programs with it.
-_DEFECTS = (LookupError, AttributeError, TypeError, ValueError, AssertionError, RecursionError)
+_DEFECTS = (LookupError, AttributeError, TypeError, ValueError, AssertionError, RecursionError, cst.ParserSyntaxError)
 
 
 @dataclass(frozen=True)
@@ -131,21 +131,6 @@ class _UsedElsewhere(Refused):
     def __init__(self, node: cst.FunctionDef, user: Tree) -> None:
         super().__init__(f"{node.name.value}, which {user.source.path} uses, too", node)
         self.user = user
-
-
-def check_models(program: Program, tree: Tree) -> None:
-    """Check that rules convert the model_fns of a file, whatever becomes of the rest.
-
-    Raises:
-        Refused: no rule converts a statement of a model_fn.
-    """
-    names = read_names(program, tree)
-    for call in [call for call in tree.calls if names.name(call.func) == ESTIMATOR]:
-        model_fn = arguments(call, ("model_fn",)).get("model_fn")
-        function = names.function(model_fn.value) if model_fn is not None else None
-        if function is None or not isinstance(function.node, cst.FunctionDef):
-            raise Refused("a model_fn that is not a function of the program", call)
-        write_model(names.of(function.tree), function.node, prefix="", distributed=False)
 
 
 def plan(program: Program, mains: Sequence[Tree]) -> list[FilePlan]:
@@ -347,6 +332,8 @@ def verify(tree: Tree, step: Step) -> None:
     Raises:
         Refused: the text is not valid Python, has a name that is not defined, or differs outside of the edits.
     """
+    if not tree.source.keeps_cells(step.after):
+        raise Refused("a notebook whose cells cannot be identified in the converted text", tree.module)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

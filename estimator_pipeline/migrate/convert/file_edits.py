@@ -57,6 +57,7 @@ class FileEdits:
         edits = [*self.of_definitions(definitions), *self.of_jobs(jobs, rest)]
         edits += [Edit(*self.span(alias), ", ".join(dict.fromkeys(texts))) for alias, texts in imported.items()]
         edits += self.of_imports(needs, multi_worker=multi_worker)
+        edits += self.without_imports(rest.imports)
         if self.names.v1_import is not None:
             edits.append(Edit(*self.span(self.names.v1_import), self.import_of_tensorflow(self.names.v1_import)))
         newline = self.lines.newline(1)
@@ -125,6 +126,21 @@ class FileEdits:
             blank = self.tree.source.text[end:].split("\n", 3)[:3].count("") if sources else 2
             behind = "\n" * max(2 - blank, 0)
             yield Edit(end, end, guard + "".join(f"\n\n{source}" for source in sources) + behind)
+
+    def without_imports(self, gone: Sequence[cst.ImportAlias]) -> Iterator[Edit]:
+        """Yield the edits that remove imports; a statement of several keeps the others."""
+        for statement in dict.fromkeys(self.tree.parents[alias] for alias in gone):
+            assert isinstance(statement, (cst.Import, cst.ImportFrom))
+            kept = [alias for alias in list(statement.names) if alias not in gone]  # type: ignore[arg-type]
+            whole = cst.ensure_type(self.tree.parents[statement], cst.SimpleStatementLine)
+            if kept:
+                kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                yield Edit(*self.span(statement), self.names.text(statement.with_changes(names=kept)))
+            elif len(whole.body) == 1 and self.tree.parents.get(whole) is self.tree.module:
+                line, _, last, _ = self.tree.position(whole)
+                yield Edit(self.lines.starts[line - 1], self.lines.end(last), "")
+            else:
+                yield Edit(*self.span(statement), "pass")
 
     def import_of_tensorflow(self, node: cst.CSTNode) -> str:
         """Return `tensorflow as tf` for the alias `tensorflow.compat.v1 as tf`, or for a whole `from` statement."""

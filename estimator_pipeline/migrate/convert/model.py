@@ -6,6 +6,7 @@ is a plain functional model, which loads everywhere. Any other loss or metric be
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -85,9 +86,8 @@ class _Writer:
         self.names, self.model_fn, self.train_op, self.parts = names, model_fn, train_op, parts
         self.distributed, self.tf = distributed, names.tf
         self.make, self.predictions_name = f"{prefix}make_model", f"{prefix}make_predictions"
-        stem = "".join(
-            word.capitalize() for word in names.tree.source.path.rpartition("/")[2].removesuffix(".py").split("_")
-        )
+        words = re.split(r"[\W_]+", names.tree.source.path.rpartition("/")[2].rpartition(".")[0])
+        stem = "".join(word.capitalize() for word in words).lstrip("0123456789")
         self.class_name = f"{prefix.title().replace('_', '')}{stem or 'Converted'}Model"
         tensors = {model_fn.features} | {name for step in parts.network for name in step.defines}
         self.needs_of: dict[Tree, set[str]] = defaultdict(set)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import Tree, children
+from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Outside
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Tree, children
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, Call, rule_of
@@ -15,6 +16,7 @@ from estimator_pipeline.migrate.convert.rule import SETUP, Call, rule_of
 __all__ = ["Rest", "is_reached", "reached_nodes"]
 
 _MODE_KEYS = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
+_GONE = ("tf.estimator", "tf.contrib", "tf.compat.v1.estimator", "tensorflow_estimator", "estimator_pipeline.compat")
 _SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_execution", "enable_v2_behavior")
 # Names of V1 that are the same for a program of datasets and Keras.
 _SAME = {
@@ -72,6 +74,7 @@ class Rest:
         new: expression -> its new text.
         removed: statements that are not needed any more.
         functions: the input functions that return something else than before.
+        imports: imports of names that TensorFlow has no longer, and that no code uses any more.
         has_input_fn: whether an Estimator's input_fn is a function of the file.
     """
 
@@ -81,6 +84,7 @@ class Rest:
         self.new: dict[cst.CSTNode, str] = {}
         self.removed: list[cst.CSTNode] = []
         self.functions: list[cst.FunctionDef] = []
+        self.imports: list[cst.ImportAlias] = []
         self.has_input_fn = False
 
     def read(self, without: Collection[cst.CSTNode]) -> None:
@@ -109,6 +113,30 @@ class Rest:
             self._name(node, full, without)
         if self.names.v1_import is not None:
             self._keep_v1(without)
+        for alias, binding in tree.imports:
+            if isinstance(alias, cst.ImportAlias) and self._is_gone(binding):
+                if self._is_used(alias, binding, without):
+                    raise Refused(f"{self.names.text(alias)}, which cannot be imported any more", alias)
+                self.imports.append(alias)
+
+    def _is_gone(self, binding: Binding) -> bool:
+        """Return whether an import is of a module that TensorFlow has no longer, or of this package's replacement."""
+        values = self.names.program.bound(binding, binding.name)
+        names = [catalogue.spell(value.dotted) for value in values if isinstance(value, Outside)]
+        return bool(names) and all(name.startswith(_GONE) for name in names)
+
+    def _is_used(self, alias: cst.ImportAlias, binding: Binding, without: Collection[cst.CSTNode]) -> bool:
+        """Return whether code that remains uses an import."""
+        names, tree = self.names, self.names.tree
+        for chain in tree.chains:
+            root: cst.CSTNode = chain
+            while isinstance(root, cst.Attribute):
+                root = root.value
+            if isinstance(root, cst.Name) and binding in names.program.bindings(root.value, names.scope(chain)):
+                above = (chain, *tree.above(chain))
+                if alias not in above and not any(node in without or node in self.new for node in above):
+                    return True
+        return False
 
     def _keep_v1(self, without: Collection[cst.CSTNode]) -> None:
         """Write `tf.compat.v1.x` for each `tf.x` of V1 that remains: `tf` becomes TensorFlow 2."""

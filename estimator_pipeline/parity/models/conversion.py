@@ -77,7 +77,6 @@ def compare_conversion(
         tf.compat.v1.disable_v2_tensorshape()
         tf.compat.v1.disable_tensor_equality()
     theirs = _module(program, "program_before", beside)
-    sys.modules.pop("keras_support", None)  # the support module of a previous conversion to Keras 3
     ours = _module(converted, "program_made")
     functions: dict[str, Any] = {
         name: getattr(functions_of_proof, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from estimator_pipeline.migrate.code import convert
-from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
-from estimator_pipeline.migrate.code.to_keras.program import rule
 from tests.migrate.convert.programs import program
 
 LAYERS = """\
@@ -39,9 +37,8 @@ FILES = {"layers.py": LAYERS, "model.py": MODEL, "data.py": DATA, "task.py": TAS
 
 
 @pytest.fixture
-def convert_files(tmp_path, monkeypatch):
-    """`convert_files(path=text)`: {path: the converted file}; without the former conversion."""
-    monkeypatch.setattr(rule, "convert", lambda *arguments: ConversionOutcome(reason="declined"))
+def convert_files(tmp_path):
+    """`convert_files({path: text})`: {path: the converted file}."""
 
     def convert_files(files):
         for path, text in files.items():

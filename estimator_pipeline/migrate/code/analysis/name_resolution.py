@@ -7,7 +7,7 @@ meanings (`try: import a as x` … `except ImportError: import b as x`), all are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -388,6 +388,28 @@ class Program:
             named = (other for _, binding in tree.imports for other in self.files_of_import(tree, binding))
             self._imports[tree] = tuple(dict.fromkeys(named))
         return self._imports[tree]
+
+    def reached(self, tree: Tree, chosen: Set[Tree]) -> list[Tree]:
+        """Return the chosen files that a file imports, directly or indirectly, and the file itself last."""
+        files: dict[Tree, None] = {}
+        waiting: set[Tree] = set()
+
+        def visit(file: Tree) -> None:
+            if file in files or file in waiting:
+                return
+            waiting.add(file)
+            for other in self.imports(file):
+                if other is not tree:
+                    visit(other)
+            if file in chosen or any(other in files for other in self.imports(file)):
+                files[file] = None
+
+        visit(tree)
+        return list(files)
+
+    def imported(self, trees: Iterable[Tree]) -> set[Tree]:
+        """Return the files that other files import."""
+        return {other for tree in trees for other in self.imports(tree) if other is not tree}
 
     def submodule(self, module: ModuleOf, name: str) -> Tree | None:
         """Return the submodule of a package by name, or None."""

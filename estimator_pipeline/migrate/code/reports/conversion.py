@@ -47,7 +47,6 @@ def _keras(converted: Converted, ran: str) -> list[str]:
             lines.append(f"    {file.verdict.stops_at}: {file.verdict.source}")
     if any(file.kept_as_estimator for file in converted.files):
         lines += REWRITE
-    lines += [f"  {path}: helpers that Keras 3 lacks, written beside the program" for path in converted.beside]
     if not lines:
         return []
     counts = converted.became
@@ -77,8 +76,6 @@ def diff(converted: Converted) -> str:
             parts += _changes(file.before, file.after, f"a/{file.path}", file.path)
         elif file.notebook:  # a file that a notebook writes does not exist yet
             parts += _changes("", file.after, "/dev/null", file.path)
-    for path, text in converted.beside.items():
-        parts += _changes("", text, "/dev/null", path)
     return "".join(parts)
 
 

@@ -1,16 +1,11 @@
-"""Undefined names in Python code, and aliases of TensorFlow modules."""
+"""Undefined names in Python code."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator
 
-import libcst as cst
-
-from estimator_pipeline.migrate.code.to_keras.rewriter import Rewriter
-
-__all__ = ["modules_by_other_names", "unknown_names"]
+__all__ = ["unknown_names"]
 
 
 def unknown_names(text: str) -> set[str]:
@@ -47,19 +42,3 @@ def _names(top: ast.AST, *, deep: bool) -> tuple[set[str], set[str]]:
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             bound |= set(node.names)
     return bound, read
-
-
-def modules_by_other_names(reader: Rewriter) -> Iterator[tuple[str, str]]:
-    """Yield (alias, TensorFlow module) for each remaining alias such as `v1 = tf.compat.v1`."""
-    for scope in (reader.tree.scope, *reader.tree.scopes.values()):
-        for name, bindings in scope.names.items():
-            for binding in bindings:
-                if binding.kind == "value" and isinstance(binding.node, cst.Attribute):
-                    is_removed = reader.statement_of(binding.node) in reader.replaced
-                    module = "" if is_removed else reader.name(binding.node)
-                elif binding.kind == "import" and not reader.is_v1:
-                    module = binding.module.replace("tensorflow", "tf", 1)
-                else:
-                    module = ""
-                if module.startswith("tf.compat.v1"):
-                    yield name, module

@@ -1,1 +1,0 @@
-"""Conversion of Estimators, RunConfig, data, training, evaluation, exports and flags."""
