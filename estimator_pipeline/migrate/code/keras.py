@@ -82,7 +82,9 @@ def plan(program: Program, trees: Sequence[Tree], constructs: Sequence[Construct
         if tree.keras is None and tree.verbatim:
             first = min(found, key=lambda construct: tree.position(construct.node))
             name = first.match.public or first.row.name
-            reason = name if first.row.kind.endswith("estimator") else "no Estimator of the program has this model_fn"
+            reason = "no Estimator of the program has this model_fn"
+            if first.row.kind.endswith("estimator"):
+                reason = f"{name}, which no rule converts"
             tree.keras = ConversionOutcome(reason=reason, line=tree.position(first.node)[0])
 
 

@@ -125,7 +125,8 @@ def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
     if "model_fn" not in args:
         raise Refused("an Estimator without a model_fn", call)
     function = names.function(args["model_fn"])
-    if function is None or not isinstance(args["model_fn"], (cst.Name, cst.Attribute)):
+    by_name = isinstance(args["model_fn"], (cst.Name, cst.Attribute))
+    if function is None or not by_name or not isinstance(function.node, cst.FunctionDef):
         raise Refused("a model_fn that is not one function of the program, by its name", args["model_fn"])
     if function.tree.parents.get(function.node) is not function.tree.module:
         raise Refused("a model_fn inside of another function or class", function.node)

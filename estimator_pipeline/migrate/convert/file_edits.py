@@ -25,8 +25,6 @@ _EVALUATOR = """\
 if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
     raise SystemExit("the workers evaluate, with the validation_data of fit: start no evaluator")
 """
-
-
 class FileEdits:
     """Writes the edits of a file."""
 
@@ -85,6 +83,9 @@ class FileEdits:
             calls.update(job.calls)
             for node, lines in job.before.items():
                 before.setdefault(node, []).extend(lines)
+        for node in (*replaced, *gone):
+            if not isinstance(node, cst.SimpleStatementLine) or len(node.body) > 1:
+                raise Refused("several statements in one line, of which one would be replaced", node)
         for node in dict.fromkeys([*before, *replaced, *gone]):
             line, _, last, _ = self.tree.position(node)
             indent = self.lines.indent(line)

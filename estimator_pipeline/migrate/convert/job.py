@@ -98,7 +98,7 @@ class _Writer:
     def fresh(self, name: str) -> str:
         scope: Scope | None = self.names.scope(self.estimator.call)
         while scope is not None:
-            if name in scope.names:
+            if any(binding.node is not self.estimator.call for binding in scope.names.get(name, ())):
                 return f"keras_{name}"
             scope = scope.parent
         return name
@@ -208,8 +208,15 @@ class _Writer:
             options += [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
         else:
             options += [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
-        statement = statement_around(self.names, use.call)
-        self.result.replaced[statement] = self.fit([*options, "verbose=2"])
+        self.replace(use.call, [*options, "verbose=2"])
+
+    def replace(self, call: cst.Call, options: list[str]) -> None:
+        """Write `fit` for a statement; in one line where the statement has none of its own: `if x: train()`."""
+        statement = statement_around(self.names, call)
+        if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+            self.result.replaced[statement] = self.fit(options)
+        else:
+            self.result.calls[call] = f"{self.name}.fit({', '.join(options)})"
 
     def fit(self, options: list[str]) -> list[str]:
         """Return the lines of a call of `fit`, one for each argument where one line is too long."""
@@ -246,7 +253,7 @@ class _Writer:
         options = [self.data, *self.epochs(use.args["max_steps"]), f"validation_data={text}", "verbose=2"]
         statement = statement_around(self.names, use.call)
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
-            self.result.replaced[statement] = self.fit(options)
+            self.replace(use.call, options)
             return
         evaluated = f"{self.fresh('metrics')} = {self.name}.evaluate({text}, return_dict=True, verbose=0)"
         self.result.before.setdefault(statement, []).extend([*self.fit(options), evaluated])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert import rules  # noqa: F401  the rules register themselves
@@ -123,6 +124,10 @@ class _Writer:
 
     def is_labels(self, node: cst.BaseExpression) -> bool:
         changed = any(self.model_fn.labels in step.defines for step in self.model_fn.steps)
+        if isinstance(node, cst.Call) and self.names.name(node.func) in ("tf.cast", "tf.compat.v1.cast"):
+            dtype = arguments(node, ("x", "dtype")).get("dtype")
+            if dtype is not None and self.names.name(dtype.value).endswith((".int32", ".int64")):
+                node = node.args[0].value  # the losses and metrics of Keras accept classes of any integer type
         return isinstance(node, cst.Name) and node.value == self.model_fn.labels and not changed
 
     def is_output(self, node: cst.BaseExpression) -> bool:

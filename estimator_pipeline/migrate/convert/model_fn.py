@@ -205,6 +205,7 @@ class _Reader:
         self.names, self.labels, self.helper = names, labels, helper
         self.open = ALL_MODES  # the modes in which the function has not returned
         self.specs: dict[str, Mapping[str, cst.BaseExpression]] = {}
+        self.assigned: dict[tuple[str, str], Mapping[str, cst.BaseExpression]] = {}  # (name, mode) -> the spec
         self.returned: cst.BaseExpression | None = None
 
     def block(self, body: cst.BaseSuite, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
@@ -227,7 +228,7 @@ class _Reader:
         for small in line.body:
             if isinstance(small, cst.Return):
                 self.returns(small, modes)
-            elif isinstance(small, cst.Pass) or _is_string(small):
+            elif self.assigns_spec(small, modes) or isinstance(small, cst.Pass) or _is_string(small):
                 continue
             else:
                 yield Statement(
@@ -240,15 +241,31 @@ class _Reader:
                 raise Refused("a function that returns at several places", node)
             self.returned, self.open = node.value, frozenset()
             return
-        call = node.value
+        value = node.value
+        for mode in modes:
+            known = self.assigned.get((value.value, mode)) if isinstance(value, cst.Name) else self.spec(value)
+            if known is None:
+                raise Refused("a model_fn that returns something else than EstimatorSpec(...)", node)
+            self.specs[mode] = known
+        self.open -= modes
+
+    def spec(self, call: cst.BaseExpression | None) -> Mapping[str, cst.BaseExpression] | None:
+        """Return the arguments of `EstimatorSpec(...)`; None for another expression."""
         if not isinstance(call, cst.Call) or self.names.name(call.func) != SPEC:
-            raise Refused("a model_fn that returns something else than EstimatorSpec(...)", node)
-        spec = {name: arg.value for name, arg in arguments(call, _FIELDS).items()}
+            return None
         if any(arg.star for arg in call.args):
             raise Refused("an EstimatorSpec with * or **", call)
-        for mode in modes:
-            self.specs[mode] = spec
-        self.open -= modes
+        return {name: arg.value for name, arg in arguments(call, _FIELDS).items()}
+
+    def assigns_spec(self, node: cst.CSTNode, modes: frozenset[str]) -> bool:
+        """Return whether a statement is `spec = EstimatorSpec(...)`, and note what it is in these modes."""
+        if not isinstance(node, cst.Assign) or len(node.targets) != 1 or self.helper:
+            return False
+        target, spec = node.targets[0].target, self.spec(node.value)
+        if spec is None or not isinstance(target, cst.Name):
+            return False
+        self.assigned.update({(target.value, mode): spec for mode in modes})
+        return True
 
     def branch(self, node: cst.If, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
         allowed = self.names.modes_of(node.test)

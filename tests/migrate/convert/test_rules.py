@@ -78,7 +78,7 @@ def test_a_model_that_compile_describes(convert_text):
 LOSSES = [
     "loss = tf.losses.sparse_softmax_cross_entropy(labels, logits) * 2.0",
     'loss = tf.reduce_mean(features["x"]) * tf.losses.sparse_softmax_cross_entropy(labels, logits)',
-    "loss = tf.losses.sparse_softmax_cross_entropy(tf.cast(labels, tf.int64), logits)",
+    "loss = tf.losses.sparse_softmax_cross_entropy(labels - 1, logits)",
 ]
 
 
@@ -89,6 +89,33 @@ def test_any_other_loss_is_a_method(convert_text, loss):
         "    def compute_loss(self, x=None, y=None, y_pred=None" in text and "self.mean_loss.update_state(loss)" in text
     )
     assert "register_keras_serializable" in text and "def from_config(cls, config):" in text
+
+
+def test_classes_of_another_integer_type_are_the_labels(convert_text):
+    text = convert_text(
+        program(LOSS="loss = tf.losses.sparse_softmax_cross_entropy(tf.cast(labels, tf.int64), logits)")
+    )
+    assert "loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)," in text.after
+
+
+SPECS = [
+    ("return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)",
+     "spec = tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)\n    return spec"),
+    ("    if mode == tf.estimator.ModeKeys.PREDICT:\n        return tf", "    spec = None\n"
+     "    if mode == tf.estimator.ModeKeys.PREDICT:\n        spec = tf.estimator.EstimatorSpec(mode, loss=None)\n"
+     "        spec = tf"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), SPECS)
+def test_a_spec_by_a_name(convert_text, old, new):
+    text = program()
+    assert old in text
+    text = text.replace(old, new)
+    if "spec = None" in text:
+        text = text.replace("    loss = tf", "        return spec\n    loss = tf")
+    file = convert_text(text)
+    assert "def make_predictions(features, logits):" in file.after, file.kept_as_estimator
 
 
 OPTIMIZERS = [
@@ -186,6 +213,7 @@ JOBS = [
     ("tf.estimator.Estimator(model_fn,", "tf.estimator.Estimator(model_fn, warm_start_from='x',",
      "warm_start_from of Estimator"),
     ("print(estimator", "estimator.export_saved_model('x', None)\n    print(estimator", "Estimator.export_saved_model"),
+    ("    estimator = ", "    print(1); estimator = ", "several statements in one line"),
     ("print(estimator", "show(estimator)\n    print(estimator", "used in another way"),
     ("estimator.train(", "for input_fn in (input_fn,):\n        estimator.train(", "depends on the loop"),
     ("    estimator.train(input_fn, steps=4)\n", "", "its checkpoint is of another program"),
@@ -257,6 +285,24 @@ def test_settings_without_a_counterpart_are_comments(convert_text):
     text = convert_text(program().replace('params={"rate": 0.1})', config)).after
     assert "    # Without a counterpart in fit: save_summary_steps=7\n" in text
     assert text.count('print("x")') == 1 and 'os.path.join(model_dir, "keras")' in text
+
+
+LINES = [
+    (
+        "    if True: estimator.train(input_fn, steps=4)\n",
+        "    if True: model.fit(training, steps_per_epoch=4, verbose=2)\n",
+    ),
+    (
+        "    print(1); estimator.train(input_fn, steps=4)\n",
+        "    print(1); model.fit(training, steps_per_epoch=4, verbose=2)\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), LINES)
+def test_a_statement_that_shares_its_line(convert_text, old, new):
+    file = convert_text(program().replace("    estimator.train(input_fn, steps=4)\n", old))
+    assert new in file.after, file.kept_as_estimator
 
 
 def test_models_of_several_estimators_keep_their_names(convert_text):
