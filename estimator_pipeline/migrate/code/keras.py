@@ -78,9 +78,9 @@ def plan(program: Program, trees: Sequence[Tree], constructs: Sequence[Construct
     mains = [tree for tree in trees if tree in makers and tree.keras is None and tree.verbatim]
     for tree, outcome in _outcomes(program, mains):
         tree.keras = outcome
-    for tree, found in by_tree(of_estimators).items():
+    for tree, constructs_of in by_tree(of_estimators).items():
         if tree.keras is None and tree.verbatim:
-            first = min(found, key=lambda construct: tree.position(construct.node))
+            first = min(constructs_of, key=lambda construct: tree.position(construct.node))
             name = first.match.public or first.row.name
             reason = "no Estimator of the program has this model_fn"
             if first.row.kind.endswith("estimator"):

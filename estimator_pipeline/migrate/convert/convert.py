@@ -27,7 +27,7 @@ from estimator_pipeline.migrate.convert.names import FileNames, Refused, read_na
 from estimator_pipeline.migrate.convert.rest import Rest, is_reached, reached_nodes
 from estimator_pipeline.migrate.convert.unresolved_names import unknown_names
 
-__all__ = ["Conversion", "FilePlan", "convert_programs", "model_fns", "plan"]
+__all__ = ["ProgramConversion", "FilePlan", "convert_programs", "model_fns", "plan"]
 
 # Exceptions that a defect of a rule may raise: it must not take other programs with it.
 _DEFECTS = (LookupError, AttributeError, TypeError, ValueError, AssertionError, RecursionError, cst.ParserSyntaxError)
@@ -52,7 +52,7 @@ class FilePlan:
 
 
 @dataclass(frozen=True)
-class Conversion:
+class ProgramConversion:
     """What became of the files that make Estimators, and of those that they share.
 
     Attributes:
@@ -70,16 +70,16 @@ class Conversion:
 
 def model_fns(program: Program, tree: Tree) -> list[FunctionOf]:
     """Return the model_fns of the Estimators that a file makes, where they are functions of the program."""
-    names, found = read_names(program, tree), []
+    names, functions = read_names(program, tree), []
     for call in tree.calls:
         arg = arguments(call, ("model_fn",)).get("model_fn") if names.name(call.func) == ESTIMATOR else None
         function = names.function(arg.value) if arg is not None else None
         if function is not None:
-            found.append(function)
-    return found
+            functions.append(function)
+    return functions
 
 
-def convert_programs(program: Program, mains: Sequence[Tree]) -> list[Conversion]:
+def convert_programs(program: Program, mains: Sequence[Tree]) -> list[ProgramConversion]:
     """Convert the files that make Estimators; those that share a file that changes, together.
 
     Args:
@@ -87,7 +87,7 @@ def convert_programs(program: Program, mains: Sequence[Tree]) -> list[Conversion
         mains: the files that make an Estimator with a model_fn.
     """
     waiting: list[tuple[Tree, ...]] = [(tree,) for tree in mains]
-    done: list[Conversion] = []
+    done: list[ProgramConversion] = []
     while waiting:
         new = _converted(program, waiting.pop(0))
         user = {new.refused.user} if isinstance(new.refused, _UsedElsewhere) else set()
@@ -106,19 +106,19 @@ def _files_of(program: Program, mains: Sequence[Tree]) -> set[Tree]:
     return {*mains, *(function.tree for tree in mains for function in model_fns(program, tree))}
 
 
-def _converted(program: Program, mains: tuple[Tree, ...]) -> Conversion:
+def _converted(program: Program, mains: tuple[Tree, ...]) -> ProgramConversion:
     files = tuple(dict.fromkeys([*mains, *_files_of(program, mains)]))
     try:
         steps = {file.tree: file.apply() for file in plan(program, mains)}
         for tree, step in steps.items():
             verify(tree, step)
     except Refused as refused:
-        return Conversion(mains, files, refused=refused)
+        return ProgramConversion(mains, files, refused=refused)
     except _DEFECTS as error:
         program.reset()
         reason = f"the converter failed: {type(error).__name__}: {error}"
-        return Conversion(mains, files, refused=Refused(reason, mains[0].module))
-    return Conversion(mains, files, steps)
+        return ProgramConversion(mains, files, refused=Refused(reason, mains[0].module))
+    return ProgramConversion(mains, files, steps)
 
 
 class _UsedElsewhere(Refused):
@@ -166,7 +166,7 @@ class _Planner:
             model = self.model_in(tree, job)
             statements[tree].append(write_job(self.names.of(tree), rests, job, model, alone=alone))
         for tree, written in statements.items():
-            self.needs[tree].update(need for one in written for need in one.needs)
+            self.needs[tree].update(need for statement in written for need in statement.needs)
         for model in self.models.values():
             for tree, needs in model.needs.items():
                 self.needs[tree] |= needs

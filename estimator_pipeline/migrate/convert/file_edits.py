@@ -25,6 +25,8 @@ _EVALUATOR = """\
 if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
     raise SystemExit("the workers evaluate, with the validation_data of fit: start no evaluator")
 """
+
+
 class FileEdits:
     """Writes the edits of a file."""
 

@@ -211,7 +211,7 @@ class _Writer:
         self.replace(use.call, [*options, "verbose=2"])
 
     def replace(self, call: cst.Call, options: list[str]) -> None:
-        """Write `fit` for a statement; in one line where the statement has none of its own: `if x: train()`."""
+        """Write `fit` for a statement; in one line where the statement shares its line: `if x: train()`."""
         statement = statement_around(self.names, call)
         if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
             self.result.replaced[statement] = self.fit(options)

@@ -239,9 +239,9 @@ class _Transformer(cst.CSTTransformer):
                     raise Refused(f"{name}, which depends on the mode in another call", arg)
                 self.rewriter.passed.add((node, name))
                 args.append(changed)
-        given = {arg.keyword.value if arg.keyword else params[position] for position, arg in enumerate(original.args)
+        passed = {arg.keyword.value if arg.keyword else params[position] for position, arg in enumerate(original.args)
                  if arg.keyword or position < len(params)}  # fmt: skip
-        for name in (name for name in params if name not in given):
+        for name in (name for name in params if name not in passed):
             if (node, name) in self.names.flags:
                 raise Refused(f"{name}, which depends on the mode in another call", original)
             self.rewriter.passed.add((node, name))

@@ -91,10 +91,8 @@ def test_what_has_no_conversion_has_no_proof(tmp_path, capsys):
         assert code == 2 and reason in " ".join(error.split())
 
 
-STATEMENTS = [
-    "import estimator_pipeline.models.keras_runtime.canned",
-    "from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation",
-]
+RUNTIME = "estimator_pipeline.models.keras_runtime"
+STATEMENTS = [f"import {RUNTIME}.canned", f"from {RUNTIME} import evaluation as keras_evaluation"]
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
@@ -89,6 +90,7 @@ def test_any_other_loss_is_a_method(convert_text, loss):
         "    def compute_loss(self, x=None, y=None, y_pred=None" in text and "self.mean_loss.update_state(loss)" in text
     )
     assert "register_keras_serializable" in text and "def from_config(cls, config):" in text
+    assert re.search(r"Crossentropy\(from_logits=True\)\(labels( - 1)?, logits\)", text)
 
 
 def test_classes_of_another_integer_type_are_the_labels(convert_text):
@@ -332,6 +334,13 @@ def test_aliases_strings_and_statements_of_the_same_name(convert_text):
     file = convert_text(text.replace("\n\ndef model_fn", f"\n{more}\n\ndef model_fn", 1))
     assert file.keras and more.removeprefix("losses = tf.losses\n") in file.after, file.kept_as_estimator
     assert "losses = tf." not in file.after
+
+
+def test_an_alias_that_a_function_still_reads(convert_text):
+    text = program(LOSS="loss = losses.sparse_softmax_cross_entropy(labels, logits)")
+    never = "losses = tf.losses\n\n\ndef never(x):\n    return losses.get_losses(x)\n"
+    file = convert_text(text.replace("\n\ndef model_fn", f"\n{never}\n\ndef model_fn", 1))
+    assert file.kept_as_estimator == "line 3: tf.losses" and "losses = tf.compat.v1.losses\n" in file.after
 
 
 def test_a_variable_that_holds_a_mode(convert_text):
