@@ -222,10 +222,6 @@ def _outcomes(
         sources = [source.with_text(texts.get(source.path, source.text)) for source in sources]
         before = [(tree, tree.state()) for tree in read.trees]
         read = _read(sources, read.program.modules, others, "renamed", read.program.trees)
-        for tree in read.trees:
-            text = renamed.get(tree.source.path)
-            if text is not None:
-                tree.contrib, tree.needs = text.contrib, text.imports
     keras.plan(read.program, read.trees, read.constructs)
     outcomes = {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
     for tree, state in before:

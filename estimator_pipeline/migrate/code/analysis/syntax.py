@@ -120,8 +120,6 @@ class Tree:
         scopes: definition -> its scope.
         where: expression that may be a construct -> the scope in which it is evaluated.
         tensorflow_1: whether the file was written for TensorFlow 1, with `import tensorflow as tf`.
-        contrib: (name, line) of tf.contrib names that the renamed file takes from a different package.
-        needs: the imports that the new names need and that are not in the file yet.
         keras: the outcome of the conversion to Keras.
         renamed: node -> its new spelling; renamed_parts: other nodes that a rename affects;
             new_name: function from a name below tf to its new spelling in the whole code base.
@@ -151,8 +149,6 @@ class Tree:
 
     def _clear_plan(self) -> None:
         self.tensorflow_1 = False
-        self.contrib: list[tuple[str, int]] = []
-        self.needs: list[str] = []
         self.renamed: dict[cst.CSTNode, Any] = {}
         self.renamed_parts: dict[cst.CSTNode, Any] = {}
         self.new_name: Any = lambda below: None
@@ -160,7 +156,7 @@ class Tree:
 
     def state(self) -> dict[str, Any]:
         """Return the plans for the file, for `set_state`."""
-        names = ("source", "tensorflow_1", "contrib", "needs", "renamed", "renamed_parts",
+        names = ("source", "tensorflow_1", "renamed", "renamed_parts",
                  "new_name", "keras")  # fmt: skip
         return {name: getattr(self, name) for name in names}
 

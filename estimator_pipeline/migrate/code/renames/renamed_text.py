@@ -53,7 +53,6 @@ class RenamedText:
         kept: why the text is unchanged; "" where it is not.
         imports: the imports that the text needs, such as `import tf_slim`. They are added later, so that line numbers
             are unchanged.
-        contrib: (name, line of the new text) of names that are no longer TensorFlow's, sorted by line.
         moved: (first line, last line, new first line, new last line) of names that spanned several lines and now have
             a different number of lines.
         steps: the edits that the text consists of.
@@ -63,7 +62,6 @@ class RenamedText:
     changes: list[Change] = field(default_factory=list)
     kept: str = ""
     imports: list[str] = field(default_factory=list)
-    contrib: list[tuple[str, int]] = field(default_factory=list)
     moved: list[tuple[int, int, int, int]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
@@ -105,16 +103,13 @@ def of(tree: Tree) -> RenamedText:
     if not tree.source.keeps_cells(after):
         return RenamedText(before, kept="the converted code cannot be split into its cells")
     imports = sorted({renamed.needs for renamed in tree.renamed.values() if renamed.needs})
-    contrib = [(tree.position(renamed.node)[0], renamed.before) for renamed in tree.renamed.values() if renamed.contrib]
-    result = RenamedText(
+    return RenamedText(
         after,
         sorted(changes, key=lambda change: (change.line, change.column)),
         imports=imports,
         moved=list(_of_other_length(before, edits)),
         steps=[step],
     )
-    result.contrib = [(name, result.line(line)) for line, name in sorted(contrib)]
-    return result
 
 
 def _of_other_length(before: str, edits: list[Edit]) -> Iterator[tuple[int, int, int, int]]:

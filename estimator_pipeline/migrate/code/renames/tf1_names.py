@@ -73,7 +73,6 @@ class RenamedName(NamedTuple):
         before, after: the old and the new text.
         spans: arguments of the call that change too: (node, text before it, text after it).
         needs: the import that the new text needs.
-        contrib: whether the object is no longer part of TensorFlow.
         function_of: the method call that becomes a call of the function `after`.
     """
 
@@ -82,7 +81,6 @@ class RenamedName(NamedTuple):
     after: str
     spans: tuple[tuple[cst.CSTNode, str, str], ...] = ()
     needs: str = ""
-    contrib: bool = False
     function_of: cst.Call | None = None
 
 
@@ -255,8 +253,7 @@ def _of_chain(tree: Tree, node: cst.Attribute, v1: bool) -> RenamedName | None:
         if new is None:
             return None
         before = ".".join([root, *below[: new.length]])
-        return RenamedName(_part(node, len(below) - new.length), before, new.text, new.spans, new.needs,
-                           contrib=bool(new.needs))  # fmt: skip
+        return RenamedName(_part(node, len(below) - new.length), before, new.text, new.spans, new.needs)
     for length in range(len(below), 0, -1):
         name, whole = ".".join(below[:length]), length == len(below)
         part = _part(node, len(below) - length)
@@ -370,7 +367,7 @@ def _of_import_of_contrib(tree: Tree, alias: cst.ImportAlias, binding: Binding) 
     if binding.kind == "import" and alias.asname is not None:
         module = tf_contrib.of_import(binding.name)
         if module is not None:
-            renamed = RenamedName(alias.name, binding.name, module, contrib=True)
+            renamed = RenamedName(alias.name, binding.name, module)
     elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):
         renamed = _of_names_of_contrib(statement, binding.module)
     if renamed is not None:
@@ -382,19 +379,18 @@ def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName 
     names = [name.evaluated_name for name in statement.names]
     if module in ("tensorflow", _V1):
         home = tf_contrib.FACADE.rpartition(".")[0]
-        return RenamedName(statement.module, module, home, contrib=True) if names == ["contrib"] else None
+        return RenamedName(statement.module, module, home) if names == ["contrib"] else None
     new = tf_contrib.of_imported_names(module, names)
     if new is None:
         return None
     home, name = new
-    contrib = not home.startswith("tensorflow")
     if home and name == names[0]:
-        return RenamedName(statement.module, module, home, contrib=contrib)
+        return RenamedName(statement.module, module, home)
     # A single import whose name changed.
     bound = statement.names[0].evaluated_alias or names[0]
     after = f"from {home} import {name}" if home else f"import {name}"
     after += f" as {bound}" if bound != name else ""
-    return RenamedName(statement, f"from {module} import {names[0]}", after, contrib=contrib)
+    return RenamedName(statement, f"from {module} import {names[0]}", after)
 
 
 class _RenamedNames:
