@@ -170,6 +170,8 @@ class _Planner:
         for model in self.models.values():
             for tree, needs in model.needs.items():
                 self.needs[tree] |= needs
+        for tree in files:
+            self.needs[tree] |= rests[tree].needs
         self.check_definitions(definitions, rests)
         changed = {*self.mains, *definitions, *(tree for tree in files if rests[tree].functions)}
         changed |= {tree for tree in files if rests[tree].has_input_fn and self.is_own(tree, files)}
@@ -260,8 +262,8 @@ class _Planner:
         nodes: set[cst.CSTNode] = set()
         for tree, estimator in self.jobs:
             names = self.names.of(tree)
-            nodes.add(estimator.call.func)
-            nodes |= {use.call.func for use in estimator.uses}
+            nodes |= {estimator.call.func, *estimator.unread}
+            nodes |= {getattr(use.call, "func", use.call) for use in estimator.uses}
             nodes |= {node for use in estimator.uses for node in use.statements}
             if estimator.config.statement is not None:
                 nodes.add(estimator.config.statement)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
+from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Instance
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert.iterators import return_dataset
 from estimator_pipeline.migrate.convert.model_fn import parameters
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rest import Rest
+from estimator_pipeline.migrate.convert.rules.inputs import ARRAY_INPUTS
 
 __all__ = ["InputFnCall", "read_input_fn"]
 
 _MODES = {"train": "'train'", "evaluate": "'eval'", "predict": "'infer'", "train_and_evaluate": "'train'"}
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A function that an expression may be, and the parameters that a caller passes; None for a helper's."""
+
+    function: FunctionOf | None
+    takes: tuple[str, ...] = ()
 
 
 class InputFnCall:
@@ -26,17 +36,67 @@ class InputFnCall:
         self, names: FileNames, rests: Mapping[Tree, Rest], node: cst.BaseExpression, use: str, params: str
     ) -> None:  # fmt: skip
         self.names, self.rest, self.node, self.use, self.params = names, rests[names.tree], node, use, params
-        functions = [value for value in names.meaning(node) if isinstance(value, FunctionOf)]
-        if len(functions) != 1 or functions[0].tree not in rests:
-            raise Refused("an input_fn that is not one function of the program", node)
-        home, rest = functions[0].tree, rests[functions[0].tree]
-        self.function = functions[0].node
-        self.takes = parameters(self.function)
-        rest.has_input_fn = True
-        return_dataset(names.of(home), rest, self.function)
-        for value in home.scopes[self.function].returns if isinstance(self.function, cst.FunctionDef) else ():
-            if value not in rest.new and isinstance(names.of(home).value(value), (cst.Tuple, cst.Dict, cst.List)):
-                raise Refused("an input_fn that returns tensors, not a dataset", value)
+        self.refusal = Refused("an input_fn that is not one function of the program", node)
+        targets = list(self.targets(names, node))
+        if not targets or len({target.takes for target in targets}) > 1:
+            raise self.refusal
+        first = targets[0].function
+        self.function, self.takes = None if first is None else first.node, targets[0].takes
+        for function in (target.function for target in targets if target.function is not None):
+            rest = rests.get(function.tree)
+            if rest is None:
+                raise self.refusal
+            rest.has_input_fn = True
+            return_dataset(names.of(function.tree), rest, function.node)
+
+    def targets(self, names: FileNames, node: cst.BaseExpression, hops: int = 8) -> Iterator[_Target]:
+        """Yield the functions that an expression may be, also what a function of the program returns or is passed."""
+        value = names.value(node)
+        if isinstance(value, cst.IfExp):
+            yield from (target for side in (value.body, value.orelse) for target in self.targets(names, side, hops))
+            return
+        if isinstance(value, cst.Call) and names.name(value.func).rpartition(".")[2] in ARRAY_INPUTS:
+            yield _Target(None)
+            return
+        made = names.function(value.func) if isinstance(value, cst.Call) and hops else None
+        if made is not None:
+            for returned in made.tree.scopes[made.node].returns:
+                yield from self.targets(names.of(made.tree), returned, hops - 1)
+            return
+        if hops and (flag := names.flag(value)) is not None:
+            yield from self.passed(names, *flag, hops - 1)
+            return
+        for meaning in names.meaning(value):
+            yield self.target(names, value, meaning)
+
+    def passed(self, names: FileNames, function: cst.CSTNode, parameter: str, hops: int) -> Iterator[_Target]:
+        """Yield the functions that the calls of a function in its own file pass for a parameter."""
+        assert isinstance(function, (cst.FunctionDef, cst.Lambda))
+        for call in names.tree.calls:
+            called = names.function(call.func)
+            if called is not None and called.node is function:
+                arg = arguments(call, parameters(function)).get(parameter)
+                if arg is None:
+                    raise self.refusal
+                yield from self.targets(names, arg.value, hops)
+
+    def target(self, names: FileNames, node: cst.BaseExpression, value: object) -> _Target:
+        """Return a function or the method of an object."""
+        if isinstance(value, Instance) and isinstance(value.of, ClassOf):
+            for binding in value.of.tree.scopes[value.of.node].names.get("__call__", ()):
+                if binding.kind == "def":
+                    return _Target(FunctionOf(binding.node, value.of.tree), parameters(binding.node)[1:])
+        if not isinstance(value, FunctionOf):
+            raise self.refusal
+        takes, function = parameters(value.node), value.node
+        while isinstance(node, cst.Call) and node.args and names.name(node.func) == "functools.partial":
+            node = node.args[0].value
+        if value.tree.scopes[function].class_scope() is not None and isinstance(node, cst.Attribute):
+            bound = any(isinstance(base, Instance) for base in names.meaning(node.value))
+            decorators = {names.text(item.decorator) for item in getattr(function, "decorators", ())}
+            if "classmethod" in decorators or (bound and "staticmethod" not in decorators):
+                takes = takes[1:]
+        return _Target(value, takes)
 
     @property
     def takes_context(self) -> bool:
@@ -64,10 +124,12 @@ class InputFnCall:
             if values.get(name):
                 written.append(f"{name}={values[name]}")
             elif name in required:
-                raise Refused(f"an input_fn with the parameter {name}", self.function)
+                raise Refused(f"an input_fn with the parameter {name}", self.function or self.node)
         return written
 
     def _required(self) -> set[str]:
+        if self.function is None:
+            return set()
         params = self.function.params
         return {param.name.value for param in (*params.posonly_params, *params.params, *params.kwonly_params)
                 if param.default is None}  # fmt: skip

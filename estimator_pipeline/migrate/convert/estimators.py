@@ -18,15 +18,17 @@ _TRAIN_AND_EVALUATE = "tf.estimator.train_and_evaluate"
 _FIELDS = ("model_fn", "model_dir", "config", "params", "warm_start_from")
 # Method or function -> its parameters, and those that may be passed; None is as if it were missing.
 _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "train": (("input_fn", "hooks", "steps", "max_steps", "saving_listeners"), ("input_fn", "steps", "max_steps")),
-    "evaluate": (("input_fn", "steps", "hooks", "checkpoint_path", "name"), ("input_fn", "steps", "name")),
-    "predict": (("input_fn", "predict_keys", "hooks", "checkpoint_path", "yield_single_examples"), ("input_fn",)),
+    "train": (("input_fn", "hooks", "steps", "max_steps", "saving_listeners"),
+              ("input_fn", "hooks", "steps", "max_steps")),
+    "evaluate": (("input_fn", "steps", "hooks", "checkpoint_path", "name"), ("input_fn", "steps", "hooks", "name")),
+    "predict": (("input_fn", "predict_keys", "hooks", "checkpoint_path", "yield_single_examples"),
+                ("input_fn", "predict_keys", "hooks")),
     "train_and_evaluate": (("estimator", "train_spec", "eval_spec"), ("estimator", "train_spec", "eval_spec")),
-}
+}  # fmt: skip
 _SPECS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "TrainSpec": (("input_fn", "max_steps", "hooks", "saving_listeners"), ("input_fn", "max_steps")),
+    "TrainSpec": (("input_fn", "max_steps", "hooks", "saving_listeners"), ("input_fn", "max_steps", "hooks")),
     "EvalSpec": (("input_fn", "steps", "name", "hooks", "exporters", "start_delay_secs", "throttle_secs"),
-                 ("input_fn", "steps", "name", "start_delay_secs", "throttle_secs")),
+                 ("input_fn", "steps", "name", "hooks", "start_delay_secs", "throttle_secs")),
 }  # fmt: skip
 _RUN_CONFIG = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs",
                "session_config", "keep_checkpoint_max", "keep_checkpoint_every_n_hours", "log_step_count_steps",
@@ -34,7 +36,11 @@ _RUN_CONFIG = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkp
                "experimental_max_worker_delay_secs", "session_creation_timeout_secs",
                "checkpoint_save_graph_def")  # fmt: skip
 _CONVERTED = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs",
-              "keep_checkpoint_max", "log_step_count_steps", "train_distribute", "eval_distribute")  # fmt: skip
+              "session_config", "keep_checkpoint_max", "log_step_count_steps", "train_distribute",
+              "eval_distribute")  # fmt: skip
+# Hooks that log or measure: they change nothing of the training.
+_LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (
+    "LoggingTensorHook", "StepCounterHook", "SummarySaverHook", "ProfilerHook"))  # fmt: skip
 MULTI_WORKER = "tf.distribute.MultiWorkerMirroredStrategy"
 _STRATEGIES = (MULTI_WORKER, "tf.distribute.MirroredStrategy", "tf.distribute.OneDeviceStrategy")
 
@@ -48,12 +54,14 @@ class Config:
         statement: the statement that makes it, which the conversion removes; None for one made in the Estimator's call.
         strategy: the expression of `train_distribute`, None without.
         strategy_kind: the full name of its class.
+        session: the statements that make `session_config`, which has no counterpart.
     """
 
     fields: Mapping[str, cst.BaseExpression] = field(default_factory=dict)
     statement: cst.CSTNode | None = None
     strategy: cst.BaseExpression | None = None
     strategy_kind: str = ""
+    session: tuple[cst.CSTNode, ...] = ()
 
     @property
     def is_multi_worker(self) -> bool:
@@ -65,16 +73,18 @@ class Use:
     """A call on an Estimator.
 
     Attributes:
-        kind: train, evaluate, predict or train_and_evaluate.
-        call: the call.
+        kind: train, evaluate, predict, train_and_evaluate, or the name of a member that is a folder.
+        call: the call; the expression of a folder.
         args: parameter -> the user's expression; those of the specs for train_and_evaluate: `max_steps`, `eval_steps`.
         statements: statements that only make its specs, which the conversion removes.
+        hooks: statements that only make hooks that log.
     """
 
     kind: str
-    call: cst.Call
+    call: cst.Call | cst.Attribute
     args: Mapping[str, cst.BaseExpression]
     statements: tuple[cst.CSTNode, ...] = ()
+    hooks: tuple[cst.CSTNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class EstimatorJob:
         model_fn: its model_fn.
         args: parameter -> the user's expression.
         config: its RunConfig.
-        uses: the calls on it, in the order of the text.
+        uses: what the program does with it, in the order of the text.
     """
 
     call: cst.Call
@@ -100,6 +110,14 @@ class EstimatorJob:
     @property
     def model_dir(self) -> cst.BaseExpression | None:
         return self.args.get("model_dir", self.config.fields.get("model_dir"))
+
+    @property
+    def unread(self) -> tuple[cst.CSTNode, ...]:
+        """Return the expressions and statements that only the comments on the new program repeat."""
+        hooks = [value for use in self.uses for name, value in use.args.items() if name.endswith("hooks")]
+        session = self.config.fields.get("session_config")
+        made = [node for use in self.uses for node in use.hooks]
+        return (*hooks, *made, *([session] if session is not None else []), *self.config.session)
 
 
 def read_estimators(names: FileNames) -> list[EstimatorJob]:
@@ -168,20 +186,25 @@ def _call_of(names: FileNames, node: cst.BaseExpression, name: str) -> tuple[cst
     value = names.value(node)
     if not isinstance(value, cst.Call) or names.name(value.func) != f"tf.estimator.{name}":
         raise Refused(f"a {name} that is not made in the same function", node)
-    if value is node:
-        return value, None
-    assert isinstance(node, cst.Name)
+    return value, _statement_of(names, node, value)
+
+
+def _statement_of(names: FileNames, node: cst.BaseExpression, value: cst.BaseExpression) -> cst.CSTNode | None:
+    """Return the statement that assigns a value to a name, if `node` is the only use of it."""
+    if value is node or not isinstance(node, cst.Name):
+        return None
     statement = statement_around(names, value)
     readers = [chain for chain in _chains(names, node.value) if chain is not node
                and not isinstance(names.tree.parents.get(chain), cst.AssignTarget)]  # fmt: skip
-    return value, None if readers else statement
+    return None if readers else statement
 
 
 def _config(names: FileNames, node: cst.BaseExpression) -> Config:
-    value, statement = _call_of(names, node, "RunConfig")
+    value = names.value(node)
+    statement = _statement_of(names, node, value)
     if value is not node and statement is None:
         raise Refused("a RunConfig that is used elsewhere, too", node)
-    fields = _passed(names, value, _RUN_CONFIG, _CONVERTED, "RunConfig")
+    fields = _run_config(names, value, node)
     strategy = fields.get("train_distribute")
     kind = names.kind(strategy) if strategy is not None else ""
     if strategy is not None and kind not in _STRATEGIES:
@@ -189,7 +212,38 @@ def _config(names: FileNames, node: cst.BaseExpression) -> Config:
     evaluating = fields.get("eval_distribute")
     if evaluating is not None and (strategy is None or names.kind(evaluating) != kind):
         raise Refused("eval_distribute that is not train_distribute", evaluating)
-    return Config(fields, statement, strategy, kind)
+    session = tuple(_session(names, fields["session_config"])) if "session_config" in fields else ()
+    return Config(fields, statement, strategy, kind, session)
+
+
+def _run_config(names: FileNames, value: cst.BaseExpression, node: cst.BaseExpression) -> dict[str, cst.BaseExpression]:
+    """Return the fields of `RunConfig(...)` and of `RunConfig(...).replace(...)`."""
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value == "replace":
+        return _run_config(names, value.func.value, node) | _passed(names, value, (), _CONVERTED, "RunConfig")
+    if not isinstance(value, cst.Call) or names.name(value.func) != "tf.estimator.RunConfig":
+        raise Refused("a RunConfig that is not made in the same function", node)
+    return _passed(names, value, _RUN_CONFIG, _CONVERTED, "RunConfig")
+
+
+def _session(names: FileNames, node: cst.BaseExpression) -> Iterator[cst.CSTNode]:
+    """Yield the statements that make a ConfigProto of sessions: `c = ConfigProto()`, `c.gpu_options.a = True`."""
+    value = names.value(node)
+    if not isinstance(value, cst.Call) or names.name(value.func) != "tf.compat.v1.ConfigProto":
+        raise Refused("a session_config that is not made in the same function", node)
+    if value is node:
+        return
+    assert isinstance(node, cst.Name)
+    yield statement_around(names, value)
+    for name in _chains(names, node.value):
+        chain = _around(names, name)
+        statement = statement_around(names, chain)
+        if name is node or isinstance(names.tree.parents.get(name), cst.AssignTarget):
+            continue
+        assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+        if not isinstance(target, cst.Attribute) or not names.text(target).startswith(f"{node.value}."):
+            raise Refused("a session_config that is used elsewhere, too", name)
+        yield statement
 
 
 def _chains(names: FileNames, name: str) -> Iterator[cst.Name]:
@@ -200,6 +254,17 @@ def _chains(names: FileNames, name: str) -> Iterator[cst.Name]:
             root = root.value
         if isinstance(root, cst.Name) and root.value == name:
             yield root
+
+
+def _around(names: FileNames, name: cst.Name) -> cst.BaseExpression:
+    """Return the whole dotted name `a.b` that starts with a name."""
+    for chain in names.tree.chains:
+        root: cst.CSTNode = chain
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        if root is name:
+            return chain
+    return name
 
 
 def _uses(names: FileNames, target: cst.Name, call: cst.Call) -> Iterator[Use]:
@@ -220,18 +285,50 @@ def _uses(names: FileNames, target: cst.Name, call: cst.Call) -> Iterator[Use]:
 
 def _method(names: FileNames, node: cst.BaseExpression) -> Use | None:
     """Return the use `node.train(...)`."""
+    member = _around(names, node) if isinstance(node, cst.Name) else node
+    while isinstance(member, cst.Attribute) and member.value is not node:
+        member = member.value
+    if isinstance(member, cst.Attribute) and member.attr.value == "model_dir":
+        return Use("model_dir", member, {})
     call = next((call for call in names.tree.calls
                  if isinstance(call.func, cst.Attribute) and call.func.value is node), None)  # fmt: skip
     if call is None or not isinstance(call.func, cst.Attribute):
         return None
     method = call.func.attr.value
+    if method == "eval_dir" and not call.args:
+        return Use(method, call, {})
     if method not in ("train", "evaluate", "predict"):
         raise Refused(f"Estimator.{method}", call)
     parameters, converted = _CALLS[method]
     args = _passed(names, call, parameters, converted, method)
     if "input_fn" not in args:
         raise Refused(f"{method} without an input_fn", call)
-    return Use(method, call, args)
+    return Use(method, call, args, hooks=tuple(_hooks(names, args.get("hooks"), method)))
+
+
+def _hooks(names: FileNames, node: cst.BaseExpression | None, callee: str) -> Iterator[cst.CSTNode]:
+    """Yield the statements that make hooks, after a check that they only log.
+
+    Raises:
+        Refused: one of them does more.
+    """
+    if node is None:
+        return
+    hooks = names.value(node)
+    if not isinstance(hooks, (cst.List, cst.Tuple)):
+        raise Refused(f"hooks of {callee}", node)
+    used: list[tuple[cst.BaseExpression, cst.BaseExpression]] = [(node, hooks)]
+    for element in hooks.elements:
+        hook = names.value(element.value)
+        if not isinstance(hook, cst.Call) or names.name(hook.func) not in _LOGGING_HOOKS:
+            raise Refused(f"hooks of {callee}: {names.text(element.value)}", element.value)
+        used.append((element.value, hook))
+    for name, value in used:
+        if value is not name:
+            statement = _statement_of(names, name, value)
+            if statement is None:
+                raise Refused("a hook that is used elsewhere, too", name)
+            yield statement
 
 
 def _evaluated(names: FileNames, node: cst.Name) -> Use | None:
@@ -248,15 +345,10 @@ def _evaluated(names: FileNames, node: cst.Name) -> Use | None:
     evaluation, of_evaluation = _call_of(names, passed["eval_spec"], "EvalSpec")
     args = dict(_passed(names, train, *_SPECS["TrainSpec"], "TrainSpec"))
     of_eval = _passed(names, evaluation, *_SPECS["EvalSpec"], "EvalSpec")
-    args["eval_input_fn"] = of_eval["input_fn"]
-    args |= {name: of_eval[name] for name in ("throttle_secs", "start_delay_secs") if name in of_eval}
-    if "name" in of_eval:
-        args["eval_name"] = of_eval["name"]
-    if "steps" in of_eval:
-        args["eval_steps"] = of_eval["steps"]
-    elif "steps" not in arguments(evaluation, _SPECS["EvalSpec"][0]):
-        args["eval_steps"] = cst.Integer("100")  # the default of EvalSpec
-    if "max_steps" not in args:
-        raise Refused("a TrainSpec without max_steps", train)
-    statements = tuple(statement for statement in (of_train, of_evaluation) if statement is not None)
-    return Use("train_and_evaluate", call, args, statements)
+    hooks = [*_hooks(names, args.get("hooks"), "TrainSpec"), *_hooks(names, of_eval.get("hooks"), "EvalSpec")]
+    args["eval_input_fn"] = of_eval.pop("input_fn")
+    if "steps" not in arguments(evaluation, _SPECS["EvalSpec"][0]):
+        of_eval["steps"] = cst.Integer("100")  # the default of EvalSpec
+    args |= {name if name.endswith("_secs") else f"eval_{name}": value for name, value in of_eval.items()}
+    statements = (statement for statement in (of_train, of_evaluation) if statement is not None)
+    return Use("train_and_evaluate", call, args, tuple(statements), tuple(hooks))

@@ -77,29 +77,27 @@ class FileEdits:
             yield Edit(*self.span(node), "\n\n\n".join(texts))
 
     def of_jobs(self, jobs: Sequence[NewStatements], rest: Rest) -> Iterator[Edit]:
-        gone = [node for job in jobs for node in job.removed] + rest.removed
-        replaced = {node: lines for job in jobs for node, lines in job.replaced.items()}
+        edited: list[NewStatements | Rest] = [*jobs, rest]
+        gone = [node for each in edited for node in each.removed]
+        replaced = {node: lines for each in edited for node, lines in each.replaced.items()}
         before: dict[cst.CSTNode, list[str]] = {}
         calls = dict(rest.new)
         for job in jobs:
             calls.update(job.calls)
-            for node, lines in job.before.items():
+        for each in edited:
+            for node, lines in each.before.items():
                 before.setdefault(node, []).extend(lines)
         for node in (*replaced, *gone):
             if not isinstance(node, cst.SimpleStatementLine) or len(node.body) > 1:
                 raise Refused("several statements in one line, of which one would be replaced", node)
         for node in dict.fromkeys([*before, *replaced, *gone]):
-            line, _, last, _ = self.tree.position(node)
+            line, last = self.tree.position(node)[0], self.tree.position(rest.until.get(node, (node,))[-1])[2]
             indent = self.lines.indent(line)
             start, end = self.lines.starts[line - 1], self.lines.end(last)
-            written = "".join(f"{indent}{text}\n" for text in before.get(node, ()))
-            if node in replaced:
-                written += "".join(f"{indent}{text}\n" for text in replaced[node])
-            elif node not in gone:
-                yield Edit(start, start, written)
-                continue
-            yield Edit(start, end, written)
-        removed = {*gone, *replaced}
+            texts = [*before.get(node, ()), *replaced.get(node, ())]
+            written = "".join(f"{indent}{text}".rstrip() + "\n" for text in texts)
+            yield Edit(start, end if node in replaced or node in gone else start, written)
+        removed = {*gone, *replaced, *(node for nodes in rest.until.values() for node in nodes)}
         outermost = [node for node in calls if not any(above in calls for above in self.tree.above(node))]
         for node in outermost:
             if not any(above in removed for above in (node, *self.tree.above(node))):

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-__all__ = ["sources"]
+__all__ = ["names", "sources"]
 
-_NEEDS = {"operation": ("TensorFlowOperation",)}  # helper -> the helpers that it calls
+# Helper -> the helpers that it calls.
+_NEEDS = {"operation": ("TensorFlowOperation",), "pandas_input_fn": ("numpy_input_fn",)}
 
 
 @functools.cache
@@ -23,6 +24,11 @@ def _all() -> dict[str, str]:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             sources_by_name[node.name] = "".join(lines[first - 1 : node.end_lineno])
     return sources_by_name
+
+
+def names() -> frozenset[str]:
+    """Return the names of the helpers."""
+    return frozenset(_all())
 
 
 def sources(names: Iterable[str], tf: str) -> list[str]:

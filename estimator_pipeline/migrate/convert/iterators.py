@@ -1,45 +1,104 @@
-"""Input functions that return the tensors of an iterator: `return data.make_one_shot_iterator().get_next()`.
+"""Input functions that return tensors: `return data.make_one_shot_iterator().get_next()`.
 
-`fit` takes the dataset itself: what the function returns becomes `data`. Tensors that the function changes before it
-returns them are refused.
+`fit` takes the dataset itself: what the function returns becomes `data`. What the function computes from the tensors
+before it returns them becomes a function that the dataset maps. Constants become a dataset of one batch, repeated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
-from estimator_pipeline.migrate.convert.names import FileNames, Refused
+from estimator_pipeline.migrate.convert import allowed
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
 from estimator_pipeline.migrate.convert.rest import Rest
 
 __all__ = ["return_dataset"]
 
 _MAKERS = ("make_one_shot_iterator", "make_initializable_iterator")
+_CONSTANTS = frozenset(f"tf.{name}" for name in ("constant", "convert_to_tensor", "cast", "reshape", "one_hot",
+                                                 "expand_dims", "SparseTensor"))  # fmt: skip
 
 
 def return_dataset(names: FileNames, rest: Rest, function: cst.FunctionDef | cst.Lambda) -> None:
-    """Let a function return the dataset instead of the tensors of its iterator, in the edits of `rest`.
+    """Let a function return a dataset instead of tensors, in the edits of `rest`.
 
     Raises:
-        Refused: the function does more with the tensors than to return them.
+        Refused: its tensors cannot become a dataset.
     """
     calls = [node for node in iter_nodes(function.body) if isinstance(node, cst.Call)]
     gets = [call for call in calls if _method(call) == "get_next"]
-    if not gets and not any(_method(call) in _MAKERS for call in calls):
-        return
-    if len(gets) != 1:
+    if len(gets) > 1:
         raise Refused("an input_fn with several iterators", function)
+    if gets or any(_method(call) in _MAKERS for call in calls):
+        _without_iterator(names, rest, function, gets)
+        return
+    for value in names.tree.scopes[function].returns:
+        if value in rest.new:
+            continue
+        if isinstance(names.value(value), (cst.Tuple, cst.Dict, cst.List)):
+            _constants(names, rest, value, calls)
+        made = names.function(value.func) if isinstance(value, cst.Call) else None
+        if made is not None and made.tree is names.tree and made.node is not function and _returns_data(made):
+            return_dataset(names, rest, made.node)
+
+
+def _returns_data(function: FunctionOf) -> bool:
+    return bool(function.tree.scopes[function.node].returns)
+
+
+def _constants(names: FileNames, rest: Rest, value: cst.BaseExpression, calls: Sequence[cst.Call]) -> None:
+    """Return a dataset of the batch that the function makes of Python values and constants, which never ends."""
+    for call in calls:
+        full = names.name(call.func)
+        plain = full in _CONSTANTS or full.split(".")[0] in ("numpy", "pandas", "math")
+        if not plain and not (isinstance(call.func, cst.Name) and call.func.value in allowed.BUILTINS) and (
+            _method(call) not in allowed.METHODS or full.startswith("tf.")
+        ):  # fmt: skip
+            raise Refused("an input_fn that returns tensors, not a dataset", value)
+    tensors = names.value(value)
+    if isinstance(tensors, cst.Tuple) and len(tensors.elements) == 2 and (
+        names.text(tensors.elements[1].value) == "None"
+    ):  # fmt: skip
+        value = tensors.elements[0].value
+    elif isinstance(tensors, cst.List):
+        raise Refused("an input_fn that returns tensors, not a dataset", value)
+    text = rest.text(value).strip()
+    text = f"({text})" if isinstance(value, cst.Tuple) and not value.lpar else text
+    outer = next(node for node in (value, *names.tree.above(value)) if isinstance(node, (cst.Return, cst.Lambda)))
+    body = outer.value if isinstance(outer, cst.Return) else outer.body
+    assert body is not None
+    rest.new[body] = f"{names.tf}.data.Dataset.from_tensors({text}).repeat()"
+
+
+def _without_iterator(
+    names: FileNames, rest: Rest, function: cst.FunctionDef | cst.Lambda, gets: Sequence[cst.Call]
+) -> None:
+    if not gets:
+        raise Refused("an input_fn that returns tensors of an iterator", function)
     (get,) = gets
     iterator = names.value(get.func.value) if isinstance(get.func, cst.Attribute) else get
     dataset = _dataset(names, iterator)
     parent = names.tree.parents.get(get)
-    returned = parent if isinstance(parent, cst.Return) else _returned(names, function, parent)
-    if returned is None or returned.value is None or dataset is None:
+    if dataset is None:
         raise Refused("an input_fn that returns tensors of an iterator", get)
-    rest.new[returned.value] = rest.text(dataset)
     if isinstance(function, cst.FunctionDef):
         rest.functions.append(function)
-    for node in {get, iterator} - {returned.value}:
+    if isinstance(parent, cst.Return) or parent is function:
+        rest.new[get] = rest.text(dataset)
+        made = {iterator} - {get}
+    elif isinstance(parent, cst.Assign) and _is_returned(names, function, parent):
+        value = next(node for node in iter_nodes(function) if isinstance(node, cst.Return)).value
+        assert value is not None
+        rest.new[value] = rest.text(dataset)
+        made = {get, iterator}
+    else:
+        _mapped(names, rest, function, parent, rest.text(dataset))
+        made = {iterator} - {get}
+    for node in made:
         assign = names.tree.parents.get(node)
         statement = names.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
         if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
@@ -61,16 +120,75 @@ def _dataset(names: FileNames, iterator: cst.BaseExpression) -> cst.BaseExpressi
     return iterator.func.value if not iterator.args else None
 
 
-def _returned(names: FileNames, function: cst.CSTNode, assign: cst.CSTNode | None) -> cst.Return | None:
-    """Return the statement `return x, y` behind `x, y = iterator.get_next()`, if nothing else uses the two."""
-    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
-        return None
+def _is_returned(names: FileNames, function: cst.CSTNode, assign: cst.Assign) -> bool:
+    """Return whether `return x, y` follows `x, y = iterator.get_next()`, and nothing else uses the two."""
+    if len(assign.targets) != 1:
+        return False
     target = names.text(assign.targets[0].target).strip("()")
     returns = [node for node in iter_nodes(function) if isinstance(node, cst.Return)]
     if len(returns) != 1 or returns[0].value is None or names.text(returns[0].value).strip("()") != target:
-        return None
+        return False
     read = {node.value for node in iter_nodes(returns[0].value) if isinstance(node, cst.Name)}
     inside = set(iter_nodes(returns[0]))
-    others = [chain for chain in names.tree.chains if isinstance(chain, cst.Name) and chain.value in read
-              and chain not in inside and function in set(names.tree.above(chain))]  # fmt: skip
-    return None if others else returns[0]
+    return not any(isinstance(chain, cst.Name) and chain.value in read and chain not in inside
+                   and function in set(names.tree.above(chain)) for chain in names.tree.chains)  # fmt: skip
+
+
+def _mapped(
+    names: FileNames, rest: Rest, function: cst.FunctionDef | cst.Lambda, assign: cst.CSTNode | None, dataset: str
+) -> None:
+    """Let the dataset map what the function computes from its tensors: `def prepare(x, y): ...; data.map(prepare)`."""
+    statement = names.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
+    block = names.tree.parents.get(statement) if statement is not None else None
+    refusal = Refused("an input_fn that returns tensors of an iterator", assign or function)
+    if not isinstance(assign, cst.Assign) or not isinstance(statement, cst.SimpleStatementLine) or (
+        not isinstance(block, cst.IndentedBlock) or len(assign.targets) != 1
+    ):  # fmt: skip
+        raise refusal
+    tail = list(block.body[block.body.index(statement) + 1 :])
+    returns = [node for node in iter_nodes(function) if isinstance(node, cst.Return)]
+    last = tail[-1] if tail else None
+    if not isinstance(last, cst.SimpleStatementLine) or list(last.body) != returns:
+        raise refusal
+    parameters = list(_parameters(names, assign.targets[0].target, tail, refusal))
+    bound = set(parameters)
+    local = {name for node in tail for name in names_bound(node)}
+    for node in tail:
+        if names_read(node) & local - bound or '"""' in names.text(node):
+            raise refusal
+        bound |= names_bound(node)
+    taken = {*names.tree.scope.names, *names.tree.scopes[function].names}
+    prepare = next(name for name in ("prepare", "prepare_batch", "keras_prepare") if name not in taken)
+    lines = [line for node in tail for line in rest.text(node).strip("\n").split("\n")]
+    rest.replaced[statement] = [
+        *([""] if block.body.index(statement) else []),
+        f"def {prepare}({', '.join(parameters)}):",
+        *(f"    {line}" for line in lines),
+        "",
+        f"return {_operand(dataset)}.map({prepare})",
+    ]
+    rest.until[statement] = tail
+
+
+def _parameters(
+    names: FileNames, target: cst.BaseExpression, tail: Sequence[cst.CSTNode], refusal: Refused
+) -> Iterator[str]:
+    """Yield the names of what one `get_next` returns; a single name is an element that is no tuple."""
+    if isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            if not isinstance(element.value, cst.Name):
+                raise refusal
+            yield element.value.value
+        return
+    if not isinstance(target, cst.Name):
+        raise refusal
+    for node in (inner for statement in tail for inner in iter_nodes(statement)):
+        if isinstance(node, cst.Subscript) and names.text(node.value) == target.value:
+            index = node.slice[0].slice
+            if not isinstance(index, cst.Index) or not isinstance(index.value, (cst.SimpleString, cst.Name)):
+                raise refusal
+    yield target.value
+
+
+def _operand(text: str) -> str:
+    return text if text.replace("_", "").replace(".", "").isalnum() or text.endswith((")", "]")) else f"({text})"

@@ -15,14 +15,17 @@ from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
 from estimator_pipeline.migrate.convert.datasets import InputFnCall, read_input_fn
 from estimator_pipeline.migrate.convert.estimators import EstimatorJob, Use, statement_around
 from estimator_pipeline.migrate.convert.model import Model
-from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_read
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
 from estimator_pipeline.migrate.convert.rest import Rest
 
 __all__ = ["NewStatements", "write_job"]
 
 _WIDTH = 100
-_WITHOUT_COUNTERPART = ("save_checkpoints_secs", "save_summary_steps", "log_step_count_steps", "throttle_secs",
-                        "start_delay_secs", "eval_name", "name")  # fmt: skip
+_WITHOUT_COUNTERPART = ("save_checkpoints_secs", "save_summary_steps", "log_step_count_steps", "session_config",
+                        "throttle_secs", "start_delay_secs", "eval_name", "name", "hooks", "eval_hooks")  # fmt: skip
+_TRAINS = ("train", "train_and_evaluate")
+_FOLDERS = ("model_dir", "eval_dir")
+_COMPOUND = (cst.BaseCompoundStatement, cst.Else)
 
 
 @dataclass
@@ -69,23 +72,55 @@ class _Writer:
         self.params = rest.text(estimator.args["params"]) if "params" in estimator.args else ""
         self.folder = rest.text(estimator.model_dir) if estimator.model_dir is not None else ""
         self.name = self.fresh("model") if alone else self.own_name()
-        self.data = self.fresh("training") if alone else f"{self.name}_training"
+        self.alone, self.data = alone, ""
         self.callbacks: list[str] = []
 
     def job(self) -> NewStatements:
-        estimator, uses = self.estimator, self.estimator.uses
+        estimator = self.estimator
+        uses = [use for use in estimator.uses if use.kind not in _FOLDERS]
         if not uses:
             raise Refused("an Estimator that is not used", estimator.call)
-        if all(use.kind not in ("train", "train_and_evaluate") for use in uses):
+        if not self.folder and all(use.kind not in _TRAINS for use in uses):
             raise Refused("an Estimator that is not trained here: its checkpoint is of another program", uses[0].call)
-        home = estimator.statement or statement_around(self.names, uses[0].call)
-        first = self.place(uses[0], home)
-        self.begin(uses[0], first)
+        self.home = estimator.statement or statement_around(self.names, uses[0].call)
+        places: dict[cst.CSTNode, list[Use]] = {}
         for use in uses:
-            self.write(use, at_start=use is uses[0] and statement_around(self.names, use.call) is first)
-        gone = [estimator.statement, self.config.statement, *(node for use in uses for node in use.statements)]
+            made = next((place for place in reversed(places) if self.is_behind(use.call, place)), None)
+            place = made or self.place(use, one=not self.folder or self.config.strategy is not None)
+            places.setdefault(place, []).append(use)
+        self.comment(next(iter(places)))
+        for place, group in places.items():
+            self.begin(group, place)
+            for use in group:
+                self.check(use, group)
+                self.write(use, at_start=use is group[0] and statement_around(self.names, use.call) is place)
+        for use in estimator.uses:
+            if use.kind in _FOLDERS:
+                self.folder_of(use)
+        gone = [estimator.statement, self.config.statement, *self.config.session,
+                *(node for use in estimator.uses for node in (*use.statements, *use.hooks))]  # fmt: skip
         self.result.removed += [node for node in gone if node is not None]
         return self.result
+
+    def folder_of(self, use: Use) -> None:
+        """Write the folder that `estimator.model_dir` and `estimator.eval_dir()` are."""
+        if not self.folder or isinstance(self.estimator.model_dir, (cst.Call, cst.BinaryOperation)):
+            raise Refused(f"{use.kind} of an Estimator without a model_dir that is a name or text", use.call)
+        eval_dir = f'os.path.join({self.folder}, "eval")'
+        self.result.needs |= {"os"} if use.kind == "eval_dir" else set()
+        self.result.calls[use.call] = eval_dir if use.kind == "eval_dir" else self.folder
+
+    def is_behind(self, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
+        """Return whether a node is in the block of a statement, at it or behind it, so that it runs later."""
+        block = self.names.tree.parents.get(statement)
+        chain = [node, *self.names.tree.above(node)]
+        if block not in chain:
+            return False
+        at = chain[chain.index(block) - 1]
+        return self.position(at) >= self.position(statement)
+
+    def position(self, node: cst.CSTNode) -> tuple[int, ...]:
+        return self.names.tree.position(node)
 
     def own_name(self) -> str:
         """Return the name of the Estimator."""
@@ -103,30 +138,53 @@ class _Writer:
             scope = scope.parent
         return name
 
-    def place(self, use: Use, home: cst.CSTNode) -> cst.CSTNode:
-        """Return the statement beside the Estimator's that its first use is in."""
-        block = self.names.tree.parents.get(home)
+    def place(self, use: Use, *, one: bool) -> cst.CSTNode:
+        """Return the statement before which the model of a use is made, outside of the loops around the use.
+
+        Args:
+            one: whether the branches of the program share one model: it has no folder to restore another from.
+        """
+        tree = self.names.tree
+        block = tree.parents.get(self.home)
         at: cst.CSTNode = statement_around(self.names, use.call)
-        while self.names.tree.parents.get(at) is not block:
-            above = self.names.tree.parents.get(at)
-            if above is None:
+        while tree.parents.get(at) is not block:
+            above = next((node for node in tree.above(at) if isinstance(node, _COMPOUND)), None)
+            if above is None or isinstance(above, cst.FunctionDef):
                 raise Refused("an Estimator that is used outside of the block that makes it", use.call)
-            if isinstance(above, cst.For) and names_read(use.args["input_fn"]) & set(_targets(above)):
+            if isinstance(above, (cst.If, cst.Else)) and not one:
+                break
+            reads = names_read(use.args["input_fn"])
+            if reads & (_targets(above) if isinstance(above, cst.For) else set()):
                 raise Refused("an input_fn that depends on the loop around it", use.call)
+            if reads & names_bound(above):
+                raise Refused("an input_fn that is made in the block of its use, which others share", use.call)
             at = above
         return at
+
+    def check(self, use: Use, group: list[Use]) -> None:
+        """Let the program check that the model of an evaluation or prediction is trained."""
+        statement = statement_around(self.names, use.call)
+        trains = [other for other in group if other.kind in _TRAINS]
+        if use.kind in _TRAINS or not trains:
+            return
+        if not any(self.is_behind(use.call, statement_around(self.names, other.call)) for other in trains):
+            self.result.needs.add("check_trained")
+            self.result.before.setdefault(statement, []).append(f"check_trained({self.name})")
 
     def input_fn(self, use: Use, name: str = "input_fn") -> InputFnCall:
         kind = "evaluate" if name == "eval_input_fn" else use.kind
         return read_input_fn(self.names, self.rests, use.args[name], kind, self.params)
 
-    def begin(self, use: Use, first: cst.CSTNode) -> None:
+    def begin(self, group: list[Use], first: cst.CSTNode) -> None:
         """Write the lines that make the model, before the first statement that uses it."""
-        data, lines = self.input_fn(use), self.comments()
+        data, lines = self.input_fn(group[0]), []
+        trains = any(use.kind in _TRAINS for use in group)
+        self.data = self.fresh("training" if group[0].kind in _TRAINS else "data")
+        self.data = self.data if self.alone else f"{self.name}_{self.data}"
         self.result.needs.add("model_inputs")
         if self.folder and isinstance(self.estimator.model_dir, (cst.Call, cst.BinaryOperation)):
             name = self.fresh("model_dir")
-            lines.append(f"{name} = {self.folder}")
+            lines.append(f"{name} = {self.rest.text(self.estimator.model_dir)}")
             self.folder = name
         seed = self.config.fields.get("tf_random_seed")
         if seed is not None:
@@ -146,16 +204,30 @@ class _Writer:
             context = "input_context" if data.takes_context else ""
             lines.append(f"{self.data} = {strategy}.distribute_datasets_from_function(")
             lines.append(f"    lambda input_context: {data.call(context)})")
-        self.callbacks = self.saving(lines)
+        if trains:
+            self.callbacks = self.saving(lines)
+        elif self.config.is_multi_worker:
+            raise Refused("an Estimator of several workers that is not trained here", group[0].call)
+        else:
+            self.result.needs |= {"os", "restore"}
+            lines.append(f'restore({self.name}, os.path.join({self.folder}, "keras"))')
         self.result.before.setdefault(first, []).extend(lines)
 
-    def comments(self) -> list[str]:
-        """Return comments on the settings that have no counterpart in `fit`."""
+    def comment(self, first: cst.CSTNode) -> None:
+        """Write comments on the settings that have no counterpart in `fit`."""
         settings = [(name, value) for name, value in self.config.fields.items() if name in _WITHOUT_COUNTERPART]
         settings += [(name.removeprefix("eval_"), value) for use in self.estimator.uses
                      for name, value in use.args.items() if name in _WITHOUT_COUNTERPART]  # fmt: skip
-        text = ", ".join(f"{name}={self.names.text(value)}" for name, value in settings)
-        return [f"# Without a counterpart in fit: {' '.join(text.split())}"] if settings else []
+        texts = [f"{name}={self.names.text(value)}" for name, value in settings if self.names.text(value) != "[]"]
+        made = [*self.config.session, *(node for use in self.estimator.uses for node in use.hooks)]
+        texts += [self.names.text(node) for node in made]
+        lines = [" ".join(text.split()) for text in texts]
+        if lines:
+            joined = ", ".join(lines)
+            written = [f"# Without a counterpart in fit: {joined}"]
+            if len(joined) > _WIDTH:
+                written = ["# Without a counterpart in fit:", *(f"#     {line}" for line in lines)]
+            self.result.before.setdefault(first, []).extend(written)
 
     def saving(self, lines: list[str]) -> list[str]:
         """Return the callbacks that save and log; `lines` get what they need."""
@@ -178,20 +250,23 @@ class _Writer:
         if use.kind == "train":
             self.train(use, at_start=at_start)
         elif use.kind == "train_and_evaluate":
-            self.train_and_evaluate(use)
+            self.train_and_evaluate(use, at_start=at_start)
         elif use.kind == "evaluate":
-            self.result.calls[use.call] = self.evaluated(self.input_fn(use), use.args.get("steps"), use.call)
+            self.result.calls[use.call] = self.evaluated(use, at_start=at_start)
         elif not self.model.predictions:
             raise Refused("predict, of a model_fn without predictions", use.call)
         else:
             self.result.needs.add("predict")
-            self.result.calls[use.call] = f"predict({self.name}, {self.input_fn(use).call()}, {self.model.predictions})"
+            data = self.data if at_start else self.input_fn(use).call()
+            keys = [self.rest.text(use.args["predict_keys"])] if "predict_keys" in use.args else []
+            options = ", ".join([self.name, data, self.model.predictions, *keys])
+            self.result.calls[use.call] = f"predict({options})"
 
-    def evaluated(self, data: InputFnCall, steps: cst.BaseExpression | None, call: cst.CSTNode) -> str:
-        text = data.call()
+    def evaluated(self, use: Use, *, at_start: bool) -> str:
+        text, steps = self.data if at_start else self.input_fn(use).call(), use.args.get("steps")
         text = f"{text}.take({self.rest.text(steps)})" if steps is not None else text
         written = f"{self.name}.evaluate({text}, return_dict=True, verbose=0)"
-        if isinstance(self.names.tree.parents.get(call), cst.Expr):
+        if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
             return written
         return f"dict({written}, global_step=int({self.name}.optimizer.iterations.numpy()))"
 
@@ -202,7 +277,7 @@ class _Writer:
         data = self.data if at_start or self.config.strategy is not None else self.input_fn(use).call()
         options = [data]
         if "max_steps" in use.args and self.folder:
-            options += self.epochs(use.args["max_steps"])
+            options += self.epochs(use)
         elif steps := use.args.get("steps", use.args.get("max_steps")):
             options.append(f"steps_per_epoch={self.rest.text(steps)}")
             options += [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
@@ -210,7 +285,7 @@ class _Writer:
             options += [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
         self.replace(use.call, [*options, "verbose=2"])
 
-    def replace(self, call: cst.Call, options: list[str]) -> None:
+    def replace(self, call: cst.BaseExpression, options: list[str]) -> None:
         """Write `fit` for a statement; in one line where the statement shares its line: `if x: train()`."""
         statement = statement_around(self.names, call)
         if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
@@ -225,9 +300,14 @@ class _Writer:
             return [line]
         return [f"{self.name}.fit(", *(f"    {option}," for option in options), ")"]
 
-    def epochs(self, last: cst.BaseExpression) -> list[str]:
-        """Return the arguments of `fit` that train up to a step, an epoch for each checkpoint."""
-        total, every = self.rest.text(last), self.config.fields.get("save_checkpoints_steps")
+    def epochs(self, use: Use) -> list[str]:
+        """Return the arguments of `fit` that train up to a step, an epoch for each checkpoint; or to the data's end."""
+        every = self.config.fields.get("save_checkpoints_steps")
+        if "max_steps" not in use.args:
+            if every is not None:
+                raise Refused("save_checkpoints_steps without max_steps: the number of epochs is not known", every)
+            return [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
+        total = self.rest.text(use.args["max_steps"])
         each = self.rest.text(every) if every is not None else total
         self.result.needs.add("StopAt")
         stop = f"StopAt({total}, {each})"
@@ -245,12 +325,13 @@ class _Writer:
             f"callbacks=[{', '.join([stop, *self.callbacks])}]",
         ]
 
-    def train_and_evaluate(self, use: Use) -> None:
+    def train_and_evaluate(self, use: Use, *, at_start: bool) -> None:
         evaluation = self.input_fn(use, "eval_input_fn")
         steps = use.args.get("eval_steps")
         text = evaluation.call()
         text = f"{text}.take({self.rest.text(steps)})" if steps is not None else text
-        options = [self.data, *self.epochs(use.args["max_steps"]), f"validation_data={text}", "verbose=2"]
+        data = self.data if at_start or self.config.strategy is not None else self.input_fn(use).call()
+        options = [data, *self.epochs(use), f"validation_data={text}", "verbose=2"]
         statement = statement_around(self.names, use.call)
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
             self.replace(use.call, options)

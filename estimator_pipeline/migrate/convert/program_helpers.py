@@ -15,6 +15,23 @@ def model_inputs(data):
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
+def numpy_input_fn(x, y=None, *, batch_size=128, num_epochs=1, shuffle):
+    """Return an input function of arrays; shuffle draws another order than the queues of TensorFlow 1."""
+
+    def input_fn():
+        data = tf.data.Dataset.from_tensor_slices(x if y is None else (x, y))
+        data = data.shuffle(len(data)) if shuffle else data
+        return data.repeat(num_epochs).batch(batch_size)
+
+    return input_fn
+
+
+def pandas_input_fn(x, y=None, **options):
+    """Return an input function of the columns of a DataFrame, with a Series or another DataFrame of labels."""
+    labels = {name: y[name].values for name in y} if hasattr(y, "columns") else getattr(y, "values", None)
+    return numpy_input_fn({name: x[name].values for name in x}, labels, **options)
+
+
 def saved_inputs(features):
     """Return the names, shapes and types of inputs, for the configuration of a model."""
 
@@ -46,6 +63,20 @@ def checkpoints(model, folder, max_to_keep=5):
     return tf.keras.callbacks.LambdaCallback(on_epoch_end=save)
 
 
+def restore(model, folder):
+    """Restore the latest checkpoint in a folder, which has to be there."""
+    latest = tf.train.latest_checkpoint(folder)
+    if latest is None:
+        raise FileNotFoundError(f"no checkpoint in {folder}: train the model first")
+    tf.train.Checkpoint(model=model).restore(latest).assert_existing_objects_matched()
+
+
+def check_trained(model):
+    """Check that a model has been trained, or restored from a checkpoint."""
+    if not int(model.optimizer.iterations.numpy()):
+        raise ValueError("no checkpoint: train the model before it is evaluated or predicts")
+
+
 def first_epoch(model, last_step, steps_per_epoch):
     """Return the epoch to continue with: that of the restored step, or the one behind the last for a finished job."""
     step = int(model.optimizer.iterations.numpy())
@@ -72,12 +103,13 @@ class StopAt(tf.keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def predict(model, data, predictions):
-    """Yield the predictions for each example of a dataset, as `Estimator.predict` did."""
+def predict(model, data, predictions, keys=None):
+    """Yield the predictions for each example of a dataset, as `Estimator.predict` did; those of some keys only."""
     for batch in data:
         features = batch[0] if isinstance(batch, tuple) else batch
         answers = predictions(features, model(features, training=False))
         named = answers if isinstance(answers, dict) else {"predictions": answers}
+        named = {name: value for name, value in named.items() if keys is None or name in keys}
         for row in zip(*(value.numpy() for value in named.values()), strict=False):
             yield dict(zip(named, row, strict=False)) if isinstance(answers, dict) else row[0]
 

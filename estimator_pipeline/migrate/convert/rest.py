@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Outside
-from estimator_pipeline.migrate.code.analysis.syntax import Binding, Tree, children
-from estimator_pipeline.migrate.convert import allowed
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Tree, children, iter_nodes
+from estimator_pipeline.migrate.convert import allowed, helpers
+from estimator_pipeline.migrate.convert.flags import is_flags, read_flags
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
-from estimator_pipeline.migrate.convert.rule import SETUP, Call, rule_of
+from estimator_pipeline.migrate.convert.rule import SETUP, Call, Rule, rule_of
 
 __all__ = ["Rest", "is_reached", "reached_nodes"]
 
@@ -72,7 +73,9 @@ class Rest:
 
     Attributes:
         new: expression -> its new text.
-        removed: statements that are not needed any more.
+        removed, replaced, before: statements, as those of `NewStatements`.
+        until: replaced statement -> the statements behind it that its new lines replace, too.
+        needs: names of program_helpers.py.
         functions: the input functions that return something else than before.
         imports: imports of names that TensorFlow has no longer, and that no code uses any more.
         has_input_fn: whether an Estimator's input_fn is a function of the file.
@@ -86,6 +89,10 @@ class Rest:
         self.functions: list[cst.FunctionDef] = []
         self.imports: list[cst.ImportAlias] = []
         self.has_input_fn = False
+        self.replaced: dict[cst.CSTNode, list[str]] = {}
+        self.before: dict[cst.CSTNode, list[str]] = {}
+        self.until: dict[cst.CSTNode, Sequence[cst.CSTNode]] = {}
+        self.needs: set[str] = set()
 
     def read(self, without: Collection[cst.CSTNode]) -> None:
         """Find the new text of each name.
@@ -97,12 +104,26 @@ class Rest:
             Refused: code that the program reaches has a name that needs an Estimator or TensorFlow 1.
         """
         tree = self.names.tree
-        for node in tree.chains:
+        self._flags()
+        self._read(tree.chains, without)
+        if self.names.v1_import is not None:
+            self._keep_v1(without)
+        for alias, binding in tree.imports:
+            if isinstance(alias, cst.ImportAlias) and self._is_gone(binding):
+                if self._is_used(alias, binding, without):
+                    raise Refused(f"{self.names.text(alias)}, which cannot be imported any more", alias)
+                self.imports.append(alias)
+
+    def _read(self, chains: Iterable[cst.BaseExpression], without: Collection[cst.CSTNode]) -> None:
+        tree = self.names.tree
+        for node in chains:
             if any(above in without or above in self.new for above in (node, *tree.above(node))):
                 continue
             full = self.names.name(node)
-            if not full.startswith(("tf.compat.v1", "tf.estimator", "tf.contrib", "tf_slim", "tf.feature_column",
-                                    "tf.distribute.MultiWorkerMirroredStrategy")):  # fmt: skip
+            if is_flags(full) or not full.startswith((
+                "tf.compat.v1", "tf.estimator", "tf.contrib", "tf_slim", "tf.feature_column",
+                "tf.distribute.MultiWorkerMirroredStrategy",
+            )):  # fmt: skip
                 continue
             if isinstance(tree.parents.get(node), cst.ImportAlias) or self.names.is_variable(node):
                 continue
@@ -111,13 +132,6 @@ class Rest:
                     self.new[node] = repr(self.names.text(node))
                 continue
             self._name(node, full, without)
-        if self.names.v1_import is not None:
-            self._keep_v1(without)
-        for alias, binding in tree.imports:
-            if isinstance(alias, cst.ImportAlias) and self._is_gone(binding):
-                if self._is_used(alias, binding, without):
-                    raise Refused(f"{self.names.text(alias)}, which cannot be imported any more", alias)
-                self.imports.append(alias)
 
     def _is_gone(self, binding: Binding) -> bool:
         """Return whether an import is of a module that TensorFlow has no longer, or of this package's replacement."""
@@ -148,6 +162,33 @@ class Rest:
             if not any(above in without or above in self.new for above in (node, *tree.above(node))):
                 self.new[node] = f"{self.names.tf}.compat.v1{text.removeprefix(self.names.tf)}"
 
+    def _written(self, rule: Rule, call: cst.Call, full: str, without: Collection[cst.CSTNode]) -> str:
+        """Return what a rule writes for a call, with the new names in its arguments."""
+        refused: list[Refused] = []
+        for chain in (node for arg in call.args for node in iter_nodes(arg) if node in self.names.tree.where):
+            try:
+                self._read([chain], without)  # type: ignore[list-item]
+            except Refused as refusal:
+                refused.append(refusal)
+        texts = {arg.value: self.text(arg.value) for arg in call.args}
+        written = rule(Call(call, full, SETUP, self.names, texts))
+        for reason in refused:
+            if self.names.text(reason.node) in written:
+                raise reason
+        return written
+
+    def _flags(self) -> None:
+        flags = read_flags(self.names)
+        self.new |= flags.new
+        self.removed += flags.removed
+        if flags.imports:
+            imports = [node for node in self.names.tree.module.body if isinstance(node, cst.SimpleStatementLine)
+                       and isinstance(node.body[0], (cst.Import, cst.ImportFrom))]  # fmt: skip
+            tensorflow = next((node for node in imports if "tensorflow" in self.names.text(node)), None)
+            if tensorflow is None:
+                raise Refused("flags in a file whose import of TensorFlow has a condition", self.names.tree.module)
+            self.before[tensorflow] = flags.imports
+
     def _name(self, node: cst.BaseExpression, full: str, without: Collection[cst.CSTNode]) -> None:
         tree, tf = self.names.tree, self.names.tf
         parent = tree.parents.get(node)
@@ -160,9 +201,9 @@ class Rest:
             if isinstance(statement, cst.SimpleStatementLine):
                 self.removed.append(statement)
         elif isinstance(parent, cst.Call) and parent.func is node and (rule := rule_of(full, SETUP)) is not None:
-            texts = {arg.value: self.text(arg.value) for arg in parent.args}
             try:
-                self.new[parent] = rule(Call(parent, full, SETUP, self.names, texts))
+                self.new[parent] = self._written(rule, parent, full, without)
+                self.needs |= {self.new[parent].partition("(")[0]} & helpers.names()
             except Refused:
                 if self.is_reached(node):
                     raise

@@ -220,7 +220,7 @@ JOBS = [
     ("estimator.train(", "for input_fn in (input_fn,):\n        estimator.train(", "depends on the loop"),
     ("    estimator.train(input_fn, steps=4)\n", "", "its checkpoint is of another program"),
     ('return tf.data.Dataset.from_tensor_slices(({"x": [[1.0, 2.0]]}, [1])).repeat().batch(2)',
-     'return {"x": [[1.0, 2.0]]}, [1]', "returns tensors, not a dataset"),
+     'return {"x": tf.random_uniform([1, 2])}, [1]', "returns tensors, not a dataset"),
     (".batch(2)", ".batch(2).make_initializable_iterator().get_next()", "tensors of an iterator"),
 ]  # fmt: skip
 
@@ -239,6 +239,9 @@ ITERATORS = [
      "    return x, y\n", f"    data = {DATA}\n    # once\n    return data\n"),
     (f"    data = {DATA}\n    return tf.compat.v1.data.make_one_shot_iterator(data).get_next()\n",
      f"    data = {DATA}\n    return data\n"),
+    (f"    x, y = {DATA}.make_one_shot_iterator().get_next()\n    # twice\n    x['x'] *= 2.0\n    return x, y\n",
+     "    def prepare(x, y):\n        # twice\n        x['x'] *= 2.0\n        return x, y\n\n"
+     f"    return {DATA}.map(prepare)\n"),
 ]  # fmt: skip
 
 
@@ -248,8 +251,8 @@ def test_an_iterator(convert_text, old, new):
     assert f"def input_fn():\n{new}" in file.after, file.kept_as_estimator or file.after
 
 
-def test_tensors_that_change_behind_an_iterator_stay(convert_text):
-    changed = f"    x, y = {DATA}.make_one_shot_iterator().get_next()\n    x['x'] *= 2.0\n    return x, y\n"
+def test_tensors_that_change_a_name_from_before_stay(convert_text):
+    changed = f"    n = 2.0\n    x, y = {DATA}.make_one_shot_iterator().get_next()\n    n += x['x']\n    return n, y\n"
     file = convert_text(program().replace(f"    return {DATA}\n", changed))
     assert "tensors of an iterator" in file.kept_as_estimator
 

@@ -6,6 +6,7 @@ from estimator_pipeline.migrate.convert.rules import (
     activations,
     dropout,
     initializers,
+    inputs,
     layers,
     logging,
     losses,
@@ -16,5 +17,5 @@ from estimator_pipeline.migrate.convert.rules import (
     tensors,
 )
 
-__all__ = ["activations", "dropout", "initializers", "layers", "logging", "losses",
-           "metrics", "normalization", "optimizers", "shapes", "tensors"]  # fmt: skip
+__all__ = ["activations", "dropout", "initializers", "inputs", "layers", "logging",
+           "losses", "metrics", "normalization", "optimizers", "shapes", "tensors"]  # fmt: skip
