@@ -1,0 +1,230 @@
+"""What a program does around its model: input functions, branches, flags, settings."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from estimator_pipeline.migrate.code import convert
+from tests.migrate.convert.programs import program
+
+MAIN = '    estimator = tf.estimator.Estimator(model_fn, params={"rate": 0.1})\n'
+TRAIN = "    estimator.train(input_fn, steps=4)\n    print(estimator.evaluate(input_fn, steps=2))\n"
+INPUT_FN = (
+    'def input_fn():\n    return tf.data.Dataset.from_tensor_slices(({"x": [[1.0, 2.0]]}, [1])).repeat().batch(2)\n'
+)
+
+
+@pytest.fixture
+def convert_text(tmp_path):
+    """`convert_text(text)`: the converted file."""
+
+    def convert_text(text):
+        (tmp_path / "program.py").write_text(text)
+        (file,) = convert(tmp_path / "program.py").files
+        ast.parse(file.after)
+        return file
+
+    return convert_text
+
+
+def job(lines: str, *, config: str = "", input_fn: str = INPUT_FN, before: str = "") -> str:
+    """Return the program with these statements in `main`, and with `before` at the top level."""
+    text = program()
+    made = MAIN.replace('{"rate": 0.1})', f'{{"rate": 0.1}}{config})')
+    assert MAIN + TRAIN in text and INPUT_FN in text
+    body = "".join(f"    {line}\n" if line else "\n" for line in lines.rstrip("\n").split("\n"))
+    text = text.replace(MAIN + TRAIN, body.replace("    <ESTIMATOR>\n", made)).replace(INPUT_FN, input_fn)
+    return text.replace("\n\ndef model_fn", f"{before}\n\ndef model_fn", 1)
+
+
+INPUTS = [
+    # The argument of train -> what fit takes, and the input function.
+    ("input_fn", "def input_fn():\n    return {'x': tf.constant([[1.0, 2.0]])}, tf.constant([1])\n",
+     "input_fn()", "tf.data.Dataset.from_tensors(({'x': tf.constant([[1.0, 2.0]])}, tf.constant([1]))).repeat()"),
+    ("input_fn", "def input_fn():\n    x = np.ones([1, 2])\n    return {'x': x}, [1]\n", "input_fn()",
+     "return tf.data.Dataset.from_tensors(({'x': x}, [1])).repeat()"),
+    ("make(2)", "def make(n):\n    def input_fn(params):\n        return DATA.batch(n)\n\n    return input_fn\n",
+     "make(2)(params={\"rate\": 0.1})", "        return DATA.batch(n)"),
+    ("make(2)", "def make(n):\n    return lambda: DATA.batch(n).make_one_shot_iterator().get_next()\n", "make(2)()",
+     "    return lambda: DATA.batch(n)\n"),
+    ("make(1)", "def make(t):\n    if t:\n        return first\n    return second\n\n\ndef first():\n    return DATA\n"
+     "\n\ndef second():\n    return DATA.make_one_shot_iterator().get_next()\n", "make(1)()",
+     "def second():\n    return DATA\n"),
+    ("functools.partial(input_fn, 2)", "def input_fn(n):\n    return DATA.batch(n)\n", "input_fn(2)", "DATA.batch(n)"),
+    ("Data().read", "class Data:\n    def read(self):\n        return DATA\n", "Data().read()", "    def read(self):"),
+    ("Data(3)", "class Data:\n    def __init__(self, n):\n        self.n = n\n\n    def __call__(self, mode):\n"
+     "        return DATA.batch(self.n)\n", "Data(3)(mode='train')", "return DATA.batch(self.n)"),
+    ("input_fn", "def input_fn():\n    return tensors(DATA)\n\n\ndef tensors(data):\n"
+     "    return data.make_one_shot_iterator().get_next()\n", "input_fn()", "def tensors(data):\n    return data\n"),
+]  # fmt: skip
+DATA = (
+    'import functools\n\nimport numpy as np\n\nDATA = tf.data.Dataset.from_tensor_slices(({"x": [[1.0, 2.0]]}, [1]))\n'
+)
+
+
+@pytest.mark.parametrize(("argument", "function", "called", "written"), INPUTS)
+def test_an_input_function(convert_text, argument, function, called, written):
+    text = job(f"<ESTIMATOR>\nestimator.train({argument}, steps=4)", input_fn=function, before=DATA)
+    file = convert_text(text)
+    assert f"training = {called}\n" in file.after and written in file.after, file.kept_as_estimator or file.after
+
+
+def test_a_function_that_is_passed_on(convert_text):
+    before = f"{DATA}\n\ndef run(read):\n{MAIN}    estimator.train(read, steps=4)\n"
+    file = convert_text(job("run(input_fn)", before=before))
+    assert "    training = read()\n" in file.after, file.kept_as_estimator
+
+
+ARRAYS = [
+    ('tf.estimator.inputs.numpy_input_fn({"x": x}, y, batch_size=2, num_epochs=None, shuffle=True, queue_capacity=9)',
+     'numpy_input_fn(x={"x": x}, y=y, batch_size=2, num_epochs=None, shuffle=True)'),
+    ("tf.estimator.inputs.pandas_input_fn(x=x, y=y, shuffle=False)", "pandas_input_fn(x=x, y=y, shuffle=False)"),
+    ('tf.estimator.inputs.numpy_input_fn({"x": tf.to_float(x)}, y, shuffle=False)',
+     'numpy_input_fn(x={"x": tf.cast(x, tf.float32)}, y=y, shuffle=False)'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "written"), ARRAYS)
+def test_arrays(convert_text, call, written):
+    text = job(f"x, y = load()\nread = {call}\n<ESTIMATOR>\nestimator.train(input_fn=read, steps=4)")
+    file = convert_text(text.replace("def main", "def load():\n    return [], []\n\n\ndef main"))
+    assert f"    read = {written}\n" in file.after and "training = read()" in file.after, file.kept_as_estimator
+    assert "def numpy_input_fn(x, y=None, *" in file.after
+
+
+BRANCHES = """\
+<ESTIMATOR>
+if MODE == "train":
+    read = input_fn
+    estimator.train(read, max_steps=4)
+elif MODE == "eval":
+    data = input_fn
+    for name in ("a", "b"):
+        print(estimator.evaluate(data, steps=2, name=name))
+for row in estimator.predict(input_fn, predict_keys=["logits"]):
+    print(row)"""
+
+
+def test_branches_restore_the_model(convert_text):
+    text = convert_text(job(BRANCHES, config=', model_dir="runs"', before="MODE = 'eval'\n")).after
+    main = text[text.index("def main") :]
+    assert (
+        main.count("model = make_model(") == 3 and main.count('    restore(model, os.path.join("runs", "keras"))') == 2
+    )
+    assert main.index("save = checkpoints(") < main.index("model.fit(") < main.index("elif") < main.index("restore(")
+    assert "        keras_data = data()\n" in main and "for name in (" in main
+    assert 'for row in predict(model, keras_data, make_predictions, ["logits"]):' in main
+
+
+CHECKS = [
+    ("print(estimator.evaluate(input_fn, steps=2))\nestimator.train(input_fn, steps=4)", ', model_dir="runs"', True),
+    ("if READY:\n    estimator.train(input_fn, steps=4)\nprint(estimator.evaluate(input_fn, steps=2))", "", True),
+    ("for _ in range(3):\n    estimator.train(input_fn, steps=4)\n    print(estimator.evaluate(input_fn, steps=2))",
+     ', model_dir="runs"', False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "config", "checked"), CHECKS)
+def test_an_evaluation_that_may_come_before_training(convert_text, lines, config, checked):
+    file = convert_text(job(f"<ESTIMATOR>\n{lines}", config=config, before="READY = False\n"))
+    assert ("    check_trained(model)\n" in file.after) == checked, file.kept_as_estimator
+    assert file.after.count("model = make_model(") == 1
+
+
+def test_settings_of_sessions_and_hooks_are_comments(convert_text):
+    lines = (
+        "session = tf.ConfigProto(allow_soft_placement=True)\nsession.gpu_options.allow_growth = True\n"
+        "config = tf.estimator.RunConfig().replace(session_config=session, save_summary_steps=7)\n"
+        "hooks = [tf.train.LoggingTensorHook(['loss'], 5)]\n<ESTIMATOR>\nestimator.train(input_fn, hooks, steps=4)"
+    )
+    text = convert_text(job(lines, config=", config=config")).after
+    main = text[text.index("def main") :]
+    assert main.startswith("def main():\n    # Without a counterpart in fit:\n")
+    for line in (
+        "session_config=session",
+        "save_summary_steps=7",
+        "session.gpu_options.allow_growth = True",
+        "hooks = [",
+    ):
+        assert f"    #     {line}" in main
+    assert "ConfigProto" not in "".join(line.partition("#")[0] for line in main.splitlines())
+
+
+def test_training_to_the_end_of_the_data(convert_text):
+    lines = (
+        "<ESTIMATOR>\ntf.estimator.train_and_evaluate(estimator, tf.estimator.TrainSpec(input_fn), "
+        "tf.estimator.EvalSpec(input_fn))"
+    )
+    file = convert_text(job(lines))
+    assert "model.fit(training, validation_data=input_fn().take(100), verbose=2)" in file.after, file.kept_as_estimator
+
+
+FLAGS = (
+    "flags = tf.app.flags\nflags.DEFINE_integer('steps', 4, docstring='steps')\nFLAGS = flags.FLAGS\n"
+    "tf.flags.DEFINE_string('dir', None, 'folder')\n"
+)
+
+
+def flagged(text: str) -> str:
+    return text.replace("def main():", "def main(_):").replace("    main()", "    tf.app.run()")
+
+
+def test_flags(convert_text):
+    file = convert_text(flagged(job("<ESTIMATOR>\nestimator.train(input_fn, steps=FLAGS.steps)", before=FLAGS)))
+    assert "from absl import app, flags\nimport tensorflow as tf\n" in file.after, file.kept_as_estimator
+    assert "flags.DEFINE_integer('steps', 4, help='steps')\nFLAGS = flags.FLAGS\n" in file.after
+    assert "flags.DEFINE_string('dir', None, 'folder')" in file.after and "    app.run(main)\n" in file.after
+    assert "compat" not in file.after and "flags = " not in file.after
+
+
+def test_flags_beside_a_variable_of_that_name(convert_text):
+    before = f"{FLAGS}\n\ndef show(flags, app):\n    print(flags, app)\n"
+    text = convert_text(flagged(job("<ESTIMATOR>\nestimator.train(input_fn, steps=FLAGS.steps)", before=before))).after
+    assert "from absl import app as absl_app, flags as absl_flags\n" in text
+    assert "flags = absl_flags\nflags.DEFINE_integer(" in text and "absl_app.run(main)" in text
+
+
+READ = "tf.data.Dataset.from_tensor_slices(({'x': [[1.0, 2.0]]}, [1]))"
+STAYS = [
+    # The body of main, arguments of the Estimator, the input function and what precedes it -> the reason.
+    ("<ESTIMATOR>\nestimator.evaluate(input_fn, steps=1)", "", INPUT_FN, "", "its checkpoint is of another program"),
+    ("<ESTIMATOR>\nif MODE:\n    read = input_fn\n    estimator.train(read, steps=1)", "", INPUT_FN, "MODE = 1\n",
+     "made in the block of its use"),
+    ("<ESTIMATOR>\nfor n in (1, 2):\n    estimator.train(lambda: input_fn().batch(n), steps=1)", "", INPUT_FN, "",
+     "depends on the loop"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)\nestimator.evaluate(input_fn, checkpoint_path='x')", "", INPUT_FN,
+     "", "checkpoint_path of evaluate"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, [Mine()], steps=1)", "", INPUT_FN, "", "hooks of train: Mine()"),
+    ("hook = tf.train.StepCounterHook(5)\nprint(hook)\n<ESTIMATOR>\nestimator.train(input_fn, [hook], steps=1)", "",
+     INPUT_FN, "", "a hook that is used elsewhere"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1, saving_listeners=[Mine()])", "", INPUT_FN, "",
+     "saving_listeners of train"),
+    ("session = tf.ConfigProto()\nprint(session)\n<ESTIMATOR>\nestimator.train(input_fn, steps=1)",
+     ", config=tf.estimator.RunConfig(session_config=session)", INPUT_FN, "", "session_config that is used elsewhere"),
+    ("<ESTIMATOR>\nprint(estimator.model_dir)\nestimator.train(input_fn, steps=1)", "", INPUT_FN, "",
+     "model_dir of an Estimator without"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "", INPUT_FN, "tf.flags.DEFINE_integer('n', 4, 'n')\n"
+     "print(tf.flags.FLAGS.n)\n", "before app.run parses"),
+    ("print(tf.flags.FLAGS.n)\n<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "", INPUT_FN, "", "without tf.app"),
+    ("<ESTIMATOR>\nestimator.train(tf.estimator.inputs.numpy_input_fn({}, shuffle=True, num_threads=4), steps=1)", "",
+     INPUT_FN, "", "num_threads"),
+    ("<ESTIMATOR>\nestimator.train(tf.estimator.inputs.numpy_input_fn({}), steps=1)", "", INPUT_FN, "",
+     "without shuffle"),
+    ("<ESTIMATOR>\nestimator.train(unknown(), steps=1)", "", INPUT_FN, "", "an input_fn that is not one function"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "",
+     "def input_fn():\n    return {'x': tf.random.normal([1, 2])}, [1]\n", "", "returns tensors"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "", f"def input_fn():\n    (x, z), y = {READ}"
+     ".make_one_shot_iterator().get_next()\n    x = x + 1\n    return x, y\n", "", "tensors of an iterator"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "", f"def input_fn(a=True):\n    x, y = {READ}"
+     ".make_one_shot_iterator().get_next()\n    if a:\n        return x, y\n    return x\n", "", "of an iterator"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "", "class Data:\n    def read(self):\n        return 1\n\n\n"
+     "input_fn = Data.read\n", "", "the parameter self"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "config", "function", "before", "reason"), STAYS)
+def test_a_job_that_stays(convert_text, lines, config, function, before, reason):
+    file = convert_text(job(lines, config=config, input_fn=function, before=before))
+    assert reason in file.kept_as_estimator, file.after
