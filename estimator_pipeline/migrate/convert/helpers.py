@@ -1,4 +1,4 @@
-"""The source of the helpers that converted programs use, from `program_helpers.py`."""
+"""The source of the helpers that converted programs use, from `program_helpers.py` and `training_helpers.py`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import libcst as cst
 
 __all__ = ["names", "sources"]
 
+_FILES = ("program_helpers.py", "training_helpers.py")
 # Helper -> the helpers that it calls.
 _NEEDS = {"operation": ("TensorFlowOperation",), "pandas_input_fn": ("numpy_input_fn",)}
 
 
 @functools.cache
 def _all() -> dict[str, str]:
-    text = importlib.resources.files(__package__).joinpath("program_helpers.py").read_text(encoding="utf-8")
+    folder = importlib.resources.files(__package__)
+    text = "".join(folder.joinpath(file).read_text(encoding="utf-8") for file in _FILES)
     lines, sources_by_name = text.splitlines(keepends=True), {}
     for node in ast.parse(text).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):

@@ -17,7 +17,8 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert import rules  # noqa: F401  the rules register themselves
-from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, read_model_fn
+from estimator_pipeline.migrate.convert.learning_rate import LearningRate, global_steps, read_learning_rate
+from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed, read_model_fn
 from estimator_pipeline.migrate.convert.names import (
     EVAL,
     PREDICT,
@@ -29,7 +30,7 @@ from estimator_pipeline.migrate.convert.names import (
 )
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter, comments_in
 from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, TENSORS, Call
-from estimator_pipeline.migrate.convert.rules import dropout, losses
+from estimator_pipeline.migrate.convert.rules import dropout, losses, optimizers
 from estimator_pipeline.migrate.convert.rules.metrics import Metric, argument_of_argmax, metric
 from estimator_pipeline.migrate.convert.split import Parts, calls_of, split
 from estimator_pipeline.migrate.convert.train_op import TrainOp, read_train_op
@@ -58,6 +59,15 @@ class Model:
     needs: Mapping[Tree, Set[str]]
 
 
+@dataclass(frozen=True)
+class _Optimizer:
+    """The statements before an optimizer, the expression that makes it, and the class of its learning rate."""
+
+    setup: list[cst.BaseStatement]
+    text: str
+    schedule: cst.ClassDef | None = None
+
+
 def write_model(names: FileNames, function: cst.FunctionDef, *, prefix: str, distributed: bool) -> Model:
     """Return the Keras model of a model_fn.
 
@@ -72,6 +82,8 @@ def write_model(names: FileNames, function: cst.FunctionDef, *, prefix: str, dis
     """
     model_fn = read_model_fn(names, function)
     train_op = read_train_op(names, model_fn)
+    if distributed and train_op.per_replica is not None:
+        raise Refused("gradients that V1 clips or computes on each replica, Keras on their sum", train_op.per_replica)
     return _Writer(names, model_fn, train_op, split(names, model_fn, train_op), prefix, distributed).model()
 
 
@@ -110,7 +122,7 @@ class _Writer:
         optimizer = self.optimizer()
         make = self.make_function(network, optimizer, loss if by_compile else None, list(stock.values()), model_class)
         helpers = self.helpers()
-        code = [*([model_class] if model_class else []), make, *([predictions] if predictions else [])]
+        code = [part for part in (optimizer.schedule, model_class, make, predictions) if part is not None]
         return Model(tuple(code), self.make, self.predictions_name if predictions else "", bool(self.model_fn.params),
                      helpers, dict(self.needs_of))  # fmt: skip
 
@@ -304,13 +316,13 @@ class _Writer:
         return function.with_changes(body=cst.IndentedBlock([*body, *_without_pass(lines)]))
 
     def make_function(
-        self, network: list[cst.BaseStatement], optimizer: tuple[list[cst.BaseStatement], str], loss: str | None,
+        self, network: list[cst.BaseStatement], optimizer: _Optimizer, loss: str | None,
         metrics: list[str], model_class: cst.ClassDef | None,
     ) -> cst.FunctionDef:  # fmt: skip
         features, params, outputs = self.model_fn.features, self.model_fn.params, self.parts.outputs
         out = outputs[0] if len(outputs) == 1 else f"{{{', '.join(f'{name!r}: {name}' for name in outputs)}}}"
         lines = list(network)
-        setup, expression = optimizer
+        setup, expression = optimizer.setup, optimizer.text
         arguments = ", ".join([features, out, *([params] if params and model_class else [])])
         model = self.fresh("model")
         lines.append(
@@ -332,12 +344,35 @@ class _Writer:
         taken = {name for step in self.model_fn.steps for name in step.defines}
         return name if name not in taken else f"keras_{name}"
 
-    def optimizer(self) -> tuple[list[cst.BaseStatement], str]:
-        """Return the statements before the optimizer, and the expression that makes it."""
-        chosen = [step for step in self.parts.setup if not self.is_global_step(step)]
-        self.check_setup(chosen)
-        lines = [self.line(step, self.setup) for step in chosen]
-        return lines, self.setup.text(self.train_op.optimizer)
+    def optimizer(self) -> _Optimizer:
+        """Return the optimizer, and its learning rate."""
+        op, setup = self.train_op, self.parts.setup
+        rate = read_learning_rate(self.names, self.model_fn, op, setup)
+        self.check_setup([*(step for step in setup if step not in self.parts.network), *rate.steps])
+        values = [value for value in op.values if value is not op.decay]
+        if rate.is_written and isinstance(op.optimizer, cst.Call):
+            values = [arg.value for arg in op.optimizer.args if arg.value is not rate.rate] + list(op.clipping.values())
+        wanted = {name for value in values for name in names_read(value)}
+        steps = [step for step in needed(setup, wanted) if step not in self.parts.network]
+        lines = [self.line(step, self.setup) for step in steps if not self.is_global_step(step)]
+        if isinstance(op.optimizer, cst.Name):
+            if op.clipping:
+                raise Refused("clipping, with an optimizer that a condition chooses", op.optimizer)
+            self.check_embeddings(op.optimizer)
+            chosen = "".join(self.names.text(line) for line in lines)
+            self.network.needs |= {own for own in optimizers.OWN if f"{own}(" in chosen}
+            return _Optimizer(lines, op.optimizer.value)
+        if op.clipping or not optimizers.is_dense_alike(op.name):
+            self.check_embeddings(op.optimizer)
+        schedule, made = self.schedule(rate) if rate.is_written else (None, "")
+        new = {arg.value: made if rate.is_written and arg.value is rate.rate else self.setup.text(arg.value)
+               for arg in op.optimizer.args}  # fmt: skip
+        text = optimizers.write(Call(op.optimizer, op.name, SETUP, self.names, new), scheduled=rate.changes)
+        self.network.needs |= {text.partition("(")[0]} & optimizers.OWN
+        limits = ", ".join(f"{name}={self.setup.text(value)}" for name, value in op.clipping.items())
+        if limits:
+            text = f"{text[:-1]}{'' if text.endswith('()') else ', '}{limits})"
+        return _Optimizer(lines, text, schedule)
 
     def is_global_step(self, step: Statement) -> bool:
         return isinstance(step.value, cst.Call) and "global_step" in self.names.name(step.value.func)
@@ -347,6 +382,54 @@ class _Writer:
         for step in steps:
             if step.uses & outputs:
                 raise Refused("an optimizer that depends on a batch", step.node)
+
+    def check_embeddings(self, node: cst.CSTNode) -> None:
+        """Check that no gradient is sparse: V1 leaves the rows as they are that a batch does not have."""
+        calls = [(self.names, call) for step in self.parts.network for call in calls_of(step.node)]
+        calls += [(self.names.of(function.tree), call)
+                  for function in self.network.helpers for call in calls_of(function.node.body)]  # fmt: skip
+        if any("embedding" in names.name(call.func).lower() for names, call in calls):
+            raise Refused("an embedding, whose sparse gradient this optimizer treats otherwise in Keras", node)
+
+    def schedule(self, rate: LearningRate) -> tuple[cst.ClassDef, str]:
+        """Return the class of a learning rate that the model_fn computes from the step, and the text that makes one."""
+        op, params, name = self.train_op, self.model_fn.params, f"{self.class_name.removesuffix('Model')}LearningRate"
+        assert rate.rate is not None
+        nodes = [rate.rate, *(step.node for step in rate.steps), *([op.decay] if op.decay is not None else [])]
+        calls: list[cst.CSTNode] = [*global_steps(self.names, nodes)]
+        aliases = {step.target for step in rate.steps if step.value in calls}
+        taken = {name for step in rate.steps for name in step.defines} - aliases
+        at = "step" if "step" not in taken and params != "step" else "iteration"
+        rewriter = self.network.at(TENSORS, dict.fromkeys(calls, at))
+        lines = [statement(f"{at} = {self.tf}.cast({at}, {self.tf}.int64)")]
+        uses = {name for node in nodes for name in names_read(node)}
+        with_params = params if params in uses else ""
+        lines += [statement(f"{params} = self.{params}")] if with_params else []
+        lines += [self.line(step, rewriter) for step in rate.steps if not (step.target == at and step.value in calls)]
+        value = rewriter.text(rate.rate)
+        if isinstance(op.decay, cst.Lambda):
+            first, second = (param.name.value for param in op.decay.params.params)
+            lines.append(statement(f"{first} = {value}"))
+            lines += [statement(f"{second} = {at}")] if second != at else []
+            value = rewriter.text(op.decay.body)
+        elif op.decay is not None:
+            function = self.names.function(op.decay)
+            if function is None or not isinstance(function.node, cst.FunctionDef):
+                raise Refused("a learning_rate_decay_fn that is not a function of the program", op.decay)
+            self.network.helpers.setdefault(function, TENSORS)
+            value = f"{self.names.text(op.decay)}({value}, {at})"
+        lines.append(statement(f"return {self.tf}.cast({value}, {self.tf}.float32)"))
+        start = f"def __init__(self, {params}):\n    self.{params} = {params}\n"
+        config = f'{{"{params}": dict(self.{params})}}' if with_params else "{}"
+        header = cst.parse_statement(
+            f"@{self.tf}.keras.utils.register_keras_serializable()\n"
+            f"class {name}({self.tf}.keras.optimizers.schedules.LearningRateSchedule):\n"
+            f'    """The learning rate of {self.model_fn.function.name.value}."""\n'
+        )
+        assert isinstance(header, cst.ClassDef)
+        methods = [*([statement(start)] if with_params else []), self.function(f"def __call__(self, {at}):", "", lines),
+                   statement(f"def get_config(self):\n    return {config}\n")]  # fmt: skip
+        return _with_methods(header, methods), f"{name}({with_params})"
 
     def predictions(self) -> cst.FunctionDef | None:
         value = self.model_fn.specs.get(PREDICT, {}).get("predictions")
@@ -388,15 +471,13 @@ class _Writer:
         )
         assert isinstance(header, cst.ClassDef)
         body = [
-            *header.body.body,
             statement("\n".join(start) + "\n"),
             self.compute_loss(),
             self.compute_metrics(metrics, attributes),
             statement(f"def get_config(self):\n    return {saved}\n"),
             statement(f"@classmethod\ndef from_config(cls, config):\n    return {self.make}({loaded})\n"),
         ]
-        spaced = [body[0], *(item.with_changes(leading_lines=[cst.EmptyLine(indent=False)]) for item in body[1:])]
-        return header.with_changes(body=header.body.with_changes(body=spaced))
+        return _with_methods(header, body)
 
     def attribute(self, key: str) -> str:
         name = "".join(letter if letter.isalnum() else "_" for letter in key)
@@ -477,6 +558,12 @@ class _Writer:
 def names_in(node: cst.FunctionDef) -> set[str]:
     """Return the names that a function assigns."""
     return set(names_bound(node.body))
+
+
+def _with_methods(header: cst.ClassDef, methods: Sequence[cst.BaseStatement]) -> cst.ClassDef:
+    """Return a class of a docstring with methods, an empty line before each."""
+    spaced = [method.with_changes(leading_lines=[cst.EmptyLine(indent=False)]) for method in methods]  # type: ignore[attr-defined]
+    return header.with_changes(body=header.body.with_changes(body=[*header.body.body, *spaced]))
 
 
 def _without_pass(lines: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:

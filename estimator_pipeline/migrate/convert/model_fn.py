@@ -230,6 +230,8 @@ class _Reader:
                 self.returns(small, modes)
             elif self.assigns_spec(small, modes) or isinstance(small, cst.Pass) or _is_string(small):
                 continue
+            elif isinstance(small, cst.Assert) and modes <= (self.names.modes_of(small.test) or frozenset()):
+                continue  # true wherever it is reached
             else:
                 yield Statement(
                     small, line, modes, around.guards, around.scopes, (), names_bound(small), names_read(small)

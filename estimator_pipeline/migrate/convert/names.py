@@ -85,7 +85,20 @@ class FileNames:
 
     def name(self, node: cst.CSTNode | None) -> str:
         """Return the full name of an expression outside of the program, as `tf.nn.relu`; "" if it is not only that."""
-        return self._only(value.dotted if isinstance(value, Outside) else None for value in self.meaning(node))
+        return self._renamed(node) or self._only(
+            value.dotted if isinstance(value, Outside) else None for value in self.meaning(node)
+        )
+
+    def _renamed(self, node: cst.CSTNode | None) -> str:
+        """Return the full name of `tf_slim.x` and `contrib.x`, tf.contrib's before; their imports are added last."""
+        root = node
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        if not isinstance(root, cst.Name) or root is node or root.value not in ("tf_slim", "contrib"):
+            return ""
+        if node is None or self.program.bindings(root.value, self.scope(node)):
+            return ""
+        return self.text(node) if root.value == "tf_slim" else f"tf.{self.text(node)}"
 
     def method(self, node: cst.CSTNode | None) -> str:
         """Return `Class.method` for a method of an object whose class is outside of the program; else ""."""

@@ -14,6 +14,7 @@ from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
 from estimator_pipeline.migrate.convert.rule import TENSORS
 from estimator_pipeline.migrate.convert.rules.metrics import METRICS
 from estimator_pipeline.migrate.convert.rules.normalization import BATCH_NORMALIZATION
+from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS
 from estimator_pipeline.migrate.convert.train_op import TrainOp
 
 __all__ = ["Parts", "calls_of", "split"]
@@ -36,7 +37,7 @@ class Parts:
         outputs: the names of the network's outputs that other parts use, in order.
         loss, metrics, predictions: the statements of each, without those of the network.
         metric_calls: key of eval_metric_ops -> the call of a metric.
-        setup: the statements that compute what the optimizer takes.
+        setup: the statements that compute what the optimizer takes, also those of the network without a layer.
         logged: statements that only write summaries or log.
         unwritten: arguments of the EstimatorSpecs without a counterpart in a model: those that log, and export_outputs.
     """
@@ -92,8 +93,9 @@ class _Splitter:
         predicted = self.slice(rest, PREDICT, [predictions] if predictions is not None else [])
         self.check_losses(rest, loss)
         used = {step for part in (loss, metrics, predicted) for step in part}
-        setup = tuple(step for step in self.slice(rest, TRAIN, [self.train_op.optimizer]) if step not in network)
-        unwritten = self.unwritten()
+        kept = {*rest, *(step for step in self.train_op.steps if self.is_global_step(step))}
+        setup = self.slice([step for step in self.model_fn.steps if step in kept], TRAIN, self.train_op.values)
+        unwritten = {**self.unwritten(), **self.train_op.unwritten}
         known = {*network, *used, *setup}
         logged = self.logged([step for step in rest if step not in known], unwritten)
         outside: list[Statement | cst.BaseExpression] = [
@@ -120,6 +122,9 @@ class _Splitter:
         return bool(step.target) and step.value is not None and (
             not isinstance(step.value, cst.Name) and self.names.modes_of(step.value) is not None
         )  # fmt: skip
+
+    def is_global_step(self, step: Statement) -> bool:
+        return isinstance(step.value, cst.Call) and self.names.name(step.value.func) in GLOBAL_STEPS
 
     def is_metric(self, step: Statement) -> bool:
         """Return whether a statement makes a metric, or the dict of eval_metric_ops."""

@@ -163,11 +163,6 @@ STAYS = [
     ({"TRAIN_OP": "train_op = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_global_step(), "
       "var_list=tf.trainable_variables('a'))"}, 11, "minimize with var_list"),
     ({"TRAIN_OP": "train_op = tf.train.AdamOptimizer(0.1).minimize(loss)"}, 11, "without the global step"),
-    ({"TRAIN_OP": "train_op = tf.train.RMSPropOptimizer(0.1).minimize(loss, tf.train.get_global_step())"}, 11,
-     "RMSPropOptimizer"),
-    ({"TRAIN_OP": "rate = tf.train.cosine_decay(0.1, tf.train.get_global_step(), 9)\n"
-      "train_op = tf.train.MomentumOptimizer(rate, 0.9).minimize(loss, tf.train.get_global_step())"}, 12,
-     "velocity includes the rate"),
     ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3)\nfor v in tf.trainable_variables():\n'
       "    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, tf.nn.l2_loss(v))"}, 6, "neither of the network"),
     ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3)\nif params.get("start"):\n'

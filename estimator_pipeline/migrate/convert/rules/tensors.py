@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, TENSORS, Call, rule
 
-__all__ = ["argmax", "cast"]
+__all__ = ["argmax", "cast", "cond"]
 
 _CASTS = {"to_float": "float32", "to_double": "float64", "to_int32": "int32", "to_int64": "int64"}
 
@@ -44,3 +44,12 @@ def reduction(call: Call) -> str:
     options += [f"axis={call.text(axis)}"] if axis is not None else []
     options += [f"keepdims={call.text(keep)}"] if keep is not None else []
     return f"{call.tf}.{call.name.rpartition('.')[2]}({', '.join(options)})"
+
+
+@rule("tf.compat.v1.cond", at=(TENSORS,))
+def cond(call: Call) -> str:
+    args = call.args("pred", "true_fn", "false_fn", "strict", "name", "fn1", "fn2")
+    true, false = args.get("true_fn", args.get("fn1")), args.get("false_fn", args.get("fn2"))
+    if "pred" not in args or true is None or false is None or "strict" in args:
+        raise Refused(f"the arguments of {call.name}", call.node)
+    return f"{call.tf}.cond({call.text(args['pred'])}, {call.text(true)}, {call.text(false)})"
