@@ -31,7 +31,7 @@ from estimator_pipeline.migrate.convert.names import (
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter, comments_in
 from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, TENSORS, Call
 from estimator_pipeline.migrate.convert.rules import dropout, losses, optimizers
-from estimator_pipeline.migrate.convert.rules.metrics import Metric, argument_of_argmax, metric
+from estimator_pipeline.migrate.convert.rules.metrics import HELPERS, Metric, argument_of_argmax, metric
 from estimator_pipeline.migrate.convert.split import Parts, calls_of, split
 from estimator_pipeline.migrate.convert.train_op import TrainOp, read_train_op
 
@@ -110,13 +110,16 @@ class _Writer:
         self.uses_params = False
 
     def model(self) -> Model:
+        network = self.network_lines()
         metrics = {key: metric(self.call(call, TENSORS), key) for key, call in self.parts.metric_calls.items()}
+        self.network.needs |= {
+            name for name in HELPERS for of_keras in metrics.values() if f"{name}(" in of_keras.keras
+        }
         loss, stock = (
             self.stock_loss(),
             {key: self.stock_metric(keras_metric) for key, keras_metric in metrics.items()},
         )
         by_compile = loss is not None and all(stock.values()) and not self.unadded_regularizers()
-        network = self.network_lines()
         predictions = self.predictions()
         model_class = None if by_compile else self.model_class(metrics)
         optimizer = self.optimizer()
@@ -179,7 +182,10 @@ class _Writer:
                     return f"{self.tf}.keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
             return None
         if full.removeprefix("tf.compat.v1.losses.") in losses.STOCK:
-            (labels, predictions), options, keras = losses.parts(self.call(node, TENSORS))
+            try:
+                (labels, predictions), options, keras = losses.parts(self.call(node, TENSORS))
+            except Refused:
+                return None  # of weights or a reduction, which compile does not describe
             if self.is_labels(labels) and self.is_output(predictions):
                 return f"{self.tf}.keras.losses.{keras}({options})"
         return None
@@ -193,8 +199,16 @@ class _Writer:
         """Return whether layers have regularizers that the loss does not add: `compile` would add them."""
         adds = any(self.is_regularization(call) for step in self.parts.loss for call in calls_of(step.node))
         adds = adds or any(self.is_regularization(call) for call in calls_of(self.train_op.loss))
-        text = "".join(self.names.text(node) for node in (self.model_fn.function, *self.names.tree.functions))
-        return "_regularizer" in text and not adds
+        given = any(arg.keyword is not None and arg.keyword.value.endswith("_regularizer")
+                    and self.names.text(arg.value) != "None"
+                    for _, call in self.network_calls() for arg in call.args)  # fmt: skip
+        return given and not adds
+
+    def network_calls(self) -> list[tuple[FileNames, cst.Call]]:
+        """Return the calls of the network, also in the functions that it calls, after `network_lines`."""
+        nodes = [(self.names, node) for node in (*(step.node for step in self.parts.network), *self.parts.inline)]
+        nodes += [(self.names.of(function.tree), function.node.body) for function in self.network.helpers]
+        return [(names, call) for names, node in nodes for call in calls_of(node)]
 
     def stock_metric(self, keras_metric: Metric) -> str:
         """Return the metric of `compile`; "" where it does not describe the metric."""
@@ -359,8 +373,6 @@ class _Writer:
             if op.clipping:
                 raise Refused("clipping, with an optimizer that a condition chooses", op.optimizer)
             self.check_embeddings(op.optimizer)
-            chosen = "".join(self.names.text(line) for line in lines)
-            self.network.needs |= {own for own in optimizers.OWN if f"{own}(" in chosen}
             return _Optimizer(lines, op.optimizer.value)
         if op.clipping or not optimizers.is_dense_alike(op.name):
             self.check_embeddings(op.optimizer)
@@ -385,10 +397,7 @@ class _Writer:
 
     def check_embeddings(self, node: cst.CSTNode) -> None:
         """Check that no gradient is sparse: V1 leaves the rows as they are that a batch does not have."""
-        calls = [(self.names, call) for step in self.parts.network for call in calls_of(step.node)]
-        calls += [(self.names.of(function.tree), call)
-                  for function in self.network.helpers for call in calls_of(function.node.body)]  # fmt: skip
-        if any("embedding" in names.name(call.func).lower() for names, call in calls):
+        if any("embedding" in names.name(call.func).lower() for names, call in self.network_calls()):
             raise Refused("an embedding, whose sparse gradient this optimizer treats otherwise in Keras", node)
 
     def schedule(self, rate: LearningRate) -> tuple[cst.ClassDef, str]:
@@ -502,8 +511,18 @@ class _Writer:
         chosen = {name: value for name, value in names.items() if name in used}
         return [statement(f"{', '.join(chosen)} = {', '.join(chosen.values())}")] if chosen else []
 
+    def check_reductions(self) -> None:
+        """Check for several replicas that V1 divides the loss by their number: not where its last loss is a sum."""
+        for node in (*(step.node for step in self.parts.loss), self.train_op.loss):
+            for arg in [arg for call in calls_of(node) for arg in call.args if arg.keyword is not None]:
+                full = self.names.name(arg.value)
+                if full.startswith("tf.compat.v1.losses.Reduction.") and full.rpartition(".")[2] not in losses.MEANS:
+                    raise Refused("a loss that is no mean, which V1 does not divide by the number of replicas", arg)
+
     def compute_loss(self) -> cst.FunctionDef:
         steps, value = self.parts.loss, self.train_op.loss
+        if self.distributed:
+            self.check_reductions()
         lines = [*self.batch_names(steps, [value], "x y y_pred"), *(self.line(step, self.tensors) for step in steps)]
         name = value.value if isinstance(value, cst.Name) else "loss"
         if not isinstance(value, cst.Name):

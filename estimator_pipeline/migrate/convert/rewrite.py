@@ -13,9 +13,11 @@ from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule_of
-from estimator_pipeline.migrate.convert.rules import activations
+from estimator_pipeline.migrate.convert.rules import activations, losses, optimizers
 
 __all__ = ["CodeRewriter", "comments_in"]
+
+_HELPERS = losses.HELPERS | optimizers.OWN
 
 
 @dataclass
@@ -191,7 +193,9 @@ class _Transformer(cst.CSTTransformer):
         }
         written = rule_of(full, self.rewriter.place) if full else None
         if written is not None:
-            return cst.parse_expression(written(Call(original, full, self.rewriter.place, self.names, new)))
+            text = written(Call(original, full, self.rewriter.place, self.names, new))
+            self.rewriter.needs |= {name for name in _HELPERS if f"{name}(" in text}
+            return cst.parse_expression(text)
         if full.startswith("tf."):
             return self._tensorflow(full, original, updated)
         function = self.names.function(original.func)

@@ -75,6 +75,75 @@ def test_training_of_contrib(convert_text, train_op, written):
     assert written in file.after, file.kept_as_estimator or file.after
 
 
+CROSS = "loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)\n"
+LOSSES = [
+    ("loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, weights=features['w'])",
+     "loss = weighted_mean(tf.keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True), "
+     "features['w'])"),
+    ("loss = tf.losses.log_loss(labels, tf.nn.sigmoid(logits))", "tf.reduce_mean(log_losses(labels, "),
+    ("loss = tf.losses.mean_squared_error(labels, logits, reduction=tf.losses.Reduction.SUM)",
+     "loss = tf.reduce_sum(tf.math.squared_difference(tf.cast(labels, tf.float32), logits))"),
+    (CROSS + "loss += tf.add_n([tf.nn.l2_loss(v) for v in tf.trainable_variables() if 'kernel' in v.name])",
+     "[tf.nn.l2_loss(v) for v in self.trainable_variables if 'kernel' in v.name]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "written"), LOSSES)
+def test_a_loss(convert_text, loss, written):
+    file = convert_text(program(LOSS=loss))
+    assert written in file.after, file.kept_as_estimator or file.after
+
+
+def of_variables(test: str) -> str:
+    return f"{CROSS}loss += tf.add_n([tf.nn.l2_loss(v) for v in tf.trainable_variables() if {test}])"
+
+
+LOSSES_THAT_STAY = [
+    (of_variables("'logits' in v.name"), 9, "a choice of variables by names"),
+    (of_variables("v.name.endswith('kernel:0')"), 9, "a choice of variables by names"),
+    (of_variables("v.op.name != 'bias'"), 9, "a choice of variables by names"),
+    (CROSS + "loss += tf.add_n([tf.nn.l2_loss(v) for v in tf.trainable_variables('scope')])", 9, "the arguments"),
+    (CROSS + "loss += tf.add_n([tf.nn.l2_loss(v) for v in tf.global_variables()])", 9, "tf.global_variables"),
+    ("loss = tf.losses.mean_squared_error(labels, logits, weights=2.0, reduction=tf.losses.Reduction.SUM)", 8,
+     "weights and reduction"),
+    ("loss = tf.losses.huber_loss(labels, logits, weights=features['w'])", 8, "weights or reduction"),
+    ("loss = tf.losses.mean_squared_error(labels, logits, reduction=params['reduction'])", 8, "reduction of"),
+    ("loss = tf.losses.mean_squared_error(labels, logits, loss_collection='mine')", 8, "loss_collection of"),
+    ("loss = tf.losses.mean_pairwise_squared_error(labels, logits)", 8, "mean_pairwise_squared_error"),
+    (CROSS + "tf.losses.add_loss(loss)", 9, "neither of the network"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "line", "reason"), LOSSES_THAT_STAY)
+def test_losses_that_stay(convert_text, loss, line, reason):
+    file = convert_text(program(LOSS=loss))
+    assert not file.keras and file.verdict.line == line and reason in file.kept_as_estimator, file.kept_as_estimator
+
+
+def test_a_layer_whose_name_has_the_text_of_a_test_of_names(convert_text):
+    network = 'logits = tf.layers.dense(features["x"], 3, name="unbiased")'
+    assert "a choice of variables" in convert_text(
+        program(NETWORK=network, LOSS=of_variables("'bias' not in v.name"))).kept_as_estimator  # fmt: skip
+
+
+def test_a_sum_on_several_replicas_stays(convert_text):
+    """V1 does not divide the loss of a replica by their number where the last reduction was a sum."""
+    strategy = "config=tf.estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy()), params="
+    assert "that is no mean" in convert_text(program(LOSS=LOSSES[2][0]).replace("params=", strategy)).kept_as_estimator
+    assert convert_text(program(LOSS=LOSSES[0][0]).replace("params=", strategy)).keras
+
+
+def test_regularizers_that_the_loss_does_not_add(convert_text):
+    """Only those of the network count, not a text elsewhere: `compile` would add them."""
+    regularizer = "kernel_regularizer=tf.keras.regularizers.L2(0.1)"
+    network = f'logits = tf.layers.dense(features["x"], 3, {regularizer})'
+    assert "def compute_loss" in convert_text(program(NETWORK=network)).after
+    adds = CROSS + "loss = loss + tf.losses.get_regularization_loss()"
+    assert "sum(self.losses)" in convert_text(program(NETWORK=network, LOSS=adds)).after
+    elsewhere = program().replace("def main():", f"def other():\n    return dict({regularizer})\n\n\ndef main():")
+    assert "class " not in convert_text(elsewhere).after
+
+
 def minimize(optimizer: str, before: str = "") -> str:
     return f"{before}train_op = {optimizer}.minimize(loss, {STEP})"
 

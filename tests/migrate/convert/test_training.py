@@ -101,6 +101,42 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     "chosen": (minimize(
         "optimizer", "if params['rate'] > 1:\n    optimizer = tf.train.AdamOptimizer(0.1)\nelse:\n"
         "    optimizer = tf.train.RMSPropOptimizer(0.01)\n"), "optimizer = TensorFlow1RMSprop("),
+    "weights": (loss("loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, weights=features['w'])"),
+                "weighted_mean("),
+    "weights_smoothed": (
+        loss("loss = tf.losses.softmax_cross_entropy(tf.one_hot(labels, 3), logits, features['w'], 0.2)"),
+        "label_smoothing=0.2"),
+    "weights_of_elements": (
+        loss("weights = tf.expand_dims(features['w'], 1)\nonehot = tf.one_hot(labels, 3)\n"
+             "loss = tf.losses.mean_squared_error(onehot, logits, weights=weights)\n"
+             "loss += tf.losses.sigmoid_cross_entropy(onehot, logits, weights)\n"
+             "loss += tf.losses.absolute_difference(onehot, logits, weights=0.5)"), "squared_difference("),
+    "hinge": (loss("loss = tf.losses.hinge_loss(tf.one_hot(labels, 3), logits)"), "nn.relu("),
+    "log_loss": (loss("loss = tf.losses.log_loss(tf.one_hot(labels, 3), tf.nn.sigmoid(logits), epsilon=0.01)"),
+                 "log_losses("),
+    "cosine": (loss("loss = tf.losses.cosine_distance(tf.one_hot(labels, 3), tf.nn.l2_normalize(logits, 1), axis=1)"),
+               "keepdims=True, axis=1"),
+    "reductions": (
+        loss("onehot = tf.one_hot(labels, 3)\nloss = tf.losses.mean_squared_error("
+             "onehot, logits, reduction=tf.losses.Reduction.SUM) / 64.0\nloss += tf.reduce_max("
+             "tf.losses.sparse_softmax_cross_entropy(labels, logits, reduction=tf.losses.Reduction.NONE))"),
+        "reduce_sum("),
+    "l2": (loss("loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)\nloss += 0.1 * tf.add_n("
+                "[tf.nn.l2_loss(v) for v in tf.trainable_variables() if 'bias' not in v.name])"),
+           "for v in self.trainable_variables if 'bias' not in v.name"),
+    "l2_of_all": (loss("loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)\n"
+                       "for v in tf.trainable_variables():\n    loss += 0.1 * tf.nn.l2_loss(v)"),
+                  "for v in self.trainable_variables:"),
+    "metrics": (minimize("tf.train.GradientDescentOptimizer(0.1)") | {"METRICS": (
+        "dict(per_class=tf.metrics.mean_per_class_accuracy(labels, tf.argmax(logits, 1), 3),\n"
+        "     weighted_per_class=tf.metrics.mean_per_class_accuracy(labels, tf.argmax(logits, 1), 3, features['w']),\n"
+        "     iou=tf.metrics.mean_iou(labels, tf.argmax(logits, 1), 3),\n"
+        "     weighted=tf.metrics.accuracy(labels, tf.argmax(logits, 1), weights=features['w']),\n"
+        "     mean=tf.metrics.mean(tf.reduce_max(logits, 1), features['w']),\n"
+        "     precision=tf.metrics.precision(labels > 0, tf.argmax(logits, 1) > 0, features['w']),\n"
+        "     false=tf.metrics.false_positives(labels > 0, tf.argmax(logits, 1) > 0),\n"
+        "     true=tf.metrics.true_negatives(labels > 0, tf.argmax(logits, 1) > 0, weights=features['w']))")},
+        "MeanPerClassAccuracy(num_classes=3, name='per_class')"),
 }  # fmt: skip
 
 TRAIN = """\
@@ -123,11 +159,13 @@ for name in json.load(open(f"{folder}/cases.json")):
     named = lambda: {getattr(v, "path", v.name).split(":")[0]: v for v in model.trainable_variables}
     for path, variable in named().items():
         variable.assign(initial[path])
-    model.fit(data, steps_per_epoch=steps // 2, verbose=0)
-    checkpoint = tf.train.Checkpoint(model=model).save(f"{folder}/{name}/checkpoint/c")  # and back, into a new model
+    half = steps // 2 if "class TensorFlow1" in open(program.__file__).read() else steps
+    model.fit(data, steps_per_epoch=half, verbose=0)
+    checkpoint = tf.train.Checkpoint(model=model).save(f"{folder}/{name}/checkpoint/c")  # and into a new model
     model = program.make_model(program.model_inputs(data), {"rate": 0.1})
     tf.train.Checkpoint(model=model).restore(checkpoint).assert_existing_objects_matched()
-    model.fit(data.skip(steps // 2), steps_per_epoch=steps - steps // 2, verbose=0)
+    if half < steps:
+        model.fit(data.skip(half), steps_per_epoch=steps - half, verbose=0)
     metrics = model.evaluate(data.take(5), return_dict=True, verbose=0)
     np.savez(f"{folder}/{name}/after-{sys.argv[3]}.npz", **{p: v.numpy() for p, v in named().items()})
     with open(f"{folder}/{name}/after-{sys.argv[3]}.json", "w") as file:

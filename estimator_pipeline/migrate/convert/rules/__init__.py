@@ -15,7 +15,8 @@ from estimator_pipeline.migrate.convert.rules import (
     optimizers,
     shapes,
     tensors,
+    variables,
 )
 
 __all__ = ["activations", "dropout", "initializers", "inputs", "layers", "logging",
-           "losses", "metrics", "normalization", "optimizers", "shapes", "tensors"]  # fmt: skip
+           "losses", "metrics", "normalization", "optimizers", "shapes", "tensors", "variables"]  # fmt: skip

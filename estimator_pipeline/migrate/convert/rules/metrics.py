@@ -12,16 +12,28 @@ import libcst as cst
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import TENSORS, Call, rule
 
-__all__ = ["METRICS", "Metric", "metric"]
+__all__ = ["HELPERS", "METRICS", "Metric", "metric"]
 
 _PAIR = ("labels", "predictions", "weights")
+_BOOLEAN = "tf.cast({0}, tf.bool), tf.cast({1}, tf.bool)"
 # Function of tf.compat.v1.metrics -> (Keras class, parameters, template of the arguments of update_state, whether the
 # metric of compile is equal: update_state of it takes labels and outputs as they are).
 _METRICS: dict[str, tuple[str, tuple[str, ...], str, bool]] = {
     "accuracy": ("Accuracy", _PAIR, "{0}, {1}", False),
     "mean": ("Mean", ("values", "weights"), "{0}", False),
-    "precision": ("Precision", _PAIR, "tf.cast({0}, tf.bool), tf.cast({1}, tf.bool)", False),
-    "recall": ("Recall", _PAIR, "tf.cast({0}, tf.bool), tf.cast({1}, tf.bool)", False),
+    "precision": ("Precision", _PAIR, _BOOLEAN, False),
+    "recall": ("Recall", _PAIR, _BOOLEAN, False),
+    **{
+        name: ("".join(map(str.capitalize, name.split("_"))), _PAIR, _BOOLEAN, False)
+        for name in ("true_positives", "true_negatives", "false_positives", "false_negatives")
+    },
+    "mean_per_class_accuracy": (
+        "MeanPerClassAccuracy",
+        ("labels", "predictions", "num_classes", "weights"),
+        "{0}, {1}",
+        False,
+    ),
+    "mean_iou": ("MeanIoU", ("labels", "predictions", "num_classes", "weights"), "{0}, {1}", False),
     "auc": ("AUC", (*_PAIR, "num_thresholds"), "{0}, {1}", False),
     "root_mean_squared_error": ("RootMeanSquaredError", _PAIR, "{0}, {1}", True),
     "mean_squared_error": ("MeanSquaredError", _PAIR, "{0}, {1}", True),
@@ -29,6 +41,8 @@ _METRICS: dict[str, tuple[str, tuple[str, ...], str, bool]] = {
 }
 METRICS = frozenset(f"tf.compat.v1.metrics.{name}" for name in _METRICS)
 """Metrics of V1 with a rule."""
+HELPERS = frozenset({"MeanPerClassAccuracy"})
+"""Metrics of `training_helpers.py`."""
 _ARGMAX = ("tf.argmax", "tf.compat.v1.argmax", "tf.math.argmax")
 
 
@@ -53,19 +67,30 @@ def metric(call: Call, key: str) -> Metric:
     """Return the Keras metric of a V1 metric.
 
     Raises:
-        Refused: it has weights or other options.
+        Refused: it has other options.
     """
     keras, parameters, update, stock = _METRICS[call.name.rpartition(".")[2]]
     args = call.args(*parameters, "metrics_collections", "updates_collections", "name")
-    for parameter in ("weights", "metrics_collections", "updates_collections"):
+    for parameter in ("metrics_collections", "updates_collections"):
         if parameter in args and not call.is_constant(args[parameter], "None"):
             raise call.refuse(parameter, args[parameter])
     required = [parameter for parameter in parameters if parameter in ("labels", "predictions", "values")]
     if any(parameter not in args for parameter in required):
         raise Refused(f"the arguments of {call.name}", call.node)
-    options = f"num_thresholds={call.names.text(args['num_thresholds'])}, " if "num_thresholds" in args else ""
-    text = f"{call.tf}.keras.metrics.{keras}({options}name={key!r})"
-    return Metric(text, tuple(args[name] for name in required), update.replace("tf.", f"{call.tf}."), stock)
+    options = ""
+    for name in ("num_thresholds", "num_classes"):
+        if name in args:
+            options += f"{name}={call.text(args[name])}, "
+        elif name == "num_classes" and name in parameters:
+            raise Refused(f"the arguments of {call.name}", call.node)
+    weights = args.get("weights")
+    values = [args[name] for name in required]
+    if weights is not None and not call.is_constant(weights, "None"):
+        values.append(weights)
+        update, stock = f"{update}, sample_weight={{{len(required)}}}", False
+    own = keras in HELPERS
+    text = f"{'' if own else f'{call.tf}.keras.metrics.'}{keras}({options}name={key!r})"
+    return Metric(text, tuple(values), update.replace("tf.", f"{call.tf}."), stock)
 
 
 def argument_of_argmax(call: Call) -> cst.BaseExpression | None:
