@@ -273,8 +273,11 @@ def _uses(names: FileNames, target: cst.Name, call: cst.Call) -> Iterator[Use]:
         bindings = names.program.bindings(name.value, names.scope(name))
         if not any(binding.node is call for binding in bindings):
             continue
-        if len(bindings) != 1:
+        binding = names.binding(name)
+        if binding is None and name is not target and not isinstance(names.tree.parents.get(name), cst.AssignTarget):
             raise Refused(f"{target.value}, which is assigned at several places", name)
+        if binding is None or binding.node is not call:
+            continue
         if names.scope(name).around() is not home.around():
             raise Refused(f"{target.value} in another function than the one that makes it", name)
         use = _method(names, name) or _evaluated(names, name)

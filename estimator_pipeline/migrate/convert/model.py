@@ -18,7 +18,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert import rules  # noqa: F401  the rules register themselves
 from estimator_pipeline.migrate.convert.learning_rate import LearningRate, global_steps, read_learning_rate
-from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed, read_model_fn
+from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, check_scope, needed, read_model_fn
 from estimator_pipeline.migrate.convert.names import (
     EVAL,
     PREDICT,
@@ -248,7 +248,7 @@ class _Writer:
             return rewriter.node(node)
         if isinstance(node, cst.If) and rewriter.names.modes_of(node.test) is not None:
             raise Refused("a branch by the mode", node)
-        body = [self.inner(statement, rewriter) for statement in node.body.body]
+        body = [line for statement in node.body.body for line in self.inner_lines(statement, rewriter)]
         block = node.body.with_changes(body=body)
         if isinstance(node, cst.For):
             if node.orelse is not None:
@@ -258,9 +258,21 @@ class _Writer:
         if isinstance(orelse, cst.If):
             orelse = self.compound(orelse, rewriter)  # type: ignore[assignment]
         elif orelse is not None:
-            inside = [self.inner(statement, rewriter) for statement in orelse.body.body]
+            inside = [line for statement in orelse.body.body for line in self.inner_lines(statement, rewriter)]
             orelse = orelse.with_changes(body=orelse.body.with_changes(body=inside))
         return node.with_changes(test=rewriter.node(node.test), body=block, orelse=orelse)
+
+    def inner_lines(self, node: cst.CSTNode, rewriter: CodeRewriter) -> list[cst.BaseStatement]:
+        """Return a statement of a loop or function after the conversion; those of `with tf.name_scope` without it."""
+        if not isinstance(node, cst.With):
+            return [self.inner(node, rewriter)]
+        for item in node.items:
+            check_scope(rewriter.names, item)
+        lines = [line for statement in node.body.body for line in self.inner_lines(statement, rewriter)]
+        comments = [empty for empty in node.leading_lines if empty.comment is not None]
+        comments += [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments_in(node.body.header)]  # type: ignore[attr-defined]
+        lines[0] = lines[0].with_changes(leading_lines=[*comments, *lines[0].leading_lines])  # type: ignore[attr-defined]
+        return lines
 
     def inner(self, node: cst.CSTNode, rewriter: CodeRewriter) -> cst.BaseStatement:
         if isinstance(node, cst.If) and rewriter.place == NETWORK:
@@ -555,14 +567,9 @@ class _Writer:
             place, params = self.network.helpers[function], {param.name.value for param in node.params.params}
             rewriter = CodeRewriter(self.names.of(function.tree), place, {}, self.network.helpers, self.network.passed,
                                     frozenset(params | names_in(node)), self.needs_of[function.tree])  # fmt: skip
-            body = [self.helper_line(line, rewriter) for line in node.body.body]
+            body = [new for line in node.body.body for new in self.inner_lines(line, rewriter)]
             written[function] = node.with_changes(body=node.body.with_changes(body=body))
         return {function: self.without_modes(function.node, new) for function, new in written.items()}
-
-    def helper_line(self, node: cst.CSTNode, rewriter: CodeRewriter) -> cst.BaseStatement:
-        if isinstance(node, cst.With):
-            raise Refused("`with` in a function that a model_fn calls", node)
-        return self.inner(node, rewriter)
 
     def without_modes(self, node: cst.CSTNode, new: cst.FunctionDef) -> cst.FunctionDef:
         gone = {name for function, name in self.names.flags if function is node}

@@ -19,7 +19,7 @@ from estimator_pipeline.migrate.convert.names import (
     names_read,
 )
 
-__all__ = ["ModelFnSource", "Statement", "needed", "parameters", "read_model_fn", "steps_of"]
+__all__ = ["ModelFnSource", "Statement", "check_scope", "needed", "parameters", "read_model_fn", "steps_of"]
 
 SPEC = "tf.estimator.EstimatorSpec"
 _FIELDS = ("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks",
@@ -180,6 +180,16 @@ def steps_of(names: FileNames, function: cst.FunctionDef) -> tuple[tuple[Stateme
     return steps, reader.returned
 
 
+def check_scope(names: FileNames, item: cst.WithItem) -> None:
+    """Check that a `with` only names what is in it.
+
+    Raises:
+        Refused: it does more.
+    """
+    if _Reader(names, "")._entered(item, _Around()).guards:
+        raise Refused("tf.control_dependencies in a function that a model_fn calls", item)
+
+
 def needed(steps: Iterable[Statement], wanted: Iterable[str]) -> list[Statement]:
     """Return the statements that compute the wanted names, in order."""
     chosen, want = [], set(wanted)
@@ -230,6 +240,8 @@ class _Reader:
                 self.returns(small, modes)
             elif self.assigns_spec(small, modes) or isinstance(small, cst.Pass) or _is_string(small):
                 continue
+            elif isinstance(small, cst.Assert) and self.names.modes_of(small.test) is not None:
+                continue  # the modes that are left
             elif isinstance(small, cst.Assert) and modes <= (self.names.modes_of(small.test) or frozenset()):
                 continue  # true wherever it is reached
             else:

@@ -17,7 +17,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import (
     Program,
     Value,
 )
-from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 
 __all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "names_bound", "names_read", "read_names"]
@@ -136,15 +136,35 @@ class FileNames:
         return values[0] if len(values) == 1 and isinstance(values[0], FunctionOf) else None
 
     def value(self, node: cst.BaseExpression) -> cst.BaseExpression:
-        """Return the expression that a name is assigned once, or the expression itself."""
+        """Return the expression that a name is assigned, or the expression itself."""
         for _ in range(8):
-            if not isinstance(node, cst.Name):
+            binding = self.binding(node) if isinstance(node, cst.Name) else None
+            if binding is None or binding.kind != "value" or binding.node is None:
                 break
-            bindings = self.program.bindings(node.value, self.scope(node))
-            if len(bindings) != 1 or bindings[0].kind != "value" or bindings[0].node is None:
-                break
-            node = bindings[0].node
+            node = binding.node
         return node
+
+    def binding(self, node: cst.Name) -> Binding | None:
+        """Return the binding that a name has at its place; None if it may be one of several.
+
+        Of several assignments in the same function it is the last one before, if no condition or loop decides.
+        """
+        bindings = self.program.bindings(node.value, self.scope(node))
+        if len(bindings) == 1:
+            return bindings[0]
+        place, above = self.tree.position(node)[:2], list(self.tree.above(node))
+        home = self.scope(node).around()
+        if any(each.scope.around() is not home or not isinstance(each.node, cst.CSTNode) for each in bindings):
+            return None
+        loops = [loop for loop in above if isinstance(loop, (cst.For, cst.While))]
+        for each in sorted(bindings, key=lambda each: self.tree.position(each.node), reverse=True):
+            around = list(self.tree.above(each.node))
+            if any(loop in around for loop in loops):
+                return None
+            if self.tree.position(each.node)[:2] < place and each.node not in above:
+                block = next((block for block in around if isinstance(block, (cst.IndentedBlock, cst.Module))), None)
+                return each if block in above else None
+        return None
 
     def modes_of(self, test: cst.BaseExpression) -> frozenset[str] | None:
         """Return the modes in which a condition is true; None if it depends on something else than the mode."""

@@ -23,6 +23,7 @@ _SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_exe
 _SAME = {
     "data.": "data.", "gfile.": "io.gfile.", "io.gfile.": "io.gfile.",
     "parse_single_example": "io.parse_single_example",
+    "keras.datasets.": "keras.datasets.", "keras.utils.": "keras.utils.",
     "parse_example": "io.parse_example", "decode_csv": "io.decode_csv", "decode_raw": "io.decode_raw",
 }  # fmt: skip
 

@@ -283,7 +283,8 @@ class _Splitter:
                 )
             if not (isinstance(value, cst.Call) and self.names.name(value.func) in METRICS | _LOGGING_HOOKS):
                 CodeRewriter(self.names, TENSORS).node(value)  # refuses what may have an effect
-            if not step.defines & reads and not isinstance(step.value, (cst.Name, cst.SimpleString, cst.Integer)):
+            # A tensor that nothing fetches has no effect; a function of the program may add one to a collection.
+            if not step.defines & reads and any(self.names.function(call.func) for call in calls_of(value)):
                 raise Refused(f"{step.target}, which nothing uses", step.node)
             reads |= step.uses
         return tuple(left)
@@ -295,9 +296,13 @@ class _Splitter:
         )  # fmt: skip
 
     def is_message(self, step: Statement) -> bool:
-        """Return whether a statement prints or logs what is known when the network is built."""
+        """Return whether a statement prints, logs or checks what is known when the network is built."""
         call = step.value if isinstance(step.node, cst.Expr) else None
-        if not isinstance(call, cst.Call) or step.modes != ALL_MODES or step.uses & self.labelled:
+        if step.modes != ALL_MODES or step.uses & self.labelled:
+            return False
+        if isinstance(step.node, cst.Assert):
+            return True
+        if not isinstance(call, cst.Call):
             return False
         prints = isinstance(call.func, cst.Name) and call.func.value == "print"
         return prints or self.names.name(call.func).startswith(("tf.compat.v1.logging.", "logging.", "absl.logging."))

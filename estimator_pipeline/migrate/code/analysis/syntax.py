@@ -405,7 +405,7 @@ class _Walk:
         inner: cst.CSTNode = node
         while isinstance(inner, cst.Attribute):
             self.tree.where[inner] = scope
-            if isinstance(inner.value, cst.Attribute):
+            if isinstance(inner.value, (cst.Attribute, cst.Name)):
                 self.tree.parents[inner.value] = inner
             inner = inner.value
         if not isinstance(inner, cst.Name):
