@@ -12,6 +12,8 @@ from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement
 from estimator_pipeline.migrate.convert.names import ALL_MODES, EVAL, PREDICT, TRAIN, FileNames, Refused, names_read
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
 from estimator_pipeline.migrate.convert.rule import TENSORS
+from estimator_pipeline.migrate.convert.rules.contrib import CONTRIB_LAYERS
+from estimator_pipeline.migrate.convert.rules.embeddings import EMBEDDING_NAMES
 from estimator_pipeline.migrate.convert.rules.metrics import METRICS
 from estimator_pipeline.migrate.convert.rules.normalization import BATCH_NORMALIZATION
 from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS
@@ -21,6 +23,7 @@ __all__ = ["Parts", "calls_of", "split"]
 
 _MAKERS = ("tf.compat.v1.layers.", "tf.keras.layers.", "tf.keras.Sequential", "tf.keras.Model", "tf.keras.models.",
            "tf.compat.v1.keras.layers.")  # fmt: skip
+_LAYER_NAMES = CONTRIB_LAYERS | set(EMBEDDING_NAMES)
 _SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
 _LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (
     "LoggingTensorHook", "StepCounterHook", "SummarySaverHook"))  # fmt: skip
@@ -143,7 +146,8 @@ class _Splitter:
         return self.layers_of[node]
 
     def is_layer(self, call: cst.Call, names: FileNames) -> bool:
-        if names.name(call.func).startswith(_MAKERS) or names.kind(call.func).startswith(_MAKERS):
+        full = names.name(call.func)
+        if full.startswith(_MAKERS) or full in _LAYER_NAMES or names.kind(call.func).startswith(_MAKERS):
             return True
         function = names.function(call.func)
         return function is not None and self.has_layers(function.node.body, names.of(function.tree))
@@ -317,7 +321,8 @@ class _Splitter:
         if self.train_op.moves_statistics:
             return
         for call, names in self.reached_calls(network):
-            if names.name(call.func) == BATCH_NORMALIZATION:
+            full = names.name(call.func)
+            if full == BATCH_NORMALIZATION or (full in CONTRIB_LAYERS and full.endswith(".batch_norm")):
                 raise Refused(
                     "batch_normalization whose statistics never move: the train_op does not run UPDATE_OPS", call
                 )

@@ -52,6 +52,20 @@ NETWORKS = [
     ('with tf.variable_scope("a"):\n    net = tf.layers.dense(features["x"], 4, name="same")\n'
      'with tf.variable_scope("b"):\n    logits = tf.layers.dense(net, 3, name="same")',
      "logits = tf.keras.layers.Dense(3)(net)"),
+    ('net = tf.contrib.layers.fully_connected(features["x"], 8, scope="a")\nlogits = tf.contrib.layers.linear(net, 3)',
+     "    net = tf.keras.layers.Dense(8, activation='relu')(features"),
+    ('x = tf.reshape(features["x"], [-1, 2, 1, 1])\nnet = tf.contrib.layers.conv2d(x, 4, 3, biases_initializer=None)\n'
+     "net = tf.contrib.layers.max_pool2d(net, 2)\nlogits = tf.layers.dense(tf.contrib.layers.flatten(net), 3)",
+     "    net = tf.keras.layers.Conv2D(4, 3, padding='same', activation='relu', use_bias=False)(x)\n"
+     "    net = tf.keras.layers.MaxPooling2D(2, strides=2)(net)"),
+    ('net = tf.contrib.layers.dropout(features["x"], 0.3, is_training=mode == tf.estimator.ModeKeys.TRAIN)\n'
+     "logits = tf.layers.dense(net, 3)", "net = tf.keras.layers.Dropout(1 - 0.3)(features"),
+    ('net = tf.contrib.layers.embed_sequence(features["x"], 9, 4)\nlogits = tf.layers.dense(tf.layers.flatten(net), 3)',
+     'net = tf.keras.layers.Embedding(9, 4, embeddings_initializer="glorot_uniform")(features["x"])'),
+    ('table = tf.get_variable("t", [9, 4])\nnet = tf.nn.embedding_lookup(table, features["x"])\n'
+     "logits = tf.layers.dense(tf.layers.flatten(net), 3)", 'net = table(features["x"])'),
+    ('assert params["rate"] > 0, "rate"\nlogits = tf.layers.dense(features["x"], 3)',
+     '    assert params["rate"] > 0, "rate"'),
     ('print("x", features["x"].shape)\nlogits = tf.layers.dense(features["x"], 3)', 'print("x", features["x"].shape)'),
     ('tf.logging.info("x")\nlogits = tf.layers.dense(features["x"], 3)', 'tf.get_logger().info("x")'),
     ('units = features["x"].get_shape().as_list()[1]\nlogits = tf.layers.dense(features["x"], units)',
@@ -168,7 +182,13 @@ STAYS = [
     ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3)\nif params.get("start"):\n'
       '    tf.train.init_from_checkpoint(params["start"], {"a/": "a/"})'}, 6, "neither of the network"),
     ({"NETWORK": 'table = tf.get_variable("t", [3, 2])\nlogits = tf.layers.dense(features["x"] @ table, 3)'},
-     5, "get_variable"),
+     5, "a variable of its own"),
+    ({"NETWORK": 'table = tf.get_variable("t", [3, 2])\nx = tf.nn.embedding_lookup(table, features["x"])\n'
+      "logits = tf.layers.dense(x, 3) + tf.reduce_sum(table)"}, 5, "a variable of its own"),
+    ({"NETWORK": 'logits = tf.contrib.layers.linear(features["x"], 3, normalizer_fn=tf.contrib.layers.batch_norm)'},
+     5, "normalizer_fn"),
+    ({"NETWORK": 'net = tf.contrib.layers.batch_norm(features["x"])\nlogits = tf.layers.dense(net, 3)'}, 5,
+     "whose statistics never move"),
     ({"NETWORK": 'x = tf.py_func(print, [features["x"]], tf.float32)\nlogits = tf.layers.dense(x, 3)'}, 5, "py_func"),
     ({"NETWORK": 'with tf.variable_scope("a", reuse=tf.AUTO_REUSE):\n    logits = tf.layers.dense(features["x"], 3)'},
      5, "variable_scope with options"),
@@ -338,6 +358,43 @@ def test_an_alias_that_a_function_still_reads(convert_text):
     never = "losses = tf.losses\n\n\ndef never(x):\n    return losses.get_losses(x)\n"
     file = convert_text(text.replace("\n\ndef model_fn", f"\n{never}\n\ndef model_fn", 1))
     assert file.kept_as_estimator == "line 3: tf.losses" and "losses = tf.compat.v1.losses\n" in file.after
+
+
+def test_scopes_in_a_function_that_the_model_fn_calls(convert_text):
+    """They only name what is in them; their comments stay."""
+    helper = (
+        "def net_of(x):\n    # first\n    with tf.name_scope('a'):  # a scope\n"
+        "        x = tf.layers.dense(x, 4)  # a layer\n"
+        "    for i in range(2):\n        with tf.variable_scope('b%d' % i):\n            x = tf.layers.dense(x, 4)\n"
+        "    return x\n\n\ndef model_fn"
+    )
+    text = program(NETWORK='logits = tf.layers.dense(net_of(features["x"]), 3)').replace("def model_fn", helper, 1)
+    written = convert_text(text).after
+    assert "    # first\n    # a scope\n    x = tf.keras.layers.Dense(4)(x)  # a layer\n" in written
+    assert "    for i in range(2):\n        x = tf.keras.layers.Dense(4)(x)\n    return x\n" in written
+    assert "with options" in convert_text(text.replace("'b%d' % i", "'b', reuse=True")).kept_as_estimator
+
+
+def test_tensors_that_nothing_uses(convert_text):
+    """They have no effect in a graph and become comments; a function of the program may add one to a collection."""
+    network = 'logits = tf.layers.dense(features["x"], 3)\nprobabilities = tf.nn.softmax(logits)'
+    text = program(NETWORK=network)
+    assert "    #     probabilities = tf.nn.softmax(logits)\n" in convert_text(text).after
+    helper = "def soft(x):\n    return tf.nn.softmax(x)\n\n\ndef model_fn"
+    other = text.replace("tf.nn.softmax(logits)", "soft(logits)").replace("def model_fn", helper, 1)
+    assert "probabilities, which nothing uses" in convert_text(other).kept_as_estimator
+
+
+def test_two_estimators_of_one_name(convert_text):
+    more = "    estimator = tf.estimator.Estimator(model_fn, params={})\n    estimator.train(input_fn, steps=9)\n"
+    text = convert_text(program().replace("\n\nif __name__", f"{more}\n\nif __name__")).after
+    assert text.count("    estimator = make_model(model_inputs(estimator_training), {") == 2
+    assert text.index("steps_per_epoch=4") < text.index("model_inputs(estimator_training), {})") < text.index("epoch=9")
+    loop = more.replace(
+        "    estimator.train", "    for _ in range(2):\n        estimator = None\n        estimator.train"
+    )
+    file = convert_text(program().replace("\n\nif __name__", f"{loop}\n\nif __name__"))
+    assert "estimator, which is assigned at several places" in file.kept_as_estimator
 
 
 def test_a_variable_that_holds_a_mode(convert_text):

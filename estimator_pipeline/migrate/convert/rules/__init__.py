@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from estimator_pipeline.migrate.convert.rules import (
     activations,
+    contrib,
     dropout,
+    embeddings,
     initializers,
     inputs,
     layers,
@@ -18,5 +20,5 @@ from estimator_pipeline.migrate.convert.rules import (
     variables,
 )
 
-__all__ = ["activations", "dropout", "initializers", "inputs", "layers", "logging",
+__all__ = ["activations", "contrib", "dropout", "embeddings", "initializers", "inputs", "layers", "logging",
            "losses", "metrics", "normalization", "optimizers", "shapes", "tensors", "variables"]  # fmt: skip

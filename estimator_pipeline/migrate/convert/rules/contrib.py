@@ -1,0 +1,127 @@
+"""Layers of tf.contrib and tf-slim: `fully_connected(x, 8)` -> `Dense(8, activation="relu")(x)`.
+
+Names and defaults differ from those of `tf.layers`: an activation of ReLU, padding "SAME", pooling by steps of 2, and
+dropout that is told what to keep. Source: tensorflow/contrib/layers/python/layers/layers.py of TensorFlow 1.15.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
+from estimator_pipeline.migrate.convert.rules.dropout import training
+from estimator_pipeline.migrate.convert.rules.layers import arguments_of
+
+__all__ = ["CONTRIB_LAYERS", "contrib_batch_norm", "contrib_dropout", "contrib_layer", "embed_sequence"]
+
+_HOMES = ("tf.contrib.layers.", "tf_slim.layers.", "tf.contrib.slim.", "tf_slim.")
+# tf.contrib's parameter -> Keras's; "" where only the default can be converted.
+_WEIGHTS = {
+    "activation_fn": "activation", "normalizer_fn": "", "normalizer_params": "",
+    "weights_initializer": "kernel_initializer", "weights_regularizer": "kernel_regularizer",
+    "biases_initializer": "bias_initializer", "biases_regularizer": "bias_regularizer", "reuse": "",
+    "variables_collections": "", "outputs_collections": "", "trainable": "trainable", "scope": "name",
+}  # fmt: skip
+_CONVOLUTION = {"inputs": "inputs", "num_outputs": "filters", "kernel_size": "kernel_size", "stride": "strides",
+                "padding": "padding", "data_format": "", "rate": "dilation_rate", **_WEIGHTS}  # fmt: skip
+_POOLING = {"inputs": "inputs", "kernel_size": "pool_size", "stride": "strides", "padding": "padding",
+            "data_format": "", "outputs_collections": "", "scope": "name"}  # fmt: skip
+_DENSE = {"inputs": "inputs", "num_outputs": "units", **_WEIGHTS}
+# Function -> (Keras layer, parameters, tf.contrib's defaults that Keras does not share).
+_LAYERS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
+    "fully_connected": ("Dense", _DENSE, {"activation": "'relu'"}),
+    "linear": ("Dense", _DENSE, {}),
+    "conv1d": ("Conv1D", _CONVOLUTION, {"padding": "'same'", "activation": "'relu'"}),
+    "conv2d": ("Conv2D", _CONVOLUTION, {"padding": "'same'", "activation": "'relu'"}),
+    "conv3d": ("Conv3D", _CONVOLUTION, {"padding": "'same'", "activation": "'relu'"}),
+    "max_pool2d": ("MaxPooling2D", _POOLING, {"strides": "2"}),
+    "avg_pool2d": ("AveragePooling2D", _POOLING, {"strides": "2"}),
+    "flatten": ("Flatten", {"inputs": "inputs", "outputs_collections": "", "scope": "name"}, {}),
+}
+_LAYERS |= {f"convolution{n}d": _LAYERS[f"conv{n}d"] for n in (1, 2, 3)}
+CONTRIB_LAYERS = frozenset(f"{home}{name}" for home in _HOMES for name in (
+    *_LAYERS, "dropout", "batch_norm", "embed_sequence"))  # fmt: skip
+"""The layers that have a rule here."""
+
+
+def _names(*names: str) -> list[str]:
+    return [f"{home}{name}" for home in _HOMES for name in names]
+
+
+def _named(call: Call, parameters: dict[str, str]) -> dict[str, cst.BaseExpression]:
+    """Return Keras's parameter -> the user's expression; a parameter without a counterpart may have its default."""
+    args = {}
+    for parameter, value in call.args(*parameters).items():
+        if parameters[parameter]:
+            args[parameters[parameter]] = value
+        elif not call.is_constant(value, "None", "False", "'NHWC'", '"NHWC"'):
+            raise call.refuse(parameter, value)
+    return args
+
+
+@rule(*_names(*_LAYERS), at=(NETWORK,))
+def contrib_layer(call: Call) -> str:
+    """Write the layer and its call."""
+    keras, parameters, defaults = _LAYERS[call.name.rpartition(".")[2]]
+    args = _named(call, parameters)
+    if "inputs" not in args:
+        raise call.refuse("inputs", call.node)
+    inputs, more = args.pop("inputs"), {name: text for name, text in defaults.items() if name not in args}
+    if call.is_constant(args.get("activation"), "None"):
+        del args["activation"]
+    if call.is_constant(args.get("bias_initializer"), "None"):
+        del args["bias_initializer"]
+        more["use_bias"] = "False"
+    texts = [arguments_of(call, args, tuple(dict.fromkeys([*list(parameters.values())[1:], *args])), keras)]
+    texts += [f"{name}={text}" for name, text in more.items()]
+    return f"{call.tf}.keras.layers.{keras}({', '.join(text for text in texts if text)})({call.text(inputs)})"
+
+
+@rule(*_names("dropout"), at=(NETWORK,))
+def contrib_dropout(call: Call) -> str:
+    """`dropout(x, keep_prob=k, is_training=t)`, which drops unless it is told otherwise."""
+    args = _named(call, {"inputs": "inputs", "keep_prob": "keep_prob", "noise_shape": "", "is_training": "training",
+                         "outputs_collections": "", "scope": "name", "seed": "seed"})  # fmt: skip
+    rate = f"1 - {call.text(args['keep_prob'])}" if "keep_prob" in args else "0.5"
+    more = f", seed={call.text(args['seed'])}" if "seed" in args else ""
+    trains = training(call, args) if "training" in args else ", training=True"
+    return f"{call.tf}.keras.layers.Dropout({rate}{more})({call.text(args['inputs'])}{trains})"
+
+
+@rule(*_names("batch_norm"), at=(NETWORK,))
+def contrib_batch_norm(call: Call) -> str:
+    """`batch_norm(x, is_training=t)`: no gamma and a momentum of 0.999, unless it is told otherwise."""
+    names = ("decay", "center", "scale", "epsilon")
+    args = _named(call, {
+        "inputs": "inputs", "decay": "decay", "center": "center", "scale": "scale", "epsilon": "epsilon",
+        "activation_fn": "", "param_initializers": "", "param_regularizers": "", "updates_collections": "",
+        "is_training": "training", "reuse": "", "variables_collections": "", "outputs_collections": "",
+        "trainable": "trainable", "batch_weights": "", "fused": "fused", "data_format": "",
+        "zero_debias_moving_mean": "", "scope": "name",
+    })  # fmt: skip
+    if any(arg.keyword is not None and arg.keyword.value == "updates_collections" for arg in call.node.args):
+        raise call.refuse("updates_collections", call.node)
+    defaults = {"decay": "0.999", "center": "True", "scale": "False", "epsilon": "0.001"}
+    momentum, center, scale, epsilon = (call.text(args[name]) if name in args else defaults[name] for name in names)
+    options = [f"momentum={momentum}", f"epsilon={epsilon}"]
+    options += [f"center={center}"] if center != "True" else []
+    options += [f"scale={scale}"] if scale != "True" else []
+    trains = training(call, args) if "training" in args else ", training=True"
+    layer = f"{call.tf}.keras.layers.BatchNormalization({', '.join(options)})"
+    return f"{layer}({call.text(args['inputs'])}{trains})"
+
+
+@rule(*_names("embed_sequence"), at=(NETWORK,))
+def embed_sequence(call: Call) -> str:
+    """`embed_sequence(ids, 1000, 8)` -> `Embedding(1000, 8, embeddings_initializer="glorot_uniform")(ids)`."""
+    args = _named(call, {"ids": "ids", "vocab_size": "input_dim", "embed_dim": "output_dim", "unique": "",
+                         "initializer": "embeddings_initializer", "regularizer": "embeddings_regularizer",
+                         "trainable": "trainable", "scope": "name", "reuse": ""})  # fmt: skip
+    if not args.keys() >= {"ids", "input_dim", "output_dim"}:
+        raise call.refuse("the arguments", call.node)
+    ids, size, width = (call.text(args.pop(name)) for name in ("ids", "input_dim", "output_dim"))
+    options = [f"{name}={call.text(value)}" for name, value in args.items()
+               if name != "name" or call.is_only_layer_named(value)]  # fmt: skip
+    if "embeddings_initializer" not in args:
+        options.insert(0, 'embeddings_initializer="glorot_uniform"')
+    return f"{call.tf}.keras.layers.Embedding({', '.join([size, width, *options])})({ids})"

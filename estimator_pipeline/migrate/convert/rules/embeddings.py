@@ -1,0 +1,65 @@
+"""Tables of embeddings: `table = tf.get_variable("t", [V, D])` and `tf.nn.embedding_lookup(table, ids)` -> `Embedding`.
+
+The variable becomes the layer, and a lookup its call. A variable that is used otherwise is refused.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from estimator_pipeline.migrate.convert.names import Refused
+from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
+
+__all__ = ["EMBEDDING_NAMES", "table", "table_lookup"]
+
+_TABLES = ("tf.compat.v1.get_variable",)
+_LOOKUPS = ("tf.nn.embedding_lookup", "tf.compat.v1.nn.embedding_lookup")
+EMBEDDING_NAMES = (*_TABLES, *_LOOKUPS)
+
+
+@rule(*_TABLES, at=(NETWORK,))
+def table(call: Call) -> str:
+    args = call.args("name", "shape", "dtype", "initializer", "regularizer", "trainable")
+    shape = args.get("shape")
+    if not isinstance(shape, (cst.List, cst.Tuple)) or len(shape.elements) != 2 or not _is_only_looked_up(call):
+        raise Refused("a variable of its own: only tables of embedding_lookup become layers", call.node)
+    if "dtype" in args and not call.names.name(args["dtype"]).endswith("float32"):
+        raise call.refuse("dtype", args["dtype"])
+    size, width = (call.names.text(element.value) for element in shape.elements)
+    initializer = call.text(args["initializer"]) if "initializer" in args else '"glorot_uniform"'
+    options = [size, width, f"embeddings_initializer={initializer}"]
+    options += [f"embeddings_regularizer={call.text(args['regularizer'])}"] if "regularizer" in args else []
+    options += [f"trainable={call.text(args['trainable'])}"] if "trainable" in args else []
+    if "name" in args and call.is_only_layer_named(args["name"]):
+        options.append(f"name={call.text(args['name'])}")
+    return f"{call.tf}.keras.layers.Embedding({', '.join(options)})"
+
+
+@rule(*_LOOKUPS, at=(NETWORK,))
+def table_lookup(call: Call) -> str:
+    args = call.args("params", "ids", "partition_strategy", "name", "validate_indices", "max_norm")
+    value = call.names.value(args["params"]) if "params" in args else None
+    if not isinstance(value, cst.Call) or call.names.name(value.func) not in _TABLES:
+        raise Refused("embedding_lookup in something else than a variable of get_variable", call.node)
+    for parameter in args.keys() - {"params", "ids", "name", "validate_indices"}:
+        raise call.refuse(parameter, args[parameter])
+    return f"{call.text(args['params'])}({call.text(args['ids'])})"
+
+
+def _is_only_looked_up(call: Call) -> bool:
+    """Return whether the variable is assigned to a name that only lookups take."""
+    names, tree = call.names, call.names.tree
+    assign = tree.parents.get(call.node)
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return False
+    target = assign.targets[0].target
+    for chain in tree.chains:
+        if not isinstance(target, cst.Name) or not isinstance(chain, cst.Name) or chain.value != target.value:
+            continue
+        if not any(binding.node is call.node for binding in names.program.bindings(chain.value, names.scope(chain))):
+            continue
+        arg = tree.parents.get(chain)
+        user = tree.parents.get(arg) if isinstance(arg, cst.Arg) else None
+        if not isinstance(user, cst.Call) or names.name(user.func) not in _LOOKUPS or user.args[0] is not arg:
+            return False
+    return isinstance(target, cst.Name)
