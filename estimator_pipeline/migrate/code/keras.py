@@ -18,6 +18,7 @@ from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.renames.registry import register_general
+from estimator_pipeline.migrate.convert.canned import CANNED
 from estimator_pipeline.migrate.convert.convert import convert_programs
 
 __all__ = ["KERAS", "ConversionOutcome", "adopt", "by_tree", "plan"]
@@ -70,7 +71,7 @@ def plan(program: Program, trees: Sequence[Tree], constructs: Sequence[Construct
         constructs: the constructs of the files.
     """
     of_estimators = [construct for construct in constructs if construct.row.kind in _KINDS]
-    makers = {construct.tree for construct in of_estimators if construct.row.name == _ESTIMATOR}
+    makers = {construct.tree for construct in of_estimators if construct.row.name in (_ESTIMATOR, *CANNED)}
     for tree in trees:
         tree.keras = None
         if tree in makers and (line := _unread_cell(tree.source)):

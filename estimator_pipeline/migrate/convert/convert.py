@@ -19,6 +19,7 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Step, damaging_rule, keep_comments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program, Value
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
+from estimator_pipeline.migrate.convert.canned import write_canned
 from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, EstimatorJob, read_estimators
 from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import NewStatements, write_job
@@ -185,13 +186,18 @@ class _Planner:
             self.check_names(tree, definitions.get(tree, {}))
             multi_worker = any(job.config.is_multi_worker for other, job in self.jobs if other is tree)
             edits = FileEdits(names).all(definitions.get(tree, {}), statements[tree], rests[tree], self.imported[tree],
-                                         self.needs[tree], multi_worker=multi_worker)  # fmt: skip
+                                         self.needs[tree], self.canned(tree), multi_worker=multi_worker)  # fmt: skip
             plans.append(FilePlan(tree, edits))
         return plans
 
-    def written_models(self) -> dict[FunctionOf, Model]:
-        functions = list(dict.fromkeys(job.model_fn for _, job in self.jobs))
-        models: dict[FunctionOf, Model] = {}
+    def written_models(self) -> dict[FunctionOf | cst.Call, Model]:
+        functions = list(dict.fromkeys(job.model_fn for _, job in self.jobs if isinstance(job.model_fn, FunctionOf)))
+        models: dict[FunctionOf | cst.Call, Model] = {}
+        for tree, job in self.jobs:
+            if isinstance(job.model_fn, cst.Call):
+                several = sum(other is tree for other, _ in self.jobs) > 1
+                prefix = self.prefix(tree, job) if several else ""
+                models[job.model_fn] = write_canned(self.names.of(tree), job, prefix=prefix)
         for function in functions:
             node = cst.ensure_type(function.node, cst.FunctionDef)
             several = sum(other.tree is function.tree for other in functions) > 1
@@ -201,11 +207,25 @@ class _Planner:
                                            distributed=distributed)  # fmt: skip
         return models
 
+    def canned(self, tree: Tree) -> list[Model]:
+        """Return the models of a file's canned Estimators."""
+        return [self.models[job.model_fn] for main, job in self.jobs
+                if main is tree and isinstance(job.model_fn, cst.Call)]  # fmt: skip
+
+    def prefix(self, tree: Tree, job: EstimatorJob) -> str:
+        """Return the start of the names of a canned Estimator's model."""
+        assign = tree.parents.get(job.call)
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+        if not isinstance(target, cst.Name):
+            raise Refused("an Estimator without a name, beside others", job.call)
+        return f"{target.value}_"
+
     def model_in(self, tree: Tree, job: EstimatorJob) -> Model:
         """Return a model by the names that the file of its Estimator has for its functions, and note the imports."""
-        model, expression = self.models[job.model_fn], job.args["model_fn"]
-        if job.model_fn.tree is tree:
+        model = self.models[job.model_fn]
+        if isinstance(job.model_fn, cst.Call) or job.model_fn.tree is tree:
             return model
+        expression = job.args["model_fn"]
         if isinstance(expression, cst.Attribute):
             module = self.names.of(tree).text(expression.value)
             return replace(model, make=f"{module}.{model.make}",
@@ -216,7 +236,8 @@ class _Planner:
             return model
         if len(bindings) != 1 or bindings[0].kind != "from":
             raise Refused("a model_fn of another file that is not imported by its name", expression)
-        others = {other.model_fn.tree for main, other in self.jobs if main is tree}
+        others = {other.model_fn.tree for main, other in self.jobs
+                  if main is tree and isinstance(other.model_fn, FunctionOf)}  # fmt: skip
         stem = job.model_fn.tree.source.path.rpartition("/")[2].removesuffix(".py")
         new = {name: f"{stem}_{name}" if len(others) > 1 else name for name in (model.make, model.predictions) if name}
         if not any(use.kind == "predict" for use in job.uses):
@@ -232,6 +253,8 @@ class _Planner:
         """Return file -> function -> the definitions that replace it."""
         written: dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]] = defaultdict(dict)
         for function, model in self.models.items():
+            if isinstance(function, cst.Call):
+                continue
             written[function.tree][cst.ensure_type(function.node, cst.FunctionDef)] = model.code
             for helper, new in model.helpers.items():
                 node = cst.ensure_type(helper.node, cst.FunctionDef)
@@ -262,7 +285,7 @@ class _Planner:
         nodes: set[cst.CSTNode] = set()
         for tree, estimator in self.jobs:
             names = self.names.of(tree)
-            nodes |= {estimator.call.func, *estimator.unread}
+            nodes |= {estimator.call.func, *estimator.unread, *self.models[estimator.model_fn].consumed}
             nodes |= {getattr(use.call, "func", use.call) for use in estimator.uses}
             nodes |= {node for use in estimator.uses for node in use.statements}
             if estimator.config.statement is not None:
@@ -278,7 +301,7 @@ class _Planner:
         self, definitions: Mapping[Tree, Mapping[cst.FunctionDef, object]], rests: Mapping[Tree, Rest]
     ) -> None:  # fmt: skip
         """Check that nothing else uses the functions that are rewritten."""
-        models: set[cst.CSTNode] = {function.node for function in self.models}
+        models: set[cst.CSTNode] = {function.node for function in self.models if isinstance(function, FunctionOf)}
         gone = set(models)
         for model in self.models.values():
             gone |= {helper.node for helper, new in model.helpers.items()
@@ -302,7 +325,7 @@ class _Planner:
 
     def uses(self, tree: Tree, functions: Set[str]) -> Iterator[tuple[cst.CSTNode, Sequence[Value]]]:
         """Yield the places outside of what is rewritten that have the name of a function, and what they are."""
-        models = {job.args["model_fn"] for main, job in self.jobs if main is tree}
+        models = {job.args.get("model_fn") for main, job in self.jobs if main is tree}
         local = set(functions)
         for alias, binding in tree.imports:
             if binding.kind == "from" and binding.name in functions:
@@ -321,8 +344,10 @@ class _Planner:
         inside = {node for function in definitions for node in (function, *iter_nodes(function))}
         taken = {name: scope.node for node, scope in ((tree.module, tree.scope), *tree.scopes.items())
                  if node not in inside for name in scope.names}  # fmt: skip
-        defined = {name for function, model in self.models.items() if function.tree is tree
-                   for name in (model.make, model.predictions) if name}  # fmt: skip
+        own = [model for function, model in self.models.items()
+               if isinstance(function, FunctionOf) and function.tree is tree]  # fmt: skip
+        own += self.canned(tree)
+        defined = {name for model in own for name in (model.make, model.predictions) if name}
         for name in (*self.needs[tree], *defined):
             if name in taken and name != "os":
                 raise Refused(f"the name {name}, which the conversion defines", taken[name])

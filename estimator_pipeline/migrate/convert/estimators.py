@@ -9,6 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
+from estimator_pipeline.migrate.convert.canned import CANNED, parameters_of
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
 __all__ = ["ESTIMATOR", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
@@ -94,7 +95,7 @@ class EstimatorJob:
     Attributes:
         call: the call that makes it.
         statement: the statement `name = Estimator(...)`; None if it is made where it is used.
-        model_fn: its model_fn.
+        model_fn: its model_fn; the call itself for a canned Estimator.
         args: parameter -> the user's expression.
         config: its RunConfig.
         uses: what the program does with it, in the order of the text.
@@ -102,7 +103,7 @@ class EstimatorJob:
 
     call: cst.Call
     statement: cst.SimpleStatementLine | None
-    model_fn: FunctionOf
+    model_fn: FunctionOf | cst.Call
     args: Mapping[str, cst.BaseExpression]
     config: Config
     uses: tuple[Use, ...]
@@ -126,7 +127,7 @@ def read_estimators(names: FileNames) -> list[EstimatorJob]:
     Raises:
         Refused: one is used in a way that cannot be followed.
     """
-    calls = [call for call in names.tree.calls if names.name(call.func) == ESTIMATOR]
+    calls = [call for call in names.tree.calls if names.name(call.func) in (ESTIMATOR, *CANNED)]
     return [_read(names, call) for call in calls]
 
 
@@ -139,6 +140,10 @@ def statement_around(names: FileNames, node: cst.CSTNode) -> cst.CSTNode:
 
 
 def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
+    if (name := names.name(call.func)) in CANNED:
+        parameters = parameters_of(name)
+        args = _passed(names, call, parameters, parameters, name)
+        return _with_uses(names, call, call, args)
     args = _passed(names, call, _FIELDS, ("model_fn", "model_dir", "config", "params"), "Estimator")
     if "model_fn" not in args:
         raise Refused("an Estimator without a model_fn", call)
@@ -148,6 +153,12 @@ def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
         raise Refused("a model_fn that is not one function of the program, by its name", args["model_fn"])
     if function.tree.parents.get(function.node) is not function.tree.module:
         raise Refused("a model_fn inside of another function or class", function.node)
+    return _with_uses(names, call, function, args)
+
+
+def _with_uses(
+    names: FileNames, call: cst.Call, model_fn: FunctionOf | cst.Call, args: Mapping[str, cst.BaseExpression]
+) -> EstimatorJob:
     config = _config(names, args["config"]) if "config" in args else Config()
     parent = names.tree.parents.get(call)
     if isinstance(parent, cst.Assign):
@@ -160,11 +171,11 @@ def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
         ):
             raise Refused("an Estimator that is not assigned to one name", call)
         uses = tuple(_uses(names, target, call))
-        return EstimatorJob(call, statement, function, args, config, uses)
+        return EstimatorJob(call, statement, model_fn, args, config, uses)
     use = _method(names, call)
     if use is None:
         raise Refused("an Estimator that is passed on where it is made", call)
-    return EstimatorJob(call, None, function, args, config, (use,))
+    return EstimatorJob(call, None, model_fn, args, config, (use,))
 
 
 def _passed(

@@ -11,6 +11,7 @@ from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.convert import helpers
 from estimator_pipeline.migrate.convert.job import NewStatements
+from estimator_pipeline.migrate.convert.model import Model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rest import Rest
 
@@ -41,6 +42,7 @@ class FileEdits:
         rest: Rest,
         imported: Mapping[cst.CSTNode, Iterable[str]],
         needs: set[str],
+        canned: Sequence[Model],
         *,
         multi_worker: bool,
     ) -> tuple[Edit, ...]:
@@ -51,12 +53,14 @@ class FileEdits:
             jobs: the new statements of its Estimators.
             rest: its other names.
             imported: alias of an import of a model_fn -> the names to import instead.
-            needs: names of program_helpers.py, and `os`.
+            needs: names of helpers, and `os`.
+            canned: the models of its canned Estimators.
             multi_worker: whether it makes a MultiWorkerMirroredStrategy for an Estimator.
         """
         edits = [*self.of_definitions(definitions), *self.of_jobs(jobs, rest)]
         edits += [Edit(*self.span(alias), ", ".join(dict.fromkeys(texts))) for alias, texts in imported.items()]
-        edits += self.of_imports(needs, multi_worker=multi_worker)
+        code = [self.tree.module.code_for_node(part).strip("\n") for model in canned for part in model.code]
+        edits += self.of_imports(needs, code, multi_worker=multi_worker)
         edits += self.without_imports(rest.imports)
         if self.names.v1_import is not None:
             edits.append(Edit(*self.span(self.names.v1_import), self.import_of_tensorflow(self.names.v1_import)))
@@ -103,7 +107,8 @@ class FileEdits:
             if not any(above in removed for above in (node, *self.tree.above(node))):
                 yield Edit(*self.span(node), calls[node])
 
-    def of_imports(self, needs: set[str], *, multi_worker: bool) -> Iterator[Edit]:
+    def of_imports(self, needs: set[str], code: Sequence[str], *, multi_worker: bool) -> Iterator[Edit]:
+        """Yield the edits that add imports and, behind them, helpers and other code."""
         wanted = {"os"} & needs | ({"importlib.metadata", "json", "os"} if multi_worker else set())
         missing = sorted(name for name in wanted if not self.is_imported(name))
         imports = [node for node in self.tree.module.body if _is_import(node)]
@@ -121,7 +126,7 @@ class FileEdits:
             yield Edit(at, at, text)
         last = tensorflow_1.last_import(self.tree) or imports[-1]
         end = self.lines.end(self.tree.position(last)[2])
-        sources = helpers.sources(needs, self.names.tf)
+        sources = [*helpers.sources(needs, self.names.tf), *(f"{text}\n" for text in code)]
         guard = f"\n{_EVALUATOR}" if multi_worker else ""
         if sources or guard:
             blank = self.tree.source.text[end:].split("\n", 3)[:3].count("") if sources else 2

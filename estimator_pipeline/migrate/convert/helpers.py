@@ -1,4 +1,4 @@
-"""The source of the helpers that converted programs use, from `program_helpers.py` and `training_helpers.py`."""
+"""The source of the helpers that converted programs use, from the files `..._helpers.py`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import libcst as cst
 
 __all__ = ["names", "sources"]
 
-_FILES = ("program_helpers.py", "training_helpers.py")
-# Helper -> the helpers that it calls.
-_NEEDS = {"operation": ("TensorFlowOperation",), "pandas_input_fn": ("numpy_input_fn",)}
+_FILES = ("program_helpers.py", "training_helpers.py", "column_helpers.py")
 
 
 @functools.cache
-def _all() -> dict[str, str]:
-    folder = importlib.resources.files(__package__)
-    text = "".join(folder.joinpath(file).read_text(encoding="utf-8") for file in _FILES)
-    lines, sources_by_name = text.splitlines(keepends=True), {}
-    for node in ast.parse(text).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            sources_by_name[node.name] = "".join(lines[first - 1 : node.end_lineno])
-    return sources_by_name
+def _all() -> dict[str, tuple[str, frozenset[str]]]:
+    """Return helper -> (its source, the names in it)."""
+    helpers = {}
+    for file in _FILES:
+        text = importlib.resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+        lines = text.splitlines(keepends=True)
+        for node in ast.parse(text).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                names = frozenset(inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
+                helpers[node.name] = ("".join(lines[first - 1 : node.end_lineno]), names)
+    return helpers
 
 
 def names() -> frozenset[str]:
@@ -34,10 +35,13 @@ def names() -> frozenset[str]:
 
 
 def sources(names: Iterable[str], tf: str) -> list[str]:
-    """Return the source of helpers, in the order of the file, for a program that imports TensorFlow as `tf`."""
-    wanted = set(names)
-    wanted |= {needed for name in wanted for needed in _NEEDS.get(name, ())}
-    return [_named(text, tf) for name, text in _all().items() if name in wanted]
+    """Return the source of helpers and of those that they use, for a program that imports TensorFlow as `tf`."""
+    helpers = _all()
+    wanted, waiting = set(), {name for name in names if name in helpers}
+    while waiting:
+        wanted |= waiting
+        waiting = {name for helper in waiting for name in helpers[helper][1] if name in helpers} - wanted
+    return [_named(text, tf) for name, (text, _) in helpers.items() if name in wanted]
 
 
 def _named(text: str, tf: str) -> str:

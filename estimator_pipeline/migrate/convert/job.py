@@ -190,6 +190,7 @@ class _Writer:
         if seed is not None:
             lines.append(f"{self.tf}.keras.utils.set_random_seed({self.rest.text(seed)})")
         inputs, makes = data.call(), [self.params or "{}"] if self.model.takes_params else []
+        makes += [self.rest.text(value) for value in self.model.passed]
         if self.config.strategy is None:
             lines.append(f"{self.data} = {inputs}")
             written = f"{self.name} = {self.model.make}({', '.join([f'model_inputs({self.data})', *makes])})"

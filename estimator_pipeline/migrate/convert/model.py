@@ -48,7 +48,9 @@ class Model:
         predictions: the name of the function of its predictions; "" where PREDICT returns none.
         takes_params: whether `make` takes the params of the Estimator.
         helpers: functions of the program that it calls -> their text after the conversion.
-        needs: file -> the names of program_helpers.py that its code uses.
+        needs: file -> the names of helpers that its code uses.
+        passed: the user's expressions that `make` takes behind the inputs, in the call of a canned Estimator.
+        consumed: the other expressions in that call.
     """
 
     code: tuple[cst.BaseStatement, ...]
@@ -57,6 +59,8 @@ class Model:
     takes_params: bool
     helpers: Mapping[FunctionOf, cst.FunctionDef]
     needs: Mapping[Tree, Set[str]]
+    passed: tuple[cst.BaseExpression, ...] = ()
+    consumed: frozenset[cst.BaseExpression] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -238,16 +238,24 @@ class _Reader:
         for small in line.body:
             if isinstance(small, cst.Return):
                 self.returns(small, modes)
-            elif self.assigns_spec(small, modes) or isinstance(small, cst.Pass) or _is_string(small):
+            elif (
+                self.assigns_spec(small, modes)
+                or self.holds(small, modes)
+                or isinstance(small, cst.Pass)
+                or _is_string(small)
+            ):
                 continue
-            elif isinstance(small, cst.Assert) and self.names.modes_of(small.test) is not None:
-                continue  # the modes that are left
             elif isinstance(small, cst.Assert) and modes <= (self.names.modes_of(small.test) or frozenset()):
                 continue  # true wherever it is reached
             else:
                 yield Statement(
                     small, line, modes, around.guards, around.scopes, (), names_bound(small), names_read(small)
                 )
+
+    def holds(self, node: cst.CSTNode, modes: frozenset[str]) -> bool:
+        """Return whether a statement asserts the mode that it is in."""
+        allowed = self.names.modes_of(node.test) if isinstance(node, cst.Assert) else None
+        return allowed is not None and modes <= allowed
 
     def returns(self, node: cst.Return, modes: frozenset[str]) -> None:
         if self.helper:

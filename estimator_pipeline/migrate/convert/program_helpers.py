@@ -155,3 +155,33 @@ def operation(function, *arguments, **options):
     if not tensors:
         return layer.call(tensors)
     return layer(tensors if len(tensors) > 1 else tensors[0])
+
+
+class MetricOfLogits:
+    """A metric of probabilities that takes logits."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(y_true, tf.sigmoid(y_pred), sample_weight)
+
+
+@tf.keras.utils.register_keras_serializable()
+class LogitsAccuracy(MetricOfLogits, tf.keras.metrics.BinaryAccuracy):
+    """The share of logits whose sign is right."""
+
+
+@tf.keras.utils.register_keras_serializable()
+class LogitsPrecision(MetricOfLogits, tf.keras.metrics.Precision):
+    """The precision of positive logits."""
+
+
+@tf.keras.utils.register_keras_serializable()
+class LogitsRecall(MetricOfLogits, tf.keras.metrics.Recall):
+    """The recall of positive logits."""
+
+
+@tf.keras.utils.register_keras_serializable()
+class LogitsCrossentropy(tf.keras.metrics.BinaryCrossentropy):
+    """The mean cross entropy of logits [batch, 1] and labels [batch], which Keras 3 does not expand."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(tf.reshape(y_true, tf.shape(y_pred)), y_pred, sample_weight)

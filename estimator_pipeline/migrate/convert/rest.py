@@ -13,6 +13,7 @@ from estimator_pipeline.migrate.convert import allowed, helpers
 from estimator_pipeline.migrate.convert.flags import is_flags, read_flags
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, Call, Rule, rule_of
+from estimator_pipeline.migrate.convert.rules.columns import COLUMNS, column_class
 
 __all__ = ["Rest", "is_reached", "reached_nodes"]
 
@@ -121,10 +122,19 @@ class Rest:
             if any(above in without or above in self.new for above in (node, *tree.above(node))):
                 continue
             full = self.names.name(node)
-            if is_flags(full) or not full.startswith((
-                "tf.compat.v1", "tf.estimator", "tf.contrib", "tf_slim", "tf.feature_column",
-                "tf.distribute.MultiWorkerMirroredStrategy",
-            )):  # fmt: skip
+            if is_flags(full) or (
+                not full.startswith(
+                    (
+                        "tf.compat.v1",
+                        "tf.estimator",
+                        "tf.contrib",
+                        "tf_slim",
+                        "tf.feature_column",
+                        "tf.distribute.MultiWorkerMirroredStrategy",
+                    )
+                )
+                and not full.endswith("_initializer")
+            ):  # of TensorFlow 2: not an initializer of Keras 3
                 continue
             if isinstance(tree.parents.get(node), cst.ImportAlias) or self.names.is_variable(node):
                 continue
@@ -201,6 +211,8 @@ class Rest:
             statement = tree.parents.get(expression) if isinstance(expression, cst.Expr) else None
             if isinstance(statement, cst.SimpleStatementLine):
                 self.removed.append(statement)
+        elif full in COLUMNS and isinstance(parent, cst.Call) and parent.func is node:
+            self.new[node] = column_class(Call(parent, full, SETUP, self.names, {}, self.needs))
         elif isinstance(parent, cst.Call) and parent.func is node and (rule := rule_of(full, SETUP)) is not None:
             try:
                 self.new[parent] = self._written(rule, parent, full, without)

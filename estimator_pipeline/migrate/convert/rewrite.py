@@ -193,7 +193,7 @@ class _Transformer(cst.CSTTransformer):
         }
         written = rule_of(full, self.rewriter.place) if full else None
         if written is not None:
-            text = written(Call(original, full, self.rewriter.place, self.names, new))
+            text = written(Call(original, full, self.rewriter.place, self.names, new, self.rewriter.needs))
             self.rewriter.needs |= {name for name in _HELPERS if f"{name}(" in text}
             return cst.parse_expression(text)
         if full.startswith("tf."):

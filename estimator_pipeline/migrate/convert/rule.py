@@ -7,7 +7,7 @@ replacement. A call without a rule is refused, so that nothing is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import libcst as cst
 
@@ -30,6 +30,7 @@ class Call:
         place: NETWORK, TENSORS or SETUP.
         names: the meanings of the file's expressions.
         new: argument -> its text after the conversion, by its node.
+        needs: the helpers that the new text calls, which a rule adds to.
     """
 
     node: cst.Call
@@ -37,6 +38,7 @@ class Call:
     place: str
     names: FileNames
     new: Mapping[cst.BaseExpression, str]
+    needs: set[str] = field(default_factory=set)
 
     @property
     def tf(self) -> str:

@@ -12,6 +12,7 @@ from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement
 from estimator_pipeline.migrate.convert.names import ALL_MODES, EVAL, PREDICT, TRAIN, FileNames, Refused, names_read
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
 from estimator_pipeline.migrate.convert.rule import TENSORS
+from estimator_pipeline.migrate.convert.rules.columns import LAYERS
 from estimator_pipeline.migrate.convert.rules.contrib import CONTRIB_LAYERS
 from estimator_pipeline.migrate.convert.rules.embeddings import EMBEDDING_NAMES
 from estimator_pipeline.migrate.convert.rules.metrics import METRICS
@@ -22,7 +23,7 @@ from estimator_pipeline.migrate.convert.train_op import TrainOp
 __all__ = ["Parts", "calls_of", "split"]
 
 _MAKERS = ("tf.compat.v1.layers.", "tf.keras.layers.", "tf.keras.Sequential", "tf.keras.Model", "tf.keras.models.",
-           "tf.compat.v1.keras.layers.")  # fmt: skip
+           "tf.compat.v1.keras.layers.", *LAYERS)  # fmt: skip
 _LAYER_NAMES = CONTRIB_LAYERS | set(EMBEDDING_NAMES)
 _SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
 _LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (

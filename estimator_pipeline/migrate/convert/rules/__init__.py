@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator_pipeline.migrate.convert.rules import (
     activations,
+    columns,
     contrib,
     dropout,
     embeddings,
@@ -20,5 +21,5 @@ from estimator_pipeline.migrate.convert.rules import (
     variables,
 )
 
-__all__ = ["activations", "contrib", "dropout", "embeddings", "initializers", "inputs", "layers", "logging",
+__all__ = ["activations", "columns", "contrib", "dropout", "embeddings", "initializers", "inputs", "layers", "logging",
            "losses", "metrics", "normalization", "optimizers", "shapes", "tensors", "variables"]  # fmt: skip

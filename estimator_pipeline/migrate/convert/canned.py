@@ -1,0 +1,298 @@
+"""The Keras model of a canned Estimator: `tf.estimator.DNNClassifier(...)` -> `make_model` and `make_predictions`.
+
+Defaults, losses and optimizers are those of the Estimator: `tf.compat.v1.estimator` sums the losses of a batch, and
+has other learning rates than `tf.estimator` of TensorFlow 2. Source: dnn.py, linear.py and dnn_linear_combined.py of
+tensorflow_estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.convert.model import Model
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
+from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
+from estimator_pipeline.migrate.convert.rule import SETUP
+from estimator_pipeline.migrate.convert.rules import activations
+from estimator_pipeline.migrate.convert.rules.optimizers import OPTIMIZERS
+
+__all__ = ["CANNED", "parameters_of", "write_canned"]
+
+_HEAD = {
+    "Classifier": ("n_classes", "weight_column", "label_vocabulary"),
+    "Regressor": ("label_dimension", "weight_column"),
+}
+_DNN = ("optimizer", "activation_fn", "dropout")
+_END = ("config", "warm_start_from", "loss_reduction")
+# Kind without its head -> (parameters before those of the head, behind them).
+_KINDS = {
+    "DNN": (("hidden_units", "feature_columns", "model_dir"), (*_DNN, "config", "warm_start_from", "loss_reduction",
+                                                               "batch_norm")),
+    "Linear": (("feature_columns", "model_dir"), ("optimizer", *_END, "sparse_combiner")),
+    "DNNLinearCombined": (
+        ("model_dir", "linear_feature_columns", "linear_optimizer", "dnn_feature_columns", "dnn_optimizer",
+         "dnn_hidden_units", "dnn_activation_fn", "dnn_dropout"),
+        (*_END, "batch_norm", "linear_sparse_combiner")),
+}  # fmt: skip
+CANNED = {
+    f"{module}{kind}{head}": (kind, head)
+    for module in ("tf.estimator.", "tf.compat.v1.estimator.") for kind in _KINDS for head in _HEAD
+}  # fmt: skip
+"""Full name of a canned Estimator -> its kind and head."""
+_OF_JOB = ("model_dir", "config")  # what `estimators.py` and `job.py` convert
+_ACCURACY_BASELINE, _MEANS = "accuracy_baseline", ("label/mean", "prediction/mean")
+_PRECISION_RECALL = "auc_precision_recall"  # V1 interpolates linearly, Keras does not
+_RATES = {"DNN": ("0.05", "0.001"), "DNNLinearCombined": ("0.05", "0.001")}  # of V1, of V2
+# Name of an optimizer -> how Keras makes it with a rate, for V1.
+_NAMED = {"Adagrad": "Adagrad({})", "Adam": "Adam({}, epsilon=1e-8)", "Ftrl": "Ftrl({})", "SGD": "SGD({})"}
+
+
+def parameters_of(name: str) -> tuple[str, ...]:
+    """Return the parameters of a canned Estimator that have a position, then the others."""
+    kind, head = CANNED[name]
+    before, behind = _KINDS[kind]
+    return (*before, *_HEAD[head], *behind)
+
+
+def write_canned(names: FileNames, estimator: Any, *, prefix: str) -> Model:
+    """Return the Keras model of a canned Estimator.
+
+    Args:
+        names: the meanings of the file's expressions.
+        estimator: its `EstimatorJob`.
+        prefix: the start of the new names.
+
+    Raises:
+        Refused: an argument has no replacement.
+    """
+    name, call = names.name(estimator.call.func), estimator.call
+    if estimator.config.strategy is not None:
+        raise Refused("a canned Estimator under a strategy", estimator.config.strategy)
+    return _Writer(names, call, estimator.args, *CANNED[name], name.startswith("tf.compat.v1."), prefix).model()
+
+
+@dataclass
+class _Writer:
+    names: FileNames
+    call: cst.Call
+    args: Mapping[str, cst.BaseExpression]
+    kind: str
+    head: str
+    of_v1: bool
+    prefix: str
+    passed: dict[str, cst.BaseExpression] = field(default_factory=dict)
+    needs: set[str] = field(default_factory=set)
+
+    def model(self) -> Model:
+        for parameter in ("weight_column", "label_vocabulary", "warm_start_from"):
+            if parameter in self.args:
+                raise Refused(f"{parameter} of {self.kind}{self.head}", self.args[parameter])
+        if "label_dimension" in self.args and self.number("label_dimension", 1) != 1:
+            raise Refused("label_dimension of a regressor", self.args["label_dimension"])
+        if self.kind == "DNNLinearCombined":
+            raise Refused("DNNLinearCombined, which trains its parts with two optimizers", self.call)
+        self.check_metrics()
+        tf, lines = self.names.tf, self.dnn() if self.kind == "DNN" else self.linear()
+        optimizer, loss, metrics = self.optimizer(), self.loss(), self.metrics()
+        left_out = ", ".join(self.left_out())
+        make, predictions = f"{self.prefix}make_model", f"{self.prefix}make_predictions"
+        text = [
+            f"def {make}({', '.join(['features', *self.passed])}):",
+            '    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""',
+            *(f"    {line}" for line in lines),
+            f"    model = {tf}.keras.Model(features, logits)",
+            "    model.compile(",
+            f"        optimizer={optimizer},",
+            f"        loss={loss},",
+            f"        metrics=[{f'  # without {left_out}' if left_out else ''}",
+            *(f"            {metric}," for metric in metrics),
+            "        ],",
+            "    )",
+            "    return model",
+        ]
+        code = [cst.parse_statement("\n".join(text) + "\n"), self.predictions(predictions)]
+        consumed = frozenset(value for name, value in self.args.items() if name not in (*_OF_JOB, *self.passed))
+        return Model(tuple(code), make, predictions, False, {}, frozenset(self.needs), tuple(self.passed.values()),
+                     consumed)  # fmt: skip
+
+    # Arguments
+
+    def number(self, parameter: str, default: int) -> int:
+        """Return the integer of an argument."""
+        value = self.names.value(self.args[parameter]) if parameter in self.args else cst.Integer(str(default))
+        if not isinstance(value, cst.Integer):
+            raise Refused(f"{parameter} that is not known before the program runs", self.args[parameter])
+        return int(value.value)
+
+    def written(self, parameter: str) -> str:
+        """Return an argument for the body of `make_model`: itself if it has no variables, else a parameter."""
+        node = self.args[parameter]
+        if any(self.names.is_variable(inner) for inner in iter_nodes(node)):
+            self.passed[parameter] = node
+            return parameter
+        return CodeRewriter(self.names, SETUP, needs=self.needs).text(node)
+
+    def only(self, parameter: str, *texts: str) -> bool:
+        """Return whether an argument is passed; it has to be one of these texts."""
+        if parameter in self.args and self.names.text(self.args[parameter]) not in texts:
+            raise Refused(f"{parameter} of {self.kind}{self.head}", self.args[parameter])
+        return parameter in self.args
+
+    # Parts
+
+    @property
+    def units(self) -> str:
+        """Return the number of logits."""
+        two = self.head == "Regressor" or self.number("n_classes", 2) == 2
+        return "1" if two else self.written("n_classes")
+
+    def dnn(self) -> list[str]:
+        layers = f"{self.names.tf}.keras.layers"
+        self.needs.add("dense_columns")
+        lines = [
+            f"net = dense_columns(features, {self.columns()})",
+            f"for units in {self.written('hidden_units')}:",
+            f"    net = {layers}.Dense(units, activation={self.activation()})(net)",
+        ]
+        if "dropout" in self.args:
+            lines.append(f"    net = {layers}.Dropout({self.written('dropout')})(net)")
+        if self.only("batch_norm", "True", "False") and self.names.text(self.args["batch_norm"]) == "True":
+            lines.append(f"    net = {layers}.BatchNormalization(momentum=0.999)(net)")
+        return [*lines, f"logits = {layers}.Dense({self.units})(net)"]
+
+    def linear(self) -> list[str]:
+        self.needs.add("linear_columns")
+        combiner = f", sparse_combiner={self.written('sparse_combiner')}" if "sparse_combiner" in self.args else ""
+        return [f"logits = linear_columns(features, {self.columns()}, {self.units}{combiner})"]
+
+    def columns(self) -> str:
+        if "feature_columns" not in self.args:
+            raise Refused(f"a {self.kind}{self.head} without feature_columns", self.call)
+        self.passed["feature_columns"] = self.args["feature_columns"]
+        return "feature_columns"
+
+    def activation(self) -> str:
+        value = self.args.get("activation_fn")
+        if value is None:
+            return "'relu'"
+        if isinstance(value, cst.SimpleString):
+            return self.names.text(value)
+        known = activations.function(self.names.name(value), "tf")
+        if not known:
+            raise Refused(f"activation_fn={self.names.text(value)}", value)
+        return repr(known.rpartition(".")[2])
+
+    def optimizer(self) -> str:
+        tf, node = self.names.tf, self.args.get("optimizer")
+        if node is None:
+            return f"{tf}.keras.optimizers.{self.named('Adagrad' if self.kind == 'DNN' else 'Ftrl')}"
+        value = self.names.value(node)
+        if isinstance(value, cst.SimpleString):
+            name = str(value.evaluated_value)
+            if name not in _NAMED:
+                raise Refused(f"the optimizer {name} of a {self.kind}{self.head}", node)
+            return f"{tf}.keras.optimizers.{self.named(name)}"
+        made = self.names.name(value.func) if isinstance(value, cst.Call) else ""
+        of_keras = made.startswith(("tf.keras.optimizers.", "tf.optimizers.")) and made.rpartition(".")[2] in _NAMED
+        if made not in OPTIMIZERS if self.of_v1 else not of_keras:
+            raise Refused(f"the optimizer {self.names.text(node)}", node)
+        if of_keras:
+            assert isinstance(value, cst.Call)
+            for arg in value.args:
+                if arg.star or (arg.keyword is not None and arg.keyword.value in ("decay", "lr")):
+                    raise Refused("an option of an optimizer that only Keras 2 has", arg)
+            self.passed["optimizer"] = node
+            return "optimizer"
+        return self.written("optimizer")
+
+    def named(self, name: str) -> str:
+        """Return the optimizer of a name, with the rate that the Estimator has for it."""
+        if self.kind == "Linear":
+            rate = "min(0.2, len(feature_columns) ** -0.5)"
+        elif not self.of_v1:
+            return f"{name}()"  # with the rate of Keras
+        else:
+            rate = _RATES[self.kind][0]
+        return (_NAMED[name] if self.of_v1 else f"{name}({{}})").format(rate)
+
+    def loss(self) -> str:
+        reduction, value = "sum" if self.of_v1 else "", self.args.get("loss_reduction")
+        if value is not None:
+            text = str(value.evaluated_value) if isinstance(value, cst.SimpleString) else self.names.text(value)
+            member = text.rpartition(".")[2].lower()
+            means = ("sum_over_batch_size", "mean", "sum_by_nonzero_weights", "sum_over_nonzero_weights", "auto")
+            if member not in ("sum", *means):
+                raise Refused(f"loss_reduction={self.names.text(value)}", value)
+            reduction = "sum" if member == "sum" else ""
+        options = ["from_logits=True"] if self.head == "Classifier" else []
+        options += [f"reduction={reduction!r}"] if reduction else []
+        return f"{self.names.tf}.keras.losses.{self.loss_class}({', '.join(options)})"
+
+    @property
+    def loss_class(self) -> str:
+        if self.head == "Regressor":
+            return "MeanSquaredError"
+        return "BinaryCrossentropy" if self.units == "1" else "SparseCategoricalCrossentropy"
+
+    def left_out(self) -> list[str]:
+        """Return the metrics of the Estimator that Keras does not have."""
+        if self.head == "Classifier" and self.units != "1":
+            return []
+        names = [_ACCURACY_BASELINE] if self.head == "Classifier" else []
+        names += [_PRECISION_RECALL] if self.head == "Classifier" and self.of_v1 else []
+        return [*names, *_MEANS]
+
+    def check_metrics(self) -> None:
+        """Check that the program reads no metric that Keras does not have."""
+        for text in self.names.tree.strings:
+            if (key := str(text.evaluated_value)) in self.left_out():
+                raise Refused(f"the metric {key}, which Keras does not have", text)
+
+    def metrics(self) -> list[str]:
+        tf = self.names.tf
+        logits = ", from_logits=True" if self.head == "Classifier" else ""
+        mean = f'{tf}.keras.metrics.{self.loss_class}(name="average_loss"{logits})'
+        if self.head == "Regressor":
+            return [mean]
+        if self.units != "1":
+            return [f'{tf}.keras.metrics.SparseCategoricalAccuracy(name="accuracy")', mean]
+        self.needs |= {"LogitsAccuracy", "LogitsCrossentropy", "LogitsPrecision", "LogitsRecall"}
+        metrics = [
+            'LogitsAccuracy(name="accuracy")',
+            'LogitsCrossentropy(name="average_loss", from_logits=True)',
+            'LogitsPrecision(name="precision")',
+            'LogitsRecall(name="recall")',
+            f'{tf}.keras.metrics.AUC(name="auc", from_logits=True)',
+        ]
+        if not self.of_v1:
+            metrics.append(f'{tf}.keras.metrics.AUC(name="{_PRECISION_RECALL}", curve="PR", from_logits=True)')
+        return metrics
+
+    def predictions(self, name: str) -> cst.BaseStatement:
+        tf = self.names.tf
+        lines = [f"def {name}(features, logits):", '    """Return the predictions for outputs of the model."""']
+        if self.head == "Regressor":
+            return cst.parse_statement("\n".join([*lines, '    return {"predictions": logits}']) + "\n")
+        of_classes, logistic = "logits", ""
+        if self.units == "1":
+            of_classes, logistic = "of_classes", f'        "logistic": {tf}.sigmoid(logits),'
+            lines.append(f"    of_classes = {tf}.concat([{tf}.zeros_like(logits), logits], axis=-1)")
+        lines += [
+            f"    class_ids = {tf}.argmax({of_classes}, axis=-1)[:, {tf}.newaxis]",
+            f"    all_class_ids = {tf}.ones_like({of_classes}, {tf}.int32) * {tf}.range({tf}.shape({of_classes})[1])",
+            "    return {",
+            '        "logits": logits,',
+            *([logistic] if logistic else []),
+            f'        "probabilities": {tf}.nn.softmax({of_classes}),',
+            '        "class_ids": class_ids,',
+            f'        "classes": {tf}.strings.as_string(class_ids),',
+            '        "all_class_ids": all_class_ids,',
+            f'        "all_classes": {tf}.strings.as_string(all_class_ids),',
+            "    }",
+        ]
+        return cst.parse_statement("\n".join(lines) + "\n")

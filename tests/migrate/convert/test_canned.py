@@ -1,0 +1,150 @@
+"""Canned Estimators: what is written, what stays an Estimator program, and that both train alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from estimator_pipeline.testing import assert_parity
+from tests.migrate.convert.test_programs import converted, module, todays
+from tests.support.processes import tensorflow_with_three_cpus
+
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning"),
+]
+tf = tensorflow_with_three_cpus()
+
+PROGRAM = """\
+import os
+
+import numpy as np
+import tensorflow as tf
+<OF_V1>
+
+def columns():
+    fc = tf.feature_column
+    city = fc.categorical_column_with_vocabulary_list("city", ["oslo", "rome", "bern"])
+    found = [fc.indicator_column(city)]
+    for key in ("age", "size"):
+        found.append(fc.numeric_column(key))
+    found.append(fc.bucketized_column(found[1], [20.0, 40.0]))
+    return found
+
+
+def wide():
+    city = tf.feature_column.categorical_column_with_hash_bucket("city", 7)
+    return columns()[1:] + [city, tf.feature_column.crossed_column(["city", "kind"], 9)]
+
+
+def deep():
+    kind = tf.feature_column.categorical_column_with_identity("kind", 5)
+    return columns() + [tf.feature_column.embedding_column(kind, 2, initializer=tf.ones_initializer())]
+
+
+def input_fn():
+    draw = np.random.RandomState(0)
+    features = {
+        "age": draw.rand(64) * 60,
+        "size": draw.rand(64, 1).astype("float32"),
+        "city": draw.choice(["oslo", "rome", "lima", ""], [64, 2]),
+        "kind": draw.randint(0, 5, 64),
+    }
+    labels = (features["kind"] + draw.randint(0, 2, 64)) % <CLASSES>
+    return tf.data.Dataset.from_tensor_slices((features, labels)).batch(16)
+
+
+def main():
+    model = tf.estimator.<CONSTRUCTOR>
+    model.train(lambda: input_fn().repeat(), steps=8)
+    result = model.evaluate(input_fn)
+    print(result["average_loss"], result["global_step"])
+    for row in model.predict(input_fn):
+        print(sorted(row))
+        break
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def program(constructor: str, classes: int = 2, *, of_v1: bool = True) -> str:
+    """Return a program that trains a canned Estimator, written for TensorFlow 1 or 2."""
+    of_1 = "\ntf.logging.set_verbosity(tf.logging.ERROR)\n" if of_v1 else ""
+    text = PROGRAM.replace("<CONSTRUCTOR>", constructor).replace("<CLASSES>", str(classes))
+    return text.replace("<OF_V1>", of_1)
+
+
+# Constructor, number of classes, whether it is of TensorFlow 1.
+KINDS = [
+    ("DNNClassifier([5, 4], deep(), n_classes=3)", 3, True),
+    ("DNNClassifier(feature_columns=deep(), hidden_units=[5], optimizer=tf.train.AdamOptimizer(0.1))", 2, True),
+    ("DNNClassifier([5], columns(), activation_fn=tf.nn.tanh, optimizer='SGD')", 2, False),
+    ("DNNRegressor([5], deep())", 3, False),
+    ("DNNRegressor([5], columns(), optimizer='Adam', loss_reduction=tf.losses.Reduction.MEAN)", 3, True),
+    ("LinearClassifier(wide())", 2, True),
+    ("LinearClassifier(wide(), n_classes=3, optimizer=tf.keras.optimizers.Adam(0.1))", 3, False),
+    ("LinearRegressor(feature_columns=wide(), sparse_combiner='mean')", 3, True),
+]
+LINEAR = ("age/weights", "bias_weights", "age_bucketized/weights", "city/weights", "city_X_kind/weights",
+          "size/weights")  # fmt: skip
+
+
+def named(model, constructor: str, end: str) -> dict[str, str]:
+    """Return name in Keras -> name in the Estimator, both in the order of the columns and layers."""
+    layers = ["hiddenlayer_0", *(["hiddenlayer_1"] if "[5, 4]" in constructor else []), "logits"]
+    theirs = [f"dnn/{layer}/{name}{end}" for layer in layers for name in ("kernel", "bias")]
+    if "deep()" in constructor:
+        theirs.insert(0, f"dnn/input_from_feature_columns/input_layer/kind_embedding/embedding_weights{end}")
+    if constructor.startswith("Linear"):
+        theirs = [f"linear/linear_model/{name}{end}" for name in LINEAR]
+    ours = [variable.name.partition(":")[0] for variable in model.trainable_variables]
+    return dict(zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(("constructor", "classes", "of_v1"), KINDS)
+def test_both_train_alike(tmp_path, constructor, classes, of_v1):
+    """Weights, optimizer and loss of each step, and the metrics: with all defaults of TensorFlow 1 and 2."""
+    tf.keras.backend.clear_session()
+    text = program(constructor, classes, of_v1=of_v1)
+    before = module(todays(tmp_path, text), "canned_before")
+    after = module(converted(tmp_path, text), "canned_after")
+    made = (tmp_path / "before.py").read_text().partition("model = ")[2].partition("\n")[0]
+    estimator = eval(made.replace("keras.optimizers.", "keras.optimizers.legacy."), vars(before))
+    columns = constructor.partition("()")[0].rpartition(" ")[2].rpartition("(")[2].rpartition("=")[2]
+    optimizer = [tf.keras.optimizers.Adam(0.1)] if "tf.keras" in constructor else []
+    model = after.make_model(after.model_inputs(after.input_fn()), getattr(after, columns)(), *optimizer)
+    parity = assert_parity(
+        estimator=estimator,
+        model=model,
+        input_fn=lambda: before.input_fn().repeat(),
+        eval_input_fn=before.input_fn,
+        mapping=named(model, constructor, "/part_0" if of_v1 else ""),
+        steps=6,
+    )
+    assert len(parity.steps) == 6
+    ours = list(after.predict(model, after.input_fn(), after.make_predictions))[-1]
+    theirs = list(estimator.predict(before.input_fn))[-1]
+    assert theirs.keys() == ours.keys()
+    assert {key: (value.shape, value.dtype) for key, value in theirs.items()} == {
+        key: (value.shape, value.dtype) for key, value in ours.items()
+    }
+
+
+# They start from zeros and ones, so that two processes come to the same numbers.
+WHOLE = [("LinearClassifier(wide())", 2), ("LinearRegressor(deep(), optimizer='Adagrad')", 3)]
+
+
+@pytest.mark.parametrize(
+    "legacy", [pytest.param("1", marks=pytest.mark.nightly), pytest.param("0", marks=pytest.mark.keras_3)]
+)
+@pytest.mark.parametrize(("constructor", "classes"), WHOLE)
+def test_a_program_prints_the_same_numbers(tmp_path, run_python, capsys, constructor, classes, legacy):
+    """On Keras 3, too, whose optimizers square the gradients of a row that a batch has twice one by one."""
+    text = program(constructor, classes)
+    module(todays(tmp_path, text), "canned_program").main()
+    done = run_python([converted(tmp_path, text)], env={"TF_USE_LEGACY_KERAS": legacy}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    theirs, ours = (printed.split("\n")[-3:-1] for printed in (capsys.readouterr().out, done.stdout))
+    assert theirs[1] == ours[1]
+    assert [float(word) for word in ours[0].split()] == pytest.approx([float(word) for word in theirs[0].split()], 1e-5)

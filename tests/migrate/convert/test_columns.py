@@ -1,0 +1,144 @@
+"""Feature columns: what is written for them, what stays, and that their values are those of TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from estimator_pipeline.migrate.code import convert
+from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
+from estimator_pipeline.migrate.code.to_keras.program import rule
+from estimator_pipeline.migrate.convert import helpers
+from estimator_pipeline.migrate.convert.rules.columns import COLUMNS
+from tests.migrate.convert.programs import program
+from tests.migrate.convert.test_canned import program as canned
+
+
+@pytest.fixture
+def convert_text(tmp_path, monkeypatch):
+    """`convert_text(text)`: the converted file, without the former conversion."""
+    monkeypatch.setattr(rule, "convert", lambda *arguments: ConversionOutcome(reason="declined"))
+
+    def convert_text(text):
+        (tmp_path / "program.py").write_text(text)
+        (file,) = convert(tmp_path / "program.py").files
+        return file
+
+    return convert_text
+
+
+NUMERIC = 'tf.feature_column.numeric_column("x", shape=2)'
+NETWORKS = [
+    (f"net = tf.feature_column.input_layer(features, [{NUMERIC}])\nlogits = tf.layers.dense(net, 3)",
+     'net = dense_columns(features, [NumericColumn("x", shape=2)])'),
+    (f"net = tf.keras.layers.DenseFeatures([{NUMERIC}])(features)\nlogits = tf.layers.dense(net, 3)",
+     'net = (lambda features: dense_columns(features, [NumericColumn("x", shape=2)]))(features)'),
+    (f"logits = tf.feature_column.linear_model(features, [{NUMERIC}], units=3)",
+     'logits = linear_columns(features, [NumericColumn("x", shape=2)], units=3)'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("network", "line"), NETWORKS)
+def test_columns_in_a_network(convert_text, network, line):
+    file = convert_text(program(NETWORK=network))
+    assert f"    {line}\n" in file.after, file.kept_as_estimator or file.after
+
+
+def test_columns_outside_keep_their_loop(convert_text):
+    """Only the name of the function changes; the comments and the lines of the call stay."""
+    columns = (
+        "    columns = []\n    for key in ('x',):\n        columns.append(NAME(\n"
+        "            key=key,  # each\n            shape=2))\n"
+    )
+    text = program(NETWORK="net = tf.feature_column.input_layer(features, params['columns'])\n"
+                           "logits = tf.layers.dense(net, 3)")  # fmt: skip
+    text = text.replace("def main():\n", "def main():\n" + columns.replace("NAME", "tf.feature_column.numeric_column"))
+    file = convert_text(text.replace('params={"rate"', 'params={"columns": columns, "rate"'))
+    assert columns.replace("NAME", "NumericColumn") in file.after, file.kept_as_estimator
+    assert "class NumericColumn(FeatureColumn):" in file.after and "class HashedColumn" not in file.after
+
+
+HASH = 'tf.feature_column.categorical_column_with_hash_bucket("x", 5)'
+STAYS = [
+    (f"net = tf.feature_column.input_layer(features, [{NUMERIC}], trainable=False)\n"
+     "logits = tf.layers.dense(net, 3)", "trainable of tf.compat.v1.feature_column.input_layer"),
+    ('column = tf.feature_column.numeric_column("x", normalizer_fn=lambda x: tf.log(x))\n'
+     "net = tf.feature_column.input_layer(features, [column])\nlogits = tf.layers.dense(net, 3)", "normalizer_fn"),
+    (f"column = tf.feature_column.embedding_column({HASH}, 2, max_norm=1.0)\n"
+     "net = tf.feature_column.input_layer(features, [column])\nlogits = tf.layers.dense(net, 3)", "max_norm"),
+    ('column = tf.feature_column.sequence_numeric_column("x")\n'
+     "net = tf.feature_column.input_layer(features, [column])\nlogits = tf.layers.dense(net, 3)", "sequence_numeric"),
+    (f"layer = tf.keras.layers.DenseFeatures([{NUMERIC}])\nnet = layer(features) + layer(features)\n"
+     "logits = tf.layers.dense(net, 3)", "DenseFeatures that is not called once"),
+    (f"spec = tf.io.VarLenFeature(tf.string)\ncolumn = tf.feature_column.indicator_column({HASH})\n"
+     "net = tf.feature_column.input_layer(features, [column])\nlogits = tf.layers.dense(net, 3)", "a sparse feature"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("network", "reason"), STAYS)
+def test_columns_that_stay(convert_text, network, reason):
+    file = convert_text(program(NETWORK=network))
+    assert not file.keras and reason in file.kept_as_estimator, file.kept_as_estimator
+
+
+def test_rows_that_momentum_moves_stay(convert_text):
+    network = (f"column = tf.feature_column.embedding_column({HASH}, 2)\n"
+               "net = tf.feature_column.input_layer(features, [column])\nlogits = tf.layers.dense(net, 3)")  # fmt: skip
+    train_op = "train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, tf.train.get_global_step())"
+    assert convert_text(program(NETWORK=network)).keras
+    assert (
+        "MomentumOptimizer of an embedding"
+        in convert_text(program(NETWORK=network, TRAIN_OP=train_op)).kept_as_estimator
+    )
+
+
+CANNED = [
+    ("DNNClassifier([5], columns(), weight_column='age')", "weight_column"),
+    ("DNNClassifier([5], columns(), label_vocabulary=['a', 'b'])", "label_vocabulary"),
+    ("DNNClassifier([5], columns(), n_classes=len(columns()))", "n_classes that is not known"),
+    ("DNNClassifier([5], columns(), optimizer='RMSProp')", "the optimizer RMSProp"),
+    ("DNNClassifier([5], columns(), optimizer=lambda: tf.train.AdamOptimizer())", "the optimizer lambda"),
+    ("DNNClassifier([5], columns(), activation_fn=lambda x: x)", "activation_fn"),
+    ("DNNClassifier([5], columns(), warm_start_from='x')", "warm_start_from"),
+    ("DNNRegressor([5], columns(), label_dimension=2)", "label_dimension"),
+    ("LinearRegressor(columns(), loss_reduction='none')", "loss_reduction"),
+    ("BoostedTreesClassifier(columns(), 1)", "no Estimator is made"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("constructor", "reason"), CANNED)
+def test_canned_estimators_that_stay(convert_text, constructor, reason):
+    file = convert_text(canned(constructor))
+    assert not file.keras and (reason in file.kept_as_estimator or "declined" in file.kept_as_estimator)
+
+
+def test_a_metric_that_keras_does_not_have(convert_text):
+    text = canned("DNNRegressor([5], columns())")
+    assert "metrics=[  # without label/mean, prediction/mean" in convert_text(text).after
+    text = text.replace('result["average_loss"]', 'result["label/mean"]')
+    assert "the metric label/mean" in convert_text(text).kept_as_estimator
+
+
+def test_arguments_with_variables_are_parameters(convert_text):
+    text = canned("DNNClassifier(feature_columns=columns(), hidden_units=units, dropout=0.5, batch_norm=True)")
+    text = convert_text(text.replace("def main():\n", "def main():\n    units = [4]\n")).after
+    assert "def make_model(features, feature_columns, hidden_units):" in text
+    assert "make_model(model_inputs(training), columns(), units)" in text
+    assert "        net = tf.keras.layers.Dropout(0.5)(net)\n" in text
+    assert "        net = tf.keras.layers.BatchNormalization(momentum=0.999)(net)\n" in text
+
+
+@pytest.mark.parametrize(
+    "legacy", [pytest.param("1", marks=pytest.mark.nightly), pytest.param("0", marks=pytest.mark.keras_3)]
+)
+def test_the_values_are_those_of_tensorflow(tmp_path, run_python, legacy):
+    """Each kind of column, with unknown and missing values; a saved model with all of them loads elsewhere."""
+    needed = {"dense_columns", "linear_columns", *(row[0] for row in COLUMNS.values())}
+    sources = "\n\n".join(helpers.sources(needed, "tf"))
+    (tmp_path / "column_classes.py").write_text(f"import tensorflow as tf\n\n\n{sources}")
+    (tmp_path / "columns.py").write_text((Path(__file__).parent / "columns.py").read_text())
+    for command in ("compare", "load"):
+        environment = {"TF_USE_LEGACY_KERAS": legacy}
+        done = run_python([tmp_path / "columns.py", command, tmp_path], env=environment, cwd=tmp_path)
+        assert done.returncode == 0 and done.stdout.endswith("equal\n"), done.stderr[-4000:]
