@@ -12,6 +12,11 @@ from estimator_pipeline.migrate.convert.program_helpers import operation
 class FeatureColumn:
     """A function of the features of a batch; `dense` and `linear` make its layers."""
 
+    def __new__(cls, *arguments, **options):
+        column = super().__new__(cls)
+        column.arguments = [arguments, options]
+        return column
+
     def dense(self, features):
         """Return numbers, [batch, width], of a dict of Keras inputs."""
         raise ValueError(f"the column {self.name} has no numbers: use an indicator or an embedding of it")
@@ -180,6 +185,29 @@ class CategoryLayer(tf.keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), **self.options}
+
+
+def saved_columns(value):
+    """Return params with feature columns as their arguments, for the configuration of a model."""
+    if isinstance(value, FeatureColumn):
+        return {"column": type(value).__name__, "arguments": saved_columns(value.arguments)}
+    if isinstance(value, dict):
+        return {key: saved_columns(item) for key, item in value.items()}
+    if isinstance(value, tf.keras.initializers.Initializer):
+        return tf.keras.initializers.serialize(value)
+    if isinstance(value, tf.DType):
+        return value.name
+    return [saved_columns(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def loaded_columns(value):
+    """Return the params of the result of `saved_columns`."""
+    if isinstance(value, dict) and value.keys() == {"column", "arguments"}:
+        arguments, options = loaded_columns(value["arguments"])
+        return globals()[value["column"]](*arguments, **options)
+    if isinstance(value, dict):
+        return {key: loaded_columns(item) for key, item in value.items()}
+    return [loaded_columns(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 @tf.keras.utils.register_keras_serializable()

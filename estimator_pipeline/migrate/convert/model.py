@@ -481,8 +481,12 @@ class _Writer:
         self.network.needs |= {"saved_inputs", "loaded_inputs"}
         attributes = {key: self.attribute(key) for key in metrics}
         with_params = f", {params}" if params else ""
-        saved = f'{{"inputs": saved_inputs(self.input){f", {params!r}: dict(self.{params})" if params else ""}}}'
-        loaded = f'loaded_inputs(config["inputs"]){f", config[{params!r}]" if params else ""}'
+        value, config = f"dict(self.{params})", f"config[{params!r}]"
+        if self.network.needs & {"dense_columns", "linear_columns"}:
+            self.network.needs |= {"saved_columns", "loaded_columns"}
+            value, config = f"saved_columns({value})", f"loaded_columns({config})"
+        saved = f'{{"inputs": saved_inputs(self.input){f", {params!r}: {value}" if params else ""}}}'
+        loaded = f'loaded_inputs(config["inputs"]){f", {config}" if params else ""}'
         start = [
             f"def __init__(self, inputs, outputs{with_params}):",
             "    super().__init__(inputs, outputs)",

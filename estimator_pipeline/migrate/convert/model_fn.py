@@ -238,15 +238,10 @@ class _Reader:
         for small in line.body:
             if isinstance(small, cst.Return):
                 self.returns(small, modes)
-            elif (
-                self.assigns_spec(small, modes)
-                or self.holds(small, modes)
-                or isinstance(small, cst.Pass)
-                or _is_string(small)
-            ):
+            elif isinstance(small, cst.Pass) or _is_string(small):
                 continue
-            elif isinstance(small, cst.Assert) and modes <= (self.names.modes_of(small.test) or frozenset()):
-                continue  # true wherever it is reached
+            elif self.assigns_spec(small, modes) or self.holds(small, modes):
+                continue
             else:
                 yield Statement(
                     small, line, modes, around.guards, around.scopes, (), names_bound(small), names_read(small)

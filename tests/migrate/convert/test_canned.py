@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_pipeline.testing import assert_parity
+from tests.migrate.convert.programs import program as of_model_fn
 from tests.migrate.convert.test_programs import converted, module, todays
 from tests.support.processes import tensorflow_with_three_cpus
 
@@ -129,6 +130,23 @@ def test_both_train_alike(tmp_path, constructor, classes, of_v1):
     assert {key: (value.shape, value.dtype) for key, value in theirs.items()} == {
         key: (value.shape, value.dtype) for key, value in ours.items()
     }
+
+
+def test_a_saved_model_with_columns_in_its_params(tmp_path):
+    """A loss that compile does not describe makes a class, whose configuration has the params."""
+    network = "net = tf.feature_column.input_layer(features, params['columns'])\nlogits = tf.layers.dense(net, 3)"
+    text = of_model_fn(NETWORK=network, LOSS="loss = tf.losses.sparse_softmax_cross_entropy(labels, logits) * 2.0")
+    columns = "columns = [tf.feature_column.bucketized_column(tf.feature_column.numeric_column('y'), [0.5]),\n" \
+              "           tf.feature_column.numeric_column('x', shape=2)]\n"  # fmt: skip
+    text = text.replace('{"x": [[1.0, 2.0]]}', '{"x": [[1.0, 2.0]], "y": [3.0]}')
+    text = text.replace("def main", f"{columns}\n\ndef main")
+    loaded = module(converted(tmp_path, text.replace('{"rate"', '{"columns": columns, "rate"')), "with_columns")
+    data = loaded.input_fn()
+    model = loaded.make_model(loaded.model_inputs(data), {"columns": loaded.columns, "rate": 0.1})
+    model.save(tmp_path / "model.keras")
+    again = tf.keras.models.load_model(tmp_path / "model.keras")
+    features, _ = next(iter(data))
+    assert (model.predict(features, verbose=0) == again.predict(features, verbose=0)).all()
 
 
 # They start from zeros and ones, so that two processes come to the same numbers.
