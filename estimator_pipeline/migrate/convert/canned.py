@@ -117,8 +117,8 @@ class _Writer:
         ]
         code = [cst.parse_statement("\n".join(text) + "\n"), self.predictions(predictions)]
         consumed = frozenset(value for name, value in self.args.items() if name not in (*_OF_JOB, *self.passed))
-        return Model(tuple(code), make, predictions, False, {}, {self.names.tree: self.needs}, tuple(self.passed.values()),
-                     consumed)  # fmt: skip
+        needs, passed = {self.names.tree: self.needs}, tuple(self.passed.values())
+        return Model(tuple(code), make, predictions, False, {}, needs, passed, consumed)
 
     # Arguments
 

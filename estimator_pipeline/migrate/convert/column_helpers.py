@@ -12,9 +12,12 @@ from estimator_pipeline.migrate.convert.program_helpers import operation
 class FeatureColumn:
     """A function of the features of a batch; `dense` and `linear` make its layers."""
 
+    name = ""
+    arguments: tuple = ()
+
     def __new__(cls, *arguments, **options):
         column = super().__new__(cls)
-        column.arguments = [arguments, options]
+        column.arguments = (arguments, options)
         return column
 
     def dense(self, features):
@@ -28,7 +31,13 @@ class FeatureColumn:
 
 
 class CategoricalColumn(FeatureColumn):
-    """A column with `numbers`, [batch, values]: categories below `size`, -1 if unknown, -2 if missing."""
+    """A column of categories."""
+
+    size = 0
+
+    def numbers(self, features):
+        """Return categories below `size`, [batch, values]; -1 is unknown, -2 missing."""
+        raise NotImplementedError
 
     def linear(self, features, units, combiner, use_bias):
         layer = CategoryWeights(self.size, units, combiner, use_bias, "zeros")

@@ -238,17 +238,22 @@ class _Reader:
         for small in line.body:
             if isinstance(small, cst.Return):
                 self.returns(small, modes)
-            elif isinstance(small, cst.Pass) or _is_string(small):
-                continue
-            elif self.assigns_spec(small, modes) or self.holds(small, modes):
+            elif (
+                isinstance(small, cst.Pass)
+                or _is_string(small)
+                or self.assigns_spec(small, modes)
+                or self.holds(small, modes)
+            ):
                 continue
             else:
                 yield Statement(
                     small, line, modes, around.guards, around.scopes, (), names_bound(small), names_read(small)
                 )
 
-    def holds(self, node: cst.CSTNode, modes: frozenset[str]) -> bool:
-        """Return whether a statement asserts the mode that it is in."""
+    def has_no_effect(self, node: cst.CSTNode, modes: frozenset[str]) -> bool:
+        """Return whether a statement is `pass`, a string, or asserts the mode that it is in."""
+        if isinstance(node, cst.Pass) or _is_string(node):
+            return True
         allowed = self.names.modes_of(node.test) if isinstance(node, cst.Assert) else None
         return allowed is not None and modes <= allowed
 

@@ -157,7 +157,7 @@ def operation(function, *arguments, **options):
     return layer(tensors if len(tensors) > 1 else tensors[0])
 
 
-class MetricOfLogits:
+class MetricOfLogits(tf.keras.metrics.Metric):
     """A metric of probabilities that takes logits."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):

@@ -265,6 +265,9 @@ class _Transformer(cst.CSTTransformer):
         func = original.func
         if self.names.kind(func).startswith("tf.keras."):
             return updated.with_changes(args=_without_training(updated.args, original, self))
+        layer = self.names.value(func)
+        if isinstance(layer, cst.Call) and self.names.name(layer.func).endswith("keras.layers.DenseFeatures"):
+            return updated
         if isinstance(func, cst.Name) and func.value in allowed.BUILTINS:
             return updated
         if isinstance(func, cst.Attribute):
