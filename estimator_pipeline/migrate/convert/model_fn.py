@@ -238,12 +238,7 @@ class _Reader:
         for small in line.body:
             if isinstance(small, cst.Return):
                 self.returns(small, modes)
-            elif (
-                isinstance(small, cst.Pass)
-                or _is_string(small)
-                or self.assigns_spec(small, modes)
-                or self.holds(small, modes)
-            ):
+            elif self.has_no_effect(small, modes) or self.assigns_spec(small, modes):
                 continue
             else:
                 yield Statement(
