@@ -342,7 +342,10 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     callback = recording.keras_callback(writer, canonical=of_model)
     try:
         try:
-            with at_work("the training of the Keras model", writer.folder):
+            with (
+                at_work("the training of the Keras model", writer.folder),
+                _betas_of_v1(model) if "Adam" in pair.theirs.optimizers else contextlib.nullcontext(),
+            ):
                 model.fit(
                     dataset_for_fit(input_fn, strategy),
                     steps_per_epoch=pair.steps,
@@ -383,6 +386,25 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     finally:
         for variable, value in values:
             variable.assign(value)
+
+
+@contextlib.contextmanager
+def _betas_of_v1(model: Any) -> Iterator[None]:
+    """Round the betas of Keras's Adam to float32 while it trains, as `tf.compat.v1.train.AdamOptimizer` has them.
+
+    V1 subtracts a beta from 1 in float32, Keras in Python: 1 - 0.9 differs by 2.4e-7 of its value, and so do the slots.
+    """
+    optimizer = model.optimizer
+    betas = {name: beta for name in ("beta_1", "beta_2") if isinstance(beta := getattr(optimizer, name, None), float)}
+    try:
+        for name, beta in betas.items():
+            setattr(optimizer, name, float(np.float32(beta)))
+        model.train_function = None  # one that was traced before has the others
+        yield
+    finally:
+        for name, beta in betas.items():
+            setattr(optimizer, name, beta)
+        model.train_function = None
 
 
 def _everything(model: Any) -> list[Any]:

@@ -40,6 +40,7 @@ class EstimatorSummary:
         metrics: names of the evaluation metrics, without `loss`; empty if nothing is evaluated.
         predictions: keys of the predictions; None: a single array without a name, or not requested.
         counts: metric -> its definition; see `estimator_pipeline.parity.graph_facts.kind_of_metric`.
+        optimizers: default names of the `tf.compat.v1.train` optimizers that train it, such as "Adam".
     """
 
     variables: Shapes
@@ -47,6 +48,7 @@ class EstimatorSummary:
     metrics: tuple[str, ...] = ()
     predictions: tuple[str, ...] | None = None
     counts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    optimizers: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,7 @@ def look_at_estimator(
         metrics=specs[modes.EVAL][0] if evaluation is not None else (),
         predictions=specs[modes.PREDICT][1] if asked else None,
         counts=counts,
+        optimizers=kept[0].optimizers,
     )
 
 

@@ -205,7 +205,9 @@ def trained(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("keras", ["2", pytest.param("3", marks=pytest.mark.keras_3)])
+@pytest.mark.parametrize(
+    "keras", [pytest.param("2", marks=pytest.mark.nightly), pytest.param("3", marks=pytest.mark.keras_3)]
+)
 def test_training_ends_at_the_weights_of_the_estimator(trained, run_python, keras):
     """Also after a checkpoint in the middle, which has the optimizer's state."""
     legacy = {"TF_USE_LEGACY_KERAS": None if tf.__version__.startswith("2.15.") else str(int(keras == "2"))}
