@@ -10,6 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.convert.canned import CANNED, parameters_of
+from estimator_pipeline.migrate.convert.exports import serving_nodes
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
 __all__ = ["ESTIMATOR", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
@@ -26,10 +27,16 @@ _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
                 ("input_fn", "predict_keys", "hooks")),
     "train_and_evaluate": (("estimator", "train_spec", "eval_spec"), ("estimator", "train_spec", "eval_spec")),
 }  # fmt: skip
+_EXPORT = ("export_dir_base", "serving_input_receiver_fn", "assets_extra", "as_text", "checkpoint_path",
+           "strip_default_attrs")  # fmt: skip
+_EXPORTERS = {
+    f"tf.estimator.{name}": ("name", "serving_input_receiver_fn", "assets_extra", "as_text", "exports_to_keep")
+    for name in ("LatestExporter", "FinalExporter")
+}
 _SPECS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "TrainSpec": (("input_fn", "max_steps", "hooks", "saving_listeners"), ("input_fn", "max_steps", "hooks")),
     "EvalSpec": (("input_fn", "steps", "name", "hooks", "exporters", "start_delay_secs", "throttle_secs"),
-                 ("input_fn", "steps", "name", "hooks", "start_delay_secs", "throttle_secs")),
+                 ("input_fn", "steps", "name", "hooks", "exporters", "start_delay_secs", "throttle_secs")),
 }  # fmt: skip
 _RUN_CONFIG = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs",
                "session_config", "keep_checkpoint_max", "keep_checkpoint_every_n_hours", "log_step_count_steps",
@@ -74,11 +81,13 @@ class Use:
     """A call on an Estimator.
 
     Attributes:
-        kind: train, evaluate, predict, train_and_evaluate, or the name of a member that is a folder.
+        kind: train, evaluate, predict, train_and_evaluate, export, or the name of a member that is a folder.
         call: the call; the expression of a folder.
         args: parameter -> the user's expression; those of the specs for train_and_evaluate: `max_steps`, `eval_steps`.
         statements: statements that only make its specs, which the conversion removes.
         hooks: statements that only make hooks that log.
+        exporters: the name of each exporter, its serving_input_receiver_fn.
+        receivers: nodes that make serving inputs.
     """
 
     kind: str
@@ -86,6 +95,8 @@ class Use:
     args: Mapping[str, cst.BaseExpression]
     statements: tuple[cst.CSTNode, ...] = ()
     hooks: tuple[cst.CSTNode, ...] = ()
+    exporters: tuple[tuple[cst.BaseExpression, cst.BaseExpression], ...] = ()
+    receivers: tuple[cst.CSTNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,7 @@ class EstimatorJob:
         hooks = [value for use in self.uses for name, value in use.args.items() if name.endswith("hooks")]
         session = self.config.fields.get("session_config")
         made = [node for use in self.uses for node in use.hooks]
+        made += [node for use in self.uses for node in use.receivers]
         return (*hooks, *made, *([session] if session is not None else []), *self.config.session)
 
 
@@ -311,6 +323,13 @@ def _method(names: FileNames, node: cst.BaseExpression) -> Use | None:
     method = call.func.attr.value
     if method == "eval_dir" and not call.args:
         return Use(method, call, {})
+    if method in ("export_saved_model", "export_savedmodel"):
+        args = _passed(names, call, _EXPORT, _EXPORT[:2] + _EXPORT[-1:], method)
+        if not args.keys() >= set(_EXPORT[:2]):
+            raise Refused(f"the arguments of {method}", call)
+        serving = args["serving_input_receiver_fn"]
+        made = _receiver_statement(names, serving)
+        return Use("export", call, args, made, receivers=tuple(serving_nodes(names, serving)))
     if method not in ("train", "evaluate", "predict"):
         raise Refused(f"Estimator.{method}", call)
     parameters, converted = _CALLS[method]
@@ -361,8 +380,50 @@ def _evaluated(names: FileNames, node: cst.Name) -> Use | None:
     of_eval = _passed(names, evaluation, *_SPECS["EvalSpec"], "EvalSpec")
     hooks = [*_hooks(names, args.get("hooks"), "TrainSpec"), *_hooks(names, of_eval.get("hooks"), "EvalSpec")]
     args["eval_input_fn"] = of_eval.pop("input_fn")
+    made = list(_exporters(names, of_eval.pop("exporters", None)))
     if "steps" not in arguments(evaluation, _SPECS["EvalSpec"][0]):
         of_eval["steps"] = cst.Integer("100")  # the default of EvalSpec
     args |= {name if name.endswith("_secs") else f"eval_{name}": value for name, value in of_eval.items()}
-    statements = (statement for statement in (of_train, of_evaluation) if statement is not None)
-    return Use("train_and_evaluate", call, args, tuple(statements), tuple(hooks))
+    statements = [of_train, of_evaluation, *(statement for _, _, statement in made)]
+    statements += [statement for _, serving, _ in made for statement in _receiver_statement(names, serving)]
+    receivers = tuple(node for _, serving, _ in made for node in serving_nodes(names, serving))
+    exporters = tuple((name, serving) for name, serving, _ in made)
+    return Use("train_and_evaluate", call, args, tuple(node for node in statements if node is not None), tuple(hooks),
+               exporters, receivers)  # fmt: skip
+
+
+def _receiver_statement(names: FileNames, node: cst.BaseExpression) -> tuple[cst.CSTNode, ...]:
+    """Return the statement `fn = build_raw_serving_input_receiver_fn(...)` behind a name, if there is one."""
+    value = names.value(node)
+    if value is node or not isinstance(value, cst.Call):
+        return ()
+    statement = _statement_of(names, node, value)
+    if statement is None:
+        raise Refused("a serving_input_receiver_fn that is used elsewhere, too", node)
+    return (statement,)
+
+
+def _exporters(
+    names: FileNames, node: cst.BaseExpression | None
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.CSTNode | None]]:
+    """Yield the name, the serving_input_receiver_fn and the statement of each exporter."""
+    value = names.value(node) if node is not None else None
+    if node is not None and isinstance(value, (cst.List, cst.Tuple)):
+        if value is not node:
+            raise Refused("exporters that are not listed in EvalSpec", node)
+        for element in value.elements:
+            yield from _exporters(names, element.value)
+        return
+    if node is None:
+        return
+    full = names.name(value.func) if isinstance(value, cst.Call) else ""
+    if not isinstance(value, cst.Call) or full not in _EXPORTERS:
+        raise Refused(f"the exporter {full or names.text(node)}", node)
+    statement = _statement_of(names, node, value)
+    if value is not node and statement is None:
+        raise Refused("an exporter that is used elsewhere, too", node)
+    kept = ("name", "serving_input_receiver_fn", "exports_to_keep")
+    args = _passed(names, value, _EXPORTERS[full], kept, full.rpartition(".")[2])
+    if not args.keys() >= set(kept[:2]):
+        raise Refused(f"the arguments of {full}", value)
+    yield args["name"], args["serving_input_receiver_fn"], statement

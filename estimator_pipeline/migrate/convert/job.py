@@ -14,6 +14,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
 from estimator_pipeline.migrate.convert.datasets import InputFnCall, read_input_fn
 from estimator_pipeline.migrate.convert.estimators import EstimatorJob, Use, statement_around
+from estimator_pipeline.migrate.convert.exports import check_outputs, serving_arguments
 from estimator_pipeline.migrate.convert.model import Model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
 from estimator_pipeline.migrate.convert.rest import Rest
@@ -153,7 +154,7 @@ class _Writer:
                 raise Refused("an Estimator that is used outside of the block that makes it", use.call)
             if isinstance(above, (cst.If, cst.Else)) and not one:
                 break
-            reads = names_read(use.args["input_fn"])
+            reads = names_read(use.args["input_fn"]) if "input_fn" in use.args else frozenset()
             if reads & (_targets(above) if isinstance(above, cst.For) else set()):
                 raise Refused("an input_fn that depends on the loop around it", use.call)
             if reads & names_bound(above):
@@ -177,7 +178,8 @@ class _Writer:
 
     def begin(self, group: list[Use], first: cst.CSTNode) -> None:
         """Write the lines that make the model, before the first statement that uses it."""
-        data, lines = self.input_fn(group[0]), []
+        lines: list[str] = []
+        data = self.input_fn(next((use for use in group if "input_fn" in use.args), None) or self.readable(group[0]))
         trains = any(use.kind in _TRAINS for use in group)
         self.data = self.fresh("training" if group[0].kind in _TRAINS else "data")
         self.data = self.data if self.alone else f"{self.name}_{self.data}"
@@ -213,6 +215,15 @@ class _Writer:
             self.result.needs |= {"os", "restore"}
             lines.append(f'restore({self.name}, os.path.join({self.folder}, "keras"))')
         self.result.before.setdefault(first, []).extend(lines)
+
+    def readable(self, export: Use) -> Use:
+        """Return a use whose input function shows what the model of an export takes."""
+        for use in self.estimator.uses:
+            around = [node for node in self.names.tree.above(use.call) if isinstance(node, cst.If)]
+            local = set().union(*(names_bound(node) for node in around if node not in self.names.tree.above(self.home)))
+            if "input_fn" in use.args and not names_read(use.args["input_fn"]) & local:
+                return use
+        raise Refused("an export without an input_fn that shows what the model takes", export.call)
 
     def comment(self, first: cst.CSTNode) -> None:
         """Write comments on the settings that have no counterpart in `fit`."""
@@ -255,13 +266,39 @@ class _Writer:
         elif use.kind == "evaluate":
             self.result.calls[use.call] = self.evaluated(use, at_start=at_start)
         elif not self.model.predictions:
-            raise Refused("predict, of a model_fn without predictions", use.call)
+            raise Refused(f"{use.kind}, of a model_fn without predictions", use.call)
+        elif use.kind == "export":
+            if not isinstance(self.names.tree.parents.get(use.call), cst.Expr):
+                raise Refused("a use of the path of an export", use.call)
+            folder = self.rest.text(use.args["export_dir_base"])
+            self.result.replaced[self.line(use)] = self.export(folder, use.args["serving_input_receiver_fn"])
         else:
             self.result.needs.add("predict")
             data = self.data if at_start else self.input_fn(use).call()
             keys = [self.rest.text(use.args["predict_keys"])] if "predict_keys" in use.args else []
             options = ", ".join([self.name, data, self.model.predictions, *keys])
             self.result.calls[use.call] = f"predict({options})"
+
+    def line(self, use: Use) -> cst.CSTNode:
+        """Return the line of a call that is a statement, which new lines replace."""
+        statement = statement_around(self.names, use.call)
+        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+            raise Refused(f"{use.kind} beside other statements in a line", use.call)
+        return statement
+
+    def export(self, folder: str, serving: cst.BaseExpression) -> list[str]:
+        check_outputs(self.names, self.estimator.model_fn)
+        self.result.needs.add("export")
+        receivers = serving_arguments(self.names, self.rest, serving)
+        return _call("export", [self.name, self.model.predictions, folder, *receivers])
+
+    def exporters(self, use: Use) -> list[str]:
+        """Return the lines that export what a training comes to; LatestExporter wrote earlier models, too."""
+        if use.exporters and not (self.folder and self.model.predictions):
+            raise Refused("an exporter without a model_dir or predictions", use.exporters[0][0])
+        self.result.needs |= {"os"} if use.exporters else set()
+        return [line for name, serving in use.exporters for line in self.export(
+            f'os.path.join({self.folder}, "export", {self.rest.text(name)})', serving)]  # fmt: skip
 
     def evaluated(self, use: Use, *, at_start: bool) -> str:
         text, steps = self.data if at_start else self.input_fn(use).call(), use.args.get("steps")
@@ -295,11 +332,7 @@ class _Writer:
             self.result.calls[call] = f"{self.name}.fit({', '.join(options)})"
 
     def fit(self, options: list[str]) -> list[str]:
-        """Return the lines of a call of `fit`, one for each argument where one line is too long."""
-        line = f"{self.name}.fit({', '.join(options)})"
-        if len(line) <= _WIDTH:
-            return [line]
-        return [f"{self.name}.fit(", *(f"    {option}," for option in options), ")"]
+        return _call(f"{self.name}.fit", options)
 
     def epochs(self, use: Use) -> list[str]:
         """Return the arguments of `fit` that train up to a step, an epoch for each checkpoint; or to the data's end."""
@@ -335,12 +368,21 @@ class _Writer:
         options = [data, *self.epochs(use), f"validation_data={text}", "verbose=2"]
         statement = statement_around(self.names, use.call)
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
-            self.replace(use.call, options)
+            if exported := self.exporters(use):
+                self.result.replaced[self.line(use)] = [*self.fit(options), *exported]
+            else:
+                self.replace(use.call, options)
             return
         evaluated = f"{self.fresh('metrics')} = {self.name}.evaluate({text}, return_dict=True, verbose=0)"
-        self.result.before.setdefault(statement, []).extend([*self.fit(options), evaluated])
+        self.result.before.setdefault(statement, []).extend([*self.fit(options), *self.exporters(use), evaluated])
         step = f"global_step=int({self.name}.optimizer.iterations.numpy())"
         self.result.calls[use.call] = f"(dict({self.fresh('metrics')}, {step}), [])"
+
+
+def _call(function: str, options: list[str]) -> list[str]:
+    """Return the lines of a call, one for each argument where one line is too long."""
+    line = f"{function}({', '.join(options)})"
+    return [line] if len(line) <= _WIDTH else [f"{function}(", *(f"    {option}," for option in options), ")"]
 
 
 def _operand(text: str) -> str:

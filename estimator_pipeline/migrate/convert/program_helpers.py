@@ -114,6 +114,24 @@ def predict(model, data, predictions, keys=None):
             yield dict(zip(named, row, strict=False)) if isinstance(answers, dict) else row[0]
 
 
+def export(model, predictions, folder, receivers, features_of=lambda tensors: tensors):
+    """Write a SavedModel that predicts, as `serving_default`, into a folder of the time, as TensorFlow Serving expects.
+
+    Arguments: `receivers` are the specifications of the inputs by their names, `features_of` makes features of them.
+    """
+    inputs = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in receivers.items()}
+
+    @tf.function(input_signature=[inputs])
+    def serve(tensors):
+        features = features_of(tensors)
+        answers = predictions(features, model(features, training=False))
+        return answers if isinstance(answers, dict) else {"output": answers}
+
+    path = tf.io.gfile.join(folder, str(int(tf.timestamp())))
+    tf.saved_model.save(model, path, signatures={"serving_default": serve})
+    return path
+
+
 @tf.keras.utils.register_keras_serializable()
 class TensorFlowOperation(tf.keras.layers.Layer):
     """A function of TensorFlow between two layers, by its name; `{"tensor": 0}` is the first of its inputs."""

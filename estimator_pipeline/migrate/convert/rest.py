@@ -86,6 +86,7 @@ class Rest:
     def __init__(self, names: FileNames, is_reached: Callable[[cst.CSTNode], bool]) -> None:
         self.names = names
         self.is_reached = is_reached
+        self.chains: frozenset[cst.CSTNode] = frozenset(names.tree.chains)
         self.new: dict[cst.CSTNode, str] = {}
         self.removed: list[cst.CSTNode] = []
         self.functions: list[cst.FunctionDef] = []
@@ -116,7 +117,11 @@ class Rest:
                     raise Refused(f"{self.names.text(alias)}, which cannot be imported any more", alias)
                 self.imports.append(alias)
 
-    def _read(self, chains: Iterable[cst.BaseExpression], without: Collection[cst.CSTNode]) -> None:
+    def read_inside(self, node: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> None:
+        """Find the new text of the names in a node that `read` left out."""
+        self._read([inner for inner in iter_nodes(node) if inner in self.chains], without)
+
+    def _read(self, chains: Iterable[cst.CSTNode], without: Collection[cst.CSTNode]) -> None:
         tree = self.names.tree
         for node in chains:
             if any(above in without or above in self.new for above in (node, *tree.above(node))):
@@ -142,6 +147,7 @@ class Rest:
                 if full.startswith(("tf.estimator.", "tf.contrib.")):  # not there when Python evaluates it
                     self.new[node] = repr(self.names.text(node))
                 continue
+            assert isinstance(node, cst.BaseExpression)
             self._name(node, full, without)
 
     def _is_gone(self, binding: Binding) -> bool:
@@ -176,9 +182,9 @@ class Rest:
     def _written(self, rule: Rule, call: cst.Call, full: str, without: Collection[cst.CSTNode]) -> str:
         """Return what a rule writes for a call, with the new names in its arguments."""
         refused: list[Refused] = []
-        for chain in (node for arg in call.args for node in iter_nodes(arg) if node in self.names.tree.where):
+        for chain in (node for arg in call.args for node in iter_nodes(arg) if node in self.chains):
             try:
-                self._read([chain], without)  # type: ignore[list-item]
+                self._read([chain], without)
             except Refused as refusal:
                 refused.append(refusal)
         texts = {arg.value: self.text(arg.value) for arg in call.args}

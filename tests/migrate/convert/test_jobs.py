@@ -49,7 +49,7 @@ INPUTS = [
      "make(2)(params={\"rate\": 0.1})", "        return DATA.batch(n)"),
     ("make(2)", "def make(n):\n    return lambda: DATA.batch(n).make_one_shot_iterator().get_next()\n", "make(2)()",
      "    return lambda: DATA.batch(n)\n"),
-    ("make(1)", "def make(t):\n    if t:\n        return first\n    return second\n\n\ndef first():\n    return DATA\n"
+    ("make(1)", "def make(t):\n    if t:\n        return one\n    return second\n\n\ndef one():\n    return DATA\n"
      "\n\ndef second():\n    return DATA.make_one_shot_iterator().get_next()\n", "make(1)()",
      "def second():\n    return DATA\n"),
     ("functools.partial(input_fn, 2)", "def input_fn(n):\n    return DATA.batch(n)\n", "input_fn(2)", "DATA.batch(n)"),
@@ -161,6 +161,54 @@ def test_training_to_the_end_of_the_data(convert_text):
     assert "model.fit(training, validation_data=input_fn().take(100), verbose=2)" in file.after, file.kept_as_estimator
 
 
+SERVING = "    return tf.estimator.export.ServingInputReceiver(features, inputs)\n"
+RECEIVERS = [
+    # The function, what it becomes, and the last arguments of `export`.
+    ("def serve():\n    inputs = {'x': tf.placeholder(tf.float32, [None, 2])}\n"
+     + SERVING.replace("features", "inputs"),
+     "def serve():\n    inputs = {'x': tf.TensorSpec([None, 2], tf.float32)}\n    return inputs\n", "serve()"),
+    ("def serve():\n    inputs = {'a': tf.placeholder(shape=[None], dtype=tf.float32)}\n    # of both\n"
+     "    features = {'x': tf.stack([inputs['a'], inputs['a']], 1)}\n" + SERVING,
+     "    inputs = {'a': tf.TensorSpec([None], tf.float32)}\n    # of both\n\n    def features_of(inputs):\n"
+     "        features = {'x': tf.stack([inputs['a'], inputs['a']], 1)}\n        return features\n\n"
+     "    return inputs, features_of\n", "*serve()"),
+    ("def serve():\n    x = tf.placeholder(tf.float32, [None, 2])\n    return tf.estimator.export.ServingInputReceiver("
+     "{'x': x}, x)\n", "    x = tf.TensorSpec([None, 2], tf.float32)\n\n    def features_of(tensors):\n"
+     "        x = tensors[\"input\"]\n        return {'x': x}\n\n    return {\"input\": x}, features_of\n", "*serve()"),
+    ("def serve():\n    x = tf.placeholder(tf.float32, [None, 2])\n    return tf.estimator.export.ServingInputReceiver("
+     "{'x': x}, {'i': x})\n", "        x = tensors['i']\n        return {'x': x}\n\n    return {'i': x}, features_of\n",
+     "*serve()"),
+    ("SPECS = {'x': tf.placeholder(tf.float32, [None, 2])}\n"
+     "serve = tf.estimator.export.build_raw_serving_input_receiver_fn(SPECS)\n",
+     "SPECS = {'x': tf.TensorSpec([None, 2], tf.float32)}\n\n\ndef", "SPECS"),
+    ("serve = tf.estimator.export.build_parsing_serving_input_receiver_fn(\n"
+     "    {'x': tf.FixedLenFeature([2], tf.float32)})\n",
+     "lambda tensors: tf.io.parse_example(tensors[\"examples\"], {'x': tf.io.FixedLenFeature([2], tf.float32)}),\n",
+     "{\"examples\": tf.TensorSpec([None], tf.string)}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "written", "receivers"), RECEIVERS)
+def test_an_export(convert_text, function, written, receivers):
+    lines = "<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.export_saved_model('exports', serve)"
+    file = convert_text(job(lines, input_fn=f"{INPUT_FN}\n\n{function}"))
+    assert written in file.after, file.kept_as_estimator or file.after
+    flat = " ".join(file.after.split()).replace("( ", "(").replace(", )", ")")
+    assert f"export(model, make_predictions, 'exports', {receivers}" in flat, file.after
+
+
+def test_exporters(convert_text):
+    lines = (
+        "<ESTIMATOR>\nlatest = tf.estimator.LatestExporter('latest', serve)\nspec = tf.estimator.EvalSpec(input_fn, "
+        "exporters=[latest])\ntf.estimator.train_and_evaluate(\n    estimator, "
+        "tf.estimator.TrainSpec(input_fn, max_steps=4), spec)"
+    )
+    text = job(lines, config=", model_dir='runs'", input_fn=f"{INPUT_FN}\n\n{RECEIVERS[0][0]}")
+    written = "    export(model, make_predictions, os.path.join('runs', \"export\", 'latest'), serve())\n"
+    assert written in convert_text(text).after, convert_text(text).kept_as_estimator
+    assert "the exporter tf.estimator.BestExporter" in convert_text(text.replace("Latest", "Best")).kept_as_estimator
+
+
 FLAGS = (
     "flags = tf.app.flags\nflags.DEFINE_integer('steps', 4, docstring='steps')\nFLAGS = flags.FLAGS\n"
     "tf.flags.DEFINE_string('dir', None, 'folder')\n"
@@ -212,6 +260,10 @@ STAYS = [
      INPUT_FN, "", "num_threads"),
     ("<ESTIMATOR>\nestimator.train(tf.estimator.inputs.numpy_input_fn({}), steps=1)", "", INPUT_FN, "",
      "without shuffle"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)\nprint(estimator.export_saved_model('a', input_fn))", "",
+     INPUT_FN, "", "the path of an export"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)\nestimator.export_saved_model('a', input_fn)", "", INPUT_FN, "",
+     "a serving_input_receiver_fn of more than"),
     ("<ESTIMATOR>\nestimator.train(unknown(), steps=1)", "", INPUT_FN, "", "an input_fn that is not one function"),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "",
      "def input_fn():\n    return {'x': tf.random.normal([1, 2])}, [1]\n", "", "returns tensors"),

@@ -228,7 +228,7 @@ JOBS = [
     ("estimator.train(input_fn, steps=4)", "estimator.train(input_fn, steps=4, hooks=[Mine()])", "hooks of train"),
     ("tf.estimator.Estimator(model_fn,", "tf.estimator.Estimator(model_fn, warm_start_from='x',",
      "warm_start_from of Estimator"),
-    ("print(estimator", "estimator.export_saved_model('x', None)\n    print(estimator", "Estimator.export_saved_model"),
+    ("print(estimator", "estimator.get_variable_names()\n    print(estimator", "Estimator.get_variable_names"),
     ("    estimator = ", "    print(1); estimator = ", "several statements in one line"),
     ("print(estimator", "show(estimator)\n    print(estimator", "used in another way"),
     ("estimator.train(", "for input_fn in (input_fn,):\n        estimator.train(", "depends on the loop"),
