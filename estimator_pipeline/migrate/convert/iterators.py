@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
 from estimator_pipeline.migrate.convert.rest import Rest
@@ -91,7 +91,7 @@ def _without_iterator(
         rest.new[get] = rest.text(dataset)
         made = {iterator} - {get}
     elif isinstance(parent, cst.Assign) and _is_returned(names, function, parent):
-        value = next(node for node in iter_nodes(function) if isinstance(node, cst.Return)).value
+        value = _returns(function)[0].value
         assert value is not None
         rest.new[value] = rest.text(dataset)
         made = {get, iterator}
@@ -103,6 +103,19 @@ def _without_iterator(
         statement = names.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
         if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
             rest.removed.append(statement)
+
+
+def _returns(function: cst.CSTNode) -> list[cst.Return]:
+    """Return the return statements of a function, without those of functions inside of it."""
+    found: list[cst.Return] = []
+    waiting = list(children(function))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, cst.Return):
+            found.append(node)
+        elif not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            waiting += children(node)
+    return found
 
 
 def _method(call: cst.Call) -> str:
@@ -125,7 +138,7 @@ def _is_returned(names: FileNames, function: cst.CSTNode, assign: cst.Assign) ->
     if len(assign.targets) != 1:
         return False
     target = names.text(assign.targets[0].target).strip("()")
-    returns = [node for node in iter_nodes(function) if isinstance(node, cst.Return)]
+    returns = _returns(function)
     if len(returns) != 1 or returns[0].value is None or names.text(returns[0].value).strip("()") != target:
         return False
     read = {node.value for node in iter_nodes(returns[0].value) if isinstance(node, cst.Name)}
@@ -146,7 +159,7 @@ def _mapped(
     ):  # fmt: skip
         raise refusal
     tail = list(block.body[block.body.index(statement) + 1 :])
-    returns = [node for node in iter_nodes(function) if isinstance(node, cst.Return)]
+    returns = _returns(function)
     last = tail[-1] if tail else None
     if not isinstance(last, cst.SimpleStatementLine) or list(last.body) != returns:
         raise refusal

@@ -172,3 +172,59 @@ result = tf.estimator.train_and_evaluate(
     eval_spec=tf.estimator.EvalSpec(input_fn=lambda: input_fn("eval"), steps=None))
 print("RESULT", json.dumps(json.loads(os.environ["TF_CONFIG"])["task"]), result, flush=True)
 """
+
+BRANCHES = """\
+import os
+
+import numpy as np
+import tensorflow as tf
+
+MODE, FOLDER = "train", ""
+
+
+<MODEL_FN>
+
+
+def rows(seed):
+    x = np.random.RandomState(seed).rand(10, 2).astype(np.float32)
+    return {"x": x}, (x.sum(1) > 1).astype(np.int64)
+
+
+def serving_input_fn():
+    numbers = {name: tf.placeholder(tf.float32, [None]) for name in ("a", "b")}
+    features = {"x": tf.stack([numbers["a"], numbers["b"]], axis=1)}
+    return tf.estimator.export.ServingInputReceiver(features, numbers)
+
+
+def test_input_fn():
+    features, labels = rows(1)
+    data = tf.data.Dataset.from_tensor_slices((features["x"] / 2.0, labels)).batch(4)
+    x, y = data.make_one_shot_iterator().get_next()
+    features = {"x": x * 2.0}
+    return features, y
+
+
+def main():
+    estimator = tf.estimator.Estimator(model_fn, FOLDER, params={"rate": 0.1})
+    if MODE == "train":
+        features, labels = rows(0)
+        train_input_fn = tf.estimator.inputs.numpy_input_fn(features, labels, 4, num_epochs=3, shuffle=False)
+        estimator.train(train_input_fn)
+    elif MODE == "eval":
+        return estimator.evaluate(test_input_fn)
+    elif MODE == "predict":
+        features, _ = rows(1)
+        predict_input_fn = tf.estimator.inputs.numpy_input_fn(features, batch_size=4, shuffle=False)
+        return [row["logits"] for row in estimator.predict(predict_input_fn)]
+    else:
+        estimator.export_saved_model(os.path.join(FOLDER, "exports"), serving_input_fn)
+    return None
+""".replace(
+    "<MODEL_FN>",
+    program(
+        NETWORK='logits = tf.layers.dense(features["x"], 3, kernel_initializer=tf.zeros_initializer())',
+        TRAIN_OP="train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, tf.train.get_global_step())",
+    )
+    .partition("\n\n\n")[2]
+    .partition("\n\n\ndef input_fn")[0],
+)

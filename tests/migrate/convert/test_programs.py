@@ -13,7 +13,7 @@ import pytest
 
 from estimator_pipeline.migrate.code import convert
 from estimator_pipeline.testing import assert_parity
-from tests.migrate.convert.programs import CNN, TUTORIAL, program
+from tests.migrate.convert.programs import BRANCHES, CNN, TUTORIAL, program
 from tests.support.processes import tensorflow_with_three_cpus
 
 pytestmark = [
@@ -218,3 +218,73 @@ def test_adam_compares_with_betas_of_float32(tmp_path):
         tolerances={"slots": {"rtol": 1.5e-7, "atol": 0, "rtol_of_max": 0, "reason": "the same operations"}},
     )
     assert model.optimizer.beta_1 == 0.9 and model.optimizer.beta_2 == 0.999
+
+
+def test_branches_of_several_runs(tmp_path):
+    """Each run restores the model, with the numbers of the Estimator; without a checkpoint there is an error."""
+    before = module(todays(tmp_path, BRANCHES), "before_branches")
+    after = module(converted(tmp_path, BRANCHES), "after_branches")
+    before.FOLDER, after.FOLDER = os.fspath(tmp_path / "estimator"), os.fspath(tmp_path / "converted")
+    after.MODE = "eval"
+    with pytest.raises(FileNotFoundError, match="no checkpoint in "):
+        after.main()
+    results = []
+    for run in (before, after):
+        for run.MODE in ("train", "eval", "predict"):
+            results.append(run.main())
+    _, metrics, rows, _, new_metrics, new_rows = results
+    assert new_metrics["global_step"] == metrics["global_step"] == 8
+    np.testing.assert_allclose([new_metrics["loss"], new_metrics["accuracy"]], [metrics["loss"], metrics["accuracy"]])
+    np.testing.assert_allclose(new_rows, rows, rtol=1e-5)
+    after.MODE = "export"
+    after.main()
+    (exported,) = (tmp_path / "converted" / "exports").iterdir()
+    x = after.rows(1)[0]["x"]
+    served = tf.saved_model.load(os.fspath(exported)).signatures["serving_default"](a=x[:, 0], b=x[:, 1])
+    np.testing.assert_allclose(served["logits"].numpy(), new_rows, rtol=1e-5)
+
+
+@pytest.fixture
+def program_helpers():
+    """The module, imported after the choice of the Keras that Estimators need."""
+    return importlib.import_module("estimator_pipeline.migrate.convert.program_helpers")
+
+
+def batches(input_fn):
+    """Return what a graph of TensorFlow 1 reads."""
+    with tf.Graph().as_default():
+        tensors = input_fn()
+        with tf.compat.v1.train.MonitoredSession() as session:
+            read = []
+            while not session.should_stop():
+                read.append(session.run(tensors))
+    return read
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_arrays_are_read_alike(program_helpers, shuffle):
+    x, y = {"a": np.arange(10), "b": np.arange(20.0).reshape(10, 2)}, np.arange(10) * 2
+    options = {"batch_size": 4, "num_epochs": 3, "shuffle": shuffle}
+    before = batches(tf.compat.v1.estimator.inputs.numpy_input_fn(x, y, **options))
+    after = list(program_helpers.numpy_input_fn(x, y, **options)().as_numpy_iterator())
+    assert [len(labels) for _, labels in before] == [len(labels) for _, labels in after] == [4] * 7 + [2]
+    assert {name: value.dtype for name, value in after[0][0].items()} == {"a": np.int64, "b": np.float64}
+
+    def read(rows):
+        values = [np.concatenate([features[name].reshape(len(labels), -1) for features, labels in rows]) for name in x]
+        table = np.concatenate([*values, np.concatenate([labels for _, labels in rows])[:, None]], axis=1)
+        return table[np.lexsort(table.T)] if shuffle else table
+
+    np.testing.assert_array_equal(read(after), read(before))
+
+
+def test_columns_are_read_alike(program_helpers):
+    pandas = pytest.importorskip("pandas")
+    x, y = pandas.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "z"]}), pandas.Series([0.5, 1.5, 2.5])
+    before = batches(tf.compat.v1.estimator.inputs.pandas_input_fn(x, y, batch_size=2, shuffle=False))
+    after = list(program_helpers.pandas_input_fn(x, y, batch_size=2, shuffle=False)().as_numpy_iterator())
+    assert len(before) == len(after) == 2
+    for (features, labels), (new_features, new_labels) in zip(before, after, strict=True):
+        np.testing.assert_array_equal(labels, new_labels)
+        for name in ("a", "b"):
+            np.testing.assert_array_equal(features[name], new_features[name])

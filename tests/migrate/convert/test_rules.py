@@ -256,6 +256,10 @@ ITERATORS = [
     (f"    x, y = {DATA}.make_one_shot_iterator().get_next()\n    # twice\n    x['x'] *= 2.0\n    return x, y\n",
      "    def prepare(x, y):\n        # twice\n        x['x'] *= 2.0\n        return x, y\n\n"
      f"    return {DATA}.map(prepare)\n"),
+    (f"    def parse(x, y):\n        return x, y\n\n    data = {DATA}.map(parse)\n"
+     "    x, y = data.make_one_shot_iterator().get_next()\n    return x, y\n",
+     f"    def parse(x, y):\n        return x, y\n\n    data = {DATA}.map(parse)\n\n    def prepare(x, y):\n"
+     "        return x, y\n\n    return data.map(prepare)\n"),
 ]  # fmt: skip
 
 
