@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import children, iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
 from estimator_pipeline.migrate.convert.rest import Rest
@@ -144,7 +144,15 @@ def _is_returned(names: FileNames, function: cst.CSTNode, assign: cst.Assign) ->
     read = {node.value for node in iter_nodes(returns[0].value) if isinstance(node, cst.Name)}
     inside = set(iter_nodes(returns[0]))
     return not any(isinstance(chain, cst.Name) and chain.value in read and chain not in inside
-                   and function in set(names.tree.above(chain)) for chain in names.tree.chains)  # fmt: skip
+                   and _home(names, chain) is function for chain in names.tree.chains)  # fmt: skip
+
+
+def _home(names: FileNames, name: cst.Name) -> cst.CSTNode | None:
+    """Return the function or module that binds a name."""
+    scope: Scope | None = names.scope(name)
+    while scope is not None and name.value not in scope.names:
+        scope = scope.parent
+    return None if scope is None else scope.node
 
 
 def _mapped(

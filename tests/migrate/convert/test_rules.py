@@ -258,8 +258,7 @@ ITERATORS = [
      f"    return {DATA}.map(prepare)\n"),
     (f"    def parse(x, y):\n        return x, y\n\n    data = {DATA}.map(parse)\n"
      "    x, y = data.make_one_shot_iterator().get_next()\n    return x, y\n",
-     f"    def parse(x, y):\n        return x, y\n\n    data = {DATA}.map(parse)\n\n    def prepare(x, y):\n"
-     "        return x, y\n\n    return data.map(prepare)\n"),
+     f"    def parse(x, y):\n        return x, y\n\n    data = {DATA}.map(parse)\n    return data\n"),
 ]  # fmt: skip
 
 
