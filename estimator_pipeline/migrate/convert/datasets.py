@@ -58,10 +58,10 @@ class InputFnCall:
         if isinstance(value, cst.Call) and names.name(value.func).rpartition(".")[2] in ARRAY_INPUTS:
             yield _Target(None)
             return
-        made = names.function(value.func) if isinstance(value, cst.Call) and hops else None
-        if made is not None:
-            for returned in made.tree.scopes[made.node].returns:
-                yield from self.targets(names.of(made.tree), returned, hops - 1)
+        maker = names.function(value.func) if isinstance(value, cst.Call) and hops else None
+        if maker is not None:
+            for returned in maker.tree.scopes[maker.node].returns:
+                yield from self.targets(names.of(maker.tree), returned, hops - 1)
             return
         if hops and (flag := names.flag(value)) is not None:
             yield from self.passed(names, *flag, hops - 1)

@@ -128,9 +128,9 @@ class EstimatorJob:
         """Return the expressions and statements that only the comments on the new program repeat."""
         hooks = [value for use in self.uses for name, value in use.args.items() if name.endswith("hooks")]
         session = self.config.fields.get("session_config")
-        made = [node for use in self.uses for node in use.hooks]
-        made += [node for use in self.uses for node in use.receivers]
-        return (*hooks, *made, *([session] if session is not None else []), *self.config.session)
+        unread = [node for use in self.uses for node in use.hooks]
+        unread += [node for use in self.uses for node in use.receivers]
+        return (*hooks, *unread, *([session] if session is not None else []), *self.config.session)
 
 
 def read_estimators(names: FileNames) -> list[EstimatorJob]:
@@ -328,8 +328,8 @@ def _method(names: FileNames, node: cst.BaseExpression) -> Use | None:
         if not args.keys() >= set(_EXPORT[:2]):
             raise Refused(f"the arguments of {method}", call)
         serving = args["serving_input_receiver_fn"]
-        made = _receiver_statement(names, serving)
-        return Use("export", call, args, made, receivers=tuple(serving_nodes(names, serving)))
+        statements = _receiver_statement(names, serving)
+        return Use("export", call, args, statements, receivers=tuple(serving_nodes(names, serving)))
     if method not in ("train", "evaluate", "predict"):
         raise Refused(f"Estimator.{method}", call)
     parameters, converted = _CALLS[method]
@@ -380,14 +380,14 @@ def _evaluated(names: FileNames, node: cst.Name) -> Use | None:
     of_eval = _passed(names, evaluation, *_SPECS["EvalSpec"], "EvalSpec")
     hooks = [*_hooks(names, args.get("hooks"), "TrainSpec"), *_hooks(names, of_eval.get("hooks"), "EvalSpec")]
     args["eval_input_fn"] = of_eval.pop("input_fn")
-    made = list(_exporters(names, of_eval.pop("exporters", None)))
+    exported = list(_exporters(names, of_eval.pop("exporters", None)))
     if "steps" not in arguments(evaluation, _SPECS["EvalSpec"][0]):
         of_eval["steps"] = cst.Integer("100")  # the default of EvalSpec
     args |= {name if name.endswith("_secs") else f"eval_{name}": value for name, value in of_eval.items()}
-    statements = [of_train, of_evaluation, *(statement for _, _, statement in made)]
-    statements += [statement for _, serving, _ in made for statement in _receiver_statement(names, serving)]
-    receivers = tuple(node for _, serving, _ in made for node in serving_nodes(names, serving))
-    exporters = tuple((name, serving) for name, serving, _ in made)
+    statements = [of_train, of_evaluation, *(statement for _, _, statement in exported)]
+    statements += [statement for _, serving, _ in exported for statement in _receiver_statement(names, serving)]
+    receivers = tuple(node for _, serving, _ in exported for node in serving_nodes(names, serving))
+    exporters = tuple((name, serving) for name, serving, _ in exported)
     return Use("train_and_evaluate", call, args, tuple(node for node in statements if node is not None), tuple(hooks),
                exporters, receivers)  # fmt: skip
 

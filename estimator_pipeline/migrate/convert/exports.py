@@ -56,10 +56,10 @@ def serving_arguments(names: FileNames, rest: Rest, node: cst.BaseExpression) ->
             raise Refused(f"{names.text(value.func)} with options", value)
         arg = next(iter(passed.values())).value
         if _name(names, value) == _RAW:
-            made = names.value(arg)
-            if not isinstance(made, cst.Dict) or not _calls(names, made, _PLACEHOLDER):
+            placeholders = names.value(arg)
+            if not isinstance(placeholders, cst.Dict) or not _calls(names, placeholders, _PLACEHOLDER):
                 raise Refused("serving inputs that are not one dict of placeholders", arg)
-            _specs(names, rest, made)
+            _specs(names, rest, placeholders)
             return [rest.text(arg)]
         rest.read_inside(arg)
         rest.read_inside(names.value(arg))

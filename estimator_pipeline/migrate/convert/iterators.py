@@ -41,9 +41,9 @@ def return_dataset(names: FileNames, rest: Rest, function: cst.FunctionDef | cst
             continue
         if isinstance(names.value(value), (cst.Tuple, cst.Dict, cst.List)):
             _constants(names, rest, value, calls)
-        made = names.function(value.func) if isinstance(value, cst.Call) else None
-        if made is not None and made.tree is names.tree and made.node is not function and _returns_data(made):
-            return_dataset(names, rest, made.node)
+        called = names.function(value.func) if isinstance(value, cst.Call) else None
+        if called is not None and called.tree is names.tree and called.node is not function and _returns_data(called):
+            return_dataset(names, rest, called.node)
 
 
 def _returns_data(function: FunctionOf) -> bool:
@@ -89,16 +89,16 @@ def _without_iterator(
         rest.functions.append(function)
     if isinstance(parent, cst.Return) or parent is function:
         rest.new[get] = rest.text(dataset)
-        made = {iterator} - {get}
+        unneeded = {iterator} - {get}
     elif isinstance(parent, cst.Assign) and _is_returned(names, function, parent):
         value = _returns(function)[0].value
         assert value is not None
         rest.new[value] = rest.text(dataset)
-        made = {get, iterator}
+        unneeded = {get, iterator}
     else:
         _mapped(names, rest, function, parent, rest.text(dataset))
-        made = {iterator} - {get}
-    for node in made:
+        unneeded = {iterator} - {get}
+    for node in unneeded:
         assign = names.tree.parents.get(node)
         statement = names.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
         if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:

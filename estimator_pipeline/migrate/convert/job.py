@@ -86,8 +86,8 @@ class _Writer:
         self.home = estimator.statement or statement_around(self.names, uses[0].call)
         places: dict[cst.CSTNode, list[Use]] = {}
         for use in uses:
-            made = next((place for place in reversed(places) if self.is_behind(use.call, place)), None)
-            place = made or self.place(use, one=not self.folder or self.config.strategy is not None)
+            existing = next((place for place in reversed(places) if self.is_behind(use.call, place)), None)
+            place = existing or self.place(use, shared=not self.folder or self.config.strategy is not None)
             places.setdefault(place, []).append(use)
         self.comment(next(iter(places)))
         for place, group in places.items():
@@ -139,11 +139,11 @@ class _Writer:
             scope = scope.parent
         return name
 
-    def place(self, use: Use, *, one: bool) -> cst.CSTNode:
+    def place(self, use: Use, *, shared: bool) -> cst.CSTNode:
         """Return the statement before which the model of a use is made, outside of the loops around the use.
 
         Args:
-            one: whether the branches of the program share one model: it has no folder to restore another from.
+            shared: whether the branches of the program share one model: it has no folder to restore another from.
         """
         tree = self.names.tree
         block = tree.parents.get(self.home)
@@ -152,7 +152,7 @@ class _Writer:
             above = next((node for node in tree.above(at) if isinstance(node, _COMPOUND)), None)
             if above is None or isinstance(above, cst.FunctionDef):
                 raise Refused("an Estimator that is used outside of the block that makes it", use.call)
-            if isinstance(above, (cst.If, cst.Else)) and not one:
+            if isinstance(above, (cst.If, cst.Else)) and not shared:
                 break
             reads = names_read(use.args["input_fn"]) if "input_fn" in use.args else frozenset()
             if reads & (_targets(above) if isinstance(above, cst.For) else set()):
@@ -231,8 +231,8 @@ class _Writer:
         settings += [(name.removeprefix("eval_"), value) for use in self.estimator.uses
                      for name, value in use.args.items() if name in _WITHOUT_COUNTERPART]  # fmt: skip
         texts = [f"{name}={self.names.text(value)}" for name, value in settings if self.names.text(value) != "[]"]
-        made = [*self.config.session, *(node for use in self.estimator.uses for node in use.hooks)]
-        texts += [self.names.text(node) for node in made]
+        statements = [*self.config.session, *(node for use in self.estimator.uses for node in use.hooks)]
+        texts += [self.names.text(node) for node in statements]
         lines = [" ".join(text.split()) for text in texts]
         if lines:
             joined = ", ".join(lines)
