@@ -1,6 +1,6 @@
 """Command-line flags: `tf.app.flags` -> `flags` of absl, `tf.app.run()` -> `app.run(main)`.
 
-TensorFlow 1 parses flags when one is read first, absl in `app.run`. TensorFlow 1 ignores flags that nobody defines,
+TensorFlow 1 parses flags when the first is read, absl in `app.run`. TensorFlow 1 ignores flags that are not defined,
 absl reports them.
 """
 
@@ -100,7 +100,7 @@ class _Reader:
         self.result.new[node] = ".".join([self.name_of("flags"), *parts])
 
     def name_of(self, module: str) -> str:
-        """Return the name of a module of absl in this file: another one where the file has that name already."""
+        """Return the name of a module of absl in this file: a different one where the file uses that name."""
         if module not in self.module:
             scopes = [self.tree.scope, *self.tree.scopes.values()]
             taken = [binding for scope in scopes for binding in scope.names.get(module, ())]

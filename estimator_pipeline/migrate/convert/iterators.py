@@ -107,15 +107,15 @@ def _without_iterator(
 
 def _returns(function: cst.CSTNode) -> list[cst.Return]:
     """Return the return statements of a function, without those of functions inside of it."""
-    found: list[cst.Return] = []
+    returns: list[cst.Return] = []
     waiting = list(children(function))
     while waiting:
         node = waiting.pop()
         if isinstance(node, cst.Return):
-            found.append(node)
+            returns.append(node)
         elif not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             waiting += children(node)
-    return found
+    return returns
 
 
 def _method(call: cst.Call) -> str:
@@ -194,7 +194,7 @@ def _mapped(
 def _parameters(
     names: FileNames, target: cst.BaseExpression, tail: Sequence[cst.CSTNode], refusal: Refused
 ) -> Iterator[str]:
-    """Yield the names of what one `get_next` returns; a single name is an element that is no tuple."""
+    """Yield the names of what one `get_next` returns; a single name is an element that is not a tuple."""
     if isinstance(target, (cst.Tuple, cst.List)):
         for element in target.elements:
             if not isinstance(element.value, cst.Name):

@@ -198,7 +198,7 @@ def serving_input_fn():
 
 def test_input_fn():
     features, labels = rows(1)
-    data = tf.data.Dataset.from_tensor_slices((features["x"] / 2.0, labels)).batch(4)
+    data = tf.data.Dataset.from_tensor_slices((features["x"] / 2.0, labels)).batch(5)
     x, y = data.make_one_shot_iterator().get_next()
     features = {"x": x * 2.0}
     return features, y

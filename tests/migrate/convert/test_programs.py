@@ -234,7 +234,8 @@ def test_branches_of_several_runs(tmp_path):
             results.append(run.main())
     _, metrics, rows, _, new_metrics, new_rows = results
     assert new_metrics["global_step"] == metrics["global_step"] == 8
-    np.testing.assert_allclose([new_metrics["loss"], new_metrics["accuracy"]], [metrics["loss"], metrics["accuracy"]])
+    names = ["loss", "accuracy"]
+    np.testing.assert_allclose([new_metrics[name] for name in names], [metrics[name] for name in names], rtol=1e-5)
     np.testing.assert_allclose(new_rows, rows, rtol=1e-5)
     after.MODE = "export"
     after.main()
