@@ -32,10 +32,10 @@ def convert_text(tmp_path):
 def job(lines: str, *, config: str = "", input_fn: str = INPUT_FN, before: str = "") -> str:
     """Return the program with these statements in `main`, and with `before` at the top level."""
     text = program()
-    made = MAIN.replace('{"rate": 0.1})', f'{{"rate": 0.1}}{config})')
+    estimator = MAIN.replace('{"rate": 0.1})', f'{{"rate": 0.1}}{config})')
     assert MAIN + TRAIN in text and INPUT_FN in text
     body = "".join(f"    {line}\n" if line else "\n" for line in lines.rstrip("\n").split("\n"))
-    text = text.replace(MAIN + TRAIN, body.replace("    <ESTIMATOR>\n", made)).replace(INPUT_FN, input_fn)
+    text = text.replace(MAIN + TRAIN, body.replace("    <ESTIMATOR>\n", estimator)).replace(INPUT_FN, input_fn)
     return text.replace("\n\ndef model_fn", f"{before}\n\ndef model_fn", 1)
 
 
