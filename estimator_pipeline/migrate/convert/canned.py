@@ -49,6 +49,7 @@ _ACCURACY_BASELINE, _MEANS = "accuracy_baseline", ("label/mean", "prediction/mea
 _PRECISION_RECALL = "auc_precision_recall"  # V1 interpolates linearly, Keras does not
 _RATES = {"DNN": ("0.05", "0.001"), "DNNLinearCombined": ("0.05", "0.001")}  # of V1, of V2
 # Name of an optimizer -> how Keras makes it with a rate, for V1.
+_KERAS = ("tf.keras.optimizers", "tf.optimizers", "tf.keras.optimizers.legacy", "tf.compat.v1.keras.optimizers")
 _NAMED = {"Adagrad": "Adagrad({})", "Adam": "Adam({}, epsilon=1e-8)", "Ftrl": "Ftrl({})", "SGD": "SGD({})"}
 
 
@@ -197,18 +198,25 @@ class _Writer:
             if name not in _NAMED:
                 raise Refused(f"the optimizer {name} of a {self.kind}{self.head}", node)
             return f"{tf}.keras.optimizers.{self.named(name)}"
-        made = self.names.name(value.func) if isinstance(value, cst.Call) else ""
-        of_keras = made.startswith(("tf.keras.optimizers.", "tf.optimizers.")) and made.rpartition(".")[2] in _NAMED
-        if made not in OPTIMIZERS if self.of_v1 else not of_keras:
+        if isinstance(value, cst.Lambda) and not value.params.params:
+            value = value.body
+        module, _, name = (self.names.name(value.func) if isinstance(value, cst.Call) else "").rpartition(".")
+        known = f"{module}.{name}" in OPTIMIZERS if self.of_v1 else module in _KERAS and name in _NAMED
+        if not known or not isinstance(value, cst.Call):
             raise Refused(f"the optimizer {self.names.text(node)}", node)
-        if of_keras:
-            assert isinstance(value, cst.Call)
-            for arg in value.args:
-                if arg.star or (arg.keyword is not None and arg.keyword.value in ("decay", "lr")):
-                    raise Refused("an option of an optimizer that only Keras 2 has", arg)
+        if any(self.names.is_variable(inner) for inner in iter_nodes(value)):
+            if node is not value or not (self.of_v1 or module == _KERAS[0]):
+                raise Refused(f"the optimizer {self.names.text(node)}, which depends on variables", node)
             self.passed["optimizer"] = node
             return "optimizer"
-        return self.written("optimizer")
+        rewriter = CodeRewriter(self.names, SETUP, needs=self.needs)
+        if self.of_v1:
+            return rewriter.text(value)
+        for arg in value.args:
+            if arg.star or (arg.keyword is not None and arg.keyword.value in ("decay", "lr")):
+                raise Refused("an option of an optimizer that only Keras 2 has", arg)
+        options = [(f"{arg.keyword.value}=" if arg.keyword else "") + rewriter.text(arg.value) for arg in value.args]
+        return f"{tf}.keras.optimizers.{name}({', '.join(options)})"
 
     def named(self, name: str) -> str:
         """Return the optimizer of a name, with the rate that the Estimator has for it."""

@@ -100,7 +100,7 @@ CANNED = [
     ("DNNClassifier([5], columns(), label_vocabulary=['a', 'b'])", "label_vocabulary"),
     ("DNNClassifier([5], columns(), n_classes=len(columns()))", "n_classes that is not known"),
     ("DNNClassifier([5], columns(), optimizer='RMSProp')", "the optimizer RMSProp"),
-    ("DNNClassifier([5], columns(), optimizer=lambda: tf.train.AdamOptimizer())", "the optimizer lambda"),
+    ("DNNClassifier([5], columns(), optimizer=lambda: Mine())", "the optimizer lambda"),
     ("DNNClassifier([5], columns(), activation_fn=lambda x: x)", "activation_fn"),
     ("DNNClassifier([5], columns(), warm_start_from='x')", "warm_start_from"),
     ("DNNRegressor([5], columns(), label_dimension=2)", "label_dimension"),
@@ -113,6 +113,24 @@ CANNED = [
 def test_canned_estimators_that_stay(convert_text, constructor, reason):
     file = convert_text(canned(constructor))
     assert not file.keras and reason in file.kept_as_estimator
+
+
+OPTIMIZERS = [
+    ("DNNClassifier([5], columns(), optimizer=lambda: tf.train.AdamOptimizer(tf.train.exponential_decay("
+     "0.1, tf.train.get_global_step(), 9, 0.5)))", True,
+     "Adam(tf.keras.optimizers.schedules.ExponentialDecay(initial_learning_rate=0.1, decay_steps=9, decay_rate=0.5), "
+     "epsilon=1e-8)"),
+    ("LinearClassifier(columns(), optimizer=tf.keras.optimizers.legacy.Ftrl(learning_rate=0.1))", False,
+     "Ftrl(learning_rate=0.1)"),
+    ("LinearClassifier(columns())", True, "Ftrl(min(0.2, len(feature_columns) ** -0.5))"),
+    ("DNNClassifier([5], columns())", False, "Adagrad()"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("constructor", "of_v1", "written"), OPTIMIZERS)
+def test_an_optimizer_of_a_canned_estimator(convert_text, constructor, of_v1, written):
+    file = convert_text(canned(constructor, of_v1=of_v1))
+    assert f"        optimizer=tf.keras.optimizers.{written},\n" in file.after, file.kept_as_estimator
 
 
 def test_a_metric_that_keras_does_not_have(convert_text):
