@@ -77,6 +77,15 @@ def test_columns_that_stay(convert_text, network, reason):
     assert not file.keras and reason in file.kept_as_estimator, file.kept_as_estimator
 
 
+def test_a_normalizer_of_operators(convert_text):
+    normalizer = "lambda value: (value - 3.0) / math.sqrt(2.0)"
+    column = f"{NUMERIC[:-1]}, normalizer_fn={normalizer})"
+    network = f"net = tf.feature_column.input_layer(features, [{column}])\nlogits = tf.layers.dense(net, 3)"
+    text = program(NETWORK=network)
+    file = convert_text(f"import math\n\n{text}")
+    assert f"normalizer_fn={normalizer}" in file.after, file.kept_as_estimator
+
+
 def test_sparse_features_stay(convert_text):
     network = (f"net = tf.feature_column.input_layer(features, [tf.feature_column.indicator_column({HASH})])\n"
                "logits = tf.layers.dense(net, 3)")  # fmt: skip

@@ -9,7 +9,8 @@ from __future__ import annotations
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
-from estimator_pipeline.migrate.convert.names import Refused
+from estimator_pipeline.migrate.convert.model_fn import parameters
+from estimator_pipeline.migrate.convert.names import Refused, names_read
 from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, Call, rule
 
 __all__ = ["COLUMNS", "LAYERS", "column_class"]
@@ -62,14 +63,20 @@ def column_class(call: Call) -> str:
 
 
 def _check_normalizer(call: Call, node: cst.BaseExpression) -> None:
-    """Check that a normalizer only computes with operators, which tensors of Keras have, too."""
-    function = call.names.function(node)
+    """Check that a normalizer only computes with operators, which tensors of Keras have, too.
+
+    Not with products: Keras 3 takes its own product with a number for that of a sparse tensor.
+    """
     if call.is_constant(node, "None"):
         return
-    if function is None or function.tree is not call.names.tree or any(
-        isinstance(inner, (cst.Call, cst.Multiply)) for inner in iter_nodes(function.node.body)
-    ):  # fmt: skip
+    function = call.names.function(node)
+    if function is None or function.tree is not call.names.tree:
         raise call.refuse("normalizer_fn", node)
+    values = set(parameters(function.node))
+    for inner in iter_nodes(function.node.body):
+        of_python = isinstance(inner, cst.Call) and call.names.name(inner.func).startswith(("math.", "numpy."))
+        if isinstance(inner, (cst.Call, cst.Multiply)) and not (of_python and not names_read(inner) & values):
+            raise call.refuse("normalizer_fn", node)
 
 
 @rule(*COLUMNS, at=(NETWORK, SETUP))
