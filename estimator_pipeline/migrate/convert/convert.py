@@ -176,6 +176,12 @@ class _Planner:
         self.check_definitions(definitions, rests)
         changed = {*self.mains, *definitions, *(tree for tree in files if rests[tree].functions)}
         changed |= {tree for tree in files if rests[tree].has_input_fn and self.is_own(tree, files)}
+        for tree in (tree for tree in files if tree not in changed and rests[tree].required):
+            if not self.is_own(tree, files):
+                raise Refused(
+                    "a name that TensorFlow has no longer, in a file of other programs", rests[tree].required[0]
+                )
+            changed.add(tree)
         plans = []
         for tree in sorted(changed, key=lambda tree: tree.source.path):
             names = self.names.of(tree)

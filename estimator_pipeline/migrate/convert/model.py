@@ -108,7 +108,13 @@ class _Writer:
         self.class_name = f"{prefix.title().replace('_', '')}{stem or 'Converted'}Model"
         tensors = {model_fn.features} | {name for step in parts.network for name in step.defines}
         self.needs_of: dict[Tree, set[str]] = defaultdict(set)
-        self.network = CodeRewriter(names, NETWORK, tensors=frozenset(tensors), needs=self.needs_of[names.tree])
+        self.network = CodeRewriter(
+            names,
+            NETWORK,
+            tensors=frozenset(tensors),
+            needs=self.needs_of[names.tree],
+            learning_phase=parts.learning_phase,
+        )
         inline = dict(parts.inline)
         self.tensors, self.setup = self.network.at(TENSORS, inline), self.network.at(SETUP)
         self.uses_params = False
@@ -574,7 +580,8 @@ class _Writer:
             written[function] = node
             place, params = self.network.helpers[function], {param.name.value for param in node.params.params}
             rewriter = CodeRewriter(self.names.of(function.tree), place, {}, self.network.helpers, self.network.passed,
-                                    frozenset(params | names_in(node)), self.needs_of[function.tree])  # fmt: skip
+                                    frozenset(params | names_in(node)), self.needs_of[function.tree],
+                                    self.network.learning_phase)  # fmt: skip
             body = [new for line in node.body.body for new in self.inner_lines(line, rewriter)]
             written[function] = node.with_changes(body=node.body.with_changes(body=body))
         return {function: self.without_modes(function.node, new) for function, new in written.items()}

@@ -80,6 +80,7 @@ class Rest:
         needs: names of program_helpers.py.
         functions: the input functions that return something else than before.
         imports: imports of names that TensorFlow has no longer, and that no code uses any more.
+        required: names that run with the program and that TensorFlow has no longer.
         has_input_fn: whether an Estimator's input_fn is a function of the file.
     """
 
@@ -92,6 +93,7 @@ class Rest:
         self.functions: list[cst.FunctionDef] = []
         self.imports: list[cst.ImportAlias] = []
         self.has_input_fn = False
+        self.required: list[cst.CSTNode] = []
         self.replaced: dict[cst.CSTNode, list[str]] = {}
         self.before: dict[cst.CSTNode, list[str]] = {}
         self.until: dict[cst.CSTNode, Sequence[cst.CSTNode]] = {}
@@ -116,6 +118,7 @@ class Rest:
                 if self._is_used(alias, binding, without):
                     raise Refused(f"{self.names.text(alias)}, which cannot be imported any more", alias)
                 self.imports.append(alias)
+                self.required.append(alias)
 
     def read_inside(self, node: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> None:
         """Find the new text of the names in a node that `read` left out."""
@@ -212,6 +215,8 @@ class Rest:
         below = full.removeprefix("tf.compat.v1.")
         if full.startswith("tf.estimator.ModeKeys."):
             self.new[node] = _MODE_KEYS[full.rpartition(".")[2]]
+            if self.is_reached(node):
+                self.required.append(node)
         elif below in _SWITCHES and isinstance(parent, cst.Call):
             expression = tree.parents.get(parent)
             statement = tree.parents.get(expression) if isinstance(expression, cst.Expr) else None

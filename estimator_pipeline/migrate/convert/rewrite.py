@@ -11,12 +11,19 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert import allowed
+from estimator_pipeline.migrate.convert.flags import is_flags
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule_of
 from estimator_pipeline.migrate.convert.rules import activations, losses, optimizers
 
 __all__ = ["CodeRewriter", "comments_in"]
 
+# Layers and models that compute something else in training.
+_OF_TRAINING = frozenset({
+    "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "AlphaDropout", "GaussianDropout",
+    "GaussianNoise", "BatchNormalization", "Sequential", "Model",
+})  # fmt: skip
+_TRAINING_FALSE = cst.ensure_type(cst.parse_expression("f(training=False)"), cst.Call).args[0]
 _HELPERS = losses.HELPERS | optimizers.OWN
 
 
@@ -32,6 +39,8 @@ class CodeRewriter:
         passed: (function, parameter) of helpers whose arguments are passed as before.
         tensors: names that may hold a tensor of Keras; only used at NETWORK.
         needs: the helpers of `program_helpers.py` that the new text calls.
+        learning_phase: whether the model_fn sets the learning phase of Keras by the mode; otherwise its layers do not
+            train in the graph of an Estimator, unless they are told to.
     """
 
     names: FileNames
@@ -41,11 +50,13 @@ class CodeRewriter:
     passed: set[tuple[cst.CSTNode, str]] = field(default_factory=set)
     tensors: frozenset[str] = frozenset()
     needs: set[str] = field(default_factory=set)
+    learning_phase: bool = False
 
     def at(self, place: str, replaced: Mapping[cst.CSTNode, str] | None = None) -> CodeRewriter:
         """Return a rewriter of another place, with the same records."""
         nodes = self.replaced if replaced is None else replaced
-        return CodeRewriter(self.names, place, nodes, self.helpers, self.passed, self.tensors, self.needs)
+        return CodeRewriter(self.names, place, nodes, self.helpers, self.passed, self.tensors, self.needs,
+                            self.learning_phase)  # fmt: skip
 
     def node(self, node: Any) -> Any:
         """Return a statement or expression after all rewrites, with the comments of what was replaced.
@@ -155,12 +166,18 @@ class _Transformer(cst.CSTTransformer):
         if isinstance(parent, cst.Call) and parent.func is original:
             return updated  # the rule of the call decides
         full = self.names.name(original)
-        if not full.startswith("tf."):
+        if not full.startswith("tf.") or (is_flags(full) and self._is_of_variable(original)):
             return updated
         new = activations.function(full, self.names.tf) or allowed.name(full, self.rewriter.place, self.names.tf)
         if new is None:
             raise Refused(full, original)
         return cst.parse_expression(new) if new else updated
+
+    def _is_of_variable(self, node: cst.CSTNode) -> bool:
+        """Return whether a name is `FLAGS.x` of the program's own `FLAGS`, which `flags.py` converts."""
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        return self.names.is_variable(node)
 
     def _product(self, original: cst.BinaryOperation, updated: cst.BinaryOperation) -> cst.BaseExpression:
         """Return a product of tensors of Keras: Keras 3 takes its own product with a number for a sparse tensor."""
@@ -223,6 +240,17 @@ class _Transformer(cst.CSTTransformer):
             for arg in call.args for node in iter_nodes(arg.value)
         )  # fmt: skip
 
+    def _trains(self, call: cst.Call, updated: cst.Call) -> cst.Call:
+        """Return a call of a Keras layer or model, with the `training` that it had in the graph of an Estimator."""
+        args = _without_training(updated.args, call, self)
+        kind = self.names.kind(call.func)
+        passes = any(arg.keyword is not None and arg.keyword.value == "training" for arg in call.args)
+        if kind.rpartition(".")[2] in _OF_TRAINING and not passes and not self.rewriter.learning_phase:
+            if args:
+                args = [*args[:-1], args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))]
+            args.append(_TRAINING_FALSE)
+        return updated.with_changes(args=args)
+
     def _helper(self, function: FunctionOf, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         """Convert a function of the program along with its call; the mode is not passed to it any more."""
         node = function.node
@@ -264,7 +292,11 @@ class _Transformer(cst.CSTTransformer):
         """Return a call of something that is not of TensorFlow by its name: a layer, a method, a builtin function."""
         func = original.func
         if self.names.kind(func).startswith("tf.keras."):
-            return updated.with_changes(args=_without_training(updated.args, original, self))
+            return self._trains(original, updated)
+        if isinstance(func, cst.Attribute) and func.attr.value == "apply" and (
+            self.names.kind(func.value).startswith("tf.keras.layers.")
+        ):  # fmt: skip
+            return updated.with_changes(func=cst.ensure_type(updated.func, cst.Attribute).value)
         layer = self.names.value(func)
         if isinstance(layer, cst.Call) and self.names.name(layer.func).endswith("keras.layers.DenseFeatures"):
             return updated

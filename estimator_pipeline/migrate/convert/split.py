@@ -28,6 +28,7 @@ _LAYER_NAMES = CONTRIB_LAYERS | set(EMBEDDING_NAMES)
 _SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
 _LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (
     "LoggingTensorHook", "StepCounterHook", "SummarySaverHook"))  # fmt: skip
+_OUTPUTS = ("tf.estimator.export.", "tf.compat.v1.estimator.export.")
 _WRITTEN = ("mode", "predictions", "loss", "train_op", "eval_metric_ops")
 
 
@@ -43,6 +44,7 @@ class Parts:
         metric_calls: key of eval_metric_ops -> the call of a metric.
         setup: the statements that compute what the optimizer takes, also those of the network without a layer.
         logged: statements that only write summaries or log.
+        learning_phase: whether the model_fn sets the learning phase of Keras by the mode.
         unwritten: arguments of the EstimatorSpecs without a counterpart in a model: those that log, and export_outputs.
     """
 
@@ -56,6 +58,7 @@ class Parts:
     setup: tuple[Statement, ...]
     logged: tuple[Statement, ...]
     unwritten: Mapping[str, cst.BaseExpression]
+    learning_phase: bool
 
 
 def calls_of(node: cst.CSTNode) -> Iterator[cst.Call]:
@@ -77,7 +80,9 @@ class _Splitter:
         self.names, self.model_fn, self.train_op = names, model_fn, train_op
         self.layers_of: dict[cst.CSTNode, bool] = {}
         flags = [step for step in model_fn.steps if self.is_flag(step)]
-        self.steps = [step for step in model_fn.steps if step not in train_op.steps and step not in flags]
+        self.phase = [step for step in model_fn.steps if self.sets_phase(step)]
+        self.steps = [step for step in model_fn.steps
+                      if step not in train_op.steps and step not in flags and step not in self.phase]  # fmt: skip
         self.labelled = self.dependent({model_fn.labels}, lambda step: False)
 
     def parts(self) -> Parts:
@@ -116,7 +121,17 @@ class _Splitter:
         self.check_guards([*network, *used])
         self.check_statistics(network)
         return Parts(
-            tuple(network), inline, tuple(outputs), loss, metrics, predicted, metric_calls, setup, logged, unwritten
+            tuple(network),
+            inline,
+            tuple(outputs),
+            loss,
+            metrics,
+            predicted,
+            metric_calls,
+            setup,
+            logged,
+            unwritten,
+            bool(self.phase),
         )
 
     # What a statement is
@@ -129,6 +144,26 @@ class _Splitter:
 
     def is_global_step(self, step: Statement) -> bool:
         return isinstance(step.value, cst.Call) and self.names.name(step.value.func) in GLOBAL_STEPS
+
+    def sets_phase(self, step: Statement) -> bool:
+        """Return whether a statement sets the learning phase of Keras, which `fit` does by itself.
+
+        Raises:
+            Refused: it sets it otherwise than by the mode.
+        """
+        call = step.value if isinstance(step.node, cst.Expr) else None
+        if not isinstance(call, cst.Call) or not self.names.name(call.func).endswith(
+            "keras.backend.set_learning_phase"
+        ):
+            return False
+        value = call.args[0].value if len(call.args) == 1 else None
+        text = self.names.text(value) if value is not None else ""
+        by_mode = value is not None and self.names.modes_of(value) == {TRAIN} and step.modes == ALL_MODES
+        if by_mode or (text in ("True", "1") and step.modes == {TRAIN}) or (
+            text in ("False", "0") and TRAIN not in step.modes
+        ):  # fmt: skip
+            return True
+        raise Refused("a learning phase that is not the mode", call)
 
     def is_metric(self, step: Statement) -> bool:
         """Return whether a statement makes a metric, or the dict of eval_metric_ops."""
@@ -286,7 +321,8 @@ class _Splitter:
                 raise Refused(
                     "a statement that is neither of the network, loss, metrics, predictions nor train_op", step.node
                 )
-            if not (isinstance(value, cst.Call) and self.names.name(value.func) in METRICS | _LOGGING_HOOKS):
+            full = self.names.name(value.func) if isinstance(value, cst.Call) else ""
+            if full not in METRICS | _LOGGING_HOOKS and not full.startswith(_OUTPUTS):
                 CodeRewriter(self.names, TENSORS).node(value)  # refuses what may have an effect
             # A tensor that nothing fetches has no effect; a function of the program may add one to a collection.
             if not step.defines & reads and any(self.names.function(call.func) for call in calls_of(value)):

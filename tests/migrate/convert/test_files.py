@@ -143,6 +143,18 @@ def test_a_file_that_another_program_uses_stays_as_it_is(convert_files):
     assert "    data = tf.data.Dataset" in files["data.py"].after
 
 
+def test_a_file_without_functions_of_the_job_that_names_a_mode(convert_files):
+    """It changes, too: `tf.estimator` is gone; a file that another program uses keeps both as they are."""
+    more = "import tensorflow as tf\n\n\ndef is_training(mode):\n    return mode == tf.estimator.ModeKeys.TRAIN\n"
+    task = TASK.replace("from data", "from modes import is_training\nfrom data").replace(
+        "    print(", "    print(is_training('train'))\n    print("
+    )
+    files = convert_files({**FILES, "modes.py": more, "task.py": task})
+    assert "    return mode == 'train'\n" in files["modes.py"].after, files["task.py"].kept_as_estimator
+    files = convert_files({**FILES, "modes.py": more, "task.py": task, "show.py": "import modes\n"})
+    assert "modes.py, line 5: a name that TensorFlow has no longer" in files["task.py"].kept_as_estimator
+
+
 def test_a_mode_that_one_call_leaves_out_stays(convert_files):
     layers = LAYERS.replace("training):", "training=False):")
     model = MODEL.replace("    logits =", "    net = block(net, 4)\n    logits =")

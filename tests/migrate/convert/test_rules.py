@@ -64,6 +64,18 @@ NETWORKS = [
      'net = tf.keras.layers.Embedding(9, 4, embeddings_initializer="glorot_uniform")(features["x"])'),
     ('table = tf.get_variable("t", [9, 4])\nnet = tf.nn.embedding_lookup(table, features["x"])\n'
      "logits = tf.layers.dense(tf.layers.flatten(net), 3)", 'net = table(features["x"])'),
+    ('net = tf.keras.layers.Dropout(0.5)(features["x"])\nlogits = tf.keras.layers.Dense(3).apply(net)',
+     '    net = tf.keras.layers.Dropout(0.5)(features["x"], training=False)\n'
+     "    logits = tf.keras.layers.Dense(3)(net)"),
+    ('net = tf.keras.layers.Dropout(0.5)(features["x"], training=mode == tf.estimator.ModeKeys.TRAIN)\n'
+     "logits = tf.layers.dense(net, 3)", '    net = tf.keras.layers.Dropout(0.5)(features["x"])\n'),
+    ('net = tf.keras.Sequential([tf.keras.layers.Dense(4), tf.keras.layers.Dropout(0.5)])\n'
+     'logits = tf.layers.dense(net(features["x"]), 3)', 'Dense(3)(net(features["x"], training=False))'),
+    ("if mode == tf.estimator.ModeKeys.TRAIN:\n    tf.keras.backend.set_learning_phase(True)\nelse:\n"
+     "    tf.keras.backend.set_learning_phase(False)\n"
+     'net = tf.keras.layers.Dropout(0.5)(features["x"])\nlogits = tf.layers.dense(net, 3)',
+     '    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""\n'
+     '    net = tf.keras.layers.Dropout(0.5)(features["x"])\n'),
     ('assert params["rate"] > 0, "rate"\nlogits = tf.layers.dense(features["x"], 3)',
      '    assert params["rate"] > 0, "rate"'),
     ('print("x", features["x"].shape)\nlogits = tf.layers.dense(features["x"], 3)', 'print("x", features["x"].shape)'),
@@ -183,6 +195,8 @@ STAYS = [
       '    tf.train.init_from_checkpoint(params["start"], {"a/": "a/"})'}, 6, "neither of the network"),
     ({"NETWORK": 'table = tf.get_variable("t", [3, 2])\nlogits = tf.layers.dense(features["x"] @ table, 3)'},
      5, "a variable of its own"),
+    ({"NETWORK": 'tf.keras.backend.set_learning_phase(True)\nlogits = tf.layers.dense(features["x"], 3)'}, 5,
+     "a learning phase that is not the mode"),
     ({"NETWORK": 'table = tf.get_variable("t", [3, 2])\nx = tf.nn.embedding_lookup(table, features["x"])\n'
       "logits = tf.layers.dense(x, 3) + tf.reduce_sum(table)"}, 5, "a variable of its own"),
     ({"NETWORK": 'logits = tf.contrib.layers.linear(features["x"], 3, normalizer_fn=tf.contrib.layers.batch_norm)'},
@@ -386,6 +400,14 @@ def test_tensors_that_nothing_uses(convert_text):
     helper = "def soft(x):\n    return tf.nn.softmax(x)\n\n\ndef model_fn"
     other = text.replace("tf.nn.softmax(logits)", "soft(logits)").replace("def model_fn", helper, 1)
     assert "probabilities, which nothing uses" in convert_text(other).kept_as_estimator
+
+
+def test_flags_in_a_model_fn(convert_text):
+    flags = "FLAGS = tf.flags.FLAGS\ntf.flags.DEFINE_integer('units', 4, 'units')\n\n\ndef model_fn"
+    text = program(NETWORK='logits = tf.layers.dense(features["x"], FLAGS.units)').replace("def model_fn", flags, 1)
+    text = text.replace("    main()", "    tf.app.run()").replace("def main():", "def main(_):")
+    written = convert_text(text)
+    assert "Dense(FLAGS.units)(features" in written.after and "FLAGS = flags.FLAGS" in written.after
 
 
 def test_two_estimators_of_one_name(convert_text):
