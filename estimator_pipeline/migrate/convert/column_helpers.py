@@ -1,6 +1,6 @@
 """Feature columns on Keras inputs, for converted programs; `helpers.py` copies the classes that a program uses.
 
-The values are those of `tf.feature_column`. Only dense features are read: "" and -1 stand for a missing value there.
+The values are those of `tf.feature_column`. Only dense features are read: there, "" and -1 are missing values.
 They are part of the user's program afterwards: each uses nothing of this package.
 """
 
@@ -236,10 +236,12 @@ class VocabularyNumbers(CategoryLayer):
     def call(self, inputs):
         text, missing = category_text(inputs)
         # Keras numbers the buckets of unknown words before those of the list, TensorFlow behind it.
-        found = tf.cast(self.lookup(text), tf.int64)
+        indexes = tf.cast(self.lookup(text), tf.int64)
         ahead, size, buckets = self.lookup.num_oov_indices, len(self.options["words"]), self.options["num_oov_buckets"]
-        unknown = found + size if buckets else tf.fill(tf.shape(found), tf.cast(self.options["default_value"], "int64"))
-        return tf.where(missing, tf.cast(-2, tf.int64), tf.where(found < ahead, unknown, found - ahead))
+        unknown = (
+            indexes + size if buckets else tf.fill(tf.shape(indexes), tf.cast(self.options["default_value"], "int64"))
+        )
+        return tf.where(missing, tf.cast(-2, tf.int64), tf.where(indexes < ahead, unknown, indexes - ahead))
 
 
 @tf.keras.utils.register_keras_serializable()
