@@ -35,7 +35,7 @@ class Gradients:
         optimizer: the object that computed them; None for `tf.gradients`.
         clipping: (argument of Keras, limit) of each clipping.
         steps: the statements that made them.
-        made: the call that computed them.
+        source: the call that computed them.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Gradients:
     optimizer: cst.BaseExpression | None = None
     clipping: tuple[tuple[str, cst.BaseExpression], ...] = ()
     steps: frozenset[Statement] = frozenset()
-    made: cst.CSTNode | None = None
+    source: cst.CSTNode | None = None
 
     def clipped(self, by: tuple[str, cst.BaseExpression] | None, kind: str) -> Gradients:
         return replace(self, kind=kind, clipping=(*self.clipping, *([by] if by else [])))
@@ -147,7 +147,9 @@ class GradientsOfModelFn:
         known = args.keys() <= {loss, of, *WITHOUT_EFFECT} and not any(arg.star for arg in node.args)
         if loss not in args or not known or variables is None or variables.kind != "variables":
             return None
-        return Gradients(kind, args[loss], steps=variables.steps, made=node) if kind == "pairs" or of in args else None
+        return (
+            Gradients(kind, args[loss], steps=variables.steps, source=node) if kind == "pairs" or of in args else None
+        )
 
     def zipped(self, node: cst.Call, values: list[Gradients | None]) -> Gradients | None:
         kinds = [value.kind if value is not None else "" for value in values]

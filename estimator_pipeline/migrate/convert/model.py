@@ -209,10 +209,10 @@ class _Writer:
         """Return whether layers have regularizers that the loss does not add: `compile` would add them."""
         adds = any(self.is_regularization(call) for step in self.parts.loss for call in calls_of(step.node))
         adds = adds or any(self.is_regularization(call) for call in calls_of(self.train_op.loss))
-        given = any(arg.keyword is not None and arg.keyword.value.endswith("_regularizer")
+        regularized = any(arg.keyword is not None and arg.keyword.value.endswith("_regularizer")
                     and self.names.text(arg.value) != "None"
-                    for _, call in self.network_calls() for arg in call.args)  # fmt: skip
-        return given and not adds
+                          for _, call in self.network_calls() for arg in call.args)  # fmt: skip
+        return regularized and not adds
 
     def network_calls(self) -> list[tuple[FileNames, cst.Call]]:
         """Return the calls of the network, also in the functions that it calls, after `network_lines`."""
@@ -398,8 +398,8 @@ class _Writer:
             return _Optimizer(lines, op.optimizer.value)
         if op.clipping or not optimizers.is_dense_alike(op.name):
             self.check_embeddings(op.optimizer)
-        schedule, made = self.schedule(rate) if rate.is_written else (None, "")
-        new = {arg.value: made if rate.is_written and arg.value is rate.rate else self.setup.text(arg.value)
+        schedule, new_rate = self.schedule(rate) if rate.is_written else (None, "")
+        new = {arg.value: new_rate if rate.is_written and arg.value is rate.rate else self.setup.text(arg.value)
                for arg in op.optimizer.args}  # fmt: skip
         text = optimizers.write(Call(op.optimizer, op.name, SETUP, self.names, new), scheduled=rate.changes)
         self.network.needs |= {text.partition("(")[0]} & optimizers.OWN
@@ -543,7 +543,7 @@ class _Writer:
             for arg in [arg for call in calls_of(node) for arg in call.args if arg.keyword is not None]:
                 full = self.names.name(arg.value)
                 if full.startswith("tf.compat.v1.losses.Reduction.") and full.rpartition(".")[2] not in losses.MEANS:
-                    raise Refused("a loss that is no mean, which V1 does not divide by the number of replicas", arg)
+                    raise Refused("a loss other than a mean, which V1 does not divide by the number of replicas", arg)
 
     def compute_loss(self) -> cst.FunctionDef:
         steps, value = self.parts.loss, self.train_op.loss

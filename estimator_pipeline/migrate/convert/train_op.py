@@ -129,7 +129,7 @@ class _Reader:
         self.steps |= gradients.steps
         for step in gradients.steps:
             self.check_guards(step)
-        per_replica = gradients.made if gradients.clipping or computed is None else None
+        per_replica = gradients.source if gradients.clipping or computed is None else None
         return self.train_op(
             optimizer, name, gradients.loss, clipping=dict(gradients.clipping), per_replica=per_replica
         )
@@ -201,7 +201,7 @@ class _Reader:
         return TrainOp(optimizer, name, loss, frozenset(self.steps), self.moves_statistics, **more)  # type: ignore[arg-type]
 
     def reported(self, loss: cst.BaseExpression) -> cst.BaseExpression:
-        """Return the name by which the EstimatorSpec has the loss, where the optimizer takes another one for it."""
+        """Return the name by which the EstimatorSpec has the loss, where the optimizer takes it by a different name."""
         spec = self.model_fn.specs[TRAIN].get("loss")
         if spec is None or not isinstance(spec, cst.Name):
             return loss

@@ -88,8 +88,7 @@ def metric(call: Call, key: str) -> Metric:
     if weights is not None and not call.is_constant(weights, "None"):
         values.append(weights)
         update, stock = f"{update}, sample_weight={{{len(required)}}}", False
-    own = keras in HELPERS
-    text = f"{'' if own else f'{call.tf}.keras.metrics.'}{keras}({options}name={key!r})"
+    text = f"{'' if keras in HELPERS else f'{call.tf}.keras.metrics.'}{keras}({options}name={key!r})"
     return Metric(text, tuple(values), update.replace("tf.", f"{call.tf}."), stock)
 
 
