@@ -350,10 +350,10 @@ class _Planner:
         inside = {node for function in definitions for node in (function, *iter_nodes(function))}
         taken = {name: scope.node for node, scope in ((tree.module, tree.scope), *tree.scopes.items())
                  if node not in inside for name in scope.names}  # fmt: skip
-        own = [model for function, model in self.models.items()
+        models = [model for function, model in self.models.items()
                if isinstance(function, FunctionOf) and function.tree is tree]  # fmt: skip
-        own += self.canned(tree)
-        defined = {name for model in own for name in (model.make, model.predictions) if name}
+        models += self.canned(tree)
+        defined = {name for model in models for name in (model.make, model.predictions) if name}
         for name in (*self.needs[tree], *defined):
             if name in taken and name != "os":
                 raise Refused(f"the name {name}, which the conversion defines", taken[name])

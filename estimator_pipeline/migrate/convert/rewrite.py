@@ -40,7 +40,7 @@ class CodeRewriter:
         tensors: names that may hold a tensor of Keras; only used at NETWORK.
         needs: the helpers of `program_helpers.py` that the new text calls.
         learning_phase: whether the model_fn sets the learning phase of Keras by the mode; otherwise its layers do not
-            train in the graph of an Estimator, unless they are told to.
+            train in the graph of an Estimator, unless the call has `training=True`.
     """
 
     names: FileNames

@@ -146,7 +146,7 @@ class _Splitter:
         return isinstance(step.value, cst.Call) and self.names.name(step.value.func) in GLOBAL_STEPS
 
     def sets_phase(self, step: Statement) -> bool:
-        """Return whether a statement sets the learning phase of Keras, which `fit` does by itself.
+        """Return whether a statement sets the learning phase of Keras, which `fit` does for each step.
 
         Raises:
             Refused: it sets it otherwise than by the mode.

@@ -194,11 +194,11 @@ STAYS = [
     ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3)\nif params.get("start"):\n'
       '    tf.train.init_from_checkpoint(params["start"], {"a/": "a/"})'}, 6, "neither of the network"),
     ({"NETWORK": 'table = tf.get_variable("t", [3, 2])\nlogits = tf.layers.dense(features["x"] @ table, 3)'},
-     5, "a variable of its own"),
+     5, "a variable outside of a layer"),
     ({"NETWORK": 'tf.keras.backend.set_learning_phase(True)\nlogits = tf.layers.dense(features["x"], 3)'}, 5,
      "a learning phase that is not the mode"),
     ({"NETWORK": 'table = tf.get_variable("t", [3, 2])\nx = tf.nn.embedding_lookup(table, features["x"])\n'
-      "logits = tf.layers.dense(x, 3) + tf.reduce_sum(table)"}, 5, "a variable of its own"),
+      "logits = tf.layers.dense(x, 3) + tf.reduce_sum(table)"}, 5, "a variable outside of a layer"),
     ({"NETWORK": 'logits = tf.contrib.layers.linear(features["x"], 3, normalizer_fn=tf.contrib.layers.batch_norm)'},
      5, "normalizer_fn"),
     ({"NETWORK": 'net = tf.contrib.layers.batch_norm(features["x"])\nlogits = tf.layers.dense(net, 3)'}, 5,

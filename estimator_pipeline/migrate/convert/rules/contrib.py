@@ -1,7 +1,7 @@
 """Layers of tf.contrib and tf-slim: `fully_connected(x, 8)` -> `Dense(8, activation="relu")(x)`.
 
 Names and defaults differ from those of `tf.layers`: an activation of ReLU, padding "SAME", pooling by steps of 2, and
-dropout that is told what to keep. Source: tensorflow/contrib/layers/python/layers/layers.py of TensorFlow 1.15.
+dropout by the share to keep. Source: tensorflow/contrib/layers/python/layers/layers.py of TensorFlow 1.15.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def contrib_layer(call: Call) -> str:
 
 @rule(*_names("dropout"), at=(NETWORK,))
 def contrib_dropout(call: Call) -> str:
-    """`dropout(x, keep_prob=k, is_training=t)`, which drops unless it is told otherwise."""
+    """`dropout(x, keep_prob=k, is_training=t)`, which drops by default."""
     args = _named(call, {"inputs": "inputs", "keep_prob": "keep_prob", "noise_shape": "", "is_training": "training",
                          "outputs_collections": "", "scope": "name", "seed": "seed"})  # fmt: skip
     rate = f"1 - {call.text(args['keep_prob'])}" if "keep_prob" in args else "0.5"
@@ -90,7 +90,7 @@ def contrib_dropout(call: Call) -> str:
 
 @rule(*_names("batch_norm"), at=(NETWORK,))
 def contrib_batch_norm(call: Call) -> str:
-    """`batch_norm(x, is_training=t)`: no gamma and a momentum of 0.999, unless it is told otherwise."""
+    """`batch_norm(x, is_training=t)`: no gamma and a momentum of 0.999 by default."""
     names = ("decay", "center", "scale", "epsilon")
     args = _named(call, {
         "inputs": "inputs", "decay": "decay", "center": "center", "scale": "scale", "epsilon": "epsilon",

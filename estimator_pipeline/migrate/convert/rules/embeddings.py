@@ -22,7 +22,7 @@ def table(call: Call) -> str:
     args = call.args("name", "shape", "dtype", "initializer", "regularizer", "trainable")
     shape = args.get("shape")
     if not isinstance(shape, (cst.List, cst.Tuple)) or len(shape.elements) != 2 or not _is_only_looked_up(call):
-        raise Refused("a variable of its own: only tables of embedding_lookup become layers", call.node)
+        raise Refused("a variable outside of a layer: only tables of embedding_lookup become layers", call.node)
     if "dtype" in args and not call.names.name(args["dtype"]).endswith("float32"):
         raise call.refuse("dtype", args["dtype"])
     size, width = (call.names.text(element.value) for element in shape.elements)
