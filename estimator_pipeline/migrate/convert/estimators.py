@@ -29,6 +29,7 @@ _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 _EXPORT = ("export_dir_base", "serving_input_receiver_fn", "assets_extra", "as_text", "checkpoint_path",
            "strip_default_attrs")  # fmt: skip
+_DEFAULTS = {"as_text": "False"}  # of arguments whose default is not None
 _EXPORTERS = {
     f"tf.estimator.{name}": ("name", "serving_input_receiver_fn", "assets_extra", "as_text", "exports_to_keep")
     for name in ("LatestExporter", "FinalExporter")
@@ -197,7 +198,7 @@ def _passed(
     passed = arguments(call, parameters)
     if any(arg.star for arg in call.args) or len(passed) != len(call.args):
         raise Refused(f"{callee} with arguments that cannot be followed", call)
-    values = {name: arg.value for name, arg in passed.items() if names.text(arg.value) != "None"}
+    values = {name: arg.value for name, arg in passed.items() if names.text(arg.value) != _DEFAULTS.get(name, "None")}
     for name, value in values.items():
         if name not in converted and not (isinstance(value, cst.List) and not value.elements):
             raise Refused(f"{name} of {callee}", value)

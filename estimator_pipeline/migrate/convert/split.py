@@ -322,13 +322,21 @@ class _Splitter:
                     "a statement that is neither of the network, loss, metrics, predictions nor train_op", step.node
                 )
             full = self.names.name(value.func) if isinstance(value, cst.Call) else ""
-            if full not in METRICS | _LOGGING_HOOKS and not full.startswith(_OUTPUTS):
+            if full not in METRICS | _LOGGING_HOOKS and not self.is_export_output(value):
                 CodeRewriter(self.names, TENSORS).node(value)  # refuses what may have an effect
             # A tensor that nothing fetches has no effect; a function of the program may add one to a collection.
             if not step.defines & reads and any(self.names.function(call.func) for call in calls_of(value)):
                 raise Refused(f"{step.target}, which nothing uses", step.node)
             reads |= step.uses
         return tuple(left)
+
+    def is_export_output(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is `PredictOutput(...)`, or a dict of such."""
+        if isinstance(node, cst.Dict):
+            return bool(node.elements) and all(
+                isinstance(element.value, cst.Name) or self.is_export_output(element.value) for element in node.elements
+            )
+        return isinstance(node, cst.Call) and self.names.name(node.func).startswith(_OUTPUTS)
 
     def is_summary(self, step: Statement) -> bool:
         value = step.value
