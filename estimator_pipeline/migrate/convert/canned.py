@@ -71,7 +71,8 @@ def write_canned(names: FileNames, estimator: Any, *, prefix: str) -> Model:
     Raises:
         Refused: an argument has no replacement.
     """
-    name, call = names.name(estimator.call.func), estimator.call
+    call = estimator.model_fn
+    name = names.name(call.func)
     if estimator.config.strategy is not None:
         raise Refused("a canned Estimator under a strategy", estimator.config.strategy)
     return _Writer(names, call, estimator.args, *CANNED[name], name.startswith("tf.compat.v1."), prefix).model()

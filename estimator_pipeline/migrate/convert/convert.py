@@ -20,7 +20,7 @@ from estimator_pipeline.migrate.code.analysis.edits import Edit, Step, damaging_
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program, Value
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert.canned import write_canned
-from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, EstimatorJob, read_estimators
+from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, RUN_CONFIGS, EstimatorJob, read_estimators
 from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import NewStatements, write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
@@ -258,6 +258,9 @@ class _Planner:
     def definitions(self) -> dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]]:
         """Return file -> function -> the definitions that replace it."""
         written: dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]] = defaultdict(dict)
+        for tree, job in self.jobs:
+            if job.factory is not None:
+                written[tree][job.factory] = []
         for function, model in self.models.items():
             if isinstance(function, cst.Call):
                 continue
@@ -297,7 +300,7 @@ class _Planner:
             if estimator.config.statement is not None:
                 nodes.add(estimator.config.statement)
             for call in _calls_in(estimator.call, *(use.call for use in estimator.uses)):
-                if names.name(call.func).startswith("tf.estimator."):
+                if names.name(call.func).startswith("tf.estimator.") or names.name(call.func) in RUN_CONFIGS:
                     nodes.add(call.func)
         return nodes
 
@@ -308,6 +311,7 @@ class _Planner:
     ) -> None:  # fmt: skip
         """Check that nothing else uses the functions that are rewritten."""
         models: set[cst.CSTNode] = {function.node for function in self.models if isinstance(function, FunctionOf)}
+        models |= {job.factory for _, job in self.jobs if job.factory is not None}
         gone = set(models)
         for model in self.models.values():
             gone |= {helper.node for helper, new in model.helpers.items()
@@ -332,6 +336,7 @@ class _Planner:
     def uses(self, tree: Tree, functions: Set[str]) -> Iterator[tuple[cst.CSTNode, Sequence[Value]]]:
         """Yield the places outside of what is rewritten that have the name of a function, and what they are."""
         models = {job.args.get("model_fn") for main, job in self.jobs if main is tree}
+        models |= {job.call.func for main, job in self.jobs if main is tree}
         local = set(functions)
         for alias, binding in tree.imports:
             if binding.kind == "from" and binding.name in functions:

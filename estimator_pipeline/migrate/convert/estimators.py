@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
@@ -11,9 +11,10 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.convert.canned import CANNED, parameters_of
 from estimator_pipeline.migrate.convert.exports import serving_nodes
-from estimator_pipeline.migrate.convert.names import FileNames, Refused
+from estimator_pipeline.migrate.convert.model_fn import parameters
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
 
-__all__ = ["ESTIMATOR", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
+__all__ = ["ESTIMATOR", "RUN_CONFIGS", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
 
 ESTIMATOR = "tf.estimator.Estimator"
 _TRAIN_AND_EVALUATE = "tf.estimator.train_and_evaluate"
@@ -44,6 +45,7 @@ _RUN_CONFIG = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkp
                "train_distribute", "device_fn", "protocol", "eval_distribute", "experimental_distribute",
                "experimental_max_worker_delay_secs", "session_creation_timeout_secs",
                "checkpoint_save_graph_def")  # fmt: skip
+RUN_CONFIGS = ("tf.estimator.RunConfig", "tf.contrib.learn.RunConfig")
 _CONVERTED = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs",
               "session_config", "keep_checkpoint_max", "log_step_count_steps", "train_distribute",
               "eval_distribute")  # fmt: skip
@@ -64,6 +66,7 @@ class Config:
         strategy: the expression of `train_distribute`, None without.
         strategy_kind: the full name of its class.
         session: the statements that make `session_config`, which has no counterpart.
+        reads: other reads of its `model_dir`.
     """
 
     fields: Mapping[str, cst.BaseExpression] = field(default_factory=dict)
@@ -71,6 +74,7 @@ class Config:
     strategy: cst.BaseExpression | None = None
     strategy_kind: str = ""
     session: tuple[cst.CSTNode, ...] = ()
+    reads: tuple[cst.Attribute, ...] = ()
 
     @property
     def is_multi_worker(self) -> bool:
@@ -111,6 +115,8 @@ class EstimatorJob:
         args: parameter -> the user's expression.
         config: its RunConfig.
         uses: what the program does with it, in the order of the text.
+        factory: the function that makes it, where `call` calls that.
+        messages: the other statements of that function.
     """
 
     call: cst.Call
@@ -119,6 +125,8 @@ class EstimatorJob:
     args: Mapping[str, cst.BaseExpression]
     config: Config
     uses: tuple[Use, ...]
+    factory: cst.FunctionDef | None = None
+    messages: tuple[cst.CSTNode, ...] = ()
 
     @property
     def model_dir(self) -> cst.BaseExpression | None:
@@ -140,8 +148,70 @@ def read_estimators(names: FileNames) -> list[EstimatorJob]:
     Raises:
         Refused: one is used in a way that cannot be followed.
     """
-    calls = [call for call in names.tree.calls if names.name(call.func) in (ESTIMATOR, *CANNED)]
-    return [_read(names, call) for call in calls]
+    jobs: list[EstimatorJob] = []
+    for call in names.tree.calls:
+        if names.name(call.func) in (ESTIMATOR, *CANNED):
+            function = _factory(names, call)
+            jobs += [_read(names, call)] if function is None else _made_by(names, call, function)
+    return jobs
+
+
+def _factory(names: FileNames, call: cst.Call) -> cst.FunctionDef | None:
+    """Return the function that makes an Estimator and returns it; None if it does not return it."""
+    function = next((node for node in names.tree.above(call) if isinstance(node, cst.FunctionDef)), None)
+    parent = names.tree.parents.get(call)
+    target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+    if function is None:
+        return None
+    returns = names.tree.scopes[function].returns
+    by_name = isinstance(target, cst.Name) and any(
+        isinstance(value, cst.Name) and value.value == target.value for value in returns
+    )
+    return function if by_name or call in returns else None
+
+
+def _made_by(names: FileNames, call: cst.Call, function: cst.FunctionDef) -> Iterator[EstimatorJob]:
+    """Yield a job for each call of a function that only makes an Estimator.
+
+    Raises:
+        Refused: it does more, or is not called in its file.
+    """
+    messages = []
+    for statement in function.body.body:
+        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else (statement,):
+            value = small.value if isinstance(small, (cst.Expr, cst.Assign, cst.Return)) else None
+            if isinstance(small, cst.Expr) and isinstance(value, cst.Call) and _is_message(names, value):
+                messages.append(small)
+            elif not (value is call or isinstance(small, cst.Return) or isinstance(value, cst.SimpleString)):
+                raise Refused("a function that makes an Estimator and does more", small)
+    calls = [other for other in names.tree.calls
+             if (called := names.function(other.func)) is not None and called.node is function]  # fmt: skip
+    if not calls or function not in names.tree.module.body:
+        raise Refused("an Estimator that is passed on where it is made", call)
+    for other in calls:
+        yield _read(names, call, function, other, tuple(messages))
+
+
+def _is_message(names: FileNames, call: cst.Call) -> bool:
+    prints = isinstance(call.func, cst.Name) and call.func.value == "print"
+    return prints or names.name(call.func).startswith(("tf.compat.v1.logging.", "logging."))
+
+
+def _from_call(
+    names: FileNames, function: cst.FunctionDef, call: cst.Call, node: cst.BaseExpression
+) -> cst.BaseExpression:
+    """Return an expression in a function as its caller has it: the argument for a parameter."""
+    takes = parameters(function)
+    passed = arguments(call, takes)
+    if isinstance(node, cst.Name) and node.value in takes:
+        default = next((param.default for param in function.params.params if param.name.value == node.value), None)
+        value = passed[node.value].value if node.value in passed else default
+        if any(arg.star for arg in call.args) or value is None:
+            raise Refused(f"{node.value} of {function.name.value}, which is not passed by its name or place", call)
+        return value
+    if names_read(node) & {*takes, *names_bound(function.body)}:
+        raise Refused(f"an argument that {function.name.value} computes", node)
+    return node
 
 
 def statement_around(names: FileNames, node: cst.CSTNode) -> cst.CSTNode:
@@ -152,11 +222,23 @@ def statement_around(names: FileNames, node: cst.CSTNode) -> cst.CSTNode:
     raise AssertionError("a node outside of any statement")
 
 
-def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
+def _read(
+    names: FileNames, call: cst.Call, factory: cst.FunctionDef | None = None, caller: cst.Call | None = None,
+    messages: tuple[cst.CSTNode, ...] = (),
+) -> EstimatorJob:  # fmt: skip
+    model_fn, args = _model_fn(names, call)
+    if factory is None or caller is None:
+        return _with_uses(names, call, model_fn, args)
+    args = {name: _from_call(names, factory, caller, value) for name, value in args.items()}
+    args = {name: value for name, value in args.items() if names.text(value) != "None"}
+    return replace(_with_uses(names, caller, model_fn, args), factory=factory, messages=messages)
+
+
+def _model_fn(names: FileNames, call: cst.Call) -> tuple[FunctionOf | cst.Call, dict[str, cst.BaseExpression]]:
+    """Return the model_fn of an Estimator, or the call of a canned one, and its arguments."""
     if (name := names.name(call.func)) in CANNED:
-        parameters = parameters_of(name)
-        args = _passed(names, call, parameters, parameters, name)
-        return _with_uses(names, call, call, args)
+        takes = parameters_of(name)
+        return call, _passed(names, call, takes, takes, name)
     args = _passed(names, call, _FIELDS, ("model_fn", "model_dir", "config", "params"), "Estimator")
     if "model_fn" not in args:
         raise Refused("an Estimator without a model_fn", call)
@@ -166,7 +248,7 @@ def _read(names: FileNames, call: cst.Call) -> EstimatorJob:
         raise Refused("a model_fn that is not one function of the program, by its name", args["model_fn"])
     if function.tree.parents.get(function.node) is not function.tree.module:
         raise Refused("a model_fn inside of another function or class", function.node)
-    return _with_uses(names, call, function, args)
+    return function, args
 
 
 def _with_uses(
@@ -225,9 +307,8 @@ def _statement_of(names: FileNames, node: cst.BaseExpression, value: cst.BaseExp
 
 def _config(names: FileNames, node: cst.BaseExpression) -> Config:
     value = names.value(node)
-    statement = _statement_of(names, node, value)
-    if value is not node and statement is None:
-        raise Refused("a RunConfig that is used elsewhere, too", node)
+    statement = statement_around(names, value) if value is not node else None
+    reads = tuple(_reads(names, node)) if isinstance(node, cst.Name) else ()
     fields = _run_config(names, value, node)
     strategy = fields.get("train_distribute")
     kind = names.kind(strategy) if strategy is not None else ""
@@ -237,16 +318,39 @@ def _config(names: FileNames, node: cst.BaseExpression) -> Config:
     if evaluating is not None and (strategy is None or names.kind(evaluating) != kind):
         raise Refused("eval_distribute that is not train_distribute", evaluating)
     session = tuple(_session(names, fields["session_config"])) if "session_config" in fields else ()
-    return Config(fields, statement, strategy, kind, session)
+    return Config(fields, statement, strategy, kind, session, reads)
+
+
+def _reads(names: FileNames, node: cst.Name) -> Iterator[cst.Attribute]:
+    """Yield the reads `config.model_dir` beside the one that the Estimator takes.
+
+    Raises:
+        Refused: the RunConfig is used otherwise.
+    """
+    binding = names.binding(node)
+    for name in _chains(names, node.value):
+        if name is node or isinstance(names.tree.parents.get(name), cst.AssignTarget):
+            continue
+        if binding not in names.program.bindings(name.value, names.scope(name)):
+            continue
+        member = names.tree.parents.get(name)
+        if (
+            not isinstance(member, cst.Attribute)
+            or member.attr.value != "model_dir"
+            or _around(names, name) is not member
+        ):
+            raise Refused("a RunConfig that is used elsewhere, too", name)
+        yield member
 
 
 def _run_config(names: FileNames, value: cst.BaseExpression, node: cst.BaseExpression) -> dict[str, cst.BaseExpression]:
     """Return the fields of `RunConfig(...)` and of `RunConfig(...).replace(...)`."""
     if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value == "replace":
         return _run_config(names, value.func.value, node) | _passed(names, value, (), _CONVERTED, "RunConfig")
-    if not isinstance(value, cst.Call) or names.name(value.func) != "tf.estimator.RunConfig":
-        raise Refused("a RunConfig that is not made in the same function", node)
-    return _passed(names, value, _RUN_CONFIG, _CONVERTED, "RunConfig")
+    full = names.name(value.func) if isinstance(value, cst.Call) else ""
+    if not isinstance(value, cst.Call) or full not in RUN_CONFIGS:
+        raise Refused("a RunConfig that is not made in the same file", node)
+    return _passed(names, value, _RUN_CONFIG if full == RUN_CONFIGS[0] else (), _CONVERTED, "RunConfig")
 
 
 def _session(names: FileNames, node: cst.BaseExpression) -> Iterator[cst.CSTNode]:

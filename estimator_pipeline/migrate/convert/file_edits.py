@@ -78,6 +78,10 @@ class FileEdits:
             if self.tree.parents.get(node) is not self.tree.module:
                 raise Refused("a function inside of another or of a class that a model_fn calls", node)
             texts = [self.tree.module.code_for_node(part).strip("\n") for part in new]
+            if not texts:
+                line, _, last, _ = self.tree.position(node)
+                yield self.lines.deletion(line, last)
+                continue
             yield Edit(*self.span(node), "\n\n\n".join(texts))
 
     def of_jobs(self, jobs: Sequence[NewStatements], rest: Rest) -> Iterator[Edit]:

@@ -98,6 +98,8 @@ class _Writer:
         for use in estimator.uses:
             if use.kind in _FOLDERS:
                 self.folder_of(use)
+        for node in self.config.reads:
+            self.folder_of(Use("model_dir", node, {}))
         gone = [estimator.statement, self.config.statement, *self.config.session,
                 *(node for use in estimator.uses for node in (*use.statements, *use.hooks))]  # fmt: skip
         self.result.removed += [node for node in gone if node is not None]
@@ -232,6 +234,7 @@ class _Writer:
                      for name, value in use.args.items() if name in _WITHOUT_COUNTERPART]  # fmt: skip
         texts = [f"{name}={self.names.text(value)}" for name, value in settings if self.names.text(value) != "[]"]
         statements = [*self.config.session, *(node for use in self.estimator.uses for node in use.hooks)]
+        statements += self.estimator.messages
         texts += [self.names.text(node) for node in statements]
         lines = [" ".join(text.split()) for text in texts]
         if lines:

@@ -280,3 +280,48 @@ STAYS = [
 def test_a_job_that_stays(convert_text, lines, config, function, before, reason):
     file = convert_text(job(lines, config=config, input_fn=function, before=before))
     assert reason in file.kept_as_estimator, file.after
+
+
+FACTORY = """def create_estimator(run_config, hparams, folder=None):
+    \"\"\"Makes it.\"\"\"
+    estimator = tf.estimator.Estimator(model_fn=model_fn, model_dir=folder, params=hparams, config=run_config)  # new
+    print("made")
+    return estimator
+
+
+"""
+CALL = """    config = tf.estimator.RunConfig(model_dir="m", save_summary_steps=9)
+    print("folder", config.model_dir)
+    estimator = create_estimator(config, {"rate": 0.1})
+"""
+
+
+def made_by(factory: str, call: str) -> str:
+    return program().replace("def main():", f"{factory}def main():").replace(MAIN, call)
+
+
+def test_a_function_that_makes_the_estimator(convert_text):
+    """Its arguments are those of its call; what else it did is a comment."""
+    file = convert_text(made_by(FACTORY, CALL))
+    assert "create_estimator" not in file.after and "\n# new\n" in file.after, file.kept_as_estimator
+    assert (
+        '    print("folder", "m")\n    # Without a counterpart in fit: save_summary_steps=9, print("made")\n'
+        in file.after
+    )
+    assert '    model = make_model(model_inputs(training), {"rate": 0.1})\n' in file.after
+    other = convert_text(made_by(FACTORY, CALL.replace("estimator.RunConfig", "contrib.learn.RunConfig")))
+    assert 'checkpoints(model, os.path.join("m", "keras"))' in other.after, other.kept_as_estimator
+
+
+FACTORIES = [
+    (FACTORY.replace('print("made")', "hparams.update(a=1)"), CALL, "and does more"),
+    (FACTORY.replace("params=hparams", "params=dict(hparams)"), CALL, "an argument that create_estimator computes"),
+    (FACTORY, CALL.replace('config, {"rate": 0.1}', '*[config, {"rate": 0.1}]'), "which is not passed by its name"),
+    (FACTORY, CALL + "    print(create_estimator)\n", "create_estimator, which program.py uses, too"),
+    (FACTORY, CALL.replace("config.model_dir", "config.master"), "a RunConfig that is used elsewhere, too"),
+]
+
+
+@pytest.mark.parametrize(("factory", "call", "reason"), FACTORIES)
+def test_a_function_that_makes_the_estimator_and_stays(convert_text, factory, call, reason):
+    assert reason in convert_text(made_by(factory, call)).kept_as_estimator
