@@ -219,7 +219,8 @@ def test_training_ends_at_the_weights_of_the_estimator(trained, run_python, kera
         assert sorted(final) == sorted(after)
         for variable in final:
             assert not np.array_equal(initial[variable], final[variable]), f"{name}: {variable} does not train"
-            np.testing.assert_allclose(after[variable], final[variable], rtol=2e-5, atol=1e-6,
+            # V1's Adam computes with betas of float32: its updates of about 0.1 differ by up to 1e-4 of that.
+            np.testing.assert_allclose(after[variable], final[variable], rtol=2e-5, atol=1e-5,
                                        err_msg=f"{name}: {variable}")  # fmt: skip
         expected = json.loads((trained / name / "metrics.json").read_text())
         metrics = json.loads((trained / name / f"after-{keras}.json").read_text())
