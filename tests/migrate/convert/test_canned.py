@@ -78,7 +78,7 @@ def program(constructor: str, classes: int = 2, *, of_v1: bool = True) -> str:
 
 # Constructor, number of classes, whether it is of TensorFlow 1.
 KINDS = [
-    ("DNNClassifier(feature_columns=deep(), hidden_units=[5], optimizer=tf.train.AdamOptimizer(0.1))", 2, True),
+    ("DNNClassifier(feature_columns=deep(), hidden_units=[5], optimizer=tf.train.AdagradOptimizer(0.1))", 2, True),
     ("LinearClassifier(wide())", 2, True),
     ("DNNRegressor([5], deep())", 3, False),
     *(
@@ -86,7 +86,7 @@ KINDS = [
         for kind in (
             ("DNNClassifier([5, 4], deep(), n_classes=3)", 3, True),
             ("DNNClassifier([5], columns(), activation_fn=tf.nn.tanh, optimizer='SGD')", 2, False),
-            ("DNNRegressor([5], columns(), optimizer='Adam', loss_reduction=tf.losses.Reduction.MEAN)", 3, True),
+            ("DNNRegressor([5], columns(), optimizer='SGD', loss_reduction=tf.losses.Reduction.MEAN)", 3, True),
             ("LinearClassifier(wide(), n_classes=3, optimizer=tf.keras.optimizers.Adam(0.1))", 3, False),
             ("LinearRegressor(feature_columns=wide(), sparse_combiner='mean')", 3, True),
         )
