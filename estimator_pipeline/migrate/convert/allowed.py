@@ -13,8 +13,9 @@ import libcst as cst
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.convert.names import FileNames
 
-__all__ = ["BUILTINS", "METHODS", "has_tensorflow", "is_keras", "name"]
+__all__ = ["BUILTINS", "LOGGING_HOOKS", "METHODS", "has_tensorflow", "is_keras", "is_message", "name"]
 
 BUILTINS = frozenset(dir(builtins)) - {"eval", "exec", "open", "input", "setattr", "delattr", "globals", "locals"}
 METHODS = frozenset({
@@ -23,6 +24,9 @@ METHODS = frozenset({
     "astype",
 })  # fmt: skip
 """Methods of strings, lists, dicts, arrays and shapes."""
+LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (
+    "LoggingTensorHook", "StepCounterHook", "SummarySaverHook", "ProfilerHook"))  # fmt: skip
+"""Hooks that log or measure: they change nothing of the training."""
 
 # Modules whose functions compute values from their arguments alone.
 _MODULES = ("math", "nn", "linalg", "strings", "image", "signal", "bitwise", "dtypes", "sparse", "ragged", "random")
@@ -58,6 +62,12 @@ _ONLY_KERAS_2 = ("experimental", "Reduction", "legacy", "DenseFeatures", "Sequen
 def is_keras(full: str) -> bool:
     """Return whether a full name is of Keras: it accepts tensors of Keras as they are."""
     return full.startswith("tf.keras.")
+
+
+def is_message(names: FileNames, call: cst.Call) -> bool:
+    """Return whether a call prints or logs."""
+    prints = isinstance(call.func, cst.Name) and call.func.value == "print"
+    return prints or names.name(call.func).startswith(("tf.compat.v1.logging.", "logging.", "absl.logging."))
 
 
 def name(full: str, place: str, tf: str) -> str | None:

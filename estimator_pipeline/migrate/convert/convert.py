@@ -24,7 +24,7 @@ from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, RUN_CONFIGS
 from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import NewStatements, write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
-from estimator_pipeline.migrate.convert.names import FileNames, Refused, read_names
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, read_names
 from estimator_pipeline.migrate.convert.rest import Rest, is_reached, reached_nodes
 from estimator_pipeline.migrate.convert.unresolved_names import unknown_names
 
@@ -299,7 +299,7 @@ class _Planner:
             nodes |= {node for use in estimator.uses for node in use.statements}
             if estimator.config.statement is not None:
                 nodes.add(estimator.config.statement)
-            for call in _calls_in(estimator.call, *(use.call for use in estimator.uses)):
+            for call in calls_in(estimator.call, *(use.call for use in estimator.uses)):
                 if names.name(call.func).startswith("tf.estimator.") or names.name(call.func) in RUN_CONFIGS:
                     nodes.add(call.func)
         return nodes
@@ -391,7 +391,3 @@ def verify(tree: Tree, step: Step) -> None:
 
 def _parameters(node: cst.CSTNode) -> tuple[str, ...]:
     return tuple(param.name.value for param in node.params.params) if isinstance(node, cst.FunctionDef) else ()
-
-
-def _calls_in(*nodes: cst.CSTNode) -> Iterator[cst.Call]:
-    return (inner for node in nodes for inner in iter_nodes(node) if isinstance(inner, cst.Call))

@@ -9,10 +9,10 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Instance
-from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.convert.iterators import return_dataset
 from estimator_pipeline.migrate.convert.model_fn import parameters
-from estimator_pipeline.migrate.convert.names import FileNames, Refused
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in
 from estimator_pipeline.migrate.convert.rest import Rest
 from estimator_pipeline.migrate.convert.rules.inputs import ARRAY_INPUTS
 
@@ -144,11 +144,6 @@ class InputFnCall:
             if isinstance(arg.value, cst.Name) and arg.value.value in passed
         }  # fmt: skip
         return self.rest.text(node.body, arguments_of_it)
-
-
-def calls_in(node: cst.CSTNode) -> list[cst.Call]:
-    """Return the calls in a node."""
-    return [inner for inner in iter_nodes(node) if isinstance(inner, cst.Call)]
 
 
 def read_input_fn(

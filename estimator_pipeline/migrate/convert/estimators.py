@@ -9,6 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
+from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS, is_message
 from estimator_pipeline.migrate.convert.canned import CANNED, parameters_of
 from estimator_pipeline.migrate.convert.exports import serving_nodes
 from estimator_pipeline.migrate.convert.model_fn import parameters
@@ -49,9 +50,6 @@ RUN_CONFIGS = ("tf.estimator.RunConfig", "tf.contrib.learn.RunConfig")
 _CONVERTED = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs",
               "session_config", "keep_checkpoint_max", "log_step_count_steps", "train_distribute",
               "eval_distribute")  # fmt: skip
-# Hooks that log or measure: they change nothing of the training.
-_LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (
-    "LoggingTensorHook", "StepCounterHook", "SummarySaverHook", "ProfilerHook"))  # fmt: skip
 MULTI_WORKER = "tf.distribute.MultiWorkerMirroredStrategy"
 _STRATEGIES = (MULTI_WORKER, "tf.distribute.MirroredStrategy", "tf.distribute.OneDeviceStrategy")
 
@@ -180,7 +178,7 @@ def _made_by(names: FileNames, call: cst.Call, function: cst.FunctionDef) -> Ite
     for statement in function.body.body:
         for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else (statement,):
             value = small.value if isinstance(small, (cst.Expr, cst.Assign, cst.Return)) else None
-            if isinstance(small, cst.Expr) and isinstance(value, cst.Call) and _is_message(names, value):
+            if isinstance(small, cst.Expr) and isinstance(value, cst.Call) and is_message(names, value):
                 messages.append(small)
             elif not (value is call or isinstance(small, cst.Return) or isinstance(value, cst.SimpleString)):
                 raise Refused("a function that makes an Estimator and does more", small)
@@ -190,11 +188,6 @@ def _made_by(names: FileNames, call: cst.Call, function: cst.FunctionDef) -> Ite
         raise Refused("an Estimator that is passed on where it is made", call)
     for other in calls:
         yield _read(names, call, function, other, tuple(messages))
-
-
-def _is_message(names: FileNames, call: cst.Call) -> bool:
-    prints = isinstance(call.func, cst.Name) and call.func.value == "print"
-    return prints or names.name(call.func).startswith(("tf.compat.v1.logging.", "logging."))
 
 
 def _from_call(
@@ -300,7 +293,7 @@ def _statement_of(names: FileNames, node: cst.BaseExpression, value: cst.BaseExp
     if value is node or not isinstance(node, cst.Name):
         return None
     statement = statement_around(names, value)
-    readers = [chain for chain in _chains(names, node.value) if chain is not node
+    readers = [chain for chain in names.places(node.value) if chain is not node
                and not isinstance(names.tree.parents.get(chain), cst.AssignTarget)]  # fmt: skip
     return None if readers else statement
 
@@ -328,17 +321,13 @@ def _reads(names: FileNames, node: cst.Name) -> Iterator[cst.Attribute]:
         Refused: the RunConfig is used otherwise.
     """
     binding = names.binding(node)
-    for name in _chains(names, node.value):
+    for name in names.places(node.value):
         if name is node or isinstance(names.tree.parents.get(name), cst.AssignTarget):
             continue
         if binding not in names.program.bindings(name.value, names.scope(name)):
             continue
         member = names.tree.parents.get(name)
-        if (
-            not isinstance(member, cst.Attribute)
-            or member.attr.value != "model_dir"
-            or _around(names, name) is not member
-        ):
+        if not isinstance(member, cst.Attribute) or member.attr.value != "model_dir" or names.whole(name) is not member:
             raise Refused("a RunConfig that is used elsewhere, too", name)
         yield member
 
@@ -362,8 +351,8 @@ def _session(names: FileNames, node: cst.BaseExpression) -> Iterator[cst.CSTNode
         return
     assert isinstance(node, cst.Name)
     yield statement_around(names, value)
-    for name in _chains(names, node.value):
-        chain = _around(names, name)
+    for name in names.places(node.value):
+        chain = names.whole(name)
         statement = statement_around(names, chain)
         if name is node or isinstance(names.tree.parents.get(name), cst.AssignTarget):
             continue
@@ -374,30 +363,9 @@ def _session(names: FileNames, node: cst.BaseExpression) -> Iterator[cst.CSTNode
         yield statement
 
 
-def _chains(names: FileNames, name: str) -> Iterator[cst.Name]:
-    """Yield the places of a name in a file, without keywords."""
-    for chain in names.tree.chains:
-        root: cst.CSTNode = chain
-        while isinstance(root, cst.Attribute):
-            root = root.value
-        if isinstance(root, cst.Name) and root.value == name:
-            yield root
-
-
-def _around(names: FileNames, name: cst.Name) -> cst.BaseExpression:
-    """Return the whole dotted name `a.b` that starts with a name."""
-    for chain in names.tree.chains:
-        root: cst.CSTNode = chain
-        while isinstance(root, cst.Attribute):
-            root = root.value
-        if root is name:
-            return chain
-    return name
-
-
 def _uses(names: FileNames, target: cst.Name, call: cst.Call) -> Iterator[Use]:
     home = names.scope(call)
-    for name in _chains(names, target.value):
+    for name in names.places(target.value):
         bindings = names.program.bindings(name.value, names.scope(name))
         if not any(binding.node is call for binding in bindings):
             continue
@@ -416,9 +384,7 @@ def _uses(names: FileNames, target: cst.Name, call: cst.Call) -> Iterator[Use]:
 
 def _method(names: FileNames, node: cst.BaseExpression) -> Use | None:
     """Return the use `node.train(...)`."""
-    member = _around(names, node) if isinstance(node, cst.Name) else node
-    while isinstance(member, cst.Attribute) and member.value is not node:
-        member = member.value
+    member = names.tree.parents.get(node)
     if isinstance(member, cst.Attribute) and member.attr.value == "model_dir":
         return Use("model_dir", member, {})
     call = next((call for call in names.tree.calls
@@ -458,7 +424,7 @@ def _hooks(names: FileNames, node: cst.BaseExpression | None, callee: str) -> It
     used: list[tuple[cst.BaseExpression, cst.BaseExpression]] = [(node, hooks)]
     for element in hooks.elements:
         hook = names.value(element.value)
-        if not isinstance(hook, cst.Call) or names.name(hook.func) not in _LOGGING_HOOKS:
+        if not isinstance(hook, cst.Call) or names.name(hook.func) not in LOGGING_HOOKS:
             raise Refused(f"hooks of {callee}: {names.text(element.value)}", element.value)
         used.append((element.value, hook))
     for name, value in used:

@@ -11,8 +11,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
-from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, names_bound
 from estimator_pipeline.migrate.convert.rest import Rest
 
 __all__ = ["check_outputs", "serving_arguments", "serving_nodes"]
@@ -28,7 +27,7 @@ def _name(names: FileNames, call: cst.BaseExpression | None) -> str:
 
 
 def _calls(names: FileNames, node: cst.CSTNode, name: str) -> list[cst.Call]:
-    return [inner for inner in iter_nodes(node) if isinstance(inner, cst.Call) and _name(names, inner) == name]
+    return [call for call in calls_in(node) if _name(names, call) == name]
 
 
 def serving_nodes(names: FileNames, node: cst.BaseExpression) -> Iterator[cst.CSTNode]:
@@ -162,7 +161,7 @@ def check_outputs(names: FileNames, model_fn: FunctionOf | cst.Call) -> None:
     if isinstance(model_fn, cst.Call):
         raise Refused("an export of a canned Estimator, whose signatures are not its predictions alone", model_fn)
     names = names.of(model_fn.tree)
-    calls = [node for node in iter_nodes(model_fn.node) if isinstance(node, cst.Call)]
+    calls = list(calls_in(model_fn.node))
     specs = [call for call in calls if _name(names, call) == "tf.estimator.EstimatorSpec"]
     predicted = {_flat(names, arg.value) for call in specs for arg in call.args
                  if arg.keyword is not None and arg.keyword.value == "predictions"}  # fmt: skip

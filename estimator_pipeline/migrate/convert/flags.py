@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.chains import root as root_of
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import Binding
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
@@ -65,7 +66,7 @@ class _Reader:
     def edits(self) -> FlagEdits:
         chains = [(node, below) for node in self.tree.chains if (below := _below(self.names.name(node)))]
         for node, below in chains:
-            root = _root(node)
+            root = root_of(node)
             if below.startswith("flags.FLAGS."):
                 self.check_parsed(node)
             if isinstance(self.tree.parents.get(node), cst.ImportAlias):
@@ -139,9 +140,3 @@ class _Reader:
                 raise Refused("tf.app.run of a main that is not in the file", call)
             self.result.new.pop(call.func, None)
             self.result.new[call] = f"{self.name_of('app')}.run(main)"
-
-
-def _root(node: cst.CSTNode) -> cst.CSTNode:
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node

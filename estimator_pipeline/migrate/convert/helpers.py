@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-__all__ = ["names", "sources"]
+__all__ = ["sources"]
 
 _FILES = ("program_helpers.py", "training_helpers.py", "column_helpers.py")
 
@@ -27,11 +27,6 @@ def _all() -> dict[str, tuple[str, frozenset[str]]]:
                 names = frozenset(inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
                 helpers[node.name] = ("".join(lines[first - 1 : node.end_lineno]), names)
     return helpers
-
-
-def names() -> frozenset[str]:
-    """Return the names of the helpers."""
-    return frozenset(_all())
 
 
 def sources(names: Iterable[str], tf: str) -> list[str]:

@@ -13,7 +13,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
-from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, names_bound, names_read
 from estimator_pipeline.migrate.convert.rest import Rest
 
 __all__ = ["return_dataset"]
@@ -29,7 +29,7 @@ def return_dataset(names: FileNames, rest: Rest, function: cst.FunctionDef | cst
     Raises:
         Refused: its tensors cannot become a dataset.
     """
-    calls = [node for node in iter_nodes(function.body) if isinstance(node, cst.Call)]
+    calls = list(calls_in(function.body))
     gets = [call for call in calls if _method(call) == "get_next"]
     if len(gets) > 1:
         raise Refused("an input_fn with several iterators", function)

@@ -25,14 +25,15 @@ from estimator_pipeline.migrate.convert.names import (
     TRAIN,
     FileNames,
     Refused,
+    calls_in,
     names_bound,
     names_read,
 )
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter, comments_in
 from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, TENSORS, Call
 from estimator_pipeline.migrate.convert.rules import dropout, losses, optimizers
-from estimator_pipeline.migrate.convert.rules.metrics import HELPERS, Metric, argument_of_argmax, metric
-from estimator_pipeline.migrate.convert.split import Parts, calls_of, split
+from estimator_pipeline.migrate.convert.rules.metrics import Metric, argument_of_argmax, metric
+from estimator_pipeline.migrate.convert.split import Parts, split
 from estimator_pipeline.migrate.convert.train_op import TrainOp, read_train_op
 
 __all__ = ["Model", "statement", "write_model"]
@@ -117,14 +118,10 @@ class _Writer:
         )
         inline = dict(parts.inline)
         self.tensors, self.setup = self.network.at(TENSORS, inline), self.network.at(SETUP)
-        self.uses_params = False
 
     def model(self) -> Model:
         network = self.network_lines()
         metrics = {key: metric(self.call(call, TENSORS), key) for key, call in self.parts.metric_calls.items()}
-        self.network.needs |= {
-            name for name in HELPERS for of_keras in metrics.values() if f"{name}(" in of_keras.keras
-        }
         loss, stock = (
             self.stock_loss(),
             {key: self.stock_metric(keras_metric) for key, keras_metric in metrics.items()},
@@ -143,7 +140,7 @@ class _Writer:
         """Return a call for the rules, with its arguments rewritten for a place."""
         rewriter = {NETWORK: self.network, TENSORS: self.tensors, SETUP: self.setup}[place]
         new = {arg.value: rewriter.text(arg.value) for arg in node.args}
-        return Call(node, self.names.name(node.func), place, self.names, new)
+        return Call(node, self.names.name(node.func), place, self.names, new, self.network.needs)
 
     # What compile describes
 
@@ -207,8 +204,8 @@ class _Writer:
 
     def unadded_regularizers(self) -> bool:
         """Return whether layers have regularizers that the loss does not add: `compile` would add them."""
-        adds = any(self.is_regularization(call) for step in self.parts.loss for call in calls_of(step.node))
-        adds = adds or any(self.is_regularization(call) for call in calls_of(self.train_op.loss))
+        adds = any(self.is_regularization(call) for step in self.parts.loss for call in calls_in(step.node))
+        adds = adds or any(self.is_regularization(call) for call in calls_in(self.train_op.loss))
         regularized = any(arg.keyword is not None and arg.keyword.value.endswith("_regularizer")
                     and self.names.text(arg.value) != "None"
                           for _, call in self.network_calls() for arg in call.args)  # fmt: skip
@@ -218,7 +215,7 @@ class _Writer:
         """Return the calls of the network, also in the functions that it calls, after `network_lines`."""
         nodes = [(self.names, node) for node in (*(step.node for step in self.parts.network), *self.parts.inline)]
         nodes += [(self.names.of(function.tree), function.node.body) for function in self.network.helpers]
-        return [(names, call) for names, node in nodes for call in calls_of(node)]
+        return [(names, call) for names, node in nodes for call in calls_in(node)]
 
     def stock_metric(self, keras_metric: Metric) -> str:
         """Return the metric of `compile`; "" where it does not describe the metric."""
@@ -401,8 +398,8 @@ class _Writer:
         schedule, new_rate = self.schedule(rate) if rate.is_written else (None, "")
         new = {arg.value: new_rate if rate.is_written and arg.value is rate.rate else self.setup.text(arg.value)
                for arg in op.optimizer.args}  # fmt: skip
-        text = optimizers.write(Call(op.optimizer, op.name, SETUP, self.names, new), scheduled=rate.changes)
-        self.network.needs |= {text.partition("(")[0]} & optimizers.OWN
+        call = Call(op.optimizer, op.name, SETUP, self.names, new, self.network.needs)
+        text = optimizers.write(call, scheduled=rate.changes)
         limits = ", ".join(f"{name}={self.setup.text(value)}" for name, value in op.clipping.items())
         if limits:
             text = f"{text[:-1]}{'' if text.endswith('()') else ', '}{limits})"
@@ -540,7 +537,7 @@ class _Writer:
     def check_reductions(self) -> None:
         """Check for several replicas that V1 divides the loss by their number: not where its last loss is a sum."""
         for node in (*(step.node for step in self.parts.loss), self.train_op.loss):
-            for arg in [arg for call in calls_of(node) for arg in call.args if arg.keyword is not None]:
+            for arg in [arg for call in calls_in(node) for arg in call.args if arg.keyword is not None]:
                 full = self.names.name(arg.value)
                 if full.startswith("tf.compat.v1.losses.Reduction.") and full.rpartition(".")[2] not in losses.MEANS:
                     raise Refused("a loss other than a mean, which V1 does not divide by the number of replicas", arg)

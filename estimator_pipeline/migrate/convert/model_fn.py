@@ -19,7 +19,7 @@ from estimator_pipeline.migrate.convert.names import (
     names_read,
 )
 
-__all__ = ["ModelFnSource", "Statement", "check_scope", "needed", "parameters", "read_model_fn", "steps_of"]
+__all__ = ["ModelFnSource", "Statement", "check_scope", "needed", "parameters", "read_model_fn"]
 
 SPEC = "tf.estimator.EstimatorSpec"
 _FIELDS = ("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks",
@@ -169,17 +169,6 @@ def read_model_fn(names: FileNames, function: cst.FunctionDef) -> ModelFnSource:
     )
 
 
-def steps_of(names: FileNames, function: cst.FunctionDef) -> tuple[tuple[Statement, ...], cst.BaseExpression | None]:
-    """Return the statements of a helper function, and the expression that it returns at its end.
-
-    Raises:
-        Refused: it returns at another place than its end.
-    """
-    reader = _Reader(names, "", helper=True)
-    steps = tuple(reader.block(function.body, ALL_MODES, _Around()))
-    return steps, reader.returned
-
-
 def check_scope(names: FileNames, item: cst.WithItem) -> None:
     """Check that a `with` only names what is in it.
 
@@ -211,12 +200,11 @@ class _Around:
 class _Reader:
     """Reads the statements of a function, and follows the modes through its branches."""
 
-    def __init__(self, names: FileNames, labels: str, *, helper: bool = False) -> None:
-        self.names, self.labels, self.helper = names, labels, helper
+    def __init__(self, names: FileNames, labels: str) -> None:
+        self.names, self.labels = names, labels
         self.open = ALL_MODES  # the modes in which the function has not returned
         self.specs: dict[str, Mapping[str, cst.BaseExpression]] = {}
         self.assigned: dict[tuple[str, str], Mapping[str, cst.BaseExpression]] = {}  # (name, mode) -> the spec
-        self.returned: cst.BaseExpression | None = None
 
     def block(self, body: cst.BaseSuite, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
         for statement in body.body:
@@ -253,11 +241,6 @@ class _Reader:
         return allowed is not None and modes <= allowed
 
     def returns(self, node: cst.Return, modes: frozenset[str]) -> None:
-        if self.helper:
-            if modes != ALL_MODES or self.returned is not None:
-                raise Refused("a function that returns at several places", node)
-            self.returned, self.open = node.value, frozenset()
-            return
         value = node.value
         for mode in modes:
             known = self.assigned.get((value.value, mode)) if isinstance(value, cst.Name) else self.spec(value)
@@ -276,7 +259,7 @@ class _Reader:
 
     def assigns_spec(self, node: cst.CSTNode, modes: frozenset[str]) -> bool:
         """Return whether a statement is `spec = EstimatorSpec(...)`, and note what it is in these modes."""
-        if not isinstance(node, cst.Assign) or len(node.targets) != 1 or self.helper:
+        if not isinstance(node, cst.Assign) or len(node.targets) != 1:
             return False
         target, spec = node.targets[0].target, self.spec(node.value)
         if spec is None or not isinstance(target, cst.Name):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.analysis import modes
+from estimator_pipeline.migrate.code.analysis import chains, modes
 from estimator_pipeline.migrate.code.analysis.name_resolution import (
     FunctionOf,
     Instance,
@@ -17,10 +19,11 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import (
     Program,
     Value,
 )
-from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children, iter_nodes
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 
-__all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "names_bound", "names_read", "read_names"]
+__all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "calls_in", "names_bound", "names_read",
+           "read_names"]  # fmt: skip
 
 TRAIN, EVAL, PREDICT = modes.MODES
 ALL_MODES = frozenset(modes.MODES)
@@ -91,12 +94,10 @@ class FileNames:
 
     def _renamed(self, node: cst.CSTNode | None) -> str:
         """Return the full name of `tf_slim.x` and `contrib.x`, tf.contrib's before; their imports are added last."""
-        root = node
-        while isinstance(root, cst.Attribute):
-            root = root.value
-        if not isinstance(root, cst.Name) or root is node or root.value not in ("tf_slim", "contrib"):
+        root = chains.root(node) if isinstance(node, cst.Attribute) else None
+        if node is None or root is None or root.value not in ("tf_slim", "contrib"):
             return ""
-        if node is None or self.program.bindings(root.value, self.scope(node)):
+        if self.program.bindings(root.value, self.scope(node)):
             return ""
         return self.text(node) if root.value == "tf_slim" else f"tf.{self.text(node)}"
 
@@ -183,6 +184,24 @@ class FileNames:
         function = self.tree.parents.get(self.tree.parents[bindings[0].node])
         return None if function is None else (function, node.value)
 
+    def places(self, name: str) -> Sequence[cst.Name]:
+        """Return the places of a variable's name in the file, in the order of the text."""
+        return self._places.get(name, ())
+
+    @cached_property
+    def _places(self) -> Mapping[str, list[cst.Name]]:
+        places = defaultdict(list)
+        for chain in self.tree.chains:
+            root = chains.root(chain)
+            if root in self.tree.where:
+                places[root.value].append(root)
+        return places
+
+    def whole(self, name: cst.CSTNode) -> cst.CSTNode:
+        """Return the dotted name `a.b` that starts with a name."""
+        above = self.tree.parents.get(name)
+        return self.whole(above) if isinstance(above, cst.Attribute) and above.value is name else name
+
     def text(self, node: cst.CSTNode) -> str:
         """Return the text of a node."""
         return self.tree.module.code_for_node(node)
@@ -215,6 +234,11 @@ _SAME_OBJECTS = {
     f"{_V1}distribute.experimental.MultiWorkerMirroredStrategy": "tf.distribute.MultiWorkerMirroredStrategy",
     f"{_V1}distribute.MirroredStrategy": "tf.distribute.MirroredStrategy",
 }
+
+
+def calls_in(*nodes: cst.CSTNode) -> Iterator[cst.Call]:
+    """Yield the calls in nodes."""
+    return (inner for node in nodes for inner in iter_nodes(node) if isinstance(inner, cst.Call))
 
 
 def names_read(node: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> frozenset[str]:

@@ -9,7 +9,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Outside
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Tree, children, iter_nodes
-from estimator_pipeline.migrate.convert import allowed, helpers
+from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.flags import is_flags, read_flags
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, Call, Rule, rule_of
@@ -162,13 +162,12 @@ class Rest:
     def _is_used(self, alias: cst.ImportAlias, binding: Binding, without: Collection[cst.CSTNode]) -> bool:
         """Return whether code that remains uses an import."""
         names, tree = self.names, self.names.tree
-        for chain in tree.chains:
-            root: cst.CSTNode = chain
-            while isinstance(root, cst.Attribute):
-                root = root.value
-            if isinstance(root, cst.Name) and binding in names.program.bindings(root.value, names.scope(chain)):
-                above = (chain, *tree.above(chain))
-                if alias not in above and not any(node in without or node in self.new for node in above):
+        for name in (name for name, bindings in binding.scope.names.items() if binding in bindings):
+            for place in names.places(name):
+                above = (place, *tree.above(place))
+                if alias in above or binding not in names.program.bindings(name, names.scope(place)):
+                    continue
+                if not any(node in without or node in self.new for node in above):
                     return True
         return False
 
@@ -191,7 +190,7 @@ class Rest:
             except Refused as refusal:
                 refused.append(refusal)
         texts = {arg.value: self.text(arg.value) for arg in call.args}
-        written = rule(Call(call, full, SETUP, self.names, texts))
+        written = rule(Call(call, full, SETUP, self.names, texts, self.needs))
         for reason in refused:
             if self.names.text(reason.node) in written:
                 raise reason
@@ -227,7 +226,6 @@ class Rest:
         elif isinstance(parent, cst.Call) and parent.func is node and (rule := rule_of(full, SETUP)) is not None:
             try:
                 self.new[parent] = self._written(rule, parent, full, without)
-                self.needs |= {self.new[parent].partition("(")[0]} & helpers.names()
             except Refused:
                 if self.is_reached(node):
                     raise
@@ -254,16 +252,10 @@ class Rest:
         target = assign.targets[0].target
         if not isinstance(target, cst.Name) or not isinstance(tree.parents.get(assign), cst.SimpleStatementLine):
             return False
-        for chain in tree.chains:
-            root: cst.CSTNode = chain
-            while isinstance(root, cst.Attribute):
-                root = root.value
-            if not isinstance(root, cst.Name) or root.value != target.value or root is target:
-                continue
-            bindings = self.names.program.bindings(root.value, self.names.scope(root))
-            if any(binding.node is node for binding in bindings) and not any(
-                above in without for above in (chain, *tree.above(chain))
-            ):
+        for place in self.names.places(target.value):
+            bindings = self.names.program.bindings(place.value, self.names.scope(place))
+            is_read = place is not target and any(binding.node is node for binding in bindings)
+            if is_read and not any(above in without for above in (place, *tree.above(place))):
                 return False
         return True
 

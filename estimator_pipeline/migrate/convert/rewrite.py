@@ -8,13 +8,14 @@ from typing import Any
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis import chains
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.flags import is_flags
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule_of
-from estimator_pipeline.migrate.convert.rules import activations, losses, optimizers
+from estimator_pipeline.migrate.convert.rules import activations
 
 __all__ = ["CodeRewriter", "comments_in"]
 
@@ -24,7 +25,6 @@ _OF_TRAINING = frozenset({
     "GaussianNoise", "BatchNormalization", "Sequential", "Model",
 })  # fmt: skip
 _TRAINING_FALSE = cst.ensure_type(cst.parse_expression("f(training=False)"), cst.Call).args[0]
-_HELPERS = losses.HELPERS | optimizers.OWN
 
 
 @dataclass
@@ -175,9 +175,7 @@ class _Transformer(cst.CSTTransformer):
 
     def _is_of_variable(self, node: cst.CSTNode) -> bool:
         """Return whether a name is `FLAGS.x` of the program's own `FLAGS`, which `flags.py` converts."""
-        while isinstance(node, cst.Attribute):
-            node = node.value
-        return self.names.is_variable(node)
+        return self.names.is_variable(chains.root(node))
 
     def _product(self, original: cst.BinaryOperation, updated: cst.BinaryOperation) -> cst.BaseExpression:
         """Return a product of tensors of Keras: Keras 3 takes its own product with a number for a sparse tensor."""
@@ -210,9 +208,8 @@ class _Transformer(cst.CSTTransformer):
         }
         written = rule_of(full, self.rewriter.place) if full else None
         if written is not None:
-            text = written(Call(original, full, self.rewriter.place, self.names, new, self.rewriter.needs))
-            self.rewriter.needs |= {name for name in _HELPERS if f"{name}(" in text}
-            return cst.parse_expression(text)
+            call = Call(original, full, self.rewriter.place, self.names, new, self.rewriter.needs)
+            return cst.parse_expression(written(call))
         if full.startswith("tf."):
             return self._tensorflow(full, original, updated)
         function = self.names.function(original.func)

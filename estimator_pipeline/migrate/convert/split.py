@@ -7,9 +7,19 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.syntax import children, iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS, is_message
 from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed
-from estimator_pipeline.migrate.convert.names import ALL_MODES, EVAL, PREDICT, TRAIN, FileNames, Refused, names_read
+from estimator_pipeline.migrate.convert.names import (
+    ALL_MODES,
+    EVAL,
+    PREDICT,
+    TRAIN,
+    FileNames,
+    Refused,
+    calls_in,
+    names_read,
+)
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
 from estimator_pipeline.migrate.convert.rule import TENSORS
 from estimator_pipeline.migrate.convert.rules.columns import LAYERS
@@ -20,14 +30,12 @@ from estimator_pipeline.migrate.convert.rules.normalization import BATCH_NORMALI
 from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS
 from estimator_pipeline.migrate.convert.train_op import TrainOp
 
-__all__ = ["Parts", "calls_of", "split"]
+__all__ = ["Parts", "split"]
 
 _MAKERS = ("tf.compat.v1.layers.", "tf.keras.layers.", "tf.keras.Sequential", "tf.keras.Model", "tf.keras.models.",
            "tf.compat.v1.keras.layers.", *LAYERS)  # fmt: skip
 _LAYER_NAMES = CONTRIB_LAYERS | set(EMBEDDING_NAMES)
 _SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
-_LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (
-    "LoggingTensorHook", "StepCounterHook", "SummarySaverHook"))  # fmt: skip
 _OUTPUTS = ("tf.estimator.export.", "tf.compat.v1.estimator.export.")
 _WRITTEN = ("mode", "predictions", "loss", "train_op", "eval_metric_ops")
 
@@ -59,11 +67,6 @@ class Parts:
     logged: tuple[Statement, ...]
     unwritten: Mapping[str, cst.BaseExpression]
     learning_phase: bool
-
-
-def calls_of(node: cst.CSTNode) -> Iterator[cst.Call]:
-    """Yield the calls in a node."""
-    return (inner for inner in iter_nodes(node) if isinstance(inner, cst.Call))
 
 
 def split(names: FileNames, model_fn: ModelFnSource, train_op: TrainOp) -> Parts:
@@ -178,7 +181,7 @@ class _Splitter:
         names = names or self.names
         if node not in self.layers_of:
             self.layers_of[node] = False  # for a function that calls itself
-            self.layers_of[node] = any(self.is_layer(call, names) for call in calls_of(node))
+            self.layers_of[node] = any(self.is_layer(call, names) for call in calls_in(node))
         return self.layers_of[node]
 
     def is_layer(self, call: cst.Call, names: FileNames) -> bool:
@@ -216,7 +219,7 @@ class _Splitter:
 
         for step in steps:
             if step.uses & self.labelled and self.has_layers(step.node):
-                for call in calls_of(step.node):
+                for call in calls_in(step.node):
                     if self.is_layer(call, self.names) and names_read(call) & self.labelled:
                         raise Refused("a network that takes the labels", call)
                 find(step.node)
@@ -301,7 +304,7 @@ class _Splitter:
         hooks = self.model_fn.resolve(value, mode)
         for element in hooks.elements if isinstance(hooks, (cst.List, cst.Tuple)) else ():
             hook = self.model_fn.resolve(element.value, mode)
-            if not isinstance(hook, cst.Call) or self.names.name(hook.func) not in _LOGGING_HOOKS:
+            if not isinstance(hook, cst.Call) or self.names.name(hook.func) not in LOGGING_HOOKS:
                 raise Refused(f"{name}: {self.names.text(element.value)}", element.value)
         if not isinstance(hooks, (cst.List, cst.Tuple)):
             raise Refused(f"{name} that are not one list", value)
@@ -322,10 +325,10 @@ class _Splitter:
                     "a statement that is neither of the network, loss, metrics, predictions nor train_op", step.node
                 )
             full = self.names.name(value.func) if isinstance(value, cst.Call) else ""
-            if full not in METRICS | _LOGGING_HOOKS and not self.is_export_output(value):
+            if full not in METRICS | LOGGING_HOOKS and not self.is_export_output(value):
                 CodeRewriter(self.names, TENSORS).node(value)  # refuses what may have an effect
             # A tensor that nothing fetches has no effect; a function of the program may add one to a collection.
-            if not step.defines & reads and any(self.names.function(call.func) for call in calls_of(value)):
+            if not step.defines & reads and any(self.names.function(call.func) for call in calls_in(value)):
                 raise Refused(f"{step.target}, which nothing uses", step.node)
             reads |= step.uses
         return tuple(left)
@@ -351,10 +354,7 @@ class _Splitter:
             return False
         if isinstance(step.node, cst.Assert):
             return True
-        if not isinstance(call, cst.Call):
-            return False
-        prints = isinstance(call.func, cst.Name) and call.func.value == "print"
-        return prints or self.names.name(call.func).startswith(("tf.compat.v1.logging.", "logging.", "absl.logging."))
+        return isinstance(call, cst.Call) and is_message(self.names, call)
 
     def check_guards(self, steps: Iterable[Statement]) -> None:
         for step in steps:
@@ -381,7 +381,7 @@ class _Splitter:
             if node in seen:
                 continue
             seen.add(node)
-            for call in calls_of(node):
+            for call in calls_in(node):
                 yield call, names
                 function = names.function(call.func)
                 if function is not None:

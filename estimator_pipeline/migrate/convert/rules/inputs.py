@@ -19,6 +19,7 @@ _NAMES = tuple(f"tf.{module}estimator.inputs.{name}" for module in ("", "compat.
 @rule(*_NAMES, at=(SETUP,))
 def input_fn_of_arrays(call: Call) -> str:
     helper = call.name.rpartition(".")[2]
+    call.needs.add(helper)
     more = ("target_column",) if helper == "pandas_input_fn" else ()
     args = call.args("x", "y", "batch_size", "num_epochs", "shuffle", "queue_capacity", "num_threads", *more)
     if "x" not in args or "shuffle" not in args:

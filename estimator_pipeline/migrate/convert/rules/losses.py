@@ -13,7 +13,7 @@ import libcst as cst
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import TENSORS, Call, rule
 
-__all__ = ["HELPERS", "MEANS", "STOCK", "loss"]
+__all__ = ["MEANS", "STOCK", "loss"]
 
 _PAIR = ("labels", "predictions", "weights", "scope")
 # Function of tf.compat.v1.losses -> (parameters, Keras function, its options, Keras class).
@@ -54,8 +54,6 @@ _EACH: dict[str, tuple[tuple[str, ...], str]] = {
         "tf.subtract(1.0, tf.reduce_sum(({0}) * ({1}), keepdims=True{axis}))"),
 }  # fmt: skip
 _FUNCTIONS = {f"tf.compat.v1.losses.{name}": name for name in {**STOCK, **_EACH}}
-HELPERS = frozenset({"weighted_mean", "log_losses"})
-"""Functions of `training_helpers.py` that the rules write."""
 MEANS = ("SUM_BY_NONZERO_WEIGHTS", "SUM_OVER_NONZERO_WEIGHTS", "SUM_OVER_BATCH_SIZE", "MEAN")
 """Reductions of V1 that are a mean where no weights are."""
 
@@ -116,10 +114,12 @@ def _reduced(call: Call, name: str) -> str:
         raise call.refuse("loss_collection", args["loss_collection"])
     options = {parameter: f", {parameter}={call.text(args[parameter])}" if parameter in args else ""
                for parameter in ("label_smoothing", "epsilon", "axis")}  # fmt: skip
+    call.needs.update({"log_losses"} if name == "log_loss" else ())
     each = template.replace("tf.", f"{call.tf}.").format(call.text(args[first]), call.text(args[second]), **options)
     if weights is not None and not call.is_constant(weights, "1.0", "1"):
         if kind not in MEANS[:2]:
             raise Refused(f"weights and reduction of {call.name}", weights)
+        call.needs.add("weighted_mean")
         return f"weighted_mean({each}, {call.text(weights)})"
     if kind == "NONE":
         return each

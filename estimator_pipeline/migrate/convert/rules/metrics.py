@@ -12,7 +12,7 @@ import libcst as cst
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import TENSORS, Call, rule
 
-__all__ = ["HELPERS", "METRICS", "Metric", "metric"]
+__all__ = ["METRICS", "Metric", "metric"]
 
 _PAIR = ("labels", "predictions", "weights")
 _BOOLEAN = "tf.cast({0}, tf.bool), tf.cast({1}, tf.bool)"
@@ -41,8 +41,7 @@ _METRICS: dict[str, tuple[str, tuple[str, ...], str, bool]] = {
 }
 METRICS = frozenset(f"tf.compat.v1.metrics.{name}" for name in _METRICS)
 """Metrics of V1 with a rule."""
-HELPERS = frozenset({"MeanPerClassAccuracy"})
-"""Metrics of `training_helpers.py`."""
+_OWN = frozenset({"MeanPerClassAccuracy"})  # of training_helpers.py
 _ARGMAX = ("tf.argmax", "tf.compat.v1.argmax", "tf.math.argmax")
 
 
@@ -88,7 +87,8 @@ def metric(call: Call, key: str) -> Metric:
     if weights is not None and not call.is_constant(weights, "None"):
         values.append(weights)
         update, stock = f"{update}, sample_weight={{{len(required)}}}", False
-    text = f"{'' if keras in HELPERS else f'{call.tf}.keras.metrics.'}{keras}({options}name={key!r})"
+    call.needs.update({keras} & _OWN)
+    text = f"{'' if keras in _OWN else f'{call.tf}.keras.metrics.'}{keras}({options}name={key!r})"
     return Metric(text, tuple(values), update.replace("tf.", f"{call.tf}."), stock)
 
 

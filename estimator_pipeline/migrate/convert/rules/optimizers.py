@@ -12,7 +12,7 @@ import libcst as cst
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, TENSORS, Call, rule
 
-__all__ = ["GLOBAL_STEPS", "OPTIMIZERS", "OWN", "SCHEDULES", "is_dense_alike", "optimizer", "schedule", "write"]
+__all__ = ["GLOBAL_STEPS", "OPTIMIZERS", "SCHEDULES", "is_dense_alike", "optimizer", "schedule", "write"]
 
 # V1 class -> (Keras class, parameters, V1 name -> Keras name, V1 defaults that Keras does not share).
 _V1: dict[str, tuple[str, tuple[str, ...], dict[str, str], dict[str, str]]] = {
@@ -38,8 +38,6 @@ OPTIMIZERS = frozenset(f"tf.compat.v1.train.{name}" for name in _V1)
 
 
 _OWN = {"RMSprop": "TensorFlow1RMSprop", "SGD": "TensorFlow1Momentum"}  # Keras class -> that of training_helpers.py
-OWN = frozenset(_OWN.values())
-"""Optimizers of `training_helpers.py`."""
 # Optimizers whose sparse gradients, those of embeddings, change the same values as dense ones.
 _DENSE_ALIKE = ("GradientDescentOptimizer", "AdamOptimizer", "AdagradOptimizer")
 
@@ -67,6 +65,7 @@ def write(call: Call, *, scheduled: bool | None) -> str:
     options += [f"{renamed.get(name, name)}={value}" for name, value in written.items()]
     changes = is_scheduled(call, args.get("learning_rate")) if scheduled is None else scheduled
     if keras == "RMSprop" or (keras == "SGD" and "momentum" in args and changes):
+        call.needs.add(_OWN[keras])
         return f"{_OWN[keras]}({', '.join(options)})"
     return f"{call.tf}.keras.optimizers.{keras}({', '.join(options)})"
 
