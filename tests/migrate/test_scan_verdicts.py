@@ -129,7 +129,8 @@ def test_the_summary_counts_files(program, tmp_path, capsys):
 
 
 def test_a_reason_is_told_in_the_names_and_lines_of_the_file_as_it_was(tmp_path):
-    (tmp_path / "model.py").write_text(f"import tensorflow as tf\nfrom tensorflow.contrib import layers\n{BODY}")
+    for name in ("model.py", "unused.py"):
+        (tmp_path / name).write_text(f"import tensorflow as tf\nfrom tensorflow.contrib import layers\n{BODY}")
     (tmp_path / "task.py").write_text(
         "import tensorflow as tf\n\nimport model\n\n\ndef main():\n"
         "    own = tf.estimator.BaselineClassifier(\n        model.net())\n    own.train(model.data)\n"
@@ -138,7 +139,10 @@ def test_a_reason_is_told_in_the_names_and_lines_of_the_file_as_it_was(tmp_path)
     said = scan(tmp_path).verdicts
     assert (said["task.py"].at, said["task.py"].line) == ("task.py", 7)
     assert said["task.py"].reason == "tf.estimator.BaselineClassifier, which no rule converts"
-    assert said["model.py"].why == "line 4: no Estimator of the program has this model_fn"
+    assert said["unused.py"].why == "line 4: no Estimator of the program has this model_fn"
+    assert said["model.py"].why == (
+        "in the same program as task.py, line 7: tf.estimator.BaselineClassifier, which no rule converts"
+    )
 
 
 def test_a_name_that_went_over_several_lines(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,14 +79,32 @@ def plan(program: Program, trees: Sequence[Tree], constructs: Sequence[Construct
     mains = [tree for tree in trees if tree in makers and tree.keras is None and tree.verbatim]
     for tree, outcome in _outcomes(program, mains):
         tree.keras = outcome
-    for tree, constructs_of in by_tree(of_estimators).items():
-        if tree.keras is None and tree.verbatim:
-            first = min(constructs_of, key=lambda construct: tree.position(construct.node))
+    firsts = {tree: min(found, key=lambda construct: tree.position(construct.node))
+              for tree, found in by_tree(of_estimators).items() if tree.keras is None and tree.verbatim}  # fmt: skip
+    for tree, first in firsts.items():
+        if first.row.kind.endswith("estimator"):
             name = first.match.public or first.row.name
+            tree.keras = ConversionOutcome(reason=f"{name}, which no rule converts", line=tree.position(first.node)[0])
+    left = {tree: first for tree, first in firsts.items() if tree.keras is None}
+    refused = {tree: tree.keras for tree in trees if tree.keras is not None and not tree.keras.text}
+    for tree, other in _of_one_program(program, left, refused):
+        tree.keras = dataclasses.replace(refused[other], path=refused[other].path or other.source.path)
+    for tree, first in left.items():
+        if tree.keras is None:
             reason = "no Estimator of the program has this model_fn"
-            if first.row.kind.endswith("estimator"):
-                reason = f"{name}, which no rule converts"
+            if first.row.kind != "model_fn":
+                reason = f"{first.match.public or first.row.name}, in a program that makes no Estimator"
             tree.keras = ConversionOutcome(reason=reason, line=tree.position(first.node)[0])
+
+
+def _of_one_program(program: Program, left: Iterable[Tree], refused: Iterable[Tree]) -> Iterator[tuple[Tree, Tree]]:
+    """Yield a file without an Estimator, and the refused file with one that imports it, or that it imports."""
+    chosen = {*refused, *left}
+    below = {tree: set(program.reached(tree, chosen)) for tree in chosen}
+    for tree in left:
+        other = next((main for main in refused if tree in below[main] or main in below[tree]), None)
+        if other is not None:
+            yield tree, other
 
 
 def _outcomes(program: Program, mains: Sequence[Tree]) -> Iterator[tuple[Tree, ConversionOutcome]]:
