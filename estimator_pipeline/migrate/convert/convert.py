@@ -25,6 +25,7 @@ from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import NewStatements, write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, read_names
+from estimator_pipeline.migrate.convert.program_files import ProgramFiles
 from estimator_pipeline.migrate.convert.rest import Rest, is_reached, reached_nodes
 from estimator_pipeline.migrate.convert.unresolved_names import unknown_names
 
@@ -87,10 +88,17 @@ def convert_programs(program: Program, mains: Sequence[Tree]) -> list[ProgramCon
         program: all files.
         mains: the files that make an Estimator with a model_fn.
     """
-    waiting: list[tuple[Tree, ...]] = [(tree,) for tree in mains]
+    files = ProgramFiles(program, mains)
+    waiting = files.groups()
+    whole = [group for group in waiting if len(group) > 1]
     done: list[ProgramConversion] = []
     while waiting:
-        new = _converted(program, waiting.pop(0))
+        group = waiting.pop(0)
+        new = _converted(files, group)
+        if new.refused is not None and group in whole:  # without the files that import several of them
+            whole.remove(group)
+            waiting = [*((tree,) for tree in group), *waiting]
+            continue
         user = {new.refused.user} if isinstance(new.refused, _UsedElsewhere) else set()
         others = [other for other in done if user & {*other.files} or not new.steps.keys().isdisjoint(other.steps)]
         later = [group for group in waiting if user & _files_of(program, group)]
@@ -107,10 +115,11 @@ def _files_of(program: Program, mains: Sequence[Tree]) -> set[Tree]:
     return {*mains, *(function.tree for tree in mains for function in model_fns(program, tree))}
 
 
-def _converted(program: Program, mains: tuple[Tree, ...]) -> ProgramConversion:
+def _converted(of_program: ProgramFiles, mains: tuple[Tree, ...]) -> ProgramConversion:
+    program = of_program.program
     files = tuple(dict.fromkeys([*mains, *_files_of(program, mains)]))
     try:
-        steps = {file.tree: file.apply() for file in plan(program, mains)}
+        steps = {file.tree: file.apply() for file in plan(of_program, mains)}
         for tree, step in steps.items():
             verify(tree, step)
     except Refused as refused:
@@ -134,22 +143,29 @@ class _UsedElsewhere(Refused):
         self.user = user
 
 
-def plan(program: Program, mains: Sequence[Tree]) -> list[FilePlan]:
+def plan(of_program: ProgramFiles, mains: Sequence[Tree]) -> list[FilePlan]:
     """Return the edits of each file of a program.
 
     Raises:
         Refused: no rule converts one of its constructs.
     """
-    names = read_names(program, mains[0])
+    names = read_names(of_program.program, mains[0])
     jobs = [(tree, job) for tree in mains for job in read_estimators(names.of(tree))]
     if not jobs:
         raise Refused("no Estimator is made in this file", mains[0].module)
-    return _Planner(names, mains, jobs).plan()
+    return _Planner(names, of_program, mains, jobs).plan()
 
 
 class _Planner:
-    def __init__(self, names: FileNames, mains: Sequence[Tree], jobs: Sequence[tuple[Tree, EstimatorJob]]) -> None:
+    def __init__(
+        self,
+        names: FileNames,
+        of_program: ProgramFiles,
+        mains: Sequence[Tree],
+        jobs: Sequence[tuple[Tree, EstimatorJob]],
+    ) -> None:
         self.program, self.names, self.mains, self.jobs = names.program, names, mains, jobs
+        self.of_program, self.files = of_program, of_program.of(mains)
         self.models = self.written_models()
         self.needs: dict[Tree, set[str]] = defaultdict(set)
         self.imported: dict[Tree, dict[cst.CSTNode, list[str]]] = defaultdict(dict)
@@ -158,8 +174,8 @@ class _Planner:
         definitions = self.definitions()
         self.replaced: set[cst.CSTNode] = {node for nodes in definitions.values() for node in nodes}
         self.consumed = self.consumed_nodes()
-        reached = reached_nodes(self.names, self.mains, self.replaced)
-        files = self.files()
+        files = self.files
+        reached = reached_nodes(self.names, files, self.replaced)
         rests = {tree: self.rest(tree, reached) for tree in files}
         statements: dict[Tree, list[NewStatements]] = defaultdict(list)
         for tree, job in self.jobs:
@@ -175,9 +191,9 @@ class _Planner:
             self.needs[tree] |= rests[tree].needs
         self.check_definitions(definitions, rests)
         changed = {*self.mains, *definitions, *(tree for tree in files if rests[tree].functions)}
-        changed |= {tree for tree in files if rests[tree].has_input_fn and self.is_own(tree, files)}
+        changed |= {tree for tree in files if rests[tree].has_input_fn and self.of_program.is_imported_by(tree, files)}
         for tree in (tree for tree in files if tree not in changed and rests[tree].required):
-            if not self.is_own(tree, files):
+            if not self.of_program.is_imported_by(tree, files):
                 raise Refused(
                     "a name that TensorFlow has no longer, in a file of other programs", rests[tree].required[0]
                 )
@@ -270,19 +286,6 @@ class _Planner:
                 if self.names.text(new) != self.names.text(node) or helper.tree is function.tree:
                     written[helper.tree][node] = [new.with_changes(leading_lines=[])]
         return dict(written)
-
-    def files(self) -> list[Tree]:
-        """Return the files that run with the program: those of its Estimators and all that they import."""
-        waiting, files = list(self.mains), dict.fromkeys(self.mains)
-        while waiting:
-            new = [tree for tree in self.program.imports(waiting.pop()) if tree not in files]
-            files.update(dict.fromkeys(new))
-            waiting += new
-        return list(files)
-
-    def is_own(self, tree: Tree, files: Sequence[Tree]) -> bool:
-        """Return whether only files of this program import a file."""
-        return all(other in files for other in self.program.trees.values() if tree in self.program.imports(other))
 
     def rest(self, tree: Tree, reached: set[cst.CSTNode]) -> Rest:
         rest = Rest(self.names.of(tree), lambda node: is_reached(tree, node, reached))

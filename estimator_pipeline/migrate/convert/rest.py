@@ -151,7 +151,10 @@ class Rest:
                     self.new[node] = repr(self.names.text(node))
                 continue
             assert isinstance(node, cst.BaseExpression)
+            known = len(self.new) + len(self.removed)
             self._name(node, full, without)
+            if full.startswith(_GONE) and len(self.new) + len(self.removed) > known and self.is_reached(node):
+                self.required.append(node)
 
     def _is_gone(self, binding: Binding) -> bool:
         """Return whether an import is of a module that TensorFlow has no longer, or of this package's replacement."""
@@ -214,8 +217,6 @@ class Rest:
         below = full.removeprefix("tf.compat.v1.")
         if full.startswith("tf.estimator.ModeKeys."):
             self.new[node] = _MODE_KEYS[full.rpartition(".")[2]]
-            if self.is_reached(node):
-                self.required.append(node)
         elif below in _SWITCHES and isinstance(parent, cst.Call):
             expression = tree.parents.get(parent)
             statement = tree.parents.get(expression) if isinstance(expression, cst.Expr) else None

@@ -160,3 +160,23 @@ def test_a_mode_that_one_call_leaves_out_stays(convert_files):
     model = MODEL.replace("    logits =", "    net = block(net, 4)\n    logits =")
     files = convert_files({**FILES, "layers.py": layers, "model.py": model})
     assert "training, which depends on the mode in another call" in files["task.py"].kept_as_estimator
+
+
+def test_the_files_that_import_the_program_belong_to_it(convert_files):
+    """A script that calls what makes the Estimator, with a name that no rule converts."""
+    task = FILES["task.py"].partition("\n\nif __name__")[0]
+    script = "import tensorflow as tf\n\nimport task\n\n{}\ntask.main()\n"
+    files = convert_files({**FILES, "task.py": task, "run.py": script.format("print(tf.Session)")})
+    assert not any(file.keras for file in files.values())
+    assert "run.py, line 5: tf.Session" in files["task.py"].kept_as_estimator
+    files = convert_files({**FILES, "task.py": task, "run.py": script.format("print(tf.estimator.ModeKeys.EVAL)")})
+    assert files["run.py"].keras and "print('eval')" in files["run.py"].after
+
+
+def test_a_script_of_two_programs(convert_files):
+    """One of them stays, so that the script does; the other becomes Keras."""
+    other = program(NETWORK='logits = tf.layers.dense(features["x"], 3)\ntf.assign(logits, logits)')
+    files = convert_files(
+        {**FILES, "other.py": other, "run.py": "import other\nimport task\n\nother.main()\ntask.main()\n"}
+    )
+    assert files["task.py"].keras and not files["other.py"].keras, files["task.py"].kept_as_estimator

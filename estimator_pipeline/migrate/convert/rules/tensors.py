@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, TENSORS, Call, rule
 
-__all__ = ["argmax", "cast", "cond"]
+__all__ = ["argmax", "cast", "clear_session", "cond"]
 
 _CASTS = {"to_float": "float32", "to_double": "float64", "to_int32": "int32", "to_int64": "int64"}
 
@@ -53,3 +53,10 @@ def cond(call: Call) -> str:
     if "pred" not in args or true is None or false is None or "strict" in args:
         raise Refused(f"the arguments of {call.name}", call.node)
     return f"{call.tf}.cond({call.text(args['pred'])}, {call.text(true)}, {call.text(false)})"
+
+
+@rule("tf.compat.v1.reset_default_graph", at=(SETUP,))
+def clear_session(call: Call) -> str:
+    """`tf.reset_default_graph()`: Keras clears its graph and the names of its layers."""
+    call.args()
+    return f"{call.tf}.keras.backend.clear_session()"
