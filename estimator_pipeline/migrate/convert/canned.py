@@ -75,7 +75,7 @@ def write_canned(names: FileNames, estimator: Any, *, prefix: str) -> Model:
     name = names.name(call.func)
     if estimator.config.strategy is not None:
         raise Refused("a canned Estimator under a strategy", estimator.config.strategy)
-    return _Writer(names, call, estimator.args, *CANNED[name], name.startswith("tf.compat.v1."), prefix).model()
+    return _Writer(names, call, estimator.args_made, *CANNED[name], name.startswith("tf.compat.v1."), prefix).model()
 
 
 @dataclass

@@ -21,6 +21,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf,
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert.canned import write_canned
 from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, RUN_CONFIGS, EstimatorJob, read_estimators
+from estimator_pipeline.migrate.convert.factories import Factory
 from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import NewStatements, write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
@@ -150,7 +151,7 @@ def plan(of_program: ProgramFiles, mains: Sequence[Tree]) -> list[FilePlan]:
         Refused: no rule converts one of its constructs.
     """
     names = read_names(of_program.program, mains[0])
-    jobs = [(tree, job) for tree in mains for job in read_estimators(names.of(tree))]
+    jobs = [(used.tree, job) for tree in mains for used, job in read_estimators(names.of(tree))]
     if not jobs:
         raise Refused("no Estimator is made in this file", mains[0].module)
     return _Planner(names, of_program, mains, jobs).plan()
@@ -171,6 +172,9 @@ class _Planner:
         self.imported: dict[Tree, dict[cst.CSTNode, list[str]]] = defaultdict(dict)
 
     def plan(self) -> list[FilePlan]:
+        for tree, job in self.jobs:
+            if tree not in self.files:
+                raise Refused(f"an Estimator that {tree.source.path} uses beside others", job.call)
         definitions = self.definitions()
         self.replaced: set[cst.CSTNode] = {node for nodes in definitions.values() for node in nodes}
         self.consumed = self.consumed_nodes()
@@ -180,7 +184,7 @@ class _Planner:
         statements: dict[Tree, list[NewStatements]] = defaultdict(list)
         for tree, job in self.jobs:
             alone = sum(other is tree for other, _ in self.jobs) == 1
-            model = self.model_in(tree, job)
+            model = self.model_in(tree, job) if job.factory is None else self.of_factory(job.factory, tree, job, rests)
             statements[tree].append(write_job(self.names.of(tree), rests, job, model, alone=alone))
         for tree, written in statements.items():
             self.needs[tree].update(need for statement in written for need in statement.needs)
@@ -190,7 +194,7 @@ class _Planner:
         for tree in files:
             self.needs[tree] |= rests[tree].needs
         self.check_definitions(definitions, rests)
-        changed = {*self.mains, *definitions, *(tree for tree in files if rests[tree].functions)}
+        changed = {*self.mains, *definitions, *statements, *(tree for tree in files if rests[tree].functions)}
         changed |= {tree for tree in files if rests[tree].has_input_fn and self.of_program.is_imported_by(tree, files)}
         for tree in (tree for tree in files if tree not in changed and rests[tree].required):
             if not self.of_program.is_imported_by(tree, files):
@@ -217,9 +221,10 @@ class _Planner:
         models: dict[FunctionOf | cst.Call, Model] = {}
         for tree, job in self.jobs:
             if isinstance(job.model_fn, cst.Call):
-                several = sum(other is tree for other, _ in self.jobs) > 1
+                home = self.home(tree, job)
+                several = len({other.model_fn for used, other in self.jobs if self.home(used, other) is home}) > 1
                 prefix = self.prefix(tree, job) if several else ""
-                models[job.model_fn] = write_canned(self.names.of(tree), job, prefix=prefix)
+                models[job.model_fn] = write_canned(self.names.of(home), job, prefix=prefix)
         for function in functions:
             node = cst.ensure_type(function.node, cst.FunctionDef)
             several = sum(other.tree is function.tree for other in functions) > 1
@@ -231,11 +236,18 @@ class _Planner:
 
     def canned(self, tree: Tree) -> list[Model]:
         """Return the models of a file's canned Estimators."""
-        return [self.models[job.model_fn] for main, job in self.jobs
-                if main is tree and isinstance(job.model_fn, cst.Call)]  # fmt: skip
+        calls = [job.model_fn for used, job in self.jobs
+                 if self.home(used, job) is tree and isinstance(job.model_fn, cst.Call)]  # fmt: skip
+        return [self.models[call] for call in dict.fromkeys(calls)]
+
+    def home(self, tree: Tree, job: EstimatorJob) -> Tree:
+        """Return the file that makes an Estimator, for the file that uses it."""
+        return tree if job.factory is None else job.factory.names.tree
 
     def prefix(self, tree: Tree, job: EstimatorJob) -> str:
         """Return the start of the names of a canned Estimator's model."""
+        if job.factory is not None:
+            return f"{job.factory.node.name.value}_"
         assign = tree.parents.get(job.call)
         target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
         if not isinstance(target, cst.Name):
@@ -271,12 +283,28 @@ class _Planner:
             raise Refused(f"the name {taken}, which the conversion defines", expression)
         return replace(model, make=new[model.make], predictions=new.get(model.predictions, model.predictions))
 
+    def of_factory(self, factory: Factory, tree: Tree, job: EstimatorJob, rests: Mapping[Tree, Rest]) -> Model:
+        """Return the model of a function that made an Estimator, for its caller, and note the edits of the function."""
+        home, names, func = factory.names.tree, self.names.of(tree), job.call.func
+        made, rest = self.model_in(home, replace(job, args=factory.args)), rests[home]
+        params = [rest.text(factory.args["params"]) if "params" in factory.args else "{}"]
+        makes = [factory.inputs, *(params if made.takes_params else []), *(rest.text(node) for node in made.passed)]
+        rest.new |= factory.edits(f"{made.make}({', '.join(makes)})")
+        rest.removed += [node for node in factory.statements if node not in rest.removed]
+        predictions = made.predictions
+        predicts = any(use.kind in ("predict", "export") or use.exporters for use in job.uses)
+        if tree is not home and isinstance(func, cst.Attribute):
+            predictions = predictions and f"{names.text(func.value)}.{predictions}"
+        elif tree is not home and predictions and predicts:
+            (binding,) = self.program.bindings(cst.ensure_type(func, cst.Name).value, names.scope(func))
+            imported = names.text(binding.node).rstrip(", ")
+            self.imported[tree].setdefault(binding.node, []).extend([imported, predictions])
+        return replace(made, make=names.text(func), predictions=predictions, takes_params=False,
+                       passed=factory.passed(job.call))  # fmt: skip
+
     def definitions(self) -> dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]]:
         """Return file -> function -> the definitions that replace it."""
         written: dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]] = defaultdict(dict)
-        for tree, job in self.jobs:
-            if job.factory is not None:
-                written[tree][job.factory] = []
         for function, model in self.models.items():
             if isinstance(function, cst.Call):
                 continue
@@ -302,7 +330,9 @@ class _Planner:
             nodes |= {node for use in estimator.uses for node in use.statements}
             if estimator.config.statement is not None:
                 nodes.add(estimator.config.statement)
-            for call in calls_in(estimator.call, *(use.call for use in estimator.uses)):
+            made = () if estimator.factory is None else (estimator.factory.call, *estimator.factory.statements)
+            nodes |= {*(node.func for node in made[:1] if isinstance(node, cst.Call)), *made[1:]}
+            for call in calls_in(estimator.call, *made[:1], *(use.call for use in estimator.uses)):
                 if names.name(call.func).startswith("tf.estimator.") or names.name(call.func) in RUN_CONFIGS:
                     nodes.add(call.func)
         return nodes
@@ -314,12 +344,12 @@ class _Planner:
     ) -> None:  # fmt: skip
         """Check that nothing else uses the functions that are rewritten."""
         models: set[cst.CSTNode] = {function.node for function in self.models if isinstance(function, FunctionOf)}
-        models |= {job.factory for _, job in self.jobs if job.factory is not None}
-        gone = set(models)
+        factories = {job.factory.node for _, job in self.jobs if job.factory is not None}
+        gone = models | factories
         for model in self.models.values():
             gone |= {helper.node for helper, new in model.helpers.items()
                      if _parameters(helper.node) != _parameters(new)}  # fmt: skip
-        rewritten: set[cst.FunctionDef] = {node for nodes in definitions.values() for node in nodes}
+        rewritten: set[cst.FunctionDef] = factories | {node for nodes in definitions.values() for node in nodes}
         rewritten |= {function for rest in rests.values() for function in rest.functions}
         for tree in self.program.trees.values():
             for place, values in self.uses(tree, {node.name.value for node in rewritten}):
@@ -338,7 +368,7 @@ class _Planner:
 
     def uses(self, tree: Tree, functions: Set[str]) -> Iterator[tuple[cst.CSTNode, Sequence[Value]]]:
         """Yield the places outside of what is rewritten that have the name of a function, and what they are."""
-        models = {job.args.get("model_fn") for main, job in self.jobs if main is tree}
+        models = {job.args_made.get("model_fn") for used, job in self.jobs if self.home(used, job) is tree}
         models |= {job.call.func for main, job in self.jobs if main is tree}
         local = set(functions)
         for alias, binding in tree.imports:

@@ -9,11 +9,11 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
-from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS, is_message
+from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS
 from estimator_pipeline.migrate.convert.canned import CANNED, parameters_of
 from estimator_pipeline.migrate.convert.exports import serving_nodes
-from estimator_pipeline.migrate.convert.model_fn import parameters
-from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
+from estimator_pipeline.migrate.convert.factories import Factory, factory_of
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
 __all__ = ["ESTIMATOR", "RUN_CONFIGS", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
 
@@ -114,7 +114,6 @@ class EstimatorJob:
         config: its RunConfig.
         uses: what the program does with it, in the order of the text.
         factory: the function that makes it, where `call` calls that.
-        messages: the other statements of that function.
     """
 
     call: cst.Call
@@ -123,8 +122,12 @@ class EstimatorJob:
     args: Mapping[str, cst.BaseExpression]
     config: Config
     uses: tuple[Use, ...]
-    factory: cst.FunctionDef | None = None
-    messages: tuple[cst.CSTNode, ...] = ()
+    factory: Factory | None = None
+
+    @property
+    def args_made(self) -> Mapping[str, cst.BaseExpression]:
+        """Return the arguments of the call that makes the Estimator, in the function that has that call."""
+        return self.args if self.factory is None else self.factory.args
 
     @property
     def model_dir(self) -> cst.BaseExpression | None:
@@ -140,71 +143,50 @@ class EstimatorJob:
         return (*hooks, *unread, *([session] if session is not None else []), *self.config.session)
 
 
-def read_estimators(names: FileNames) -> list[EstimatorJob]:
-    """Return the Estimators of a file.
+def read_estimators(names: FileNames) -> Iterator[tuple[FileNames, EstimatorJob]]:
+    """Yield the Estimators that a file makes, each with the names of the file that uses it.
 
     Raises:
         Refused: one is used in a way that cannot be followed.
     """
-    jobs: list[EstimatorJob] = []
     for call in names.tree.calls:
-        if names.name(call.func) in (ESTIMATOR, *CANNED):
-            function = _factory(names, call)
-            jobs += [_read(names, call)] if function is None else _made_by(names, call, function)
-    return jobs
+        if names.name(call.func) not in (ESTIMATOR, *CANNED):
+            continue
+        model_fn, args = _model_fn(names, call)
+        factory = factory_of(names, call, args)
+        if factory is None:
+            config = _config(names, args["config"]) if "config" in args else Config()
+            yield names, _with_uses(names, call, model_fn, args, config)
+        else:
+            yield from _made_by(factory, model_fn)
 
 
-def _factory(names: FileNames, call: cst.Call) -> cst.FunctionDef | None:
-    """Return the function that makes an Estimator and returns it; None if it does not return it."""
-    function = next((node for node in names.tree.above(call) if isinstance(node, cst.FunctionDef)), None)
-    parent = names.tree.parents.get(call)
-    target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
-    if function is None:
-        return None
-    returns = names.tree.scopes[function].returns
-    by_name = isinstance(target, cst.Name) and any(
-        isinstance(value, cst.Name) and value.value == target.value for value in returns
-    )
-    return function if by_name or call in returns else None
+def _made_by(factory: Factory, model_fn: FunctionOf | cst.Call) -> Iterator[tuple[FileNames, EstimatorJob]]:
+    """Yield a job for each call of a function that makes an Estimator."""
+    given = factory.args.get("config")
+    local = given is not None and isinstance(factory.names.value(given), cst.Call)
+    config = _config(factory.names, given) if given is not None and local else Config()
+    if config.reads:
+        raise Refused("a RunConfig that is used elsewhere, too", config.reads[0])
+    nodes = [node for name in ("model_dir", "config") if (node := factory.args.get(name)) is not None]
+    made = [node for node in (config.statement, *config.session) if node is not None]
+    factory = replace(factory, gone=factory.only_taken_by([*nodes, *made]), statements=tuple(made))
+    if isinstance(given, cst.Name) and not local and given.value not in factory.gone:
+        raise Refused("a RunConfig that is used elsewhere, too", given)
+    for names, call in factory.callers():
 
+        def of_caller(node: cst.BaseExpression, names: FileNames = names, call: cst.Call = call) -> cst.BaseExpression:
+            return factory.of_caller(names, call, node)
 
-def _made_by(names: FileNames, call: cst.Call, function: cst.FunctionDef) -> Iterator[EstimatorJob]:
-    """Yield a job for each call of a function that only makes an Estimator.
-
-    Raises:
-        Refused: it does more, or is not called in its file.
-    """
-    messages = []
-    for statement in function.body.body:
-        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else (statement,):
-            value = small.value if isinstance(small, (cst.Expr, cst.Assign, cst.Return)) else None
-            if isinstance(small, cst.Expr) and isinstance(value, cst.Call) and is_message(names, value):
-                messages.append(small)
-            elif not (value is call or isinstance(small, cst.Return) or isinstance(value, cst.SimpleString)):
-                raise Refused("a function that makes an Estimator and does more", small)
-    calls = [other for other in names.tree.calls
-             if (called := names.function(other.func)) is not None and called.node is function]  # fmt: skip
-    if not calls or function not in names.tree.module.body:
-        raise Refused("an Estimator that is passed on where it is made", call)
-    for other in calls:
-        yield _read(names, call, function, other, tuple(messages))
-
-
-def _from_call(
-    names: FileNames, function: cst.FunctionDef, call: cst.Call, node: cst.BaseExpression
-) -> cst.BaseExpression:
-    """Return an expression in a function as its caller has it: the argument for a parameter."""
-    takes = parameters(function)
-    passed = arguments(call, takes)
-    if isinstance(node, cst.Name) and node.value in takes:
-        default = next((param.default for param in function.params.params if param.name.value == node.value), None)
-        value = passed[node.value].value if node.value in passed else default
-        if any(arg.star for arg in call.args) or value is None:
-            raise Refused(f"{node.value} of {function.name.value}, which is not passed by its name or place", call)
-        return value
-    if names_read(node) & {*takes, *names_bound(function.body)}:
-        raise Refused(f"an argument that {function.name.value} computes", node)
-    return node
+        fields = {name: of_caller(value) for name, value in config.fields.items() if name != "session_config"}
+        strategy = fields.get("train_distribute")
+        of_job = Config(fields, strategy=strategy, strategy_kind=config.strategy_kind)
+        if given is not None and not local:
+            value = of_caller(given)
+            of_job = _config(names, value) if names.text(value) != "None" else Config()
+        args = {name: of_caller(value) for name, value in factory.args.items() if name == "model_dir"}
+        args = {name: value for name, value in args.items() if names.text(value) != "None"}
+        yield names, replace(_with_uses(names, call, model_fn, args, of_job), factory=factory)
 
 
 def statement_around(names: FileNames, node: cst.CSTNode) -> cst.CSTNode:
@@ -213,18 +195,6 @@ def statement_around(names: FileNames, node: cst.CSTNode) -> cst.CSTNode:
         if isinstance(above, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
             return above
     raise AssertionError("a node outside of any statement")
-
-
-def _read(
-    names: FileNames, call: cst.Call, factory: cst.FunctionDef | None = None, caller: cst.Call | None = None,
-    messages: tuple[cst.CSTNode, ...] = (),
-) -> EstimatorJob:  # fmt: skip
-    model_fn, args = _model_fn(names, call)
-    if factory is None or caller is None:
-        return _with_uses(names, call, model_fn, args)
-    args = {name: _from_call(names, factory, caller, value) for name, value in args.items()}
-    args = {name: value for name, value in args.items() if names.text(value) != "None"}
-    return replace(_with_uses(names, caller, model_fn, args), factory=factory, messages=messages)
 
 
 def _model_fn(names: FileNames, call: cst.Call) -> tuple[FunctionOf | cst.Call, dict[str, cst.BaseExpression]]:
@@ -245,9 +215,9 @@ def _model_fn(names: FileNames, call: cst.Call) -> tuple[FunctionOf | cst.Call, 
 
 
 def _with_uses(
-    names: FileNames, call: cst.Call, model_fn: FunctionOf | cst.Call, args: Mapping[str, cst.BaseExpression]
-) -> EstimatorJob:
-    config = _config(names, args["config"]) if "config" in args else Config()
+    names: FileNames, call: cst.Call, model_fn: FunctionOf | cst.Call, args: Mapping[str, cst.BaseExpression],
+    config: Config,
+) -> EstimatorJob:  # fmt: skip
     parent = names.tree.parents.get(call)
     if isinstance(parent, cst.Assign):
         statement = names.tree.parents[parent]

@@ -234,7 +234,6 @@ class _Writer:
                      for name, value in use.args.items() if name in _WITHOUT_COUNTERPART]  # fmt: skip
         texts = [f"{name}={self.names.text(value)}" for name, value in settings if self.names.text(value) != "[]"]
         statements = [*self.config.session, *(node for use in self.estimator.uses for node in use.hooks)]
-        statements += self.estimator.messages
         texts += [self.names.text(node) for node in statements]
         lines = [" ".join(text.split()) for text in texts]
         if lines:

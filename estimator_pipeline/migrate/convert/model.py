@@ -50,7 +50,7 @@ class Model:
         takes_params: whether `make` takes the params of the Estimator.
         helpers: functions of the program that it calls -> their text after the conversion.
         needs: file -> the names of helpers that its code uses.
-        passed: the user's expressions that `make` takes behind the inputs, in the call of a canned Estimator.
+        passed: the user's expressions that `make` takes behind the inputs, of a canned Estimator or a function's call.
         consumed: the other expressions in that call.
     """
 
@@ -60,7 +60,7 @@ class Model:
     takes_params: bool
     helpers: Mapping[FunctionOf, cst.FunctionDef]
     needs: Mapping[Tree, Set[str]]
-    passed: tuple[cst.BaseExpression, ...] = ()
+    passed: tuple[cst.BaseExpression | cst.Arg, ...] = ()
     consumed: frozenset[cst.BaseExpression] = frozenset()
 
 

@@ -180,3 +180,19 @@ def test_a_script_of_two_programs(convert_files):
         {**FILES, "other.py": other, "run.py": "import other\nimport task\n\nother.main()\ntask.main()\n"}
     )
     assert files["task.py"].keras and not files["other.py"].keras, files["task.py"].kept_as_estimator
+
+
+@pytest.mark.parametrize("imported", ["from model import build", "import model"])
+def test_a_function_of_another_file_that_makes_the_estimator(convert_files, imported):
+    factory = "def build(folder, rate):\n    return tf.estimator.Estimator(model_fn, folder, params={'rate': rate})\n"
+    task = f"import tensorflow as tf\n\n{imported}\n\nestimator = <build>('m', 0.1)\nestimator.train(DATA, steps=4)\n"
+    task += "for row in estimator.predict(DATA):\n    print(row)\n"
+    task = task.replace("DATA", "lambda: tf.data.Dataset.from_tensors(({'x': [[1.0, 2.0]]}, [1])).repeat()")
+    of_file = "model." if imported == "import model" else ""
+    files = convert_files({"layers.py": LAYERS, "model.py": f"{MODEL}\n\n{factory}",
+                           "task.py": task.replace("<build>", f"{of_file}build")})  # fmt: skip
+    assert "def build(inputs, rate):\n    return make_model(inputs, {'rate': rate})\n" in files["model.py"].after
+    after = files["task.py"].after
+    assert f" = {of_file}build(model_inputs(training), 0.1)\n" in after, files["task.py"].kept_as_estimator
+    assert f"{of_file}make_predictions)" in after
+    assert imported.replace("build", "build, make_predictions") in after

@@ -301,27 +301,65 @@ def made_by(factory: str, call: str) -> str:
 
 
 def test_a_function_that_makes_the_estimator(convert_text):
-    """Its arguments are those of its call; what else it did is a comment."""
+    """It makes the model, of its inputs; the folder is what its caller passes."""
     file = convert_text(made_by(FACTORY, CALL))
-    assert "create_estimator" not in file.after and "\n# new\n" in file.after, file.kept_as_estimator
-    assert (
-        '    print("folder", "m")\n    # Without a counterpart in fit: save_summary_steps=9, print("made")\n'
-        in file.after
-    )
-    assert '    model = make_model(model_inputs(training), {"rate": 0.1})\n' in file.after
+    assert "def create_estimator(inputs, hparams):" in file.after, file.kept_as_estimator
+    assert '    estimator = make_model(inputs, hparams)  # new\n    print("made")\n    return estimator\n' in file.after
+    assert '    print("folder", "m")\n    # Without a counterpart in fit: save_summary_steps=9\n' in file.after
+    assert '    model = create_estimator(model_inputs(training), {"rate": 0.1})\n' in file.after
     other = convert_text(made_by(FACTORY, CALL.replace("estimator.RunConfig", "contrib.learn.RunConfig")))
     assert 'checkpoints(model, os.path.join("m", "keras"))' in other.after, other.kept_as_estimator
 
 
+def test_a_function_that_computes_what_the_estimator_takes(convert_text):
+    body = """def build(units, folder):
+    rates = {"rate": 0.1 * units}
+    config = tf.estimator.RunConfig(model_dir=folder, save_checkpoints_steps=2)
+    return tf.estimator.Estimator(model_fn, params=rates, config=config)
+
+
+"""
+    after = convert_text(made_by(body, '    estimator = build(3, folder="m")\n')).after
+    assert (
+        'def build(inputs, units):\n    rates = {"rate": 0.1 * units}\n    return make_model(inputs, rates)\n' in after
+    )
+    assert "    model = build(model_inputs(training), 3)\n" in after and 'os.path.join("m", "keras")' in after
+
+
+CANNED = """def build(inputs, rate):
+    columns = [tf.feature_column.numeric_column("x", [2])]
+    estimator = tf.estimator.DNNClassifier([4], columns, optimizer=lambda: tf.keras.optimizers.SGD(rate), n_classes=3)
+    print(type(estimator))
+    return estimator
+
+
+"""
+
+
+def test_a_function_that_makes_a_canned_estimator(convert_text):
+    after = convert_text(made_by(CANNED.replace("lambda: tf.keras.optimizers.SGD(rate)", "'SGD'"),
+                                 "    estimator = build(1, 2)\n")).after  # fmt: skip
+    assert "def build(keras_inputs, inputs, rate):" in after
+    assert "    estimator = make_model(keras_inputs, columns)\n    print(type(estimator))\n" in after
+
+
 FACTORIES = [
-    (FACTORY.replace('print("made")', "hparams.update(a=1)"), CALL, "and does more"),
-    (FACTORY.replace("params=hparams", "params=dict(hparams)"), CALL, "an argument that create_estimator computes"),
-    (FACTORY, CALL.replace('config, {"rate": 0.1}', '*[config, {"rate": 0.1}]'), "which is not passed by its name"),
+    (
+        FACTORY.replace("model_dir=folder", 'model_dir="m" + hparams'),
+        CALL,
+        "an argument that create_estimator computes",
+    ),
+    (FACTORY.replace('print("made")', "estimator.train(input_fn)"), CALL, "and uses it, too"),
+    (FACTORY.replace("return", "if hparams:\n        return None\n    return"), CALL, "an Estimator or something else"),
+    (FACTORY.replace('print("made")', "print(run_config.master)"), CALL, "a RunConfig that is used elsewhere, too"),
+    (FACTORY, CALL.replace('config, {"rate": 0.1}', '*[config, {"rate": 0.1}]'), "a call with * or **"),
     (FACTORY, CALL + "    print(create_estimator)\n", "create_estimator, which program.py uses, too"),
     (FACTORY, CALL.replace("config.model_dir", "config.master"), "a RunConfig that is used elsewhere, too"),
+    (FACTORY, "    estimator = None\n", "an Estimator that is passed on where it is made"),
 ]
 
 
 @pytest.mark.parametrize(("factory", "call", "reason"), FACTORIES)
 def test_a_function_that_makes_the_estimator_and_stays(convert_text, factory, call, reason):
-    assert reason in convert_text(made_by(factory, call)).kept_as_estimator
+    file = convert_text(made_by(factory, call))
+    assert reason in file.kept_as_estimator, file.after
