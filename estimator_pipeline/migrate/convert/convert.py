@@ -328,8 +328,7 @@ class _Planner:
             nodes |= {estimator.call.func, *estimator.unread, *self.models[estimator.model_fn].consumed}
             nodes |= {getattr(use.call, "func", use.call) for use in estimator.uses}
             nodes |= {node for use in estimator.uses for node in use.statements}
-            if estimator.config.statement is not None:
-                nodes.add(estimator.config.statement)
+            nodes |= {*estimator.config.statements}
             made = () if estimator.factory is None else (estimator.factory.call, *estimator.factory.statements)
             nodes |= {*(node.func for node in made[:1] if isinstance(node, cst.Call)), *made[1:]}
             for call in calls_in(estimator.call, *made[:1], *(use.call for use in estimator.uses)):

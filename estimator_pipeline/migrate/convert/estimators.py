@@ -60,7 +60,7 @@ class Config:
 
     Attributes:
         fields: field -> the user's expression.
-        statement: the statement that makes it, which the conversion removes; None for one made in the Estimator's call.
+        statements: those that make it, which the conversion removes; none for one made in the Estimator's call.
         strategy: the expression of `train_distribute`, None without.
         strategy_kind: the full name of its class.
         session: the statements that make `session_config`, which has no counterpart.
@@ -68,7 +68,7 @@ class Config:
     """
 
     fields: Mapping[str, cst.BaseExpression] = field(default_factory=dict)
-    statement: cst.CSTNode | None = None
+    statements: tuple[cst.CSTNode, ...] = ()
     strategy: cst.BaseExpression | None = None
     strategy_kind: str = ""
     session: tuple[cst.CSTNode, ...] = ()
@@ -169,7 +169,7 @@ def _made_by(factory: Factory, model_fn: FunctionOf | cst.Call) -> Iterator[tupl
     if config.reads:
         raise Refused("a RunConfig that is used elsewhere, too", config.reads[0])
     nodes = [node for name in ("model_dir", "config") if (node := factory.args.get(name)) is not None]
-    made = [node for node in (config.statement, *config.session) if node is not None]
+    made = [*config.statements, *config.session]
     factory = replace(factory, gone=factory.only_taken_by([*nodes, *made]), statements=tuple(made))
     if isinstance(given, cst.Name) and not local and given.value not in factory.gone:
         raise Refused("a RunConfig that is used elsewhere, too", given)
@@ -269,10 +269,10 @@ def _statement_of(names: FileNames, node: cst.BaseExpression, value: cst.BaseExp
 
 
 def _config(names: FileNames, node: cst.BaseExpression) -> Config:
-    value = names.value(node)
-    statement = statement_around(names, value) if value is not node else None
-    reads = tuple(_reads(names, node)) if isinstance(node, cst.Name) else ()
-    fields = _run_config(names, value, node)
+    steps = dict(_steps(names, node))
+    fields = {name: value for step in reversed(steps) for name, value in _fields(names, step).items()}
+    statements = tuple(statement for statement in steps.values() if statement is not None)
+    reads = tuple(_reads(names, node, steps)) if isinstance(node, cst.Name) else ()
     strategy = fields.get("train_distribute")
     kind = names.kind(strategy) if strategy is not None else ""
     if strategy is not None and kind not in _STRATEGIES:
@@ -281,35 +281,51 @@ def _config(names: FileNames, node: cst.BaseExpression) -> Config:
     if evaluating is not None and (strategy is None or names.kind(evaluating) != kind):
         raise Refused("eval_distribute that is not train_distribute", evaluating)
     session = tuple(_session(names, fields["session_config"])) if "session_config" in fields else ()
-    return Config(fields, statement, strategy, kind, session, reads)
+    return Config(fields, statements, strategy, kind, session, reads)
 
 
-def _reads(names: FileNames, node: cst.Name) -> Iterator[cst.Attribute]:
+def _reads(
+    names: FileNames, node: cst.Name, steps: Mapping[cst.Call, cst.CSTNode | None]
+) -> Iterator[cst.Attribute]:  # fmt: skip
     """Yield the reads `config.model_dir` beside the one that the Estimator takes.
 
     Raises:
         Refused: the RunConfig is used otherwise.
     """
-    binding = names.binding(node)
+    last = names.binding(node)
     for name in names.places(node.value):
-        if name is node or isinstance(names.tree.parents.get(name), cst.AssignTarget):
+        is_target = isinstance(names.tree.parents.get(name), cst.AssignTarget)
+        if name is node or is_target or statement_around(names, name) in steps.values():
             continue
-        if binding not in names.program.bindings(name.value, names.scope(name)):
+        binding = names.binding(name)
+        bindings = names.program.bindings(name.value, names.scope(name)) if binding is None else (binding,)
+        if not any(each.node in steps for each in bindings):
             continue
         member = names.tree.parents.get(name)
-        if not isinstance(member, cst.Attribute) or member.attr.value != "model_dir" or names.whole(name) is not member:
+        is_read = isinstance(member, cst.Attribute) and member.attr.value == "model_dir" and names.whole(name) is member
+        if not is_read or binding is not last:
             raise Refused("a RunConfig that is used elsewhere, too", name)
+        assert isinstance(member, cst.Attribute)
         yield member
 
 
-def _run_config(names: FileNames, value: cst.BaseExpression, node: cst.BaseExpression) -> dict[str, cst.BaseExpression]:
-    """Return the fields of `RunConfig(...)` and of `RunConfig(...).replace(...)`."""
+def _steps(names: FileNames, node: cst.BaseExpression) -> Iterator[tuple[cst.Call, cst.CSTNode | None]]:
+    """Yield the calls that make a RunConfig, the last first, and the statements that assign them to a name."""
+    value = names.value(node)
+    statement = statement_around(names, value) if value is not node else None
     if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value == "replace":
-        return _run_config(names, value.func.value, node) | _passed(names, value, (), _CONVERTED, "RunConfig")
-    full = names.name(value.func) if isinstance(value, cst.Call) else ""
-    if not isinstance(value, cst.Call) or full not in RUN_CONFIGS:
+        yield value, statement
+        yield from _steps(names, value.func.value)
+    elif isinstance(value, cst.Call) and names.name(value.func) in RUN_CONFIGS:
+        yield value, statement
+    else:
         raise Refused("a RunConfig that is not made in the same file", node)
-    return _passed(names, value, _RUN_CONFIG if full == RUN_CONFIGS[0] else (), _CONVERTED, "RunConfig")
+
+
+def _fields(names: FileNames, call: cst.Call) -> dict[str, cst.BaseExpression]:
+    """Return the fields of `RunConfig(...)` or `.replace(...)`."""
+    of_estimator = names.name(call.func) == RUN_CONFIGS[0]
+    return _passed(names, call, _RUN_CONFIG if of_estimator else (), _CONVERTED, "RunConfig")
 
 
 def _session(names: FileNames, node: cst.BaseExpression) -> Iterator[cst.CSTNode]:

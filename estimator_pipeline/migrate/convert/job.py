@@ -100,7 +100,7 @@ class _Writer:
                 self.folder_of(use)
         for node in self.config.reads:
             self.folder_of(Use("model_dir", node, {}))
-        gone = [estimator.statement, self.config.statement, *self.config.session,
+        gone = [estimator.statement, *self.config.statements, *self.config.session,
                 *(node for use in estimator.uses for node in (*use.statements, *use.hooks))]  # fmt: skip
         self.result.removed += [node for node in gone if node is not None]
         return self.result

@@ -343,6 +343,18 @@ def test_a_function_that_makes_a_canned_estimator(convert_text):
     assert "    estimator = make_model(keras_inputs, columns)\n    print(type(estimator))\n" in after
 
 
+def test_a_run_config_that_is_replaced(convert_text):
+    lines = """config = tf.estimator.RunConfig(save_checkpoints_steps=2)
+config = config.replace(model_dir="m")
+print(config.model_dir)
+<ESTIMATOR>
+estimator.train(input_fn, max_steps=4)"""
+    after = convert_text(job(lines, config=", config=config")).after
+    assert 'def main():\n    print("m")\n' in after and "StopAt(4, 2)" in after and "RunConfig" not in after
+    stays = lines.replace("config = config.replace", "print(config.model_dir)\nconfig = config.replace")
+    assert "used elsewhere" in convert_text(job(stays, config=", config=config")).kept_as_estimator
+
+
 FACTORIES = [
     (
         FACTORY.replace("model_dir=folder", 'model_dir="m" + hparams'),
