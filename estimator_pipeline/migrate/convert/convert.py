@@ -23,7 +23,7 @@ from estimator_pipeline.migrate.convert.canned import write_canned
 from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, RUN_CONFIGS, EstimatorJob, read_estimators
 from estimator_pipeline.migrate.convert.factories import Factory
 from estimator_pipeline.migrate.convert.file_edits import FileEdits
-from estimator_pipeline.migrate.convert.job import NewStatements, write_job
+from estimator_pipeline.migrate.convert.job import write_job
 from estimator_pipeline.migrate.convert.model import Model, write_model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, read_names
 from estimator_pipeline.migrate.convert.program_files import ProgramFiles
@@ -168,8 +168,6 @@ class _Planner:
         self.program, self.names, self.mains, self.jobs = names.program, names, mains, jobs
         self.of_program, self.files = of_program, of_program.of(mains)
         self.models = self.written_models()
-        self.needs: dict[Tree, set[str]] = defaultdict(set)
-        self.imported: dict[Tree, dict[cst.CSTNode, list[str]]] = defaultdict(dict)
 
     def plan(self) -> list[FilePlan]:
         for tree, job in self.jobs:
@@ -180,21 +178,24 @@ class _Planner:
         self.consumed = self.consumed_nodes()
         files = self.files
         reached = reached_nodes(self.names, files, self.replaced)
-        rests = {tree: self.rest(tree, reached) for tree in files}
-        statements: dict[Tree, list[NewStatements]] = defaultdict(list)
-        for tree, job in self.jobs:
-            alone = sum(other is tree for other, _ in self.jobs) == 1
-            model = self.model_in(tree, job) if job.factory is None else self.of_factory(job.factory, tree, job, rests)
-            statements[tree].append(write_job(self.names.of(tree), rests, job, model, alone=alone))
-        for tree, written in statements.items():
-            self.needs[tree].update(need for statement in written for need in statement.needs)
+        rests = self.rests = {tree: self.rest(tree, reached) for tree in files}
         for model in self.models.values():
             for tree, needs in model.needs.items():
-                self.needs[tree] |= needs
-        for tree in files:
-            self.needs[tree] |= rests[tree].needs
+                rests[tree].needs |= needs
+        for tree, job in self.jobs:
+            alone = sum(other is tree for other, _ in self.jobs) == 1
+            model = self.model_in(tree, job) if job.factory is None else self.of_factory(job.factory, tree, job)
+            write_job(self.names.of(tree), rests, job, model, alone=alone)
+            code = self.models[job.model_fn].code if isinstance(job.model_fn, cst.Call) else ()
+            home = rests[self.home(tree, job)]
+            home.code += [part for part in code if part not in home.code]
         self.check_definitions(definitions, rests)
-        changed = {*self.mains, *definitions, *statements, *(tree for tree in files if rests[tree].functions)}
+        changed = {
+            *self.mains,
+            *definitions,
+            *(tree for tree, _ in self.jobs),
+            *(tree for tree in files if rests[tree].functions),
+        }
         changed |= {tree for tree in files if rests[tree].has_input_fn and self.of_program.is_imported_by(tree, files)}
         for tree in (tree for tree in files if tree not in changed and rests[tree].required):
             if not self.of_program.is_imported_by(tree, files):
@@ -211,8 +212,7 @@ class _Planner:
                 raise Refused("a file that libcst does not reproduce", tree.module)
             self.check_names(tree, definitions.get(tree, {}))
             multi_worker = any(job.config.is_multi_worker for other, job in self.jobs if other is tree)
-            edits = FileEdits(names).all(definitions.get(tree, {}), statements[tree], rests[tree], self.imported[tree],
-                                         self.needs[tree], self.canned(tree), multi_worker=multi_worker)  # fmt: skip
+            edits = FileEdits(names).all(definitions.get(tree, {}), rests[tree], multi_worker=multi_worker)
             plans.append(FilePlan(tree, edits))
         return plans
 
@@ -233,12 +233,6 @@ class _Planner:
             models[function] = write_model(self.names.of(function.tree), node, prefix=f"{stem}_" if several else "",
                                            distributed=distributed)  # fmt: skip
         return models
-
-    def canned(self, tree: Tree) -> list[Model]:
-        """Return the models of a file's canned Estimators."""
-        calls = [job.model_fn for used, job in self.jobs
-                 if self.home(used, job) is tree and isinstance(job.model_fn, cst.Call)]  # fmt: skip
-        return [self.models[call] for call in dict.fromkeys(calls)]
 
     def home(self, tree: Tree, job: EstimatorJob) -> Tree:
         """Return the file that makes an Estimator, for the file that uses it."""
@@ -277,16 +271,16 @@ class _Planner:
         if not any(use.kind == "predict" for use in job.uses):
             new.pop(model.predictions, None)
         texts = [f"{name} as {local}" if local != name else name for name, local in new.items()]
-        self.imported[tree].setdefault(bindings[0].node, []).extend(texts)
+        self.rests[tree].imported.setdefault(bindings[0].node, []).extend(texts)
         taken = next((local for local in new.values() if local in tree.scope.names), "")
         if taken:
             raise Refused(f"the name {taken}, which the conversion defines", expression)
         return replace(model, make=new[model.make], predictions=new.get(model.predictions, model.predictions))
 
-    def of_factory(self, factory: Factory, tree: Tree, job: EstimatorJob, rests: Mapping[Tree, Rest]) -> Model:
+    def of_factory(self, factory: Factory, tree: Tree, job: EstimatorJob) -> Model:
         """Return the model of a function that made an Estimator, for its caller, and note the edits of the function."""
         home, names, func = factory.names.tree, self.names.of(tree), job.call.func
-        made, rest = self.model_in(home, replace(job, args=factory.args)), rests[home]
+        made, rest = self.model_in(home, replace(job, args=factory.args)), self.rests[home]
         params = [rest.text(factory.args["params"]) if "params" in factory.args else "{}"]
         makes = [factory.inputs, *(params if made.takes_params else []), *(rest.text(node) for node in made.passed)]
         rest.new |= factory.edits(f"{made.make}({', '.join(makes)})")
@@ -298,7 +292,7 @@ class _Planner:
         elif tree is not home and predictions and predicts:
             (binding,) = self.program.bindings(cst.ensure_type(func, cst.Name).value, names.scope(func))
             imported = names.text(binding.node).rstrip(", ")
-            self.imported[tree].setdefault(binding.node, []).extend([imported, predictions])
+            self.rests[tree].imported.setdefault(binding.node, []).extend([imported, predictions])
         return replace(made, make=names.text(func), predictions=predictions, takes_params=False,
                        passed=factory.passed(job.call))  # fmt: skip
 
@@ -373,7 +367,7 @@ class _Planner:
         for alias, binding in tree.imports:
             if binding.kind == "from" and binding.name in functions:
                 local |= {name for name, bindings in binding.scope.names.items() if binding in bindings}
-                if alias not in self.imported[tree]:
+                if tree not in self.rests or alias not in self.rests[tree].imported:
                     yield alias, tuple(self.program.bound(binding, binding.name))
         for chain in tree.chains:
             name = chain.attr.value if isinstance(chain, cst.Attribute) else chain.value
@@ -389,9 +383,10 @@ class _Planner:
                  if node not in inside for name in scope.names}  # fmt: skip
         models = [model for function, model in self.models.items()
                if isinstance(function, FunctionOf) and function.tree is tree]  # fmt: skip
-        models += self.canned(tree)
+        models += [self.models[job.model_fn] for used, job in self.jobs
+                   if self.home(used, job) is tree and isinstance(job.model_fn, cst.Call)]  # fmt: skip
         defined = {name for model in models for name in (model.make, model.predictions) if name}
-        for name in (*self.needs[tree], *defined):
+        for name in (*self.rests[tree].needs, *defined):
             if name in taken and name != "os":
                 raise Refused(f"the name {name}, which the conversion defines", taken[name])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 import libcst as cst
@@ -10,8 +10,6 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.convert import helpers
-from estimator_pipeline.migrate.convert.job import NewStatements
-from estimator_pipeline.migrate.convert.model import Model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rest import Rest
 
@@ -36,31 +34,18 @@ class FileEdits:
         self.lines = Lines(self.tree.source.text)
 
     def all(
-        self,
-        definitions: Mapping[cst.FunctionDef, Sequence[cst.BaseStatement]],
-        jobs: Sequence[NewStatements],
-        rest: Rest,
-        imported: Mapping[cst.CSTNode, Iterable[str]],
-        needs: set[str],
-        canned: Sequence[Model],
-        *,
-        multi_worker: bool,
+        self, definitions: Mapping[cst.FunctionDef, Sequence[cst.BaseStatement]], rest: Rest, *, multi_worker: bool
     ) -> tuple[Edit, ...]:
         """Return the edits of the file, with its line endings.
 
         Args:
             definitions: function -> the definitions that replace it.
-            jobs: the new statements of its Estimators.
-            rest: its other names.
-            imported: alias of an import of a model_fn -> the names to import instead.
-            needs: names of helpers, and `os`.
-            canned: the models of its canned Estimators.
+            rest: its other changes.
             multi_worker: whether it makes a MultiWorkerMirroredStrategy for an Estimator.
         """
-        edits = [*self.of_definitions(definitions), *self.of_jobs(jobs, rest)]
-        edits += [Edit(*self.span(alias), ", ".join(dict.fromkeys(texts))) for alias, texts in imported.items()]
-        code = [self.tree.module.code_for_node(part).strip("\n") for model in canned for part in model.code]
-        edits += self.of_imports(needs, code, multi_worker=multi_worker)
+        edits = [*self.of_definitions(definitions), *self.of_statements(rest)]
+        edits += [Edit(*self.span(alias), ", ".join(dict.fromkeys(texts))) for alias, texts in rest.imported.items()]
+        edits += self.of_imports(rest, multi_worker=multi_worker)
         edits += self.without_imports(rest.imports)
         if self.names.v1_import is not None:
             edits.append(Edit(*self.span(self.names.v1_import), self.import_of_tensorflow(self.names.v1_import)))
@@ -84,36 +69,27 @@ class FileEdits:
                 continue
             yield Edit(*self.span(node), "\n\n\n".join(texts))
 
-    def of_jobs(self, jobs: Sequence[NewStatements], rest: Rest) -> Iterator[Edit]:
-        edited: list[NewStatements | Rest] = [*jobs, rest]
-        gone = [node for each in edited for node in each.removed]
-        replaced = {node: lines for each in edited for node, lines in each.replaced.items()}
-        before: dict[cst.CSTNode, list[str]] = {}
-        calls = dict(rest.new)
-        for job in jobs:
-            calls.update(job.calls)
-        for each in edited:
-            for node, lines in each.before.items():
-                before.setdefault(node, []).extend(lines)
-        for node in (*replaced, *gone):
+    def of_statements(self, rest: Rest) -> Iterator[Edit]:
+        """Yield the edits of statements and expressions."""
+        for node in (*rest.replaced, *rest.removed):
             if not isinstance(node, cst.SimpleStatementLine) or len(node.body) > 1:
                 raise Refused("several statements in one line, of which one would be replaced", node)
-        for node in dict.fromkeys([*before, *replaced, *gone]):
+        for node in dict.fromkeys([*rest.before, *rest.replaced, *rest.removed]):
             line, last = self.tree.position(node)[0], self.tree.position(rest.until.get(node, (node,))[-1])[2]
             indent = self.lines.indent(line)
             start, end = self.lines.starts[line - 1], self.lines.end(last)
-            texts = [*before.get(node, ()), *replaced.get(node, ())]
+            texts = [*rest.before.get(node, ()), *rest.replaced.get(node, ())]
             written = "".join(f"{indent}{text}".rstrip() + "\n" for text in texts)
-            yield Edit(start, end if node in replaced or node in gone else start, written)
-        removed = {*gone, *replaced, *(node for nodes in rest.until.values() for node in nodes)}
-        outermost = [node for node in calls if not any(above in calls for above in self.tree.above(node))]
-        for node in outermost:
-            if not any(above in removed for above in (node, *self.tree.above(node))):
-                yield Edit(*self.span(node), calls[node])
+            yield Edit(start, end if node in rest.replaced or node in rest.removed else start, written)
+        removed = {*rest.removed, *rest.replaced, *(node for nodes in rest.until.values() for node in nodes)}
+        for node, text in rest.new.items():
+            above = [*self.tree.above(node)]
+            if not any(outer in rest.new or outer in removed for outer in above) and node not in removed:
+                yield Edit(*self.span(node), text)
 
-    def of_imports(self, needs: set[str], code: Sequence[str], *, multi_worker: bool) -> Iterator[Edit]:
+    def of_imports(self, rest: Rest, *, multi_worker: bool) -> Iterator[Edit]:
         """Yield the edits that add imports and, behind them, helpers and other code."""
-        wanted = {"os"} & needs | ({"importlib.metadata", "json", "os"} if multi_worker else set())
+        wanted = {"os"} & rest.needs | ({"importlib.metadata", "json", "os"} if multi_worker else set())
         missing = sorted(name for name in wanted if not self.is_imported(name))
         imports = [node for node in self.tree.module.body if _is_import(node)]
         first = next(node for node in imports if not _is_future(node))
@@ -130,7 +106,8 @@ class FileEdits:
             yield Edit(at, at, text)
         last = tensorflow_1.last_import(self.tree) or imports[-1]
         end = self.lines.end(self.tree.position(last)[2])
-        sources = [*helpers.sources(needs, self.names.tf), *(f"{text}\n" for text in code)]
+        code = [self.tree.module.code_for_node(part).strip("\n") for part in rest.code]
+        sources = [*helpers.sources(rest.needs, self.names.tf), *(f"{text}\n" for text in code)]
         guard = f"\n{_EVALUATOR}" if multi_worker else ""
         if sources or guard:
             blank = self.tree.source.text[end:].split("\n", 3)[:3].count("") if sources else 2

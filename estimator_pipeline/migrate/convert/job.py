@@ -7,7 +7,6 @@ evaluates. An interrupted job resumes at its last epoch; a finished one trains n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import libcst as cst
 
@@ -19,7 +18,7 @@ from estimator_pipeline.migrate.convert.model import Model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
 from estimator_pipeline.migrate.convert.rest import Rest
 
-__all__ = ["NewStatements", "write_job"]
+__all__ = ["write_job"]
 
 _WIDTH = 100
 _WITHOUT_COUNTERPART = ("save_checkpoints_secs", "save_summary_steps", "log_step_count_steps", "session_config",
@@ -29,38 +28,19 @@ _FOLDERS = ("model_dir", "eval_dir")
 _COMPOUND = (cst.BaseCompoundStatement, cst.Else)
 
 
-@dataclass
-class NewStatements:
-    """The new statements of an Estimator.
-
-    Attributes:
-        before: statement -> the lines that come before it.
-        replaced: statement -> the lines that replace it.
-        calls: call -> the expression that replaces it.
-        removed: statements that are not needed any more.
-        needs: names of program_helpers.py, and `os`.
-    """
-
-    before: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
-    replaced: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
-    calls: dict[cst.CSTNode, str] = field(default_factory=dict)
-    removed: list[cst.CSTNode] = field(default_factory=list)
-    needs: set[str] = field(default_factory=set)
-
-
 def write_job(
     names: FileNames, rests: Mapping[Tree, Rest], estimator: EstimatorJob, model: Model, *, alone: bool = True
-) -> NewStatements:
-    """Return the statements of an Estimator's job.
+) -> None:
+    """Write the statements of an Estimator's job, into the changes of its file.
 
     Args:
-        rests: file of the program -> its other names.
+        rests: file of the program -> its changes.
         alone: whether it is the only Estimator of the file; the models of several keep the names of the Estimators.
 
     Raises:
         Refused: its calls cannot be followed.
     """
-    return _Writer(names, rests, estimator, model, alone).job()
+    _Writer(names, rests, estimator, model, alone).job()
 
 
 class _Writer:
@@ -68,15 +48,15 @@ class _Writer:
         self, names: FileNames, rests: Mapping[Tree, Rest], estimator: EstimatorJob, model: Model, alone: bool
     ) -> None:  # fmt: skip
         self.names, self.rests, self.estimator, self.model = names, rests, estimator, model
-        self.rest = rest = rests[names.tree]
-        self.tf, self.config, self.result = names.tf, estimator.config, NewStatements()
+        rest = rests[names.tree]
+        self.tf, self.config, self.rest = names.tf, estimator.config, rest
         self.params = rest.text(estimator.args["params"]) if "params" in estimator.args else ""
         self.folder = rest.text(estimator.model_dir) if estimator.model_dir is not None else ""
         self.name = self.fresh("model") if alone else self.own_name()
         self.alone, self.data = alone, ""
         self.callbacks: list[str] = []
 
-    def job(self) -> NewStatements:
+    def job(self) -> None:
         estimator = self.estimator
         uses = [use for use in estimator.uses if use.kind not in _FOLDERS]
         if not uses:
@@ -102,16 +82,15 @@ class _Writer:
             self.folder_of(Use("model_dir", node, {}))
         gone = [estimator.statement, *self.config.statements, *self.config.session,
                 *(node for use in estimator.uses for node in (*use.statements, *use.hooks))]  # fmt: skip
-        self.result.removed += [node for node in gone if node is not None]
-        return self.result
+        self.rest.removed += [node for node in gone if node is not None]
 
     def folder_of(self, use: Use) -> None:
         """Write the folder that `estimator.model_dir` and `estimator.eval_dir()` are."""
         if not self.folder or isinstance(self.estimator.model_dir, (cst.Call, cst.BinaryOperation)):
             raise Refused(f"{use.kind} of an Estimator without a model_dir that is a name or text", use.call)
         eval_dir = f'os.path.join({self.folder}, "eval")'
-        self.result.needs |= {"os"} if use.kind == "eval_dir" else set()
-        self.result.calls[use.call] = eval_dir if use.kind == "eval_dir" else self.folder
+        self.rest.needs |= {"os"} if use.kind == "eval_dir" else set()
+        self.rest.new[use.call] = eval_dir if use.kind == "eval_dir" else self.folder
 
     def is_behind(self, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
         """Return whether a node is in the block of a statement, at it or behind it, so that it runs later."""
@@ -171,8 +150,8 @@ class _Writer:
         if use.kind in _TRAINS or not trains:
             return
         if not any(self.is_behind(use.call, statement_around(self.names, other.call)) for other in trains):
-            self.result.needs.add("check_trained")
-            self.result.before.setdefault(statement, []).append(f"check_trained({self.name})")
+            self.rest.needs.add("check_trained")
+            self.rest.before.setdefault(statement, []).append(f"check_trained({self.name})")
 
     def input_fn(self, use: Use, name: str = "input_fn") -> InputFnCall:
         kind = "evaluate" if name == "eval_input_fn" else use.kind
@@ -185,7 +164,7 @@ class _Writer:
         trains = any(use.kind in _TRAINS for use in group)
         self.data = self.fresh("training" if group[0].kind in _TRAINS else "data")
         self.data = self.data if self.alone else f"{self.name}_{self.data}"
-        self.result.needs.add("model_inputs")
+        self.rest.needs.add("model_inputs")
         if self.folder and isinstance(self.estimator.model_dir, (cst.Call, cst.BinaryOperation)):
             name = self.fresh("model_dir")
             lines.append(f"{name} = {self.rest.text(self.estimator.model_dir)}")
@@ -214,9 +193,9 @@ class _Writer:
         elif self.config.is_multi_worker:
             raise Refused("an Estimator of several workers that is not trained here", group[0].call)
         else:
-            self.result.needs |= {"os", "restore"}
+            self.rest.needs |= {"os", "restore"}
             lines.append(f'restore({self.name}, os.path.join({self.folder}, "keras"))')
-        self.result.before.setdefault(first, []).extend(lines)
+        self.rest.before.setdefault(first, []).extend(lines)
 
     def readable(self, export: Use) -> Use:
         """Return a use whose input function shows what the model of an export takes."""
@@ -241,19 +220,19 @@ class _Writer:
             written = [f"# Without a counterpart in fit: {joined}"]
             if len(joined) > _WIDTH:
                 written = ["# Without a counterpart in fit:", *(f"#     {line}" for line in lines)]
-            self.result.before.setdefault(first, []).extend(written)
+            self.rest.before.setdefault(first, []).extend(written)
 
     def saving(self, lines: list[str]) -> list[str]:
         """Return the callbacks that save and log; `lines` get what they need."""
         if not self.folder:
             return []
-        self.result.needs.add("os")
+        self.rest.needs.add("os")
         folder = self.folder
         log = f"{self.tf}.keras.callbacks.TensorBoard({folder})"
         if self.config.is_multi_worker:
             backup = f'os.path.join({folder}, "backup"), delete_checkpoint=False'
             return [f"{self.tf}.keras.callbacks.BackupAndRestore({backup})", log]
-        self.result.needs.add("checkpoints")
+        self.rest.needs.add("checkpoints")
         keep = self.config.fields.get("keep_checkpoint_max")
         more = f", max_to_keep={self.rest.text(keep)}" if keep is not None else ""
         save = self.fresh("save")
@@ -266,20 +245,20 @@ class _Writer:
         elif use.kind == "train_and_evaluate":
             self.train_and_evaluate(use, at_start=at_start)
         elif use.kind == "evaluate":
-            self.result.calls[use.call] = self.evaluated(use, at_start=at_start)
+            self.rest.new[use.call] = self.evaluated(use, at_start=at_start)
         elif not self.model.predictions:
             raise Refused(f"{use.kind}, of a model_fn without predictions", use.call)
         elif use.kind == "export":
             if not isinstance(self.names.tree.parents.get(use.call), cst.Expr):
                 raise Refused("a use of the path of an export", use.call)
             folder = self.rest.text(use.args["export_dir_base"])
-            self.result.replaced[self.line(use)] = self.export(folder, use.args["serving_input_receiver_fn"])
+            self.rest.replaced[self.line(use)] = self.export(folder, use.args["serving_input_receiver_fn"])
         else:
-            self.result.needs.add("predict")
+            self.rest.needs.add("predict")
             data = self.data if at_start else self.input_fn(use).call()
             keys = [self.rest.text(use.args["predict_keys"])] if "predict_keys" in use.args else []
             options = ", ".join([self.name, data, self.model.predictions, *keys])
-            self.result.calls[use.call] = f"predict({options})"
+            self.rest.new[use.call] = f"predict({options})"
 
     def line(self, use: Use) -> cst.CSTNode:
         """Return the line of a call that is a statement, which new lines replace."""
@@ -290,7 +269,7 @@ class _Writer:
 
     def export(self, folder: str, serving: cst.BaseExpression) -> list[str]:
         check_outputs(self.names, self.estimator.model_fn)
-        self.result.needs.add("export")
+        self.rest.needs.add("export")
         receivers = serving_arguments(self.names, self.rest, serving)
         return _call("export", [self.name, self.model.predictions, folder, *receivers])
 
@@ -298,7 +277,7 @@ class _Writer:
         """Return the lines that export what a training comes to; LatestExporter wrote earlier models, too."""
         if use.exporters and not (self.folder and self.model.predictions):
             raise Refused("an exporter without a model_dir or predictions", use.exporters[0][0])
-        self.result.needs |= {"os"} if use.exporters else set()
+        self.rest.needs |= {"os"} if use.exporters else set()
         return [line for name, serving in use.exporters for line in self.export(
             f'os.path.join({self.folder}, "export", {self.rest.text(name)})', serving)]  # fmt: skip
 
@@ -329,9 +308,9 @@ class _Writer:
         """Write `fit` for a statement; in one line where the statement shares its line: `if x: train()`."""
         statement = statement_around(self.names, call)
         if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
-            self.result.replaced[statement] = self.fit(options)
+            self.rest.replaced[statement] = self.fit(options)
         else:
-            self.result.calls[call] = f"{self.name}.fit({', '.join(options)})"
+            self.rest.new[call] = f"{self.name}.fit({', '.join(options)})"
 
     def fit(self, options: list[str]) -> list[str]:
         return _call(f"{self.name}.fit", options)
@@ -345,14 +324,14 @@ class _Writer:
             return [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
         total = self.rest.text(use.args["max_steps"])
         each = self.rest.text(every) if every is not None else total
-        self.result.needs.add("StopAt")
+        self.rest.needs.add("StopAt")
         stop = f"StopAt({total}, {each})"
         count = "1" if each == total else f"-(-{_operand(total)} // {_operand(each)})"
         if total.isdigit() and each.isdigit():
             count = str(-(-int(total) // int(each)))
         start = []
         if self.folder and not self.config.is_multi_worker:
-            self.result.needs.add("first_epoch")
+            self.rest.needs.add("first_epoch")
             start.append(f"initial_epoch=first_epoch({self.name}, {total}, {each})")
         return [
             f"epochs={count}",
@@ -371,14 +350,14 @@ class _Writer:
         statement = statement_around(self.names, use.call)
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
             if exported := self.exporters(use):
-                self.result.replaced[self.line(use)] = [*self.fit(options), *exported]
+                self.rest.replaced[self.line(use)] = [*self.fit(options), *exported]
             else:
                 self.replace(use.call, options)
             return
         evaluated = f"{self.fresh('metrics')} = {self.name}.evaluate({text}, return_dict=True, verbose=0)"
-        self.result.before.setdefault(statement, []).extend([*self.fit(options), *self.exporters(use), evaluated])
+        self.rest.before.setdefault(statement, []).extend([*self.fit(options), *self.exporters(use), evaluated])
         step = f"global_step=int({self.name}.optimizer.iterations.numpy())"
-        self.result.calls[use.call] = f"(dict({self.fresh('metrics')}, {step}), [])"
+        self.rest.new[use.call] = f"(dict({self.fresh('metrics')}, {step}), [])"
 
 
 def _call(function: str, options: list[str]) -> list[str]:

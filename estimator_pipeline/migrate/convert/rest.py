@@ -71,13 +71,19 @@ def _inside(node: cst.CSTNode, without: Collection[cst.CSTNode]) -> Iterator[cst
 
 
 class Rest:
-    """The names of TensorFlow outside of what is rewritten, as edits of single nodes.
+    """The changes of a file outside of the definitions that are rewritten.
+
+    `read` finds those of names; who converts an Estimator's job adds its statements.
 
     Attributes:
         new: expression -> its new text.
-        removed, replaced, before: statements, as those of `NewStatements`.
+        before: statement -> the lines that come before it.
+        replaced: statement -> the lines that replace it.
         until: replaced statement -> the statements behind it that its new lines replace, too.
-        needs: names of program_helpers.py.
+        removed: statements that are not needed any more.
+        imported: alias of an import -> the names to import instead.
+        code: functions to add behind the imports.
+        needs: names of helpers, and `os`.
         functions: the input functions that return something else than before.
         imports: imports of names that TensorFlow has no longer, and that no code uses any more.
         required: names that run with the program and that TensorFlow has no longer.
@@ -98,6 +104,8 @@ class Rest:
         self.before: dict[cst.CSTNode, list[str]] = {}
         self.until: dict[cst.CSTNode, Sequence[cst.CSTNode]] = {}
         self.needs: set[str] = set()
+        self.imported: dict[cst.CSTNode, list[str]] = {}
+        self.code: list[cst.BaseStatement] = []
 
     def read(self, without: Collection[cst.CSTNode]) -> None:
         """Find the new text of each name.
