@@ -190,13 +190,10 @@ class _Planner:
             home = rests[self.home(tree, job)]
             home.code += [part for part in code if part not in home.code]
         self.check_definitions(definitions, rests)
-        changed = {
-            *self.mains,
-            *definitions,
-            *(tree for tree, _ in self.jobs),
-            *(tree for tree in files if rests[tree].functions),
-        }
-        changed |= {tree for tree in files if rests[tree].has_input_fn and self.of_program.is_imported_by(tree, files)}
+        changed = {*self.mains, *definitions, *(tree for tree, _ in self.jobs)}
+        for tree in files:
+            own = rests[tree].has_input_fn and self.of_program.is_imported_by(tree, files)
+            changed |= {tree} if own or rests[tree].functions else set()
         for tree in (tree for tree in files if tree not in changed and rests[tree].required):
             if not self.of_program.is_imported_by(tree, files):
                 raise Refused(
