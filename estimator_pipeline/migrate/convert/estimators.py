@@ -209,8 +209,10 @@ def _model_fn(names: FileNames, call: cst.Call) -> tuple[FunctionOf | cst.Call, 
     by_name = isinstance(args["model_fn"], (cst.Name, cst.Attribute))
     if function is None or not by_name or not isinstance(function.node, cst.FunctionDef):
         raise Refused("a model_fn that is not one function of the program, by its name", args["model_fn"])
-    if function.tree.parents.get(function.node) is not function.tree.module:
-        raise Refused("a model_fn inside of another function or class", function.node)
+    home = function.tree.scopes[function.node].parent
+    visible = home is not None and home.kind == "function" and home.node in names.tree.above(call)
+    if home is not function.tree.scope and not visible:
+        raise Refused("a model_fn inside of a class, or of another function than its Estimator", function.node)
     return function, args
 
 

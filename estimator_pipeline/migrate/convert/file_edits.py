@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines
+from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.convert import helpers
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
@@ -60,14 +62,19 @@ class FileEdits:
 
     def of_definitions(self, definitions: Mapping[cst.FunctionDef, Sequence[cst.BaseStatement]]) -> Iterator[Edit]:
         for node, new in definitions.items():
-            if self.tree.parents.get(node) is not self.tree.module:
-                raise Refused("a function inside of another or of a class that a model_fn calls", node)
+            line, column, last, _ = self.tree.position(node)
+            nodes = [inner for part in new for inner in iter_nodes(part)]
+            docs = [inner.value for inner in nodes if isinstance(inner, cst.Expr)]
+            strings = [inner for inner in nodes if isinstance(inner, cst.SimpleString) and inner not in docs]
+            if column > 1 and any("\n" in string.value for string in strings):
+                raise Refused("a text of several lines in a model_fn inside of another function", node)
             texts = [self.tree.module.code_for_node(part).strip("\n") for part in new]
+            indent = " " * (column - 1)
+            texts = [textwrap.indent(text, indent).removeprefix(indent) for text in texts]
             if not texts:
-                line, _, last, _ = self.tree.position(node)
                 yield self.lines.deletion(line, last)
                 continue
-            yield Edit(*self.span(node), "\n\n\n".join(texts))
+            yield Edit(*self.span(node), f"\n\n{indent}".join(texts) if indent else "\n\n\n".join(texts))
 
     def of_statements(self, rest: Rest) -> Iterator[Edit]:
         """Yield the edits of statements and expressions."""

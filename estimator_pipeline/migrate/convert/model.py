@@ -39,6 +39,9 @@ from estimator_pipeline.migrate.convert.train_op import TrainOp, read_train_op
 __all__ = ["Model", "statement", "write_model"]
 
 
+_OF_DICTS = frozenset(dir(dict))
+
+
 @dataclass(frozen=True)
 class Model:
     """A written model.
@@ -448,7 +451,8 @@ class _Writer:
             value = f"{self.names.text(op.decay)}({value}, {at})"
         lines.append(statement(f"return {self.tf}.cast({value}, {self.tf}.float32)"))
         start = f"def __init__(self, {params}):\n    self.{params} = {params}\n"
-        config = f'{{"{params}": dict(self.{params})}}' if with_params else "{}"
+        saved, loaded = self.saved_params()
+        config = f'{{"{params}": {saved}}}' if with_params else "{}"
         header = cst.parse_statement(
             f"@{self.tf}.keras.utils.register_keras_serializable()\n"
             f"class {name}({self.tf}.keras.optimizers.schedules.LearningRateSchedule):\n"
@@ -457,6 +461,8 @@ class _Writer:
         assert isinstance(header, cst.ClassDef)
         methods = [*([statement(start)] if with_params else []), self.function(f"def __call__(self, {at}):", "", lines),
                    statement(f"def get_config(self):\n    return {config}\n")]  # fmt: skip
+        if with_params and "HParams" in loaded:
+            methods.append(statement(f"@classmethod\ndef from_config(cls, config):\n    return cls({loaded})\n"))
         return _with_methods(header, methods), f"{name}({with_params})"
 
     def predictions(self) -> cst.FunctionDef | None:
@@ -484,10 +490,7 @@ class _Writer:
         self.network.needs |= {"saved_inputs", "loaded_inputs"}
         attributes = {key: self.attribute(key) for key in metrics}
         with_params = f", {params}" if params else ""
-        value, config = f"dict(self.{params})", f"config[{params!r}]"
-        if self.network.needs & {"dense_columns", "linear_columns"}:
-            self.network.needs |= {"saved_columns", "loaded_columns"}
-            value, config = f"saved_columns({value})", f"loaded_columns({config})"
+        value, config = self.saved_params()
         saved = f'{{"inputs": saved_inputs(self.input){f", {params!r}: {value}" if params else ""}}}'
         loaded = f'loaded_inputs(config["inputs"]){f", {config}" if params else ""}'
         start = [
@@ -510,6 +513,19 @@ class _Writer:
             statement(f"@classmethod\ndef from_config(cls, config):\n    return {self.make}({loaded})\n"),
         ]
         return _with_methods(header, body)
+
+    def saved_params(self) -> tuple[str, str]:
+        """Return how a class saves its params, and how it gets them back: a dict, or an object with attributes."""
+        params, needs = self.model_fn.params, self.network.needs
+        is_object = any(isinstance(above := self.names.tree.parents.get(name), cst.Attribute)
+                        and above.attr.value not in _OF_DICTS for name in self.names.places(params)
+                        if self.model_fn.function in self.names.tree.above(name))  # fmt: skip
+        saved, loaded = f"vars(self.{params})" if is_object else f"dict(self.{params})", f"config[{params!r}]"
+        if needs & {"dense_columns", "linear_columns"}:
+            needs |= {"saved_columns", "loaded_columns"}
+            saved, loaded = f"saved_columns({saved})", f"loaded_columns({loaded})"
+        needs |= {"HParams"} if is_object else set()
+        return saved, f"HParams(**{loaded})" if is_object else loaded
 
     def attribute(self, key: str) -> str:
         name = "".join(letter if letter.isalnum() else "_" for letter in key)

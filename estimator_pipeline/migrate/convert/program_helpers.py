@@ -32,6 +32,22 @@ def pandas_input_fn(x, y=None, **options):
     return numpy_input_fn({name: x[name].values for name in x}, labels, **options)
 
 
+class HParams:
+    """Hyperparameters as attributes."""
+
+    def __init__(self, **values):
+        vars(self).update(values)
+
+    def __repr__(self):
+        return f"HParams({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
+
+    def values(self):
+        return dict(vars(self))
+
+    def get(self, name, default=None):
+        return getattr(self, name, default)
+
+
 def saved_inputs(features):
     """Return the names, shapes and types of inputs, for the configuration of a model."""
 

@@ -355,6 +355,66 @@ estimator.train(input_fn, max_steps=4)"""
     assert "used elsewhere" in convert_text(job(stays, config=", config=config")).kept_as_estimator
 
 
+NESTED = '''\
+def run(units, folder):
+    def block(x):
+        """Two
+        lines."""
+        return tf.layers.dense(x, units)
+
+    def model_fn(features, labels, mode):
+        # Two layers.
+        logits = tf.layers.dense(block(features["x"]), 3)
+        loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+        train_op = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_global_step())
+        return tf.estimator.EstimatorSpec(mode, predictions=logits, loss=loss, train_op=train_op)
+
+    estimator = tf.estimator.Estimator(model_fn, folder)
+    estimator.train(input_fn, max_steps=10)
+'''
+
+
+def test_a_model_fn_inside_of_the_function_of_its_estimator(convert_text):
+    """It uses the variables of that function; so does the model."""
+    text = f"import tensorflow as tf\n\n\n{INPUT_FN}\n\n{NESTED}"
+    after = convert_text(text).after
+    assert (
+        '    def make_model(features):\n        """Return' in after
+        and "        # Two layers.\n        logits = " in after
+    )
+    assert (
+        "        return tf.keras.layers.Dense(units)(x)\n" in after
+        and "\n    model = make_model(model_inputs(" in after
+    )
+    for old, new, reason in [
+        ('features["x"]', 'features["""x\ny"""]', "a text of several lines"),
+        ("    estimator =", "    return model_fn\n\n\ndef main(folder):\n    model_fn = run(3, 4)\n    estimator =",
+         "or of another function than its Estimator"),
+    ]:  # fmt: skip
+        assert reason in convert_text(text.replace(old, new)).kept_as_estimator
+
+
+HPARAMS = """
+def model_fn(features, labels, mode, params):
+    logits = tf.layers.dense(features["x"], params.units)
+    loss = tf.reduce_mean(logits) * params.scale
+    train_op = tf.train.AdamOptimizer(params.rate).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, predictions=logits, loss=loss, train_op=train_op)
+"""
+
+
+def test_params_with_attributes(convert_text):
+    """Those of tf.contrib become a small class; such an object is saved by its attributes."""
+    lines = "hparams = tf.contrib.training.HParams(units=4, **MORE)\n<ESTIMATOR>\nestimator.train(input_fn, steps=4)"
+    text = job(lines, before="MORE = {}\n").replace('params={"rate": 0.1}', "params=hparams")
+    text = f"{text[: text.index('def model_fn')]}{HPARAMS.strip()}\n\n\n{text[text.index('def input_fn') :]}"
+    after = convert_text(text).after
+    assert "    hparams = HParams(units=4, **MORE)\n" in after and "class HParams:" in after
+    assert "make_model(model_inputs(training), hparams)" in after and "'params': vars(self.params)}" in after
+    assert "make_model(loaded_inputs(config[\"inputs\"]), HParams(**config['params']))" in after
+    assert "without a name" in convert_text(text.replace("units=4", "4")).kept_as_estimator
+
+
 FACTORIES = [
     (
         FACTORY.replace("model_dir=folder", 'model_dir="m" + hparams'),

@@ -16,10 +16,11 @@ from estimator_pipeline.migrate.convert.rules import (
     metrics,
     normalization,
     optimizers,
+    params,
     shapes,
     tensors,
     variables,
 )
 
 __all__ = ["activations", "columns", "contrib", "dropout", "embeddings", "initializers", "inputs", "layers", "logging",
-           "losses", "metrics", "normalization", "optimizers", "shapes", "tensors", "variables"]  # fmt: skip
+           "losses", "metrics", "normalization", "optimizers", "params", "shapes", "tensors", "variables"]  # fmt: skip
