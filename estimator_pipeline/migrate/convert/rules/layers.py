@@ -16,6 +16,10 @@ _VARIABLES = ("kernel_initializer", "bias_initializer", "kernel_regularizer", "b
               "activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "name", "reuse")  # fmt: skip
 _CONV = ("inputs", "filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "activation",
          "use_bias", *_VARIABLES)  # fmt: skip
+_SEPARABLE = (*_CONV[:7], "depth_multiplier", "activation", "use_bias", "depthwise_initializer", "pointwise_initializer",
+              "bias_initializer", "depthwise_regularizer", "pointwise_regularizer", "bias_regularizer",
+              "activity_regularizer", "depthwise_constraint", "pointwise_constraint", "bias_constraint", "trainable",
+              "name", "reuse")  # fmt: skip
 _POOL = ("inputs", "pool_size", "strides", "padding", "data_format", "name")
 # Function of tf.compat.v1.layers -> (Keras layer, parameters).
 _LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -24,6 +28,7 @@ _LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "conv2d": ("Conv2D", _CONV),
     "conv3d": ("Conv3D", _CONV),
     "conv2d_transpose": ("Conv2DTranspose", (*_CONV[:6], "activation", "use_bias", *_VARIABLES)),
+    "separable_conv2d": ("SeparableConv2D", _SEPARABLE),
     "max_pooling1d": ("MaxPooling1D", _POOL),
     "max_pooling2d": ("MaxPooling2D", _POOL),
     "average_pooling1d": ("AveragePooling1D", _POOL),
