@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import tokenize
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -216,11 +216,14 @@ class _Planner:
     def written_models(self) -> dict[FunctionOf | cst.Call, Model]:
         functions = list(dict.fromkeys(job.model_fn for _, job in self.jobs if isinstance(job.model_fn, FunctionOf)))
         models: dict[FunctionOf | cst.Call, Model] = {}
+        taken: Counter[tuple[Tree, str]] = Counter()
         for tree, job in self.jobs:
             if isinstance(job.model_fn, cst.Call):
                 home = self.home(tree, job)
                 several = len({other.model_fn for used, other in self.jobs if self.home(used, other) is home}) > 1
                 prefix = self.prefix(tree, job) if several else ""
+                taken[home, prefix] += 1
+                prefix += f"{taken[home, prefix]}_" if taken[home, prefix] > 1 else ""
                 models[job.model_fn] = write_canned(self.names.of(home), job, prefix=prefix)
         for function in functions:
             node = cst.ensure_type(function.node, cst.FunctionDef)

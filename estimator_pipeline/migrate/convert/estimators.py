@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import libcst as cst
@@ -13,6 +13,7 @@ from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS
 from estimator_pipeline.migrate.convert.canned import CANNED, parameters_of
 from estimator_pipeline.migrate.convert.exports import serving_nodes
 from estimator_pipeline.migrate.convert.factories import Factory, factory_of
+from estimator_pipeline.migrate.convert.model_fn import parameters
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
 __all__ = ["ESTIMATOR", "RUN_CONFIGS", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
@@ -91,6 +92,7 @@ class Use:
         hooks: statements that only make hooks that log.
         exporters: the name of each exporter, its serving_input_receiver_fn.
         receivers: nodes that make serving inputs.
+        passed: the Estimator as the argument of a function of the file, which makes the call on its parameter.
     """
 
     kind: str
@@ -100,6 +102,12 @@ class Use:
     hooks: tuple[cst.CSTNode, ...] = ()
     exporters: tuple[tuple[cst.BaseExpression, cst.BaseExpression], ...] = ()
     receivers: tuple[cst.CSTNode, ...] = ()
+    passed: cst.Name | None = None
+
+    @property
+    def site(self) -> cst.BaseExpression:
+        """Return where the code that makes the Estimator uses it."""
+        return self.passed or self.call
 
 
 @dataclass(frozen=True)
@@ -143,22 +151,27 @@ class EstimatorJob:
         return (*hooks, *unread, *([session] if session is not None else []), *self.config.session)
 
 
-def read_estimators(names: FileNames) -> Iterator[tuple[FileNames, EstimatorJob]]:
-    """Yield the Estimators that a file makes, each with the names of the file that uses it.
+def read_estimators(names: FileNames) -> list[tuple[FileNames, EstimatorJob]]:
+    """Return the Estimators that a file makes, each with the names of the file that uses it.
 
     Raises:
         Refused: one is used in a way that cannot be followed.
     """
+    jobs: list[tuple[FileNames, EstimatorJob]] = []
     for call in names.tree.calls:
-        if names.name(call.func) not in (ESTIMATOR, *CANNED):
-            continue
-        model_fn, args = _model_fn(names, call)
-        factory = factory_of(names, call, args)
-        if factory is None:
+        if names.name(call.func) in (ESTIMATOR, *CANNED):
+            model_fn, args = _model_fn(names, call)
+            factory = factory_of(names, call, args)
+            if factory is not None:
+                jobs += _made_by(factory, model_fn)
+                continue
             config = _config(names, args["config"]) if "config" in args else Config()
-            yield names, _with_uses(names, call, model_fn, args, config)
-        else:
-            yield from _made_by(factory, model_fn)
+            jobs.append((names, _with_uses(names, call, model_fn, args, config)))
+    for used in {id(used): used for used, _ in jobs}.values():
+        _check_callers(
+            used, [use for other, job in jobs if other is used for use in job.uses if use.passed is not None]
+        )
+    return jobs
 
 
 def _made_by(factory: Factory, model_fn: FunctionOf | cst.Call) -> Iterator[tuple[FileNames, EstimatorJob]]:
@@ -365,9 +378,53 @@ def _uses(names: FileNames, target: cst.Name, call: cst.Call) -> Iterator[Use]:
         if names.scope(name).around() is not home.around():
             raise Refused(f"{target.value} in another function than the one that makes it", name)
         use = _method(names, name) or _evaluated(names, name)
-        if use is None:
-            raise Refused(f"{target.value}, which is used in another way than train, evaluate, predict", name)
-        yield use
+        yield from _in_function(names, name) if use is None else (use,)
+
+
+def _in_function(names: FileNames, name: cst.Name) -> Iterator[Use]:
+    """Yield what a function of the file does with an Estimator that it is passed: evaluate and predict.
+
+    Raises:
+        Refused: it does something else.
+    """
+    refusal = Refused(f"{name.value}, which is used in another way than train, evaluate, predict", name)
+    call = _call_with(names, name)
+    function = names.function(call.func) if call is not None else None
+    if call is None or function is None or function.tree is not names.tree or any(arg.star for arg in call.args):
+        raise refusal
+    passed = arguments(call, parameters(function.node))
+    parameter = next((key for key, arg in passed.items() if arg.value is name), "")
+    for inner in names.places(parameter):
+        bindings = names.program.bindings(inner.value, names.scope(inner))
+        if not any(function.node in names.tree.above(each.node) and each.kind == "parameter" for each in bindings):
+            continue
+        use = _method(names, inner) if names.flag(inner) else None
+        if use is None or use.kind not in ("evaluate", "predict"):
+            raise refusal
+        yield replace(use, passed=name)
+
+
+def _call_with(names: FileNames, node: cst.CSTNode) -> cst.Call | None:
+    """Return the call that a node is an argument of."""
+    arg = names.tree.parents.get(node)
+    call = names.tree.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    return call if isinstance(call, cst.Call) else None
+
+
+def _check_callers(names: FileNames, uses: Sequence[Use]) -> None:
+    """Check that each use of a function that evaluates a parameter is a call with an Estimator of the file for it."""
+    callers: dict[tuple[cst.CSTNode, str] | None, list[cst.CSTNode | None]] = {}
+    for use in uses:
+        parameter = cst.ensure_type(cst.ensure_type(use.call, cst.Call).func, cst.Attribute).value
+        callers.setdefault(names.flag(parameter), []).append(_call_with(names, use.site))
+    functions = {key[0] for key in callers if key is not None}
+    for tree in names.program.trees.values() if functions else ():
+        for chain in tree.chains:
+            found = names.of(tree).function(chain)
+            if found is not None and found.node in functions:
+                for key, calls in callers.items():
+                    if key is not None and key[0] is found.node and tree.parents.get(chain) not in calls:
+                        raise Refused(f"{names.text(chain)}, which is not passed an Estimator everywhere", chain)
 
 
 def _method(names: FileNames, node: cst.BaseExpression) -> Use | None:

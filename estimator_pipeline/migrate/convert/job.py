@@ -63,10 +63,10 @@ class _Writer:
             raise Refused("an Estimator that is not used", estimator.call)
         if not self.folder and all(use.kind not in _TRAINS for use in uses):
             raise Refused("an Estimator that is not trained here: its checkpoint is of another program", uses[0].call)
-        self.home = estimator.statement or statement_around(self.names, uses[0].call)
+        self.home = estimator.statement or statement_around(self.names, uses[0].site)
         places: dict[cst.CSTNode, list[Use]] = {}
         for use in uses:
-            existing = next((place for place in reversed(places) if self.is_behind(use.call, place)), None)
+            existing = next((place for place in reversed(places) if self.is_behind(use.site, place)), None)
             place = existing or self.place(use, shared=not self.folder or self.config.strategy is not None)
             places.setdefault(place, []).append(use)
         self.comment(next(iter(places)))
@@ -75,6 +75,8 @@ class _Writer:
             for use in group:
                 self.check(use, group)
                 self.write(use, at_start=use is group[0] and statement_around(self.names, use.call) is place)
+                if use.passed is not None:
+                    self.rest.new[use.passed] = self.name
         for use in estimator.uses:
             if use.kind in _FOLDERS:
                 self.folder_of(use)
@@ -128,14 +130,14 @@ class _Writer:
         """
         tree = self.names.tree
         block = tree.parents.get(self.home)
-        at: cst.CSTNode = statement_around(self.names, use.call)
+        at: cst.CSTNode = statement_around(self.names, use.site)
         while tree.parents.get(at) is not block:
             above = next((node for node in tree.above(at) if isinstance(node, _COMPOUND)), None)
             if above is None or isinstance(above, cst.FunctionDef):
                 raise Refused("an Estimator that is used outside of the block that makes it", use.call)
             if isinstance(above, (cst.If, cst.Else)) and not shared:
                 break
-            reads = names_read(use.args["input_fn"]) if "input_fn" in use.args else frozenset()
+            reads = names_read(use.args["input_fn"]) if "input_fn" in use.args and not use.passed else frozenset()
             if reads & (_targets(above) if isinstance(above, cst.For) else set()):
                 raise Refused("an input_fn that depends on the loop around it", use.call)
             if reads & names_bound(above):
@@ -145,11 +147,11 @@ class _Writer:
 
     def check(self, use: Use, group: list[Use]) -> None:
         """Let the program check that the model of an evaluation or prediction is trained."""
-        statement = statement_around(self.names, use.call)
+        statement = statement_around(self.names, use.site)
         trains = [other for other in group if other.kind in _TRAINS]
         if use.kind in _TRAINS or not trains:
             return
-        if not any(self.is_behind(use.call, statement_around(self.names, other.call)) for other in trains):
+        if not any(self.is_behind(use.site, statement_around(self.names, other.call)) for other in trains):
             self.rest.needs.add("check_trained")
             self.rest.before.setdefault(statement, []).append(f"check_trained({self.name})")
 
@@ -160,7 +162,8 @@ class _Writer:
     def begin(self, group: list[Use], first: cst.CSTNode) -> None:
         """Write the lines that make the model, before the first statement that uses it."""
         lines: list[str] = []
-        data = self.input_fn(next((use for use in group if "input_fn" in use.args), None) or self.readable(group[0]))
+        shown = next((use for use in group if "input_fn" in use.args and not use.passed), None)
+        data = self.input_fn(shown or self.readable(group[0]))
         trains = any(use.kind in _TRAINS for use in group)
         self.data = self.fresh("training" if group[0].kind in _TRAINS else "data")
         self.data = self.data if self.alone else f"{self.name}_{self.data}"
@@ -202,9 +205,9 @@ class _Writer:
         for use in self.estimator.uses:
             around = [node for node in self.names.tree.above(use.call) if isinstance(node, cst.If)]
             local = set().union(*(names_bound(node) for node in around if node not in self.names.tree.above(self.home)))
-            if "input_fn" in use.args and not names_read(use.args["input_fn"]) & local:
+            if "input_fn" in use.args and not use.passed and not names_read(use.args["input_fn"]) & local:
                 return use
-        raise Refused("an export without an input_fn that shows what the model takes", export.call)
+        raise Refused("an Estimator without an input_fn that shows what the model takes", export.call)
 
     def comment(self, first: cst.CSTNode) -> None:
         """Write comments on the settings that have no counterpart in `fit`."""
@@ -214,7 +217,7 @@ class _Writer:
         texts = [f"{name}={self.names.text(value)}" for name, value in settings if self.names.text(value) != "[]"]
         statements = [*self.config.session, *(node for use in self.estimator.uses for node in use.hooks)]
         texts += [self.names.text(node) for node in statements]
-        lines = [" ".join(text.split()) for text in texts]
+        lines = list(dict.fromkeys(" ".join(text.split()) for text in texts))
         if lines:
             joined = ", ".join(lines)
             written = [f"# Without a counterpart in fit: {joined}"]
@@ -245,7 +248,7 @@ class _Writer:
         elif use.kind == "train_and_evaluate":
             self.train_and_evaluate(use, at_start=at_start)
         elif use.kind == "evaluate":
-            self.rest.new[use.call] = self.evaluated(use, at_start=at_start)
+            self.rest.write(use.call, self.evaluated(use, at_start=at_start))
         elif not self.model.predictions:
             raise Refused(f"{use.kind}, of a model_fn without predictions", use.call)
         elif use.kind == "export":
@@ -257,8 +260,8 @@ class _Writer:
             self.rest.needs.add("predict")
             data = self.data if at_start else self.input_fn(use).call()
             keys = [self.rest.text(use.args["predict_keys"])] if "predict_keys" in use.args else []
-            options = ", ".join([self.name, data, self.model.predictions, *keys])
-            self.rest.new[use.call] = f"predict({options})"
+            options = ", ".join([self.model_of(use), data, self.model.predictions, *keys])
+            self.rest.write(use.call, f"predict({options})")
 
     def line(self, use: Use) -> cst.CSTNode:
         """Return the line of a call that is a statement, which new lines replace."""
@@ -284,10 +287,14 @@ class _Writer:
     def evaluated(self, use: Use, *, at_start: bool) -> str:
         text, steps = self.data if at_start else self.input_fn(use).call(), use.args.get("steps")
         text = f"{text}.take({self.rest.text(steps)})" if steps is not None else text
-        written = f"{self.name}.evaluate({text}, return_dict=True, verbose=0)"
+        written = f"{self.model_of(use)}.evaluate({text}, return_dict=True, verbose=0)"
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
             return written
-        return f"dict({written}, global_step=int({self.name}.optimizer.iterations.numpy()))"
+        return f"dict({written}, global_step=int({self.model_of(use)}.optimizer.iterations.numpy()))"
+
+    def model_of(self, use: Use) -> str:
+        """Return the name of the model, which is a parameter in a function that is passed it."""
+        return self.names.text(use.call).partition(".")[0] if use.passed is not None else self.name
 
     def train(self, use: Use, *, at_start: bool) -> None:
         """Write `fit` for `train`, as the statement that it is."""

@@ -23,7 +23,7 @@ _SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_exe
 # Names of V1 that are the same for a program of datasets and Keras.
 _SAME = {
     "data.": "data.", "gfile.": "io.gfile.", "io.gfile.": "io.gfile.",
-    "parse_single_example": "io.parse_single_example",
+    "parse_single_example": "io.parse_single_example", "__version__": "__version__",
     "keras.datasets.": "keras.datasets.", "keras.utils.": "keras.utils.",
     "parse_example": "io.parse_example", "decode_csv": "io.decode_csv", "decode_raw": "io.decode_raw",
 }  # fmt: skip
@@ -128,6 +128,15 @@ class Rest:
                 self.imports.append(alias)
                 self.required.append(alias)
 
+    def write(self, node: cst.CSTNode, text: str) -> None:
+        """Note the new text of an expression.
+
+        Raises:
+            Refused: it has another already.
+        """
+        if self.new.setdefault(node, text) != text:
+            raise Refused("a function that uses several Estimators in different ways", node)
+
     def read_inside(self, node: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> None:
         """Find the new text of the names in a node that `read` left out."""
         self._read([inner for inner in iter_nodes(node) if inner in self.chains], without)
@@ -223,7 +232,7 @@ class Rest:
         tree, tf = self.names.tree, self.names.tf
         parent = tree.parents.get(node)
         below = full.removeprefix("tf.compat.v1.")
-        if full.startswith("tf.estimator.ModeKeys."):
+        if full.startswith(("tf.estimator.ModeKeys.", "tf.compat.v1.estimator.ModeKeys.")):
             self.new[node] = _MODE_KEYS[full.rpartition(".")[2]]
         elif below in _SWITCHES and isinstance(parent, cst.Call):
             expression = tree.parents.get(parent)

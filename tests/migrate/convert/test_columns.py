@@ -158,6 +158,13 @@ def test_arguments_with_variables_are_parameters(convert_text):
     assert "        net = tf.keras.layers.BatchNormalization(momentum=0.999)(net)\n" in text
 
 
+def test_two_estimators_of_one_name(convert_text):
+    first = "def main():\n    model = tf.estimator.LinearClassifier(columns())\n    model.train(input_fn)\n"
+    text = convert_text(canned("DNNClassifier([5], columns())").replace("def main():\n", first)).after
+    assert "def model_make_model(" in text and "def model_2_make_predictions(" in text
+    assert text.index("model = model_make_model(") < text.index("model = model_2_make_model(")
+
+
 @pytest.mark.parametrize(
     "legacy", [pytest.param("1", marks=pytest.mark.nightly), pytest.param("0", marks=pytest.mark.keras_3)]
 )

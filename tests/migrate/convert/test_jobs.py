@@ -282,6 +282,43 @@ def test_a_job_that_stays(convert_text, lines, config, function, before, reason)
     assert reason in file.kept_as_estimator, file.after
 
 
+SHOW = "def show(model, read, name='all'):\n    print(name, model.evaluate(input_fn=read, steps=2)['loss'])\n"
+TRAINED = "<ESTIMATOR>\nestimator.train(input_fn, steps=4)\n"
+
+
+def test_functions_that_are_passed_the_estimator(convert_text):
+    """Their parameter is the model; two Estimators may be passed, unless the function would be another for each."""
+    file = convert_text(job(f"{TRAINED}show(estimator, input_fn)\nshow(read=input_fn, model=estimator)", before=SHOW))
+    assert "    show(model, input_fn)\n    show(read=input_fn, model=model)\n" in file.after, file.kept_as_estimator
+    assert "print(name, dict(model.evaluate(read().take(2), return_dict=True, verbose=0), global_step=" in file.after
+    other = "other = tf.estimator.Estimator(model_fn, 'b', params={'rate': 1})\nother.train(input_fn, max_steps=4)\n"
+    lines = f"{TRAINED}show(estimator, input_fn)\n{other}show(other, input_fn)"
+    file = convert_text(job(lines, before=SHOW))
+    assert "    show(estimator, input_fn)\n" in file.after, file.kept_as_estimator
+    assert "    show(other, input_fn)\n" in file.after and file.after.count("model.evaluate(") == 1
+    file = convert_text(job(lines, before=SHOW, input_fn=INPUT_FN.replace("input_fn(", "input_fn(params")))
+    assert "a function that uses several Estimators in different ways" in file.kept_as_estimator
+
+
+FUNCTIONS = [
+    (SHOW.replace("evaluate", "train"), "show(estimator, input_fn)", "used in another way"),
+    (SHOW.replace("print(name", "print(model"), "show(estimator, input_fn)", "used in another way"),
+    (SHOW.replace("    print", "    model = wrap(model)\n    print"), "show(estimator, input_fn)", "in another way"),
+    (SHOW, "show(*[estimator, input_fn])", "used in another way"),
+    (SHOW, "show(estimator, *[input_fn])", "used in another way"),
+    (SHOW, "print(estimator)", "used in another way"),
+    (SHOW, "show(estimator, input_fn)\nshow(None, input_fn)", "not passed an Estimator everywhere"),
+    (SHOW, "show(estimator, input_fn)\nprint(show)", "not passed an Estimator everywhere"),
+    (SHOW, "show(estimator, input_fn)\nshow(1, estimator)", "in another way"),
+]
+
+
+@pytest.mark.parametrize(("before", "lines", "reason"), FUNCTIONS)
+def test_functions_that_are_passed_the_estimator_and_stay(convert_text, before, lines, reason):
+    file = convert_text(job(f"{TRAINED}{lines}", before=before))
+    assert reason in file.kept_as_estimator, file.after
+
+
 FACTORY = """def create_estimator(run_config, hparams, folder=None):
     \"\"\"Makes it.\"\"\"
     estimator = tf.estimator.Estimator(model_fn=model_fn, model_dir=folder, params=hparams, config=run_config)  # new

@@ -16,10 +16,10 @@ _VARIABLES = ("kernel_initializer", "bias_initializer", "kernel_regularizer", "b
               "activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "name", "reuse")  # fmt: skip
 _CONV = ("inputs", "filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "activation",
          "use_bias", *_VARIABLES)  # fmt: skip
-_SEPARABLE = (*_CONV[:7], "depth_multiplier", "activation", "use_bias", "depthwise_initializer", "pointwise_initializer",
-              "bias_initializer", "depthwise_regularizer", "pointwise_regularizer", "bias_regularizer",
-              "activity_regularizer", "depthwise_constraint", "pointwise_constraint", "bias_constraint", "trainable",
-              "name", "reuse")  # fmt: skip
+_SEPARABLE = (*_CONV[:7], "depth_multiplier", "activation", "use_bias", "depthwise_initializer",
+              "pointwise_initializer", "bias_initializer", "depthwise_regularizer", "pointwise_regularizer",
+              "bias_regularizer", "activity_regularizer", "depthwise_constraint", "pointwise_constraint",
+              "bias_constraint", "trainable", "name", "reuse")  # fmt: skip
 _POOL = ("inputs", "pool_size", "strides", "padding", "data_format", "name")
 # Function of tf.compat.v1.layers -> (Keras layer, parameters).
 _LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
