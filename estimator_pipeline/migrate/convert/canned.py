@@ -106,8 +106,9 @@ class _Writer:
         text = [
             f"def {make}({', '.join(['features', *self.passed])}):",
             '    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""',
+            "    features = ReadFeatures(features)",
             *(f"    {line}" for line in lines),
-            f"    model = {tf}.keras.Model(features, logits)",
+            f"    model = {tf}.keras.Model(features.read, logits)",
             "    model.compile(",
             f"        optimizer={optimizer},",
             f"        loss={loss},",
@@ -120,7 +121,7 @@ class _Writer:
         code = [cst.parse_statement("\n".join(text) + "\n"), self.predictions(predictions)]
         consumed = frozenset(value for name, value in self.args.items() if name not in (*_OF_JOB, *self.passed))
         needs, passed = {self.names.tree: self.needs}, tuple(self.passed.values())
-        return Model(tuple(code), make, predictions, False, {}, needs, passed, consumed)
+        return Model(tuple(code), make, predictions, False, {}, needs, passed, consumed, self.of_examples)
 
     # Arguments
 
@@ -155,7 +156,7 @@ class _Writer:
 
     def dnn(self) -> list[str]:
         layers = f"{self.names.tf}.keras.layers"
-        self.needs.add("dense_columns")
+        self.needs |= {"dense_columns", "ReadFeatures"}
         lines = [
             f"net = dense_columns(features, {self.columns()})",
             f"for units in {self.written('hidden_units')}:",
@@ -168,7 +169,7 @@ class _Writer:
         return [*lines, f"logits = {layers}.Dense({self.units})(net)"]
 
     def linear(self) -> list[str]:
-        self.needs.add("linear_columns")
+        self.needs |= {"linear_columns", "ReadFeatures"}
         combiner = f", sparse_combiner={self.written('sparse_combiner')}" if "sparse_combiner" in self.args else ""
         return [f"logits = linear_columns(features, {self.columns()}, {self.units}{combiner})"]
 
@@ -281,6 +282,15 @@ class _Writer:
         if not self.of_v1:
             metrics.append(f'{tf}.keras.metrics.AUC(name="{_PRECISION_RECALL}", curve="PR", from_logits=True)')
         return metrics
+
+    @property
+    def of_examples(self) -> str:
+        """Return the signatures that an export has for serialized examples. Source: head.py of tensorflow_estimator."""
+        regression = '"regression": {"outputs": "%s"}'
+        if self.head == "Regressor":
+            return f"of_examples={{{regression % 'predictions'}}}"
+        classes = '"classification": {"classes": "all_classes", "scores": "probabilities"}'
+        return f"of_examples={{{', '.join([classes, *([regression % 'logistic'] if self.units == '1' else [])])}}}"
 
     def predictions(self, name: str) -> cst.BaseStatement:
         tf = self.names.tf

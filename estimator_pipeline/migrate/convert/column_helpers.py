@@ -163,6 +163,18 @@ class EmbeddingColumn(FeatureColumn):
         return layer(self.source.numbers(features))
 
 
+class ReadFeatures(dict):
+    """Keras inputs by their names, and in the attribute `read` those that columns have read."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.read = {}
+
+    def __getitem__(self, name):
+        self.read[name] = super().__getitem__(name)
+        return self.read[name]
+
+
 def sorted_columns(feature_columns):
     """Return columns in the order of their names, in which TensorFlow computed them."""
     columns = [feature_columns] if isinstance(feature_columns, FeatureColumn) else list(feature_columns)

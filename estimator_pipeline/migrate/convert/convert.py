@@ -177,7 +177,8 @@ class _Planner:
         self.replaced: set[cst.CSTNode] = {node for nodes in definitions.values() for node in nodes}
         self.consumed = self.consumed_nodes()
         files = self.files
-        reached = reached_nodes(self.names, files, self.replaced)
+        uses = [(tree, use.call) for tree, job in self.jobs for use in job.uses]
+        reached = reached_nodes(self.names, files, uses, self.replaced)
         rests = self.rests = {tree: self.rest(tree, reached) for tree in files}
         for model in self.models.values():
             for tree, needs in model.needs.items():

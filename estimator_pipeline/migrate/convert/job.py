@@ -274,6 +274,7 @@ class _Writer:
         check_outputs(self.names, self.estimator.model_fn)
         self.rest.needs.add("export")
         receivers = serving_arguments(self.names, self.rest, serving)
+        receivers += [self.model.of_examples] if self.model.of_examples else []
         return _call("export", [self.name, self.model.predictions, folder, *receivers])
 
     def exporters(self, use: Use) -> list[str]:

@@ -55,6 +55,7 @@ class Model:
         needs: file -> the names of helpers that its code uses.
         passed: the user's expressions that `make` takes behind the inputs, of a canned Estimator or a function's call.
         consumed: the other expressions in that call.
+        of_examples: the argument of `export` for the signatures of a canned Estimator; "" for a model_fn.
     """
 
     code: tuple[cst.BaseStatement, ...]
@@ -65,6 +66,7 @@ class Model:
     needs: Mapping[Tree, Set[str]]
     passed: tuple[cst.BaseExpression | cst.Arg, ...] = ()
     consumed: frozenset[cst.BaseExpression] = frozenset()
+    of_examples: str = ""
 
 
 @dataclass(frozen=True)

@@ -130,21 +130,33 @@ def predict(model, data, predictions, keys=None):
             yield dict(zip(named, row, strict=False)) if isinstance(answers, dict) else row[0]
 
 
-def export(model, predictions, folder, receivers, features_of=lambda tensors: tensors):
+def export(model, predictions, folder, receivers, features_of=lambda tensors: tensors, *, of_examples=None):
     """Write a SavedModel that predicts, as `serving_default`, into a folder of the time, as TensorFlow Serving expects.
 
-    Arguments: `receivers` are the specifications of the inputs by their names, `features_of` makes features of them.
+    Arguments: `receivers` are the specifications of the inputs by their names, `features_of` makes features of them;
+    `of_examples` are the signatures of a canned Estimator beside `predict` that its export has for serialized examples,
+    the default first: the prediction of each output.
     """
-    inputs = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in receivers.items()}
 
-    @tf.function(input_signature=[inputs])
-    def serve(tensors):
-        features = features_of(tensors)
-        answers = predictions(features, model(features, training=False))
-        return answers if isinstance(answers, dict) else {"output": answers}
+    def signature(names, outputs=None):
+        @tf.function(input_signature=[{names[key]: tf.TensorSpec(spec.shape, spec.dtype, names[key])
+                                       for key, spec in receivers.items()}])  # fmt: skip
+        def serve(tensors):
+            features = features_of({key: tensors[name] for key, name in names.items()})
+            answers = predictions(features, model(features, training=False))
+            answers = answers if isinstance(answers, dict) else {"output": answers}
+            return answers if outputs is None else {name: answers[key] for name, key in outputs.items()}
 
+        return serve
+
+    predict = signature({name: name for name in receivers})
+    signatures = {"serving_default": predict} if of_examples is None else {"predict": predict}
+    if of_examples and [spec.dtype for spec in receivers.values()] == [tf.string]:
+        for name, outputs in of_examples.items():
+            signatures[name] = signature(dict.fromkeys(receivers, "inputs"), outputs)
+            signatures.setdefault("serving_default", signatures[name])
     path = tf.io.gfile.join(folder, str(int(tf.timestamp())))
-    tf.saved_model.save(model, path, signatures={"serving_default": serve})
+    tf.saved_model.save(model, path, signatures=signatures)
     return path
 
 

@@ -20,6 +20,7 @@ __all__ = ["Rest", "is_reached", "reached_nodes"]
 _MODE_KEYS = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
 _GONE = ("tf.estimator", "tf.contrib", "tf.compat.v1.estimator", "tensorflow_estimator", "estimator_pipeline.compat")
 _SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_execution", "enable_v2_behavior")
+_CLEAR = "summary.FileWriterCache.clear"  # of the writers of an Estimator's events
 # Names of V1 that are the same for a program of datasets and Keras.
 _SAME = {
     "data.": "data.", "gfile.": "io.gfile.", "io.gfile.": "io.gfile.",
@@ -29,15 +30,21 @@ _SAME = {
 }  # fmt: skip
 
 
-def reached_nodes(names: FileNames, files: Iterable[Tree], without: Collection[cst.CSTNode]) -> set[cst.CSTNode]:
+def reached_nodes(
+    names: FileNames, files: Iterable[Tree], jobs: Iterable[tuple[Tree, cst.CSTNode]], without: Collection[cst.CSTNode]
+) -> set[cst.CSTNode]:
     """Return the functions and classes that the top levels of files reach, directly or through each other.
 
     Args:
+        jobs: file and place of the uses of Estimators, whose functions another program may call.
         without: definitions and statements that the conversion replaces.
     """
-    reached: set[cst.CSTNode] = set()
+    roots = {above: tree for tree, node in jobs for above in tree.above(node)
+             if isinstance(above, (cst.FunctionDef, cst.ClassDef))}  # fmt: skip
+    reached: set[cst.CSTNode] = set(roots)
     waiting: list[tuple[Tree, cst.CSTNode]] = [(tree, node) for tree in files for node in tree.module.body
                                                if not isinstance(node, (cst.FunctionDef, cst.ClassDef))]  # fmt: skip
+    waiting += [(tree, node.body) for node, tree in roots.items()]
     while waiting:
         tree, node = waiting.pop()
         for inner in _inside(node, without):
@@ -234,11 +241,13 @@ class Rest:
         below = full.removeprefix("tf.compat.v1.")
         if full.startswith(("tf.estimator.ModeKeys.", "tf.compat.v1.estimator.ModeKeys.")):
             self.new[node] = _MODE_KEYS[full.rpartition(".")[2]]
-        elif below in _SWITCHES and isinstance(parent, cst.Call):
+        elif below in (*_SWITCHES, _CLEAR) and isinstance(parent, cst.Call):
             expression = tree.parents.get(parent)
             statement = tree.parents.get(expression) if isinstance(expression, cst.Expr) else None
             if isinstance(statement, cst.SimpleStatementLine):
                 self.removed.append(statement)
+                if below == _CLEAR:
+                    self.before[statement] = [f"# Without a counterpart in fit: {self.names.text(parent)}"]
         elif full in COLUMNS and isinstance(parent, cst.Call) and parent.func is node:
             self.new[node] = column_class(Call(parent, full, SETUP, self.names, {}, self.needs))
         elif isinstance(parent, cst.Call) and parent.func is node and (rule := rule_of(full, SETUP)) is not None:

@@ -153,6 +153,69 @@ def test_a_saved_model_with_columns_in_its_params(tmp_path):
     assert (model.predict(features, verbose=0) == again.predict(features, verbose=0)).all()
 
 
+SERVING = """
+def serve():
+    inputs = {name: tf.placeholder(tf.float32, [None]) for name in ("age", "size")}
+    city = tf.stack([tf.as_string(inputs["age"]), tf.as_string(inputs["size"])], 1)
+    features = dict(inputs, city=city, kind=tf.cast(inputs["size"], tf.int64))
+    return tf.estimator.export.ServingInputReceiver(features, inputs)
+
+
+SPEC = {
+    "age": tf.FixedLenFeature([], tf.float32),
+    "size": tf.FixedLenFeature([1], tf.float32),
+    "city": tf.FixedLenFeature([2], tf.string),
+    "kind": tf.FixedLenFeature([], tf.int64),
+}
+parse = tf.estimator.export.build_parsing_serving_input_receiver_fn(SPEC)
+
+
+def main():"""
+EXPORTS = [
+    ("LinearClassifier(wide())", 2),
+    *(
+        pytest.param(*each, marks=pytest.mark.nightly)
+        for each in (("LinearClassifier(wide(), n_classes=3)", 3), ("LinearRegressor(wide())", 2))
+    ),
+]
+
+
+@pytest.mark.parametrize(("constructor", "classes"), EXPORTS)
+def test_an_export_has_the_same_signatures(tmp_path, constructor, classes):
+    """Of placeholders and of serialized examples: the names, types and values. It trains both, as a proof of values."""
+    text = program(constructor, classes).replace("def main():", SERVING).replace("    result = ", (
+        f"    model.export_saved_model({str(tmp_path / 'NAME' / 'raw')!r}, serve)\n"
+        f"    model.export_saved_model({str(tmp_path / 'NAME' / 'parsed')!r}, parse)\n    result = "
+    ))  # fmt: skip
+    text = text.replace('"age": draw', '"id": draw.rand(64), "age": draw')  # which the exports do not take
+    module(todays(tmp_path, text.replace("NAME", "theirs")), "canned_exports").main()
+    module(converted(tmp_path, text.replace("NAME", "ours")), "canned_exported").main()
+    example = tf.train.Example()
+    for name, kind, values in (("age", "float_list", [3.5]), ("size", "float_list", [0.25]), ("kind", "int64_list", [4]),
+                               ("city", "bytes_list", [b"rome", b"lima"])):  # fmt: skip
+        getattr(example.features.feature[name], kind).value.extend(values)
+    inputs = {"age": tf.constant([3.5, 70.0]), "size": tf.constant([0.25, 2.0])}
+    for export in ("raw", "parsed"):
+        paths = [next((tmp_path / name / export).iterdir()) for name in ("theirs", "ours")]
+        theirs, ours = (tf.saved_model.load(str(path)).signatures for path in paths)
+        assert set(ours) == set(theirs)
+        for name, signature in theirs.items():
+            taken = signature.structured_input_signature[1]
+            assert {key: (spec.shape, spec.dtype) for key, spec in taken.items()} == {
+                key: (spec.shape, spec.dtype) for key, spec in ours[name].structured_input_signature[1].items()
+            }
+            passed = inputs if export == "raw" else {key: tf.constant([example.SerializeToString()]) for key in taken}
+            answers, expected = ours[name](**passed), signature(**passed)
+            assert {key: value.dtype for key, value in answers.items()} == {
+                key: value.dtype for key, value in expected.items()
+            }
+            for key, value in expected.items():
+                if value.dtype.is_floating:
+                    assert answers[key].numpy() == pytest.approx(value.numpy(), 1e-4, 1e-6), (name, key)
+                else:
+                    assert (answers[key].numpy() == value.numpy()).all(), (name, key)
+
+
 # They start from zeros and ones, so that two processes come to the same numbers.
 WHOLE = [("LinearClassifier(wide())", 2), ("LinearRegressor(deep(), optimizer='Adagrad')", 3)]
 

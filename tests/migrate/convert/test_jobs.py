@@ -161,6 +161,18 @@ def test_training_to_the_end_of_the_data(convert_text):
     assert "model.fit(training, validation_data=input_fn().take(100), verbose=2)" in file.after, file.kept_as_estimator
 
 
+def test_writers_of_events_have_no_counterpart(convert_text):
+    file = convert_text(job("tf.summary.FileWriterCache.clear()  # x\n<ESTIMATOR>\nestimator.train(input_fn, steps=4)"))
+    assert "    # Without a counterpart in fit: tf.compat.v1.summary.FileWriterCache.clear()\n" in file.after, file.kept_as_estimator
+    assert "# x\n" in file.after
+
+
+def test_names_of_tensorflow_1_in_a_function_of_a_library(convert_text):
+    text = job("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nprint(tf.Session())")
+    for library in (text, text.partition("\n\n\nif __name__")[0]):
+        assert "tf.Session" in convert_text(library).kept_as_estimator
+
+
 SERVING = "    return tf.estimator.export.ServingInputReceiver(features, inputs)\n"
 RECEIVERS = [
     # The function, what it becomes, and the last arguments of `export`.
