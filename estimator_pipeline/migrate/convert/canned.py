@@ -47,7 +47,6 @@ CANNED = {
 _OF_JOB = ("model_dir", "config")  # what `estimators.py` and `job.py` convert
 _ACCURACY_BASELINE, _MEANS = "accuracy_baseline", ("label/mean", "prediction/mean")
 _PRECISION_RECALL = "auc_precision_recall"  # V1 interpolates linearly, Keras does not
-_RATES = {"DNN": ("0.05", "0.001"), "DNNLinearCombined": ("0.05", "0.001")}  # of V1, of V2
 # Name of an optimizer -> how Keras makes it with a rate, for V1.
 _KERAS = ("tf.keras.optimizers", "tf.optimizers", "tf.keras.optimizers.legacy", "tf.compat.v1.keras.optimizers")
 _NAMED = {"Adagrad": "Adagrad({})", "Adam": "Adam({}, epsilon=1e-8)", "Ftrl": "Ftrl({})", "SGD": "SGD({})"}
@@ -96,11 +95,10 @@ class _Writer:
                 raise Refused(f"{parameter} of {self.kind}{self.head}", self.args[parameter])
         if "label_dimension" in self.args and self.number("label_dimension", 1) != 1:
             raise Refused("label_dimension of a regressor", self.args["label_dimension"])
-        if self.kind == "DNNLinearCombined":
-            raise Refused("DNNLinearCombined, which trains its parts with two optimizers", self.call)
         self.check_metrics()
-        tf, lines = self.names.tf, self.dnn() if self.kind == "DNN" else self.linear()
-        optimizer, loss, metrics = self.optimizer(), self.loss(), self.metrics()
+        lines = self.parts()
+        optimizers, loss, metrics = self.optimizers(), self.loss(), self.metrics()
+        self.passed = {name: value for name, value in self.args.items() if name in self.passed}  # in the user's order
         left_out = ", ".join(self.left_out())
         make, predictions = f"{self.prefix}make_model", f"{self.prefix}make_predictions"
         text = [
@@ -108,9 +106,8 @@ class _Writer:
             '    """Return the compiled model for the inputs `features`, as returned by `model_inputs`."""',
             "    features = ReadFeatures(features)",
             *(f"    {line}" for line in lines),
-            f"    model = {tf}.keras.Model(features.read, logits)",
             "    model.compile(",
-            f"        optimizer={optimizer},",
+            *(f"        {line}," for line in optimizers),
             f"        loss={loss},",
             f"        metrics=[{f'  # without {left_out}' if left_out else ''}",
             *(f"            {metric}," for metric in metrics),
@@ -154,33 +151,46 @@ class _Writer:
         two = self.head == "Regressor" or self.number("n_classes", 2) == 2
         return "1" if two else self.written("n_classes")
 
-    def dnn(self) -> list[str]:
+    def parts(self) -> list[str]:
+        """Return the statements that make the model."""
+        tf = self.names.tf
+        self.needs.add("ReadFeatures")
+        if self.kind != "DNNLinearCombined":
+            lines = self.dnn("") if self.kind == "DNN" else self.linear("")
+            return [*lines, f"model = {tf}.keras.Model(features.read, logits)"]
+        self.needs.add("WideAndDeepModel")
+        lines = [*self.dnn("dnn_"), *(line.replace("logits =", "linear =") for line in self.linear("linear_"))]
+        return [*lines, f"model = WideAndDeepModel(features.read, {tf}.keras.layers.Add()([logits, linear]))"]
+
+    def dnn(self, part: str) -> list[str]:
         layers = f"{self.names.tf}.keras.layers"
-        self.needs |= {"dense_columns", "ReadFeatures"}
+        self.needs.add("dense_columns")
         lines = [
-            f"net = dense_columns(features, {self.columns()})",
-            f"for units in {self.written('hidden_units')}:",
-            f"    net = {layers}.Dense(units, activation={self.activation()})(net)",
+            f"net = dense_columns(features, {self.columns(part)})",
+            f"for units in {self.written(f'{part}hidden_units')}:",
+            f"    net = {layers}.Dense(units, activation={self.activation(part)})(net)",
         ]
-        if "dropout" in self.args:
-            lines.append(f"    net = {layers}.Dropout({self.written('dropout')})(net)")
+        if f"{part}dropout" in self.args:
+            lines.append(f"    net = {layers}.Dropout({self.written(f'{part}dropout')})(net)")
         if self.only("batch_norm", "True", "False") and self.names.text(self.args["batch_norm"]) == "True":
             lines.append(f"    net = {layers}.BatchNormalization(momentum=0.999)(net)")
         return [*lines, f"logits = {layers}.Dense({self.units})(net)"]
 
-    def linear(self) -> list[str]:
-        self.needs |= {"linear_columns", "ReadFeatures"}
-        combiner = f", sparse_combiner={self.written('sparse_combiner')}" if "sparse_combiner" in self.args else ""
-        return [f"logits = linear_columns(features, {self.columns()}, {self.units}{combiner})"]
+    def linear(self, part: str) -> list[str]:
+        self.needs.add("linear_columns")
+        parameter = f"{part}sparse_combiner"
+        combiner = f", sparse_combiner={self.written(parameter)}" if parameter in self.args else ""
+        return [f"logits = linear_columns(features, {self.columns(part)}, {self.units}{combiner})"]
 
-    def columns(self) -> str:
-        if "feature_columns" not in self.args:
-            raise Refused(f"a {self.kind}{self.head} without feature_columns", self.call)
-        self.passed["feature_columns"] = self.args["feature_columns"]
-        return "feature_columns"
+    def columns(self, part: str) -> str:
+        parameter = f"{part}feature_columns"
+        if parameter not in self.args:
+            raise Refused(f"a {self.kind}{self.head} without {parameter}", self.call)
+        self.passed[parameter] = self.args[parameter]
+        return parameter
 
-    def activation(self) -> str:
-        value = self.args.get("activation_fn")
+    def activation(self, part: str) -> str:
+        value = self.args.get(f"{part}activation_fn")
         if value is None:
             return "'relu'"
         if isinstance(value, cst.SimpleString):
@@ -190,16 +200,29 @@ class _Writer:
             raise Refused(f"activation_fn={self.names.text(value)}", value)
         return repr(known.rpartition(".")[2])
 
-    def optimizer(self) -> str:
-        tf, node = self.names.tf, self.args.get("optimizer")
+    def optimizers(self) -> list[str]:
+        """Return the arguments of `compile` for the optimizers."""
+        if self.kind != "DNNLinearCombined":
+            return [f"optimizer={self.optimizer('')}"]
+        both = [self.args[name] for name in ("dnn_optimizer", "linear_optimizer") if name in self.args]
+        if len({self.names.value(node) for node in both}) < len(both):
+            raise Refused("one optimizer object for both parts", both[0])
+        variables = f"{self.names.tf}.keras.Model(features.read, linear).trainable_variables"
+        return [f"optimizer={self.optimizer('dnn_')}", f"linear_optimizer={self.optimizer('linear_')}",
+                f"linear_variables={variables}"]  # fmt: skip
+
+    def optimizer(self, part: str) -> str:
+        parameter = f"{part}optimizer"
+        tf, node = self.names.tf, self.args.get(parameter)
         if node is None:
-            return f"{tf}.keras.optimizers.{self.named('Adagrad' if self.kind == 'DNN' else 'Ftrl')}"
+            default = "Ftrl" if part == "linear_" or self.kind == "Linear" else "Adagrad"
+            return f"{tf}.keras.optimizers.{self.named(default, part)}"
         value = self.names.value(node)
         if isinstance(value, cst.SimpleString):
             name = str(value.evaluated_value)
             if name not in _NAMED:
                 raise Refused(f"the optimizer {name} of a {self.kind}{self.head}", node)
-            return f"{tf}.keras.optimizers.{self.named(name)}"
+            return f"{tf}.keras.optimizers.{self.named(name, part)}"
         if isinstance(value, cst.Lambda) and not value.params.params:
             value = value.body
         module, _, name = (self.names.name(value.func) if isinstance(value, cst.Call) else "").rpartition(".")
@@ -209,8 +232,8 @@ class _Writer:
         if any(self.names.is_variable(inner) for inner in iter_nodes(value)):
             if node is not value or not (self.of_v1 or module == _KERAS[0]):
                 raise Refused(f"the optimizer {self.names.text(node)}, which depends on variables", node)
-            self.passed["optimizer"] = node
-            return "optimizer"
+            self.passed[parameter] = node
+            return parameter
         rewriter = CodeRewriter(self.names, SETUP, needs=self.needs)
         if self.of_v1:
             return rewriter.text(value)
@@ -220,14 +243,15 @@ class _Writer:
         options = [(f"{arg.keyword.value}=" if arg.keyword else "") + rewriter.text(arg.value) for arg in value.args]
         return f"{tf}.keras.optimizers.{name}({', '.join(options)})"
 
-    def named(self, name: str) -> str:
+    def named(self, name: str, part: str) -> str:
         """Return the optimizer of a name, with the rate that the Estimator has for it."""
-        if self.kind == "Linear":
-            rate = "min(0.2, len(feature_columns) ** -0.5)"
+        if part or self.kind == "Linear":
+            linear = f"min({'0.005' if part else '0.2'}, len({part}feature_columns) ** -0.5)"
+            rate = "0.001" if part == "dnn_" else linear
         elif not self.of_v1:
             return f"{name}()"  # with the rate of Keras
         else:
-            rate = _RATES[self.kind][0]
+            rate = "0.05"
         return (_NAMED[name] if self.of_v1 else f"{name}({{}})").format(rate)
 
     def loss(self) -> str:

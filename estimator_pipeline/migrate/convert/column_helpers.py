@@ -197,6 +197,40 @@ def linear_columns(features, feature_columns, units=1, sparse_combiner="sum"):
     return parts[0] if len(parts) == 1 else tf.keras.layers.Add()(parts)
 
 
+@tf.keras.utils.register_keras_serializable()
+class WideAndDeepModel(tf.keras.Model):
+    """A model whose linear part has an optimizer of its own; both take the gradients of one loss."""
+
+    def compile(self, *, linear_optimizer, linear_variables, **options):
+        super().compile(**options)
+        self.mean_loss = tf.keras.metrics.Mean(name="loss")
+        self.linear_optimizer, linear = linear_optimizer, {id(variable) for variable in linear_variables}
+        self.is_linear = [id(variable) in linear for variable in self.trainable_variables]
+        for optimizer, pairs in self.of_optimizers(self.trainable_variables):
+            optimizer.build([variable for _, variable in pairs])
+
+    def of_optimizers(self, gradients):
+        """Return each optimizer with its gradients and variables."""
+        parts = [], []
+        for is_linear, *pair in zip(self.is_linear, gradients, self.trainable_variables, strict=True):
+            parts[is_linear].append(pair)
+        return zip([self.optimizer, self.linear_optimizer], parts, strict=True)
+
+    def compute_loss(self, *arguments, **options):
+        loss = super().compute_loss(*arguments, **options)
+        self.mean_loss.update_state(loss)
+        return loss
+
+    def train_step(self, data):
+        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred, sample_weight)
+        for optimizer, pairs in self.of_optimizers(tape.gradient(loss, self.trainable_variables)):
+            optimizer.apply_gradients(pairs)
+        return self.compute_metrics(x, y, y_pred, sample_weight)
+
+
 class CategoryLayer(tf.keras.layers.Layer):
     """A layer of categories, with its arguments in the attribute `options`."""
 

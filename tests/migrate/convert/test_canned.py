@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from estimator_pipeline.testing import assert_parity
@@ -81,6 +83,11 @@ KINDS = [
     ("DNNClassifier(feature_columns=deep(), hidden_units=[5], optimizer=tf.train.AdagradOptimizer(0.1))", 2, True),
     ("LinearClassifier(wide())", 2, True),
     ("DNNRegressor([5], deep())", 3, False),
+    (
+        "DNNLinearCombinedClassifier(linear_feature_columns=wide(), dnn_feature_columns=deep(), dnn_hidden_units=[5])",
+        2,
+        True,
+    ),
     *(
         pytest.param(*kind, marks=pytest.mark.nightly)
         for kind in (
@@ -89,6 +96,17 @@ KINDS = [
             ("DNNRegressor([5], columns(), optimizer='SGD', loss_reduction=tf.losses.Reduction.MEAN)", 3, True),
             ("LinearClassifier(wide(), n_classes=3, optimizer=tf.keras.optimizers.Adam(0.1))", 3, False),
             ("LinearRegressor(feature_columns=wide(), sparse_combiner='mean')", 3, True),
+            (
+                "DNNLinearCombinedClassifier(None, wide(), 'Ftrl', deep(), 'Adam', [5], n_classes=3)",
+                3,
+                False,
+            ),
+            (
+                "DNNLinearCombinedRegressor(dnn_feature_columns=deep(), linear_feature_columns=wide(), "
+                "dnn_hidden_units=[5], linear_optimizer='SGD', dnn_optimizer=tf.train.AdamOptimizer(0.1))",
+                2,
+                True,
+            ),
         )
     ),
 ]
@@ -102,8 +120,10 @@ def named(model, constructor: str, end: str) -> dict[str, str]:
     theirs = [f"dnn/{layer}/{name}{end}" for layer in layers for name in ("kernel", "bias")]
     if "deep()" in constructor:
         theirs.insert(0, f"dnn/input_from_feature_columns/input_layer/kind_embedding/embedding_weights{end}")
+    if "wide()" in constructor:
+        theirs[-2:-2] = [f"linear/linear_model/{name}{end}" for name in LINEAR]
     if constructor.startswith("Linear"):
-        theirs = [f"linear/linear_model/{name}{end}" for name in LINEAR]
+        theirs = [name for name in theirs if name.startswith("linear")]
     ours = [variable.name.partition(":")[0] for variable in model.trainable_variables]
     return dict(zip(ours, theirs, strict=True))
 
@@ -117,8 +137,8 @@ def test_both_train_alike(tmp_path, constructor, classes, of_v1):
     after = module(converted(tmp_path, text), "canned_after")
     made = (tmp_path / "before.py").read_text().partition("model = ")[2].partition("\n")[0]
     estimator = eval(made.replace("keras.optimizers.", "keras.optimizers.legacy."), vars(before))
-    columns = constructor.partition("()")[0].rpartition(" ")[2].rpartition("(")[2].rpartition("=")[2]
-    model = after.make_model(after.model_inputs(after.input_fn()), getattr(after, columns)())
+    columns = [getattr(after, name)() for name in re.findall(r"(\w+)\(\)", constructor)]
+    model = after.make_model(after.model_inputs(after.input_fn()), *columns)
     parity = assert_parity(
         estimator=estimator,
         model=model,
@@ -191,9 +211,10 @@ def test_an_export_has_the_same_signatures(tmp_path, constructor, classes):
     module(todays(tmp_path, text.replace("NAME", "theirs")), "canned_exports").main()
     module(converted(tmp_path, text.replace("NAME", "ours")), "canned_exported").main()
     example = tf.train.Example()
-    for name, kind, values in (("age", "float_list", [3.5]), ("size", "float_list", [0.25]), ("kind", "int64_list", [4]),
-                               ("city", "bytes_list", [b"rome", b"lima"])):  # fmt: skip
-        getattr(example.features.feature[name], kind).value.extend(values)
+    for name, values in (("age", [3.5]), ("size", [0.25])):
+        example.features.feature[name].float_list.value.extend(values)
+    example.features.feature["kind"].int64_list.value.append(4)
+    example.features.feature["city"].bytes_list.value.extend([b"rome", b"lima"])
     inputs = {"age": tf.constant([3.5, 70.0]), "size": tf.constant([0.25, 2.0])}
     for export in ("raw", "parsed"):
         paths = [next((tmp_path / name / export).iterdir()) for name in ("theirs", "ours")]

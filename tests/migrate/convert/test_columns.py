@@ -114,13 +114,16 @@ CANNED = [
     ("DNNClassifier([5], columns(), warm_start_from='x')", "warm_start_from"),
     ("DNNRegressor([5], columns(), label_dimension=2)", "label_dimension"),
     ("LinearRegressor(columns(), loss_reduction='none')", "loss_reduction"),
+    ("DNNLinearCombinedRegressor(linear_feature_columns=columns())", "without dnn_feature_columns"),
+    ("DNNLinearCombinedRegressor(None, columns(), one, columns(), one, [5])", "one optimizer object for both"),
     ("BoostedTreesClassifier(columns(), 1)", "which no rule converts"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("constructor", "reason"), CANNED)
 def test_canned_estimators_that_stay(convert_text, constructor, reason):
-    file = convert_text(canned(constructor))
+    one = "def main():\n    one = tf.train.AdamOptimizer(0.1)\n"
+    file = convert_text(canned(constructor).replace("def main():\n", one))
     assert not file.keras and reason in file.kept_as_estimator
 
 

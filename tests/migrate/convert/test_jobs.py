@@ -163,7 +163,9 @@ def test_training_to_the_end_of_the_data(convert_text):
 
 def test_writers_of_events_have_no_counterpart(convert_text):
     file = convert_text(job("tf.summary.FileWriterCache.clear()  # x\n<ESTIMATOR>\nestimator.train(input_fn, steps=4)"))
-    assert "    # Without a counterpart in fit: tf.compat.v1.summary.FileWriterCache.clear()\n" in file.after, file.kept_as_estimator
+    assert "    # Without a counterpart in fit: tf.compat.v1.summary.FileWriterCache.clear()\n" in file.after, (
+        file.kept_as_estimator
+    )
     assert "# x\n" in file.after
 
 
