@@ -211,9 +211,8 @@ class WideAndDeepModel(tf.keras.Model):
 
     def of_optimizers(self, gradients):
         """Return each optimizer with its gradients and variables."""
-        parts = [], []
-        for is_linear, *pair in zip(self.is_linear, gradients, self.trainable_variables, strict=True):
-            parts[is_linear].append(pair)
+        pairs = list(zip(self.is_linear, gradients, self.trainable_variables, strict=True))
+        parts = [[pair for is_linear, *pair in pairs if is_linear is part] for part in (False, True)]
         return zip([self.optimizer, self.linear_optimizer], parts, strict=True)
 
     def compute_loss(self, *arguments, **options):
