@@ -9,6 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS, is_message
+from estimator_pipeline.migrate.convert.definitions import Definitions, reaching
 from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed
 from estimator_pipeline.migrate.convert.names import (
     ALL_MODES,
@@ -86,6 +87,7 @@ class _Splitter:
         self.phase = [step for step in model_fn.steps if self.sets_phase(step)]
         self.steps = [step for step in model_fn.steps
                       if step not in train_op.steps and step not in flags and step not in self.phase]  # fmt: skip
+        self.definitions = Definitions(names, model_fn, self.steps)
         self.labelled = self.dependent({model_fn.labels}, lambda step: False)
 
     def parts(self) -> Parts:
@@ -121,6 +123,7 @@ class _Splitter:
         outputs = list(dict.fromkeys([*outputs, *inline.values()]))
         if not outputs:
             raise Refused("a model_fn without layers", self.model_fn.function)
+        self.check_order(network, loss, metrics, predicted, setup, values, predictions, frozenset(outputs), inline)
         self.check_guards([*network, *used])
         self.check_statistics(network)
         return Parts(
@@ -246,8 +249,31 @@ class _Splitter:
         return network
 
     def slice(self, rest: list[Statement], mode: str, values: list[cst.BaseExpression]) -> tuple[Statement, ...]:
-        wanted = {name for value in values for name in names_read(value)}
-        return tuple(needed([step for step in rest if mode in step.modes], wanted))
+        steps, chosen = [step for step in rest if mode in step.modes], set()
+        for value in values:
+            chosen |= {*needed(self.definitions.before(steps, value), names_read(value))}
+        return tuple(step for step in rest if step in chosen)
+
+    def check_order(
+        self, network: list[Statement], loss: tuple[Statement, ...], metrics: tuple[Statement, ...],
+        predicted: tuple[Statement, ...], setup: tuple[Statement, ...], values: list[cst.BaseExpression],
+        predictions: cst.BaseExpression | None, outputs: frozenset[str], inline: Mapping[cst.CSTNode, str],
+    ) -> None:  # fmt: skip
+        """Check that no part computes with a name that has another value where the part computes it."""
+
+        def of_network(name: str) -> frozenset[Statement | None]:
+            return reaching(network, name) if name in outputs else frozenset({None})
+
+        check, reported = self.definitions.check, self.model_fn.specs.get(EVAL, {}).get("loss")
+        losses = [value for value in (self.train_op.loss, self.model_fn.specs[TRAIN].get("loss")) if value is not None]
+        check(network, TRAIN, [], lambda name: frozenset({None}))
+        check(setup, TRAIN, self.train_op.values, of_network)
+        check(loss, TRAIN, losses, of_network, inline)
+        check(metrics, EVAL, values, of_network, inline)
+        check(predicted, PREDICT, [predictions] if predictions is not None else [], of_network, inline)
+        if reported is not None:
+            there = self.slice([step for step in self.steps if step in loss or EVAL in step.modes], EVAL, [reported])
+            check([step for step in there if step not in network or step in loss], EVAL, [reported], of_network, inline)
 
     def metric_calls(self) -> dict[str, cst.Call]:
         """Return key -> call of each metric of eval_metric_ops."""
