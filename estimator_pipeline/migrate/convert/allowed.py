@@ -15,7 +15,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf,
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert.names import FileNames
 
-__all__ = ["BUILTINS", "LOGGING_HOOKS", "METHODS", "has_tensorflow", "is_keras", "is_message", "name"]
+__all__ = ["BUILTINS", "LOGGING_HOOKS", "METHODS", "RANDOM", "has_tensorflow", "is_keras", "is_message", "name"]
 
 BUILTINS = frozenset(dir(builtins)) - {"eval", "exec", "open", "input", "setattr", "delattr", "globals", "locals"}
 METHODS = frozenset({
@@ -24,6 +24,10 @@ METHODS = frozenset({
     "astype",
 })  # fmt: skip
 """Methods of strings, lists, dicts, arrays and shapes."""
+RANDOM = ("tf.random.", "tf.compat.v1.random.", *(f"tf.compat.v1.{name}" for name in (
+    "random_normal", "random_uniform", "truncated_normal", "random_shuffle", "multinomial", "random_gamma",
+    "random_poisson", "random_crop")))  # fmt: skip
+"""Functions that draw other numbers in each call."""
 LOGGING_HOOKS = frozenset(f"tf.{module}.{name}" for module in ("estimator", "compat.v1.train") for name in (
     "LoggingTensorHook", "StepCounterHook", "SummarySaverHook", "ProfilerHook"))  # fmt: skip
 """Hooks that log or measure: they change nothing of the training."""

@@ -26,12 +26,14 @@ from estimator_pipeline.migrate.convert.names import (
     FileNames,
     Refused,
     calls_in,
+    changed_by,
     names_bound,
     names_read,
 )
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter, comments_in
 from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, TENSORS, Call
 from estimator_pipeline.migrate.convert.rules import dropout, losses, optimizers
+from estimator_pipeline.migrate.convert.rules.layers import parameters_of
 from estimator_pipeline.migrate.convert.rules.metrics import Metric, argument_of_argmax, metric
 from estimator_pipeline.migrate.convert.split import Parts, split
 from estimator_pipeline.migrate.convert.train_op import TrainOp, read_train_op
@@ -161,8 +163,11 @@ class _Writer:
         """Return whether an expression is the only output of the network."""
         if len(self.parts.outputs) != 1:
             return False
+        changed = {name for step in (*self.parts.loss, *self.parts.metrics) for name in step.defines}
         for _ in range(8):
-            if node in self.parts.inline or (isinstance(node, cst.Name) and node.value == self.parts.outputs[0]):
+            if node in self.parts.inline or (
+                isinstance(node, cst.Name) and node.value == self.parts.outputs[0] and node.value not in changed
+            ):
                 return True
             following = self.model_fn.resolve(node, EVAL) if isinstance(node, cst.Subscript) else node
             if following is node:
@@ -211,9 +216,9 @@ class _Writer:
         """Return whether layers have regularizers that the loss does not add: `compile` would add them."""
         adds = any(self.is_regularization(call) for step in self.parts.loss for call in calls_in(step.node))
         adds = adds or any(self.is_regularization(call) for call in calls_in(self.train_op.loss))
-        regularized = any(arg.keyword is not None and arg.keyword.value.endswith("_regularizer")
-                    and self.names.text(arg.value) != "None"
-                          for _, call in self.network_calls() for arg in call.args)  # fmt: skip
+        regularized = any(name.endswith("_regularizer") and names.text(arg.value) != "None"
+                          for names, call in self.network_calls()
+                          for name, arg in arguments(call, parameters_of(names.name(call.func))).items())  # fmt: skip
         return regularized and not adds
 
     def network_calls(self) -> list[tuple[FileNames, cst.Call]]:
@@ -359,9 +364,11 @@ class _Writer:
     ) -> cst.FunctionDef:  # fmt: skip
         features, params, outputs = self.model_fn.features, self.model_fn.params, self.parts.outputs
         out = outputs[0] if len(outputs) == 1 else f"{{{', '.join(f'{name!r}: {name}' for name in outputs)}}}"
-        lines = list(network)
+        inputs = self.fresh("inputs") if self.changes(features) else features
+        copied = f"dict({inputs})" if self.changes_items(features) else inputs
+        lines = [*([statement(f"{features} = {copied}")] if inputs != features else []), *network]
         setup, expression = optimizer.setup, optimizer.text
-        arguments = ", ".join([features, out, *([params] if params and model_class else [])])
+        arguments = ", ".join([inputs, out, *([params] if params and model_class else [])])
         model = self.fresh("model")
         lines.append(
             statement(f"{model} = {self.class_name if model_class else f'{self.tf}.keras.Model'}({arguments})")
@@ -374,13 +381,24 @@ class _Writer:
         several = f"{model}.compile(\n" + "".join(f"    {item},\n" for item in compiled) + ")"
         lines.append(statement(line if len(line) < 100 else several))
         lines.append(statement(f"return {model}"))
-        header = f"def {self.make}({', '.join([features, *([params] if params else [])])}):"
+        header = f"def {self.make}({', '.join([inputs, *([params] if params else [])])}):"
         doc = f"Return the compiled model for the inputs `{features}`, as returned by `model_inputs`."
         return self.function(header, doc, lines)
 
     def fresh(self, name: str) -> str:
-        taken = {name for step in self.model_fn.steps for name in step.defines}
+        taken = {name for step in self.model_fn.steps for name in step.defines | step.uses}
         return name if name not in taken else f"keras_{name}"
+
+    def changes(self, name: str) -> bool:
+        """Return whether the model_fn assigns or changes a name."""
+        return any(name in step.defines for step in self.model_fn.steps)
+
+    def changes_items(self, name: str) -> bool:
+        """Return whether the model_fn changes the items of a dict: `x["a"] = 1`, `x.pop("a")`."""
+        nodes = [inner for step in self.model_fn.steps if name in step.defines for inner in iter_nodes(step.node)]
+        items = {self.names.text(node.value) for target in nodes if isinstance(target, (cst.AssignTarget, cst.AugAssign))
+                 for node in (target.target,) if isinstance(node, cst.Subscript)}  # fmt: skip
+        return name in items | {changed_by(node) for node in nodes if isinstance(node, cst.Call)}
 
     def optimizer(self) -> _Optimizer:
         """Return the optimizer, and its learning rate."""
@@ -471,7 +489,10 @@ class _Writer:
         value = self.model_fn.specs.get(PREDICT, {}).get("predictions")
         if value is None:
             return None
-        lines = [*self.unpacked("outputs"), *(self.line(step, self.tensors) for step in self.parts.predictions)]
+        features, steps = self.model_fn.features, self.parts.predictions
+        copies = self.changes_items(features) and any(features in step.defines for step in steps)
+        lines = [statement(f"{features} = dict({features})")] if copies else []
+        lines += [*self.unpacked("outputs"), *(self.line(step, self.tensors) for step in steps)]
         lines.append(statement(f"return {self.tensors.text(value)}"))
         used = {name for step in self.parts.predictions for name in step.uses} | names_read(value)
         if self.model_fn.params in used:
@@ -542,7 +563,8 @@ class _Writer:
         used |= {name for node, name in self.parts.inline.items() for above in (*(step.node for step in steps), *values)
                  if node in set(iter_nodes(above))}  # fmt: skip
         x, y, outputs = batch.split()
-        names = {self.model_fn.features: x, self.model_fn.labels: y}
+        names = {name: f"dict({value})" if self.changes_items(name) else value
+                 for name, value in ((self.model_fn.features, x), (self.model_fn.labels, y))}  # fmt: skip
         if len(self.parts.outputs) == 1:
             names[self.parts.outputs[0]] = outputs
         elif used & set(self.parts.outputs):
@@ -560,10 +582,23 @@ class _Writer:
                 if full.startswith("tf.compat.v1.losses.Reduction.") and full.rpartition(".")[2] not in losses.MEANS:
                     raise Refused("a loss other than a mean, which V1 does not divide by the number of replicas", arg)
 
+    def check_hidden(self, steps: Iterable[Statement], values: Iterable[cst.BaseExpression], taken: str) -> None:
+        """Check that no parameter of a method hides a variable of the program that the statements read."""
+        parts, own = (
+            self.parts,
+            {self.model_fn.features, self.model_fn.labels, self.model_fn.params, *self.parts.outputs},
+        )
+        own |= {name for step in (*steps, *parts.network) for name in step.defines}
+        for node in (*(step.node for step in steps), *values):
+            hidden = sorted(names_read(node, parts.inline) & set(taken.split()) - own)
+            if hidden:
+                raise Refused(f"{hidden[0]}, a name that a method of Keras has for something else", node)
+
     def compute_loss(self) -> cst.FunctionDef:
         steps, value = self.parts.loss, self.train_op.loss
         if self.distributed:
             self.check_reductions()
+        self.check_hidden(steps, [value], "x y y_pred sample_weight training self")
         lines = [*self.batch_names(steps, [value], "x y y_pred"), *(self.line(step, self.tensors) for step in steps)]
         name = value.value if isinstance(value, cst.Name) else "loss"
         if not isinstance(value, cst.Name):
@@ -576,6 +611,7 @@ class _Writer:
 
     def compute_metrics(self, metrics: Mapping[str, Metric], attributes: Mapping[str, str]) -> cst.FunctionDef:
         values = [value for keras_metric in metrics.values() for value in keras_metric.values]
+        self.check_hidden(self.parts.metrics, values, "x y y_pred sample_weight self")
         lines = [*self.batch_names(self.parts.metrics, values, "x y y_pred"),
                  *(self.line(step, self.tensors) for step in self.parts.metrics)]  # fmt: skip
         for key, keras_metric in metrics.items():

@@ -153,6 +153,8 @@ def read_model_fn(names: FileNames, function: cst.FunctionDef) -> ModelFnSource:
     if not names_of_parameters or not by_role["labels"]:
         raise Refused("a model_fn without the parameters features and labels", function)
     reader = _Reader(names, by_role["labels"])
+    if function.decorators:
+        raise Refused("a model_fn with decorators", function)
     steps = tuple(reader.block(function.body, ALL_MODES, _Around()))
     if reader.open:
         missing = ", ".join(sorted(reader.open))
@@ -164,6 +166,9 @@ def read_model_fn(names: FileNames, function: cst.FunctionDef) -> ModelFnSource:
     if by_role["config"] in used:
         raise Refused("a model_fn that reads its config", function)
     params = by_role["params"]
+    for step in steps:
+        if params in step.defines and (not step.replaces or params in step.uses):
+            raise Refused("a model_fn that changes its params", step.node)
     return ModelFnSource(
         function, names_of_parameters[0], by_role["labels"], by_role["mode"], params, steps, reader.specs
     )
@@ -309,6 +314,7 @@ class _Reader:
             if name in _VARIABLE_SCOPES:
                 names_of_parameters = arguments(call, ("name_or_scope", "default_name", "values"))
                 plain = names_of_parameters.keys() <= {"name_or_scope", "default_name", "values"}
+                plain = plain and len(names_of_parameters) == len(call.args)
                 if plain and "name_or_scope" in names_of_parameters:
                     return _Around(
                         around.guards, (*around.scopes, self.names.text(names_of_parameters["name_or_scope"].value))

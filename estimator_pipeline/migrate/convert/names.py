@@ -22,10 +22,12 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import (
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children, iter_nodes
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 
-__all__ = ["ALL_MODES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "calls_in", "names_bound", "names_read",
-           "read_names"]  # fmt: skip
+__all__ = ["ALL_MODES", "CHANGES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "calls_in", "changed_by",
+           "names_bound", "names_read", "read_names"]  # fmt: skip
 
 TRAIN, EVAL, PREDICT = modes.MODES
+CHANGES = frozenset({"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "sort", "update"})
+"""Methods that change their list or dict."""
 ALL_MODES = frozenset(modes.MODES)
 
 
@@ -296,7 +298,7 @@ def _comprehension_targets(node: cst.CompFor | None) -> Iterator[str]:
 
 
 def names_bound(node: cst.CSTNode) -> frozenset[str]:
-    """Return the names that a statement assigns, also by an item: `x`, and `x` of `x["a"] = 1`."""
+    """Return the names that a statement assigns or changes: `x` of `x = 1`, `x["a"] = 1` and `x.append(1)`."""
     return frozenset(_bound(node))
 
 
@@ -310,19 +312,19 @@ def _bound(node: cst.CSTNode) -> Iterator[str]:
         yield node.name.value
     elif isinstance(node, cst.AsName):
         yield from _roots(node.name)
-    elif isinstance(node, cst.Expr) and _appends(node) is not None:
-        yield _appends(node) or ""
     elif not isinstance(node, cst.Lambda):
+        if isinstance(node, cst.Call) and (name := changed_by(node)):
+            yield name
         for child in children(node):
             yield from _bound(child)
 
 
-def _appends(node: cst.Expr) -> str | None:
-    """Return `x` of the statement `x.append(...)`, which changes x."""
-    call = node.value
-    if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name):
-        return call.func.value.value if call.func.attr.value in ("append", "extend", "update") else None
-    return None
+def changed_by(call: cst.Call) -> str:
+    """Return the variable whose list or dict a call changes: `x` of `x.append(...)`; "" without."""
+    func = call.func
+    if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and func.attr.value in CHANGES:
+        return func.value.value
+    return ""
 
 
 def _roots(target: cst.CSTNode) -> Iterator[str]:

@@ -229,6 +229,8 @@ class _Transformer(cst.CSTTransformer):
             if updated.args:
                 first = first.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
             return updated.with_changes(func=cst.Name("operation"), args=[first, *updated.args])
+        if self.rewriter.place == NETWORK and full.startswith(allowed.RANDOM):
+            raise Refused(f"{full} in the network, which would be drawn once", original)
         return updated.with_changes(func=func, args=_without_training(updated.args, original, self))
 
     def _has_tensor(self, call: cst.Call) -> bool:
@@ -252,6 +254,8 @@ class _Transformer(cst.CSTTransformer):
         """Convert a function of the program along with its call; the mode is not passed to it any more."""
         node = function.node
         if isinstance(node, cst.Lambda):
+            if allowed.has_tensorflow(function, self.names.program):
+                raise Refused("a lambda that calls TensorFlow", node)
             return updated
         if self._is_plain(function, original):
             return updated

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS, is_message
 from estimator_pipeline.migrate.convert.definitions import Definitions, reaching
 from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed
@@ -19,6 +20,7 @@ from estimator_pipeline.migrate.convert.names import (
     FileNames,
     Refused,
     calls_in,
+    changed_by,
     names_read,
 )
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
@@ -177,7 +179,7 @@ class _Splitter:
         if isinstance(value, cst.Call) and self.names.name(value.func) in METRICS:
             return True
         spec = self.model_fn.specs.get(EVAL, {}).get("eval_metric_ops")
-        return isinstance(spec, cst.Name) and step.target == spec.value and EVAL in step.modes
+        return isinstance(spec, cst.Name) and spec.value == step.target != "" and EVAL in step.modes
 
     def has_layers(self, node: cst.CSTNode, names: FileNames | None = None) -> bool:
         """Return whether code makes or calls a layer, also in the functions that it calls."""
@@ -189,7 +191,11 @@ class _Splitter:
 
     def is_layer(self, call: cst.Call, names: FileNames) -> bool:
         full = names.name(call.func)
-        if full.startswith(_MAKERS) or full in _LAYER_NAMES or names.kind(call.func).startswith(_MAKERS):
+        if (
+            full.startswith((*_MAKERS, *allowed.RANDOM))
+            or full in _LAYER_NAMES
+            or names.kind(call.func).startswith(_MAKERS)
+        ):
             return True
         function = names.function(call.func)
         return function is not None and self.has_layers(function.node.body, names.of(function.tree))
@@ -232,8 +238,11 @@ class _Splitter:
         """Return the statements that compute what a layer takes, and the layers."""
         chosen: set[Statement] = set()
         want = {name for node in inline for name in names_read(node)}
+        behind: set[str] = set()  # what the layers behind a statement define
         for step in reversed(steps):
-            layers = self.has_layers(step.node) and not step.uses & self.labelled
+            takes_earlier = bool(step.uses & behind) and step.modes == ALL_MODES and not step.uses & self.labelled
+            layers = (self.has_layers(step.node) and not step.uses & self.labelled) or takes_earlier
+            behind |= step.defines if self.has_layers(step.node) else set()
             if layers or step.defines & want or self.is_message(step):
                 if step.uses & self.labelled or self.model_fn.labels in step.defines:
                     raise Refused("a network that takes the labels", step.node)
@@ -354,7 +363,10 @@ class _Splitter:
             if full not in METRICS | LOGGING_HOOKS and not self.is_export_output(value):
                 CodeRewriter(self.names, TENSORS).node(value)  # refuses what may have an effect
             # A tensor that nothing fetches has no effect; a function of the program may add one to a collection.
-            if not step.defines & reads and any(self.names.function(call.func) for call in calls_in(value)):
+            changes = any(changed_by(call) for call in calls_in(value))
+            if changes or (
+                not step.defines & reads and any(self.names.function(call.func) for call in calls_in(value))
+            ):
                 raise Refused(f"{step.target}, which nothing uses", step.node)
             reads |= step.uses
         return tuple(left)
@@ -389,9 +401,10 @@ class _Splitter:
 
     def check_statistics(self, network: Iterable[Statement]) -> None:
         """Check that the statistics of batch normalization move, as Keras moves them."""
-        if self.train_op.moves_statistics:
-            return
-        for call, names in self.reached_calls(network):
+        collected = self.train_op.collected if self.train_op.moves_statistics else None
+        early = [step for step in network
+                 if collected is not None and not self.definitions.before([step], collected)]  # fmt: skip
+        for call, names in self.reached_calls(early if self.train_op.moves_statistics else network):
             full = names.name(call.func)
             if full == BATCH_NORMALIZATION or (full in CONTRIB_LAYERS and full.endswith(".batch_norm")):
                 raise Refused(

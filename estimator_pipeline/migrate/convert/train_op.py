@@ -16,13 +16,14 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import Instance, Outside
 from estimator_pipeline.migrate.convert.gradients import WITHOUT_EFFECT, GradientsOfModelFn
 from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement
-from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
+from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused, calls_in
 from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS, OPTIMIZERS
 
 __all__ = ["TrainOp", "read_train_op"]
 
 _MINIMIZE = ("loss", "global_step", "var_list", "gate_gradients", "aggregation_method", "colocate_gradients_with_ops",
              "name", "grad_loss")  # fmt: skip
+_GRADIENTS = frozenset({"minimize", "apply_gradients", "compute_gradients", "gradients"})
 OPTIMIZE_LOSS = ("tf.contrib.layers.optimize_loss", "tf_slim.optimize_loss")
 CREATE_TRAIN_OP = ("tf.contrib.training.create_train_op", "tf_slim.learning.create_train_op")
 _OPTIMIZE_LOSS = (
@@ -48,6 +49,7 @@ class TrainOp:
         decay: the function of the learning rate and the step that computes the rate; None without.
         per_replica: the node that makes gradients which a strategy treats otherwise than those of Keras; None without.
         unwritten: arguments that only log.
+        collected: the call that reads UPDATE_OPS.
     """
 
     optimizer: cst.Call | cst.Name
@@ -59,6 +61,7 @@ class TrainOp:
     decay: cst.BaseExpression | None = None
     per_replica: cst.CSTNode | None = None
     unwritten: Mapping[str, cst.BaseExpression] = field(default_factory=dict)
+    collected: cst.CSTNode | None = None
 
     @property
     def values(self) -> list[cst.BaseExpression]:
@@ -83,6 +86,7 @@ class _Reader:
         self.names, self.model_fn = names, model_fn
         self.steps: set[Statement] = set()
         self.moves_statistics = False
+        self.collected: cst.CSTNode | None = None
         self.gradients = GradientsOfModelFn(names).read(model_fn)
 
     def read(self, train_op: cst.BaseExpression) -> TrainOp:
@@ -198,7 +202,8 @@ class _Reader:
 
     def train_op(self, optimizer: cst.Call | cst.Name, name: str, loss: cst.BaseExpression, **more: object) -> TrainOp:
         loss = self.reported(loss)
-        return TrainOp(optimizer, name, loss, frozenset(self.steps), self.moves_statistics, **more)  # type: ignore[arg-type]
+        return TrainOp(optimizer, name, loss, frozenset(self.steps), self.moves_statistics,
+                       collected=self.collected, **more)  # type: ignore[arg-type]  # fmt: skip
 
     def reported(self, loss: cst.BaseExpression) -> cst.BaseExpression:
         """Return the name by which the EstimatorSpec has the loss, where the optimizer takes it by a different name."""
@@ -277,9 +282,12 @@ class _Reader:
         return node
 
     def check_guards(self, step: Statement) -> None:
+        moved, calls = self.moves_statistics, list(calls_in(step.node))
         for guard in step.guards:
             if not self.is_update_ops(guard):
                 raise Refused("tf.control_dependencies of something else than UPDATE_OPS", guard)
+        names = {call.func.attr.value for call in calls if isinstance(call.func, cst.Attribute)}
+        self.moves_statistics = moved or (self.moves_statistics and bool(names & _GRADIENTS))
 
     def is_update_ops(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is `tf.get_collection(tf.GraphKeys.UPDATE_OPS)`, of all layers."""
@@ -290,7 +298,7 @@ class _Reader:
             return False
         if len(value.args) != 1:
             raise Refused("UPDATE_OPS of one scope: Keras moves the statistics of all layers", value)
-        self.moves_statistics = True
+        self.moves_statistics, self.collected = True, value
         if isinstance(node, cst.Name):
             self.follow(node)
         return True

@@ -167,7 +167,7 @@ STAYS = [
     (applied(f"{COMPUTE}gvs = [(tf.clip_by_value(g, -0.2, 0.1), v) for g, v in gvs]"), 14, "not those"),
     (applied(f"{COMPUTE}gvs = [(tf.clip_by_norm(g, 1.0, axes=[0]), v) for g, v in gvs]"), 14, "not those"),
     (applied(f"{COMPUTE}gvs = [(tf.clip_by_average_norm(g, 1.0), v) for g, v in gvs]"), 14, "not those"),
-    (applied(f"{COMPUTE}gvs.pop()"), 13, "neither of the network"),
+    (applied(f"{COMPUTE}gvs.pop()"), 14, "gradients that are not those"),
     (applied(f"{COMPUTE}gvs[0] = (gvs[0][0] * 2.0, gvs[0][1])"), 14, "not those"),
     (applied(f"{COMPUTE}for i, (g, v) in enumerate(gvs):\n    gvs[i] = (tf.sign(g), v)"), 15, "not those"),
     (applied(f"{UNZIP}grads, _ = tf.clip_by_global_norm(grads, 1.0)\n"

@@ -10,7 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
 from estimator_pipeline.migrate.convert.rules import activations
 
-__all__ = ["layer"]
+__all__ = ["layer", "parameters_of"]
 
 _VARIABLES = ("kernel_initializer", "bias_initializer", "kernel_regularizer", "bias_regularizer",
               "activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "name", "reuse")  # fmt: skip
@@ -35,6 +35,13 @@ _LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "average_pooling2d": ("AveragePooling2D", _POOL),
     "flatten": ("Flatten", ("inputs", "name", "data_format")),
 }
+
+
+def parameters_of(name: str) -> tuple[str, ...]:
+    """Return the parameters of a layer function; none for another function."""
+    return _LAYERS.get(name.removeprefix("tf.compat.v1.layers."), ("", ()))[1]
+
+
 _POSITIONAL = {"Dense": 1, "Flatten": 0}  # arguments that read well without their names; else two
 
 

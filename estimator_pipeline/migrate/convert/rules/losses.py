@@ -129,7 +129,9 @@ def _reduced(call: Call, name: str) -> str:
 @rule("tf.compat.v1.losses.get_regularization_loss", at=(TENSORS,))
 def regularization(call: Call) -> str:
     """Write the losses of the layers' regularizers, which are those of the model."""
-    call.args("scope", "name")
+    args = call.args("scope", "name")
+    if "scope" in args:
+        raise call.refuse("scope", args["scope"])
     return "sum(self.losses)"
 
 

@@ -22,9 +22,8 @@ def batch_normalization(call: Call) -> str:
     args = call.args("inputs", *_SAME, "training", "trainable", "name", "reuse", "renorm", "renorm_clipping",
                      "renorm_momentum", "fused", "virtual_batch_size", "adjustment")  # fmt: skip
     for parameter in ("trainable", "reuse", "renorm", "renorm_clipping", "virtual_batch_size", "adjustment"):
-        if parameter in args and not call.is_constant(args[parameter], "None", "False") and not (
-            parameter == "trainable" and call.is_constant(args[parameter], "True")
-        ):  # fmt: skip
+        plain = ("None", "True") if parameter == "trainable" else ("None", "False")
+        if parameter in args and not call.is_constant(args[parameter], *plain):
             raise call.refuse(parameter, args[parameter])
     if "name" in args and not call.is_only_layer_named(args["name"]):
         del args["name"]
