@@ -74,7 +74,17 @@ def write_canned(names: FileNames, estimator: Any, *, prefix: str) -> Model:
     name = names.name(call.func)
     if estimator.config.strategy is not None:
         raise Refused("a canned Estimator under a strategy", estimator.config.strategy)
-    return _Writer(names, call, estimator.args_made, *CANNED[name], name.startswith("tf.compat.v1."), prefix).model()
+    return _Writer(names, call, estimator.args_made, *CANNED[name], _is_of_v1(names, name), prefix).model()
+
+
+def _is_of_v1(names: FileNames, name: str) -> bool:
+    """Return whether a canned Estimator is that of TensorFlow 1, by its name or by what only programs of 1 call."""
+    calls = [call for tree in names.program.trees.values() for call in tree.calls]
+    methods = [call.func for call in calls if isinstance(call.func, cst.Attribute)]
+    return name.startswith("tf.compat.v1.") or any(
+        method.attr.value == "make_one_shot_iterator" and names.text(method.value).split(".")[-1] != "data"
+        for method in methods
+    )
 
 
 @dataclass

@@ -371,11 +371,12 @@ class _Planner:
                 if tree not in self.rests or alias not in self.rests[tree].imported:
                     yield alias, tuple(self.program.bound(binding, binding.name))
         for chain in tree.chains:
-            name = chain.attr.value if isinstance(chain, cst.Attribute) else chain.value
-            if name not in local or chain in models or isinstance(tree.parents.get(chain), cst.ImportAlias):
-                continue
-            if not any(above in self.replaced for above in (chain, *tree.above(chain))):
-                yield chain, self.names.of(tree).meaning(chain)
+            for part in _parts(chain):
+                name = part.attr.value if isinstance(part, cst.Attribute) else part.value
+                if name not in local or part in models or isinstance(tree.parents.get(chain), cst.ImportAlias):
+                    continue
+                if not any(above in self.replaced for above in (chain, *tree.above(chain))):
+                    yield part, self.names.of(tree).meaning(part)
 
     def check_names(self, tree: Tree, definitions: Mapping[cst.FunctionDef, object]) -> None:
         """Check that a file has no other use of the names that the conversion defines."""
@@ -415,6 +416,13 @@ def verify(tree: Tree, step: Step) -> None:
         raise Refused(f"the converted text cannot be read: {error}", tree.module) from error
     if damaged:
         raise Refused("a rule would change code that it does not convert", tree.module)
+
+
+def _parts(chain: cst.Attribute | cst.Name) -> Iterator[cst.Attribute | cst.Name]:
+    """Yield a dotted name and those that it starts with: `a.b.c`, `a.b`, `a`."""
+    yield chain
+    if isinstance(chain, cst.Attribute) and isinstance(chain.value, (cst.Attribute, cst.Name)):
+        yield from _parts(chain.value)
 
 
 def _parameters(node: cst.CSTNode) -> tuple[str, ...]:

@@ -208,9 +208,12 @@ class _Writer:
         return None
 
     def is_regularization(self, node: cst.BaseExpression) -> bool:
-        return (
-            isinstance(node, cst.Call) and self.names.name(node.func) == "tf.compat.v1.losses.get_regularization_loss"
+        is_it = isinstance(node, cst.Call) and (
+            self.names.name(node.func) == "tf.compat.v1.losses.get_regularization_loss"
         )
+        if isinstance(node, cst.Call) and is_it and "scope" in arguments(node, ("scope", "name")):
+            raise Refused("the regularization loss of one scope", node)
+        return is_it
 
     def unadded_regularizers(self) -> bool:
         """Return whether layers have regularizers that the loss does not add: `compile` would add them."""
@@ -382,7 +385,7 @@ class _Writer:
         lines.append(statement(line if len(line) < 100 else several))
         lines.append(statement(f"return {model}"))
         header = f"def {self.make}({', '.join([inputs, *([params] if params else [])])}):"
-        doc = f"Return the compiled model for the inputs `{features}`, as returned by `model_inputs`."
+        doc = f"Return the compiled model for the inputs `{inputs}`, as returned by `model_inputs`."
         return self.function(header, doc, lines)
 
     def fresh(self, name: str) -> str:
@@ -396,8 +399,8 @@ class _Writer:
     def changes_items(self, name: str) -> bool:
         """Return whether the model_fn changes the items of a dict: `x["a"] = 1`, `x.pop("a")`."""
         nodes = [inner for step in self.model_fn.steps if name in step.defines for inner in iter_nodes(step.node)]
-        items = {self.names.text(node.value) for target in nodes if isinstance(target, (cst.AssignTarget, cst.AugAssign))
-                 for node in (target.target,) if isinstance(node, cst.Subscript)}  # fmt: skip
+        targets = [node.target for node in nodes if isinstance(node, (cst.AssignTarget, cst.AugAssign))]
+        items = {self.names.text(target.value) for target in targets if isinstance(target, cst.Subscript)}
         return name in items | {changed_by(node) for node in nodes if isinstance(node, cst.Call)}
 
     def optimizer(self) -> _Optimizer:

@@ -40,6 +40,7 @@ _MAKERS = ("tf.compat.v1.layers.", "tf.keras.layers.", "tf.keras.Sequential", "t
 _LAYER_NAMES = CONTRIB_LAYERS | set(EMBEDDING_NAMES)
 _SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
 _OUTPUTS = ("tf.estimator.export.", "tf.compat.v1.estimator.export.")
+_OF_ALL = ("tf.compat.v1.trainable_variables", "tf.compat.v1.losses.get_regularization_loss")
 _WRITTEN = ("mode", "predictions", "loss", "train_op", "eval_metric_ops")
 
 
@@ -126,6 +127,7 @@ class _Splitter:
         if not outputs:
             raise Refused("a model_fn without layers", self.model_fn.function)
         self.check_order(network, loss, metrics, predicted, setup, values, predictions, frozenset(outputs), inline)
+        self.check_all_used(network, outputs, [*inline])
         self.check_guards([*network, *used])
         self.check_statistics(network)
         return Parts(
@@ -141,6 +143,21 @@ class _Splitter:
             unwritten,
             bool(self.phase),
         )
+
+    def check_all_used(self, network: list[Statement], outputs: list[str], inline: list[cst.CSTNode]) -> None:
+        """Check that a loss of all variables has those of all layers, and of no later ones: a Keras model has.
+
+        A layer that leads to no output is no part of a model; without such a loss nothing trains it in V1, either.
+        """
+        loss = [*self.train_op.steps, *(step for step in self.steps if TRAIN in step.modes)]
+        calls = [call for step in loss for call in calls_in(step.node) if self.names.name(call.func) in _OF_ALL]
+        wanted = {*outputs, *(name for node in inline for name in names_read(node))}
+        leads = needed(network, wanted)
+        for step in network if calls else ():
+            if self.has_layers(step.node) and step not in leads:
+                raise Refused("a layer that leads to no output, beside a loss of all variables", step.node)
+            if any(not self.definitions.before([step], call) for call in calls) and self.has_layers(step.node):
+                raise Refused("a layer behind a loss of all variables", step.node)
 
     # What a statement is
 
