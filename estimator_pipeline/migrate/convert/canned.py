@@ -7,15 +7,17 @@ tensorflow_estimator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert.model import Model
-from estimator_pipeline.migrate.convert.names import FileNames, Refused
+from estimator_pipeline.migrate.convert.model_fn import parameters
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
 from estimator_pipeline.migrate.convert.rule import SETUP
 from estimator_pipeline.migrate.convert.rules import activations
@@ -49,6 +51,8 @@ _ACCURACY_BASELINE, _MEANS = "accuracy_baseline", ("label/mean", "prediction/mea
 _PRECISION_RECALL = "auc_precision_recall"  # V1 interpolates linearly, Keras does not
 # Name of an optimizer -> how Keras makes it with a rate, for V1.
 _KERAS = ("tf.keras.optimizers", "tf.optimizers", "tf.keras.optimizers.legacy", "tf.compat.v1.keras.optimizers")
+_ERRORS = {f"tf.compat.v1.metrics.{name}": name.title().replace("_", "") for name in (
+    "root_mean_squared_error", "mean_squared_error", "mean_absolute_error")}  # fmt: skip
 _NAMED = {"Adagrad": "Adagrad({})", "Adam": "Adam({}, epsilon=1e-8)", "Ftrl": "Ftrl({})", "SGD": "SGD({})"}
 
 
@@ -74,7 +78,8 @@ def write_canned(names: FileNames, estimator: Any, *, prefix: str) -> Model:
     name = names.name(call.func)
     if estimator.config.strategy is not None:
         raise Refused("a canned Estimator under a strategy", estimator.config.strategy)
-    return _Writer(names, call, estimator.args_made, *CANNED[name], _is_of_v1(names, name), prefix).model()
+    return _Writer(names, call, estimator.args_made, *CANNED[name], _is_of_v1(names, name), prefix,
+                   estimator.metric_fns).model()  # fmt: skip
 
 
 def _is_of_v1(names: FileNames, name: str) -> bool:
@@ -96,6 +101,7 @@ class _Writer:
     head: str
     of_v1: bool
     prefix: str
+    metric_fns: Mapping[cst.BaseExpression, cst.FunctionDef]
     passed: dict[str, cst.BaseExpression] = field(default_factory=dict)
     needs: set[str] = field(default_factory=set)
 
@@ -302,7 +308,9 @@ class _Writer:
         logits = ", from_logits=True" if self.head == "Classifier" else ""
         mean = f'{tf}.keras.metrics.{self.loss_class}(name="average_loss"{logits})'
         if self.head == "Regressor":
-            return [mean]
+            return [mean, *(text for node in self.metric_fns.items() for text in self.added(*node))]
+        if self.metric_fns:
+            raise Refused("add_metrics, of a classifier", next(iter(self.metric_fns)))
         if self.units != "1":
             return [f'{tf}.keras.metrics.SparseCategoricalAccuracy(name="accuracy")', mean]
         self.needs |= {"LogitsAccuracy", "LogitsCrossentropy", "LogitsPrecision", "LogitsRecall"}
@@ -316,6 +324,42 @@ class _Writer:
         if not self.of_v1:
             metrics.append(f'{tf}.keras.metrics.AUC(name="{_PRECISION_RECALL}", curve="PR", from_logits=True)')
         return metrics
+
+    def added(self, node: cst.BaseExpression, function: cst.FunctionDef) -> Iterator[str]:
+        """Yield the metrics of a metric_fn: errors of the predictions, which Keras brings to the rank of the labels."""
+        refusal, names = Refused("a metric_fn of more than errors of the predictions", node), self.names
+        body = [small for line in function.body.body for small in getattr(line, "body", (line,))]
+        (returned,) = names.tree.scopes[function].returns or (None,)
+        table = names.value(returned) if returned is not None else None
+        plain = all(isinstance(small, (cst.Assign, cst.Return)) or isinstance(getattr(small, "value", None),
+                    cst.SimpleString) for small in body)  # fmt: skip
+        takes = {"labels", "predictions"}
+        if not plain or not isinstance(table, cst.Dict) or {*parameters(function)} - takes or (
+            takes & names_bound(function.body)
+        ):  # fmt: skip
+            raise refusal
+        for element in table.elements:
+            call = names.value(element.value)
+            keras = _ERRORS.get(names.name(call.func)) if isinstance(call, cst.Call) else None
+            if keras is None or not isinstance(call, cst.Call) or not isinstance(element, cst.DictElement):
+                raise refusal
+            passed = {key: self.unwrapped(arg.value) for key, arg in arguments(call, ("labels", "predictions")).items()}
+            if len(call.args) > 2 or passed != {"labels": "labels", "predictions": 'predictions["predictions"]'}:
+                raise refusal
+            yield f"{names.tf}.keras.metrics.{keras}(name={names.text(element.key)})"
+
+    def unwrapped(self, node: cst.BaseExpression) -> str:
+        """Return the text of a tensor without changes of its rank and of its type to a float."""
+        value = self.names.value(node)
+        if not isinstance(value, cst.Call) or not value.args:
+            return self.names.text(value).replace("'", '"')
+        name = self.names.name(value.func).rpartition(".")[2]
+        rest = [self.names.text(arg.value) for arg in value.args[1:]]
+        if (name == "squeeze" and rest in ([], ["-1"], ["1"])) or (
+            name == "cast" and rest and rest[0].rpartition(".")[2] in ("float32", "float64")
+        ):  # fmt: skip
+            return self.unwrapped(value.args[0].value)
+        return self.names.text(value)
 
     @property
     def of_examples(self) -> str:

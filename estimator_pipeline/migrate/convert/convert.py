@@ -300,6 +300,8 @@ class _Planner:
     def definitions(self) -> dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]]:
         """Return file -> function -> the definitions that replace it."""
         written: dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]] = defaultdict(dict)
+        for tree, job in self.jobs:
+            written[self.home(tree, job)].update({function: [] for function in job.metric_fns.values()})
         for function, model in self.models.items():
             if isinstance(function, cst.Call):
                 continue
@@ -338,6 +340,7 @@ class _Planner:
     ) -> None:  # fmt: skip
         """Check that nothing else uses the functions that are rewritten."""
         models: set[cst.CSTNode] = {function.node for function in self.models if isinstance(function, FunctionOf)}
+        models |= {node for _, job in self.jobs for node in job.metric_fns.values()}
         factories = {job.factory.node for _, job in self.jobs if job.factory is not None}
         gone = models | factories
         for model in self.models.values():
@@ -363,7 +366,7 @@ class _Planner:
     def uses(self, tree: Tree, functions: Set[str]) -> Iterator[tuple[cst.CSTNode, Sequence[Value]]]:
         """Yield the places outside of what is rewritten that have the name of a function, and what they are."""
         models = {job.args_made.get("model_fn") for used, job in self.jobs if self.home(used, job) is tree}
-        models |= {job.call.func for main, job in self.jobs if main is tree}
+        models |= {node for main, job in self.jobs if main is tree for node in (job.call.func, *job.metric_fns)}
         local = set(functions)
         for alias, binding in tree.imports:
             if binding.kind == "from" and binding.name in functions:

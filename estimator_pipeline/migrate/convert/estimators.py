@@ -85,13 +85,14 @@ class Use:
     """A call on an Estimator.
 
     Attributes:
-        kind: train, evaluate, predict, train_and_evaluate, export, or the name of a member that is a folder.
+        kind: train, evaluate, predict, train_and_evaluate, export, add_metrics, or a member that is a folder.
         call: the call; the expression of a folder.
         args: parameter -> the user's expression; those of the specs for train_and_evaluate: `max_steps`, `eval_steps`.
         statements: statements that only make its specs, which the conversion removes.
         hooks: statements that only make hooks that log.
         exporters: the name of each exporter, its serving_input_receiver_fn.
         receivers: nodes that make serving inputs.
+        metric_fn: the function of add_metrics.
         passed: the Estimator as the argument of a function of the file, which makes the call on its parameter.
     """
 
@@ -103,6 +104,7 @@ class Use:
     exporters: tuple[tuple[cst.BaseExpression, cst.BaseExpression], ...] = ()
     receivers: tuple[cst.CSTNode, ...] = ()
     passed: cst.Name | None = None
+    metric_fn: cst.FunctionDef | None = None
 
     @property
     def site(self) -> cst.BaseExpression:
@@ -140,6 +142,11 @@ class EstimatorJob:
     @property
     def model_dir(self) -> cst.BaseExpression | None:
         return self.args.get("model_dir", self.config.fields.get("model_dir"))
+
+    @property
+    def metric_fns(self) -> dict[cst.BaseExpression, cst.FunctionDef]:
+        """Return the argument and the function of each `add_metrics`, which become metrics of the model."""
+        return {use.args["metric_fn"]: use.metric_fn for use in self.uses if use.metric_fn is not None}
 
     @property
     def unread(self) -> tuple[cst.CSTNode, ...]:
@@ -277,9 +284,11 @@ def _statement_of(names: FileNames, node: cst.BaseExpression, value: cst.BaseExp
     """Return the statement that assigns a value to a name, if `node` is the only use of it."""
     if value is node or not isinstance(node, cst.Name):
         return None
-    statement = statement_around(names, value)
+    statement, binding = statement_around(names, value), names.binding(node)
     readers = [chain for chain in names.places(node.value) if chain is not node
-               and not isinstance(names.tree.parents.get(chain), cst.AssignTarget)]  # fmt: skip
+               and not isinstance(names.tree.parents.get(chain), cst.AssignTarget)
+               and binding in names.program.bindings(chain.value, names.scope(chain))
+               and names.binding(chain) in (binding, None)]  # fmt: skip
     return None if readers else statement
 
 
@@ -377,8 +386,27 @@ def _uses(names: FileNames, target: cst.Name, call: cst.Call) -> Iterator[Use]:
             continue
         if names.scope(name).around() is not home.around():
             raise Refused(f"{target.value} in another function than the one that makes it", name)
-        use = _method(names, name) or _evaluated(names, name)
+        use = _method(names, name) or _evaluated(names, name) or _with_metrics(names, name)
         yield from _in_function(names, name) if use is None else (use,)
+        if use is not None and use.kind == "add_metrics":
+            yield from _uses(names, target, cst.ensure_type(use.call, cst.Call))
+
+
+def _with_metrics(names: FileNames, name: cst.Name) -> Use | None:
+    """Return the use `name = add_metrics(name, metric_fn)`."""
+    call = _call_with(names, name)
+    if call is None or not names.name(call.func).endswith(".estimator.add_metrics"):
+        return None
+    takes = ("estimator", "metric_fn")
+    args = _passed(names, call, takes, takes, "add_metrics")
+    assign = names.tree.parents.get(call)
+    targets = [names.text(target.target) for target in assign.targets] if isinstance(assign, cst.Assign) else []
+    given = args.get("metric_fn")
+    binding = names.binding(given) if isinstance(given, cst.Name) else None
+    function = binding.node if binding is not None else None
+    if targets != [name.value] or not isinstance(function, cst.FunctionDef) or function not in names.tree.parents:
+        raise Refused("add_metrics with another name or a metric_fn that is not a function of the file", call)
+    return Use("add_metrics", call, args, (statement_around(names, call),), metric_fn=function)
 
 
 def _in_function(names: FileNames, name: cst.Name) -> Iterator[Use]:

@@ -58,7 +58,9 @@ class _Writer:
 
     def job(self) -> None:
         estimator = self.estimator
-        uses = [use for use in estimator.uses if use.kind not in _FOLDERS]
+        uses = [use for use in estimator.uses if use.kind not in (*_FOLDERS, "add_metrics")]
+        if estimator.metric_fns and not isinstance(estimator.model_fn, cst.Call):
+            raise Refused("add_metrics, of an Estimator of a model_fn", next(iter(estimator.metric_fns)))
         if not uses:
             raise Refused("an Estimator that is not used", estimator.call)
         if not self.folder and all(use.kind not in _TRAINS for use in uses):
@@ -116,8 +118,9 @@ class _Writer:
 
     def fresh(self, name: str) -> str:
         scope: Scope | None = self.names.scope(self.estimator.call)
+        own = [self.estimator.call, *(use.call for use in self.estimator.uses if use.kind == "add_metrics")]
         while scope is not None:
-            if any(binding.node is not self.estimator.call for binding in scope.names.get(name, ())):
+            if any(binding.node not in own for binding in scope.names.get(name, ())):
                 return f"keras_{name}"
             scope = scope.parent
         return name

@@ -237,6 +237,21 @@ def test_an_export_has_the_same_signatures(tmp_path, constructor, classes):
                     assert (answers[key].numpy() == value.numpy()).all(), (name, key)
 
 
+RMSE = """def rmse(labels, predictions):
+    values = tf.squeeze(predictions['predictions'], axis=-1)
+    return {'rmse': tf.metrics.root_mean_squared_error(tf.cast(labels, tf.float32), values)}
+
+
+"""
+
+
+def with_metrics(text: str, metric_fn: str = RMSE, call: str = "add_metrics(model, rmse)") -> str:
+    """Return a program whose Estimator has the metrics of a function."""
+    added = f"    model = tf.contrib.estimator.{call}\n    model.train("
+    text = text.replace("def main():", f"{metric_fn}def main():").replace("    model.train(", added)
+    return text.replace('print(result["average_loss"]', 'print(result["average_loss"], result["rmse"]')
+
+
 # They start from zeros and ones, so that two processes come to the same numbers.
 WHOLE = [("LinearClassifier(wide())", 2), ("LinearRegressor(deep(), optimizer='Adagrad')", 3)]
 
@@ -248,6 +263,7 @@ WHOLE = [("LinearClassifier(wide())", 2), ("LinearRegressor(deep(), optimizer='A
 def test_a_program_prints_the_same_numbers(tmp_path, run_python, capsys, constructor, classes, legacy):
     """On Keras 3, too, whose optimizers square the gradients of a row that a batch has twice one by one."""
     text = program(constructor, classes)
+    text = with_metrics(text) if "Regressor" in constructor else text
     module(todays(tmp_path, text), "canned_program").main()
     done = run_python([converted(tmp_path, text)], env={"TF_USE_LEGACY_KERAS": legacy}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]

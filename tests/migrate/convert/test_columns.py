@@ -10,6 +10,7 @@ from estimator_pipeline.migrate.code import convert
 from estimator_pipeline.migrate.convert import helpers
 from estimator_pipeline.migrate.convert.rules.columns import COLUMNS
 from tests.migrate.convert.programs import program
+from tests.migrate.convert.test_canned import RMSE, with_metrics
 from tests.migrate.convert.test_canned import program as canned
 
 
@@ -159,6 +160,63 @@ def test_arguments_with_variables_are_parameters(convert_text):
     assert "make_model(model_inputs(training), columns(), units)" in text
     assert "        net = tf.keras.layers.Dropout(0.5)(net)\n" in text
     assert "        net = tf.keras.layers.BatchNormalization(momentum=0.999)(net)\n" in text
+
+
+REGRESSOR = "DNNRegressor([5], columns())"
+METRIC_FNS = [
+    ("DNNClassifier([5], columns())", RMSE, "add_metrics(model, rmse)", "add_metrics, of a classifier"),
+    (REGRESSOR, RMSE, "add_metrics(model, lambda labels: {})", "a metric_fn that is not a function of the file"),
+    (REGRESSOR, RMSE.replace("(labels, tf", "(labels * 2, tf"), "add_metrics(model, rmse)", "more than errors"),
+    (
+        REGRESSOR,
+        RMSE.replace("values)", "values, 2.0)"),
+        "add_metrics(model, rmse)",
+        "more than errors",
+    ),
+    (
+        REGRESSOR,
+        RMSE.replace("    return", "    labels = labels * 2\n    return"),
+        "add_metrics(model, rmse)",
+        "errors of",
+    ),
+    (REGRESSOR, RMSE.replace("    return", "    print(labels)\n    return"), "add_metrics(model, rmse)", "errors of"),
+    (REGRESSOR, RMSE.replace("rmse(labels,", "rmse(features, labels,"), "add_metrics(model, rmse)", "errors of"),
+    (REGRESSOR, RMSE.replace("axis=-1", "axis=0"), "add_metrics(model, rmse)", "errors of"),
+    (
+        REGRESSOR,
+        RMSE.replace("root_mean_squared_error", "mean_relative_error"),
+        "add_metrics(model, rmse)",
+        "errors of",
+    ),
+    (REGRESSOR, RMSE, "add_metrics(model, rmse)\n    print(rmse)", "rmse, which program.py uses, too"),
+    (
+        REGRESSOR,
+        RMSE,
+        "add_metrics(model, rmse)\n    other = tf.contrib.estimator.add_metrics(model, rmse)",
+        "add_metrics",
+    ),
+]
+
+
+@pytest.mark.parametrize(("constructor", "metric_fn", "call", "reason"), METRIC_FNS)
+def test_metrics_that_are_added_and_stay(convert_text, constructor, metric_fn, call, reason):
+    text = with_metrics(canned(constructor), metric_fn, call)
+    assert reason in convert_text(text).kept_as_estimator
+
+
+def test_metrics_that_are_added(convert_text):
+    """Also by a function inside of another."""
+    added = "            tf.keras.metrics.RootMeanSquaredError(name='rmse'),\n        ],\n"
+    text = with_metrics(canned(REGRESSOR))
+    inside = text.replace(RMSE, "").replace(
+        "    model =", "    " + RMSE.strip().replace("\n", "\n    ") + "\n    model =", 1
+    )
+    for each in (text, inside):
+        file = convert_text(each)
+        assert added in file.after and "def rmse" not in file.after, file.kept_as_estimator
+    text = program().replace("    estimator.train", "    estimator = tf.estimator.add_metrics(estimator, rmse)\n"
+                                 "    estimator.train").replace("def main", f"{RMSE}def main")  # fmt: skip
+    assert "add_metrics, of an Estimator of a model_fn" in convert_text(text).kept_as_estimator
 
 
 def test_two_estimators_of_one_name(convert_text):
