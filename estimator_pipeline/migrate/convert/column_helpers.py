@@ -199,7 +199,7 @@ def linear_columns(features, feature_columns, units=1, sparse_combiner="sum"):
 
 @tf.keras.utils.register_keras_serializable()
 class WideAndDeepModel(tf.keras.Model):
-    """A model whose linear part has an optimizer of its own; both take the gradients of one loss."""
+    """A model with a second optimizer, for its linear part; both take the gradients of one loss."""
 
     def compile(self, *, linear_optimizer, linear_variables, **options):
         super().compile(**options)

@@ -401,8 +401,8 @@ def _with_metrics(names: FileNames, name: cst.Name) -> Use | None:
     args = _passed(names, call, takes, takes, "add_metrics")
     assign = names.tree.parents.get(call)
     targets = [names.text(target.target) for target in assign.targets] if isinstance(assign, cst.Assign) else []
-    given = args.get("metric_fn")
-    binding = names.binding(given) if isinstance(given, cst.Name) else None
+    metric_fn = args.get("metric_fn")
+    binding = names.binding(metric_fn) if isinstance(metric_fn, cst.Name) else None
     function = binding.node if binding is not None else None
     if targets != [name.value] or not isinstance(function, cst.FunctionDef) or function not in names.tree.parents:
         raise Refused("add_metrics with another name or a metric_fn that is not a function of the file", call)
@@ -422,9 +422,12 @@ def _in_function(names: FileNames, name: cst.Name) -> Iterator[Use]:
         raise refusal
     passed = arguments(call, parameters(function.node))
     parameter = next((key for key, arg in passed.items() if arg.value is name), "")
+    params = [param for param in function.node.params.params if param.name.value == parameter]
+    if not params:
+        raise refusal
     for inner in names.places(parameter):
         bindings = names.program.bindings(inner.value, names.scope(inner))
-        if not any(function.node in names.tree.above(each.node) and each.kind == "parameter" for each in bindings):
+        if not any(each.node in params for each in bindings):
             continue
         use = _method(names, inner) if names.flag(inner) else None
         if use is None or use.kind not in ("evaluate", "predict"):
@@ -448,10 +451,10 @@ def _check_callers(names: FileNames, uses: Sequence[Use]) -> None:
     functions = {key[0] for key in callers if key is not None}
     for tree in names.program.trees.values() if functions else ():
         for chain in tree.chains:
-            found = names.of(tree).function(chain)
-            if found is not None and found.node in functions:
+            function = names.of(tree).function(chain)
+            if function is not None and function.node in functions:
                 for key, calls in callers.items():
-                    if key is not None and key[0] is found.node and tree.parents.get(chain) not in calls:
+                    if key is not None and key[0] is function.node and tree.parents.get(chain) not in calls:
                         raise Refused(f"{names.text(chain)}, which is not passed an Estimator everywhere", chain)
 
 

@@ -118,9 +118,9 @@ class _Writer:
 
     def fresh(self, name: str) -> str:
         scope: Scope | None = self.names.scope(self.estimator.call)
-        own = [self.estimator.call, *(use.call for use in self.estimator.uses if use.kind == "add_metrics")]
+        calls = [self.estimator.call, *(use.call for use in self.estimator.uses if use.kind == "add_metrics")]
         while scope is not None:
-            if any(binding.node not in own for binding in scope.names.get(name, ())):
+            if any(binding.node not in calls for binding in scope.names.get(name, ())):
                 return f"keras_{name}"
             scope = scope.parent
         return name

@@ -123,8 +123,8 @@ CANNED = [
 
 @pytest.mark.parametrize(("constructor", "reason"), CANNED)
 def test_canned_estimators_that_stay(convert_text, constructor, reason):
-    one = "def main():\n    one = tf.train.AdamOptimizer(0.1)\n"
-    file = convert_text(canned(constructor).replace("def main():\n", one))
+    main = "def main():\n    one = tf.train.AdamOptimizer(0.1)\n"
+    file = convert_text(canned(constructor).replace("def main():\n", main))
     assert not file.keras and reason in file.kept_as_estimator
 
 

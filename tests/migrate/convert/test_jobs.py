@@ -321,6 +321,12 @@ FUNCTIONS = [
     (SHOW, "show(*[estimator, input_fn])", "used in another way"),
     (SHOW, "show(estimator, *[input_fn])", "used in another way"),
     (SHOW, "print(estimator)", "used in another way"),
+    ("def show(*each):\n    print(each[0].evaluate(each[1]))\n", "show(estimator, input_fn)", "in another way"),
+    (
+        "def show(**each):\n    print(each['a'].evaluate(each['b']))\n",
+        "show(a=estimator, b=input_fn)",
+        "in another way",
+    ),
     (SHOW, "show(estimator, input_fn)\nshow(None, input_fn)", "not passed an Estimator everywhere"),
     (SHOW, "show(estimator, input_fn)\nprint(show)", "not passed an Estimator everywhere"),
     (SHOW, "show(estimator, input_fn)\nshow(1, estimator)", "in another way"),
