@@ -219,7 +219,7 @@ class _Planner:
         models: dict[FunctionOf | cst.Call, Model] = {}
         taken: Counter[tuple[Tree, str]] = Counter()
         for tree, job in self.jobs:
-            if isinstance(job.model_fn, cst.Call):
+            if isinstance(job.model_fn, cst.Call) and job.model_fn not in models:
                 home = self.home(tree, job)
                 several = len({other.model_fn for used, other in self.jobs if self.home(used, other) is home}) > 1
                 prefix = self.prefix(tree, job) if several else ""

@@ -111,7 +111,7 @@ class _Writer:
         self.names, self.model_fn, self.train_op, self.parts = names, model_fn, train_op, parts
         self.distributed, self.tf = distributed, names.tf
         self.make, self.predictions_name = f"{prefix}make_model", f"{prefix}make_predictions"
-        words = re.split(r"[\W_]+", names.tree.source.path.rpartition("/")[2].rpartition(".")[0])
+        words = re.split(r"[^A-Za-z0-9]+", names.tree.source.path.rpartition("/")[2].rpartition(".")[0])
         stem = "".join(word.capitalize() for word in words).lstrip("0123456789")
         self.class_name = f"{prefix.title().replace('_', '')}{stem or 'Converted'}Model"
         tensors = {model_fn.features} | {name for step in parts.network for name in step.defines}

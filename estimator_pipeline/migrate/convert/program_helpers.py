@@ -161,6 +161,33 @@ def export(model, predictions, folder, receivers, features_of=lambda tensors: te
 
 
 @tf.keras.utils.register_keras_serializable()
+class ConstantTraining(tf.keras.layers.Wrapper):
+    """A layer with a constant `training`: a functional model of Keras 3 replaces the one of a call by its own."""
+
+    def __init__(self, layer, training, **options):
+        super().__init__(layer, **options)
+        self.constant = training
+
+    def call(self, inputs):
+        return self.layer(inputs, training=self.constant)
+
+    def compute_mask(self, inputs, mask=None):
+        return self.layer.compute_mask(inputs, mask)
+
+    def get_config(self):
+        return {**super().get_config(), "training": self.constant}
+
+
+@tf.keras.utils.register_keras_serializable()
+class DenseEmbedding(tf.keras.layers.Embedding):
+    """An embedding with a dense gradient: Keras 3 squares the parts of a sparse one for a row one by one."""
+
+    def call(self, inputs):
+        table = tf.convert_to_tensor(self.embeddings) * 1.0  # whose gradient is dense
+        return tf.cast(tf.gather(table, tf.cast(inputs, tf.int32)), self.compute_dtype)
+
+
+@tf.keras.utils.register_keras_serializable()
 class TensorFlowOperation(tf.keras.layers.Layer):
     """A function of TensorFlow between two layers, by its name; `{"tensor": 0}` is the first of its inputs."""
 

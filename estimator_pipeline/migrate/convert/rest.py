@@ -22,8 +22,13 @@ _GONE = ("tf.estimator", "tf.contrib", "tf.compat.v1.estimator", "tensorflow_est
 _SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_execution", "enable_v2_behavior")
 _CLEAR = "summary.FileWriterCache.clear"  # of the writers of an Estimator's events
 # Names of V1 that are the same for a program of datasets and Keras.
+_FILES = {
+    "GFile": "GFile", "FastGFile": "GFile", "Open": "GFile", "Exists": "exists", "MakeDirs": "makedirs",
+    "MkDir": "mkdir", "Glob": "glob", "ListDirectory": "listdir", "IsDirectory": "isdir", "Remove": "remove",
+    "DeleteRecursively": "rmtree", "Rename": "rename", "Copy": "copy", "Stat": "stat", "Walk": "walk",
+}  # fmt: skip
 _SAME = {
-    "data.": "data.", "gfile.": "io.gfile.", "io.gfile.": "io.gfile.",
+    "data.": "data.", **{f"gfile.{old}": f"io.gfile.{new}" for old, new in _FILES.items()}, "io.gfile.": "io.gfile.",
     "parse_single_example": "io.parse_single_example", "__version__": "__version__",
     "keras.datasets.": "keras.datasets.", "keras.utils.": "keras.utils.",
     "parse_example": "io.parse_example", "decode_csv": "io.decode_csv", "decode_raw": "io.decode_raw",
@@ -256,7 +261,12 @@ class Rest:
             except Refused:
                 if self.is_reached(node):
                     raise
-        elif (home := next((home for home in _SAME if below.startswith(home)), None)) is not None:
+        elif (home := next((home for home in _SAME if below.startswith(home)), None)) is not None and (
+            home != _SAME[home] or catalogue.v1_names().get(below) != ""
+        ):  # fmt: skip
+            keywords = {arg.keyword.value for arg in parent.args if arg.keyword} if isinstance(parent, cst.Call) else ()
+            if home.startswith("gfile.") and not {*keywords} <= {"mode", "overwrite"}:
+                raise Refused(f"keywords of {full}, which have other names", node)
             self.new[node] = f"{tf}.{_SAME[home]}{below.removeprefix(home)}"
         elif full == "tf.distribute.MultiWorkerMirroredStrategy":
             self.new[node] = f"{tf}.distribute.MultiWorkerMirroredStrategy"

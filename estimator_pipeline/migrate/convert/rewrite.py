@@ -202,11 +202,29 @@ class _Transformer(cst.CSTTransformer):
         return False
 
     def _call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        new = self._replacement(original, updated)
+        if self.rewriter.place != NETWORK or not isinstance(new, cst.Call):
+            return new
+        training = next((arg for arg in new.args if arg.keyword is not None and arg.keyword.value == "training"), None)
+        if training is None:
+            return new
+        # A functional model of Keras 3 replaces an argument `training` of its layers' calls.
+        self.rewriter.needs.add("ConstantTraining")
+        layer = f"ConstantTraining({self.names.text(new.func)}, {self.names.text(training.value)})"
+        args = _separated([arg for arg in new.args if arg is not training])
+        if len(args) != 1:
+            raise Refused("a layer's call with `training` and further arguments", original)
+        return new.with_changes(func=cst.parse_expression(layer), args=args)
+
+    def _replacement(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         full = self.names.name(original.func)
         new = {
             arg.value: self.names.text(changed.value) for arg, changed in zip(original.args, updated.args, strict=True)
         }
         written = rule_of(full, self.rewriter.place) if full else None
+        if full == "tf.keras.layers.Embedding" and self.rewriter.place == NETWORK:
+            self.rewriter.needs.add("DenseEmbedding")
+            return updated.with_changes(func=cst.Name("DenseEmbedding"))
         if written is not None:
             call = Call(original, full, self.rewriter.place, self.names, new, self.rewriter.needs)
             return cst.parse_expression(written(call))
@@ -239,10 +257,10 @@ class _Transformer(cst.CSTTransformer):
             for arg in call.args for node in iter_nodes(arg.value)
         )  # fmt: skip
 
-    def _trains(self, call: cst.Call, updated: cst.Call) -> cst.Call:
+    def _trains(self, call: cst.Call, updated: cst.Call, layer: cst.BaseExpression) -> cst.Call:
         """Return a call of a Keras layer or model, with the `training` that it had in the graph of an Estimator."""
         args = _without_training(updated.args, call, self)
-        kind = self.names.kind(call.func)
+        kind = self.names.kind(layer)
         passes = any(arg.keyword is not None and arg.keyword.value == "training" for arg in call.args)
         if kind.rpartition(".")[2] in _OF_TRAINING and not passes and not self.rewriter.learning_phase:
             if args:
@@ -293,11 +311,12 @@ class _Transformer(cst.CSTTransformer):
         """Return a call of something that is not of TensorFlow by its name: a layer, a method, a builtin function."""
         func = original.func
         if self.names.kind(func).startswith("tf.keras."):
-            return self._trains(original, updated)
+            return self._trains(original, updated, func)
         if isinstance(func, cst.Attribute) and func.attr.value == "apply" and (
             self.names.kind(func.value).startswith("tf.keras.layers.")
         ):  # fmt: skip
-            return updated.with_changes(func=cst.ensure_type(updated.func, cst.Attribute).value)
+            called = updated.with_changes(func=cst.ensure_type(updated.func, cst.Attribute).value)
+            return self._trains(original, called, func.value)
         layer = self.names.value(func)
         if isinstance(layer, cst.Call) and self.names.name(layer.func).endswith("keras.layers.DenseFeatures"):
             return updated

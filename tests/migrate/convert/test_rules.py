@@ -42,7 +42,7 @@ NETWORKS = [
     ('net = tf.layers.dropout(features["x"], 0.4, training=mode == tf.estimator.ModeKeys.TRAIN)\n'
      "logits = tf.layers.dense(net, 3)", 'net = tf.keras.layers.Dropout(0.4)(features["x"])'),
     ('net = tf.layers.dropout(features["x"], 0.4)\nlogits = tf.layers.dense(net, 3)',
-     'net = tf.keras.layers.Dropout(0.4)(features["x"], training=False)'),
+     'net = ConstantTraining(tf.keras.layers.Dropout(0.4), False)(features["x"])'),
     ('logits = tf.layers.dense(features["x"], 3, kernel_initializer=tf.truncated_normal_initializer())',
      "kernel_initializer=tf.keras.initializers.TruncatedNormal(stddev=1.0)"),
     ('net = tf.reshape(features["x"], [-1, 2, 1])\nnet = tf.layers.conv1d(net, kernel_size=1, filters=4)\n'
@@ -64,16 +64,25 @@ NETWORKS = [
     ('net = tf.contrib.layers.dropout(features["x"], 0.3, is_training=mode == tf.estimator.ModeKeys.TRAIN)\n'
      "logits = tf.layers.dense(net, 3)", "net = tf.keras.layers.Dropout(1 - 0.3)(features"),
     ('net = tf.contrib.layers.embed_sequence(features["x"], 9, 4)\nlogits = tf.layers.dense(tf.layers.flatten(net), 3)',
-     'net = tf.keras.layers.Embedding(9, 4, embeddings_initializer="glorot_uniform")(features["x"])'),
+     'net = DenseEmbedding(9, 4, embeddings_initializer="glorot_uniform")(features["x"])'),
     ('table = tf.get_variable("t", [9, 4])\nnet = tf.nn.embedding_lookup(table, features["x"])\n'
      "logits = tf.layers.dense(tf.layers.flatten(net), 3)", 'net = table(features["x"])'),
     ('net = tf.keras.layers.Dropout(0.5)(features["x"])\nlogits = tf.keras.layers.Dense(3).apply(net)',
-     '    net = tf.keras.layers.Dropout(0.5)(features["x"], training=False)\n'
+     '    net = ConstantTraining(tf.keras.layers.Dropout(0.5), False)(features["x"])\n'
      "    logits = tf.keras.layers.Dense(3)(net)"),
+    ('net = tf.keras.layers.Dropout(0.5).apply(features["x"])\nlogits = tf.layers.dense(net, 3)',
+     'net = ConstantTraining(tf.keras.layers.Dropout(0.5), False)(features["x"])'),
+    ('net = tf.keras.layers.Dropout(0.5)(features["x"], training=True)\nlogits = tf.layers.dense(net, 3)',
+     'net = ConstantTraining(tf.keras.layers.Dropout(0.5), True)(features["x"])'),
+    ('net = tf.nn.dropout(features["x"], rate=0.5)\nlogits = tf.layers.dense(net, 3)',
+     'net = ConstantTraining(tf.keras.layers.Dropout(0.5), True)(features["x"])'),
+    ('net = tf.keras.layers.Embedding(9, 4,\n    name="e")(features["x"])\n'
+     "logits = tf.layers.dense(tf.layers.flatten(net), 3)",
+     'net = DenseEmbedding(9, 4,\n        name="e")(features["x"])'),
     ('net = tf.keras.layers.Dropout(0.5)(features["x"], training=mode == tf.estimator.ModeKeys.TRAIN)\n'
      "logits = tf.layers.dense(net, 3)", '    net = tf.keras.layers.Dropout(0.5)(features["x"])\n'),
     ('net = tf.keras.Sequential([tf.keras.layers.Dense(4), tf.keras.layers.Dropout(0.5)])\n'
-     'logits = tf.layers.dense(net(features["x"]), 3)', 'Dense(3)(net(features["x"], training=False))'),
+     'logits = tf.layers.dense(net(features["x"]), 3)', 'Dense(3)(ConstantTraining(net, False)(features["x"]))'),
     ("if mode == tf.estimator.ModeKeys.TRAIN:\n    tf.keras.backend.set_learning_phase(True)\nelse:\n"
      "    tf.keras.backend.set_learning_phase(False)\n"
      'net = tf.keras.layers.Dropout(0.5)(features["x"])\nlogits = tf.layers.dense(net, 3)',
@@ -423,6 +432,50 @@ def test_two_estimators_of_one_name(convert_text):
     )
     file = convert_text(program().replace("\n\nif __name__", f"{loop}\n\nif __name__"))
     assert "estimator, which is assigned at several places" in file.kept_as_estimator
+
+
+def test_two_canned_estimators_of_one_name(convert_text):
+    """A function for each, which the lines of each call."""
+    column = "[tf.feature_column.numeric_column('x', 2)]"
+    lines = "".join(
+        f"    estimator = tf.estimator.{kind}\n    estimator.train(input_fn, steps=4)\n"
+        for kind in (f"LinearClassifier({column}, n_classes=3)", f"DNNClassifier([4], {column}, n_classes=3)")
+    )
+    text = program()
+    file = convert_text(text[: text.index("def model_fn")] + text[text.index("def input_fn") :].replace(
+        text[text.index("    estimator = ") : text.index("\n\nif __name__")], lines))  # fmt: skip
+    assert file.keras, file.kept_as_estimator
+    calls = [line.strip() for line in file.after.splitlines() if "make_model(" in line]
+    assert calls == [
+        "def estimator_make_model(features, feature_columns):",
+        "def estimator_2_make_model(features, feature_columns):",
+        "estimator = estimator_make_model(model_inputs(estimator_training), [NumericColumn('x', 2)])",
+        "estimator = estimator_2_make_model(model_inputs(estimator_training), [NumericColumn('x', 2)])",
+    ]
+
+
+def test_the_name_of_a_class_is_a_scope_of_tensorflow(tmp_path):
+    path = tmp_path / "9. Estimator-\u81ea\u5b9a.py"
+    path.write_text(program(LOSS=LOSSES[0]), encoding="utf-8")
+    (file,) = convert(path).files
+    assert "class EstimatorModel(tf.keras.Model):" in file.after, file.kept_as_estimator
+
+
+FILES = [  # a name of TensorFlow 1 in `main`, and what it becomes; nothing where the file remains as it is
+    ('tf.gfile.Exists("m")', 'tf.io.gfile.exists("m")'),
+    ('tf.gfile.MakeDirs("m")', 'tf.io.gfile.makedirs("m")'),
+    ('tf.gfile.DeleteRecursively("m")', 'tf.io.gfile.rmtree("m")'),
+    ('tf.gfile.FastGFile("m", mode="rb").read()', 'tf.io.gfile.GFile("m", mode="rb").read()'),
+    ('tf.gfile.Exists(filename="m")', ""),
+    ("print(input_fn().make_one_shot_iterator().get_next())", "print(iter(input_fn()).get_next())"),
+    ("print(input_fn().make_initializable_iterator())", ""),
+]
+
+
+@pytest.mark.parametrize(("line", "written"), FILES)
+def test_a_name_that_only_tensorflow_1_has(convert_text, line, written):
+    file = convert_text(program().replace("def main():\n", f"def main():\n    {line}\n"))
+    assert f"def main():\n    {written}\n" in file.after if written else file.kept_as_estimator, file.after
 
 
 def test_a_variable_that_holds_a_mode(convert_text):

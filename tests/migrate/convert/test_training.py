@@ -37,6 +37,7 @@ NETWORK = (
     'net = tf.layers.dense(features["x"], 5, tf.nn.tanh, name="hidden", kernel_initializer=first)\n'
     'logits = tf.layers.dense(net, 3, name="logits", kernel_initializer=second)'
 )
+FEATURE = 'features["x"]'
 STEP = "tf.train.get_or_create_global_step()"
 
 
@@ -138,6 +139,12 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         "     false=tf.metrics.false_positives(labels > 0, tf.argmax(logits, 1) > 0),\n"
         "     true=tf.metrics.true_negatives(labels > 0, tf.argmax(logits, 1) > 0, weights=features['w']))")},
         "MeanPerClassAccuracy(num_classes=3, name='per_class')"),
+    # Rows that a batch has several times, and dropout that never drops.
+    "embedding": (minimize("tf.train.AdamOptimizer(0.01)") | {"NETWORK": (
+        'ids = tf.cast(tf.greater(features["x"], 0.0), tf.int32)\n'
+        'net = tf.keras.layers.Embedding(2, 3, name="embedding")(ids)\n'
+        f'net = tf.layers.dropout(tf.layers.flatten(net), 0.5)\n{NETWORK.replace(FEATURE, "net")}')},
+        "ConstantTraining(tf.keras.layers.Dropout(0.5), False)(tf.keras.layers.Flatten()(net))"),
 }  # fmt: skip
 
 TRAIN = """\
@@ -175,7 +182,7 @@ for name in json.load(open(f"{folder}/cases.json")):
 
 
 def program_of(parts: dict[str, str]) -> str:
-    text = program(NETWORK=NETWORK, **parts)
+    text = program(**{"NETWORK": NETWORK, **parts})
     start, end = text.index("    return tf.data.Dataset"), text.index("\n\ndef main")
     return text[:start] + DATA + text[end:]
 
@@ -199,6 +206,7 @@ def trained(tmp_path_factory):
         for step, to in ((0, "initial"), (STEPS, "final")):
             reader = tf.train.load_checkpoint(os.fspath(folder / name / "model" / f"model.ckpt-{step}"))
             names = [f"{layer}/{kind}" for layer in ("hidden", "logits") for kind in ("kernel", "bias")]
+            names += ["embedding/embeddings"] if reader.has_tensor("embedding/embeddings") else []
             np.savez(folder / name / f"{to}.npz", **{variable: reader.get_tensor(variable) for variable in names})
         (folder / name / "metrics.json").write_text(json.dumps({key: float(value) for key, value in metrics.items()}))
     (folder / "cases.json").write_text(json.dumps(list(CASES)))

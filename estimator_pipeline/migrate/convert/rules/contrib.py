@@ -113,7 +113,7 @@ def contrib_batch_norm(call: Call) -> str:
 
 @rule(*_names("embed_sequence"), at=(NETWORK,))
 def embed_sequence(call: Call) -> str:
-    """`embed_sequence(ids, 1000, 8)` -> `Embedding(1000, 8, embeddings_initializer="glorot_uniform")(ids)`."""
+    """`embed_sequence(ids, 1000, 8)` -> `DenseEmbedding(1000, 8, embeddings_initializer="glorot_uniform")(ids)`."""
     args = _named(call, {"ids": "ids", "vocab_size": "input_dim", "embed_dim": "output_dim", "unique": "",
                          "initializer": "embeddings_initializer", "regularizer": "embeddings_regularizer",
                          "trainable": "trainable", "scope": "name", "reuse": ""})  # fmt: skip
@@ -124,4 +124,5 @@ def embed_sequence(call: Call) -> str:
                if name != "name" or call.is_only_layer_named(value)]  # fmt: skip
     if "embeddings_initializer" not in args:
         options.insert(0, 'embeddings_initializer="glorot_uniform"')
-    return f"{call.tf}.keras.layers.Embedding({', '.join([size, width, *options])})({ids})"
+    call.needs.add("DenseEmbedding")
+    return f"DenseEmbedding({', '.join([size, width, *options])})({ids})"

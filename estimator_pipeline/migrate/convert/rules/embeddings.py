@@ -1,4 +1,4 @@
-"""Tables of embeddings: `table = tf.get_variable("t", [V, D])` and `tf.nn.embedding_lookup(table, ids)` -> `Embedding`.
+"""Tables of embeddings: `tf.get_variable("t", [V, D])` and `tf.nn.embedding_lookup(table, ids)` -> `DenseEmbedding`.
 
 The variable becomes the layer, and a lookup its call. A variable that is used otherwise is refused.
 """
@@ -32,7 +32,8 @@ def table(call: Call) -> str:
     options += [f"trainable={call.text(args['trainable'])}"] if "trainable" in args else []
     if "name" in args and call.is_only_layer_named(args["name"]):
         options.append(f"name={call.text(args['name'])}")
-    return f"{call.tf}.keras.layers.Embedding({', '.join(options)})"
+    call.needs.add("DenseEmbedding")
+    return f"DenseEmbedding({', '.join(options)})"
 
 
 @rule(*_LOOKUPS, at=(NETWORK,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, Call, rule
 
-__all__ = ["ARRAY_INPUTS", "input_fn_of_arrays"]
+__all__ = ["ARRAY_INPUTS", "input_fn_of_arrays", "one_shot_iterator"]
 
 ARRAY_INPUTS = ("numpy_input_fn", "pandas_input_fn")
 """The helpers that return an input function."""
@@ -29,3 +29,9 @@ def input_fn_of_arrays(call: Call) -> str:
     names = [name for name in ("x", "y", "batch_size", "num_epochs", "shuffle") if name in args]
     written = [f"{name}={call.text(args[name])}" for name in names]
     return f"{helper}({', '.join(written)})"
+
+
+@rule("tf.compat.v1.data.make_one_shot_iterator", at=(SETUP,))
+def one_shot_iterator(call: Call) -> str:
+    """`data.make_one_shot_iterator()` outside of an input function, in a program that executes eagerly."""
+    return f"iter({call.text(call.args('dataset')['dataset'])})"
