@@ -1,168 +1,226 @@
-"""Comparison of a program with its conversion for tools/public_programs.py, by the first training of each.
+"""Comparison of a program with its conversion for tools/public_programs.py: all that both train, evaluate and predict.
 
-Both run as a user runs them. In the original program the first `Estimator.train` writes its batches to a folder, trains
-on them and records each step. In the converted program the first `fit` trains the Keras model on the same batches, from
-the same initial values. Then the process exits. Dropout is disabled in both, since their random numbers differ.
-Optimizer slots are not compared.
+Both run as a user runs them, to their end. The original program records the values from which an Estimator starts to
+train, the loss of each step, the trained variables, the metrics of each evaluation, and predictions. The Keras models
+of the converted program start from the same values and record the same. Data is not shuffled in both. Stubs replace
+dropout, where the program applies it, since its random numbers differ.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
-import shutil
-import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 __all__ = ["compare", "watch_estimators", "watch_models"]
 
-STEPS = 5
+ESTIMATOR, KERAS = "estimator", "keras"
+ROWS = 256  # of the predictions
+TOLERANCE = 1e-5  # of the largest value of an array
+# Rounding moves a variable, by up to the learning rate where an optimizer divides by the gradient.
+TOLERANCE_OF_VARIABLES = 1e-3
+
+
+class _Recorder:
+    """The events of a program, in a file that is complete after each of them."""
+
+    def __init__(self, folder: str, engine: str) -> None:
+        self.path = Path(folder) / f"{engine}.recorded"
+        self.events: list[dict[str, Any]] = []
+
+    def write(self, kind: str, **values: Any) -> None:
+        self.events.append({"kind": kind, **values})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_bytes(pickle.dumps(self.events))
+
+    def predicted(self, rows: Iterator[Any]) -> Iterator[Any]:
+        """Record the first predictions now, and yield all."""
+        first = list(itertools.islice(rows, ROWS))
+        self.write("predict", rows=first)
+        return itertools.chain(first, rows)
 
 
 def watch_estimators(folder: str) -> None:
-    """Record the first training of a program with Estimators, and exit its process."""
-    from estimator_pipeline import compat
+    """Record what the Estimators of a program train, evaluate and predict."""
+    import tensorflow as tf
+    from tensorflow_estimator.python.estimator import estimator as module
+    from tensorflow_estimator.python.estimator.inputs.queues import feeding_functions
 
-    tf: Any = compat.tensorflow()
-    base = Path(folder)
-    _drop_nothing()
+    recorder = _Recorder(folder, ESTIMATOR)
+    _keep_order()
+    enqueue = feeding_functions._enqueue_data
+    feeding_functions._enqueue_data = lambda *args, **options: enqueue(*args, **{**options, "shuffle": False})
 
-    def train(estimator: Any, input_fn: Any, *_: Any, **__: Any) -> None:
-        from estimator_pipeline.parity.models.layers import record_estimator
+    class Watch(tf.compat.v1.train.SessionRunHook):
+        def __init__(self, loss: Any) -> None:
+            self.loss, self.variables = loss, tf.compat.v1.trainable_variables()
+            self.losses: list[float] = []
+            self.initial: list[np.ndarray] | None = None
 
-        for kind, method in methods.items():
-            kind.train = method
-        _write(base / "batches", _read_batches(tf, estimator, input_fn))
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            if session.run(tf.compat.v1.train.get_global_step()) == 0:
+                self.initial = session.run(self.variables)
 
-        def recorded() -> Any:
-            try:
-                return record_estimator(estimator, base, _data(base), STEPS)
-            except Exception:  # for example of a program that never predicts and requires labels
-                shutil.rmtree(base / "estimator")
-                return record_estimator(estimator, base, _data(base), STEPS, predict=False)
+        def before_run(self, run_context: Any) -> Any:
+            return tf.compat.v1.train.SessionRunArgs(self.loss)
 
-        _end(base / "estimator.recorded", recorded)
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.losses.append(float(run_values.results))
 
-    kinds = {base for kind in (tf.estimator.Estimator, tf.compat.v1.estimator.Estimator) for base in kind.__mro__}
-    methods = {kind: vars(kind)["train"] for kind in kinds if "train" in vars(kind)}
-    for kind in methods:
-        kind.train = train
+        def end(self, session: Any) -> None:
+            recorder.write("train", losses=self.losses, names=[_name(variable) for variable in self.variables],
+                           initial=self.initial, variables=session.run(self.variables))  # fmt: skip
 
+    def train(estimator: Any, spec: Any, worker_hooks: Any, *args: Any) -> Any:
+        return methods["_train_with_estimator_spec"](estimator, spec, [*worker_hooks, Watch(spec.loss)], *args)
 
-def watch_models(folder: str) -> None:
-    """Record the first training of the converted program, and exit its process."""
-    base = Path(folder)
-    _drop_nothing()
+    def evaluate(estimator: Any, *args: Any, **options: Any) -> Any:
+        metrics = methods["evaluate"](estimator, *args, **options)
+        recorder.write("evaluate", metrics=dict(metrics))
+        return metrics
 
-    def fit(model: Any, *_: Any, **__: Any) -> None:
-        from estimator_pipeline.parity.models.layers import record_layers
+    def predict(estimator: Any, *args: Any, **options: Any) -> Any:
+        return recorder.predicted(methods["predict"](estimator, *args, **options))
 
-        for kind, method in methods.items():
-            kind.fit = method
-        theirs = _read(base / "estimator.recorded")
-
-        _end(
-            base / "keras.recorded",
-            lambda: record_layers(model, base, _data(base), STEPS, {}, predict=bool(theirs.answers)),
-        )
-
-    methods = {kind: kind.fit for kind in _models()}
-    for kind in methods:
-        kind.fit = fit
+    methods = _replace(module.Estimator, _train_with_estimator_spec=train, evaluate=evaluate, predict=predict)
 
 
-def _models() -> list[Any]:
-    """Return the classes of Keras 2 and 3 whose `fit` trains."""
-    import keras
+def watch_models(folder: str) -> Callable[..., Any]:
+    """Record what the models of the converted program train, evaluate and predict.
+
+    Returns:
+        A decorator for the function `predict` of the program.
+    """
     import tensorflow as tf
 
-    return [tf.keras.Model, keras.Model]
+    recorder = _Recorder(folder, KERAS)
+    _keep_order()
+    events = pickle.loads((Path(folder) / f"{ESTIMATOR}.recorded").read_bytes())
+    starts = [event for event in events if event["kind"] == "train" and event["initial"] is not None]
+    begun: list[dict[str, Any]] = []
+
+    class Watch(tf.keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.losses: list[float] = []
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.model.reset_metrics()  # the loss of this step alone
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.losses.append(float(logs["loss"]))
+
+    def fit(model: Any, *args: Any, callbacks: Sequence[Any] = (), **options: Any) -> Any:
+        if int(model.optimizer.iterations) == 0:
+            begun.append(starts.pop(0))
+        variables = _ordered(model.trainable_weights, begun[-1])
+        if int(model.optimizer.iterations) == 0:
+            for variable, value in zip(variables, begun[-1]["initial"], strict=True):
+                variable.assign(value)
+        watch = Watch()
+        history = methods["fit"](model, *args, callbacks=[watch, *callbacks], **options)
+        values = [variable.numpy() for variable in variables]
+        recorder.write("train", losses=watch.losses, names=begun[-1]["names"], variables=values)
+        return history
+
+    def evaluate(model: Any, *args: Any, **options: Any) -> Any:
+        metrics = methods["evaluate"](model, *args, **options)
+        recorder.write("evaluate", metrics=dict(metrics))
+        return metrics
+
+    methods = _replace(tf.keras.Model, fit=fit, evaluate=evaluate)
+    return lambda function: lambda *args, **options: recorder.predicted(function(*args, **options))
 
 
 def compare(folder: Path) -> tuple[bool, str]:
-    """Return whether both recorded the same training, and the summary of the comparison."""
-    from estimator_pipeline.parity import text
-    from estimator_pipeline.parity.comparison import compare_records
-    from estimator_pipeline.parity.result import ENGINES
-
-    theirs, ours = (_read(folder / f"{engine}.recorded") for engine in ENGINES)
-    asked = [name for name in theirs.answers if name in ours]
-    answers = [{name: record[name] for name in asked} for record in (theirs.answers, ours)]
-    for name in asked:  # keras.ops.argmax gives int32
-        if theirs.answers[name].dtype.kind + ours[name].dtype.kind == "ii":
-            answers[1][name] = ours[name].astype(theirs.answers[name].dtype)
-    comparison = compare_records(
-        folder, metrics={engine: {} for engine in ENGINES}, steps=STEPS, slots=False,
-        answers=(answers[0], answers[1]) if asked else None,
-    )  # fmt: skip
-    return comparison.equal, text.summary(comparison)
+    """Return whether both did the same, and the largest relative differences."""
+    theirs, ours = (pickle.loads((folder / f"{engine}.recorded").read_bytes()) for engine in (ESTIMATOR, KERAS))
+    kinds = [[event["kind"] for event in events] for events in (theirs, ours)]
+    if kinds[0] != kinds[1]:
+        return False, f"not equal: {', '.join(kinds[0])}; in Keras {', '.join(kinds[1])}"
+    found: dict[str, float] = {}
+    for event, other in zip(theirs, ours, strict=True):
+        for what, values, others in _values(event, other):
+            found[what] = max(found.get(what, 0.0), _difference(values, others))
+    steps = sum(len(event["losses"]) for event in theirs if event["kind"] == "train")
+    limits = {what: TOLERANCE_OF_VARIABLES if what == "variables" else TOLERANCE for what in found}
+    equal = all(size <= limits[what] for what, size in found.items())
+    sizes = ", ".join(f"{what} {size:.1e}" for what, size in found.items())
+    return equal, f"{'equal' if equal else 'not equal'}: {steps} steps, {sizes}"
 
 
-def _end(path: Path, recorded: Callable[[], Any]) -> None:
-    _write(path, recorded())
-    sys.stdout.flush()
-    os._exit(0)
+def _values(event: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what two events have in common: its name in the summary, and both values."""
+    if event["kind"] == "train":
+        yield "loss", event["losses"], other["losses"]
+        for values, others in zip(event["variables"], other["variables"], strict=True):
+            yield "variables", values, others
+    elif event["kind"] == "evaluate":
+        for name in event["metrics"].keys() & other["metrics"].keys():
+            yield "metrics", event["metrics"][name], other["metrics"][name]
+    else:
+        columns, others = (_columns(each["rows"]) for each in (event, other))
+        for name in columns.keys() | others.keys():
+            yield "predictions", columns.get(name, []), others.get(name, [])
 
 
-def _write(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(value))
+def _columns(rows: Sequence[Any]) -> dict[str, list[Any]]:
+    if not rows or not isinstance(rows[0], Mapping):
+        return {"": list(rows)}
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _read(path: Path) -> Any:
-    return pickle.loads(path.read_bytes())
+def _difference(values: Any, others: Any) -> float:
+    """Return the largest difference of two arrays, relative to the largest value of the first."""
+    one, two = np.asarray(values), np.asarray(others)
+    if one.shape != two.shape:
+        return float("inf")
+    if one.dtype.kind in "SUO":
+        return 0.0 if (one == two).all() else float("inf")
+    one, two = one.astype(np.float64), two.astype(np.float64)
+    if not np.isfinite(one).all() or not np.isfinite(two).all():
+        return float("inf")
+    return float(np.abs(one - two).max(initial=0.0) / max(np.abs(one).max(initial=0.0), 1e-9))
 
 
-def _drop_nothing() -> None:
-    """Disable dropout."""
-    from tensorflow.python.ops import array_ops, nn_ops
-
-    nn_ops._dropout = lambda x, *_, **__: array_ops.identity(x)
-
-
-def _read_batches(tf: Any, estimator: Any, input_fn: Any) -> tuple[Any, list[list[Any]]]:
-    """Return the structure of the first batches of an input function, and their arrays."""
-    with tf.Graph().as_default():
-        tf.compat.v1.set_random_seed(estimator.config.tf_random_seed)
-        batch = estimator._call_input_fn(input_fn, tf.estimator.ModeKeys.TRAIN, None)
-        if isinstance(batch, tf.data.Dataset | tf.compat.v1.data.Dataset):
-            spec, iterator = batch.element_spec, tf.compat.v1.data.make_initializable_iterator(batch)
-            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-            batch = iterator.get_next()
-        else:
-            if isinstance(batch, list | tuple) and len(batch) == 2 and batch[1] is None:
-                batch = batch[0]
-            batch = tuple(batch) if isinstance(batch, list) else batch
-            spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
-        flat = tf.nest.flatten(batch, expand_composites=True)
-        batches: list[list[Any]] = []
-        with tf.compat.v1.train.SingularMonitoredSession() as session:
-            while len(batches) < STEPS and not session.should_stop():
-                batches.append(session.run(flat))
-    return spec, batches
+def _ordered(variables: Sequence[Any], start: Mapping[str, Any]) -> list[Any]:
+    """Return Keras variables in the order of an Estimator's: by name, else the next of the same shape."""
+    left = list(variables)
+    found: list[Any] = []
+    names = {_name(variable): variable for variable in left}
+    shapes = [value.shape for value in start["initial"]]
+    by_name = all(name in names and tuple(names[name].shape) == shape
+                  for name, shape in zip(start["names"], shapes, strict=True))  # fmt: skip
+    for name, shape in zip(start["names"], shapes, strict=True):
+        same = [variable for variable in left if tuple(variable.shape) == shape]
+        if not same:
+            raise ValueError(f"Keras has no variable for {name} {shape}: {sorted(names)}")
+        found.append(names[name] if by_name else same[0])
+        left = [variable for variable in left if variable is not found[-1]]
+    if left:
+        raise ValueError(f"Keras has more variables: {[_name(variable) for variable in left]}")
+    return found
 
 
-def _data(base: Path) -> Any:
-    """Return the batches, repeated, as the data of both programs."""
-    from estimator_pipeline import compat
-    from estimator_pipeline.parity.models.arguments import InputFns
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", variable.name)).removesuffix(":0")
 
-    tf: Any = compat.tensorflow()
-    spec, batches = _read(base / "batches")
-    parts = tf.nest.flatten(spec, expand_composites=True)
-    if not batches:
-        raise ValueError("the input function gives no batch")
 
-    def arrays() -> Iterator[tuple[Any, ...]]:
-        return map(tuple, itertools.cycle(batches))
+def _replace(kind: type, **new: Any) -> dict[str, Any]:
+    """Set methods of a class, and return those that it had."""
+    old = {name: getattr(kind, name) for name in new}
+    for name, method in new.items():
+        setattr(kind, name, method)
+    return old
 
-    def input_fn() -> Any:
-        read = tf.data.Dataset.from_generator(arrays, output_signature=tuple(parts))
-        return read.map(lambda *values: tf.nest.pack_sequence_as(spec, list(values), expand_composites=True))
 
-    config = types.SimpleNamespace(train_distribute=None, tf_random_seed=1)
-    return InputFns.of(types.SimpleNamespace(params={}, config=config), input_fn, None, None, None)
+def _keep_order() -> None:
+    """Let datasets not shuffle."""
+    from tensorflow.python.data.ops import dataset_ops
+
+    for kind in (dataset_ops.DatasetV1, dataset_ops.DatasetV2):
+        kind.shuffle = lambda data, *_, **__: data

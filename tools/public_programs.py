@@ -1,7 +1,7 @@
 """Runner that scans, converts and runs public Estimator programs on generated data.
 
     python tools/public_programs.py CHECKOUTS [--list FILE] [--only NAME ...] [--parity]
-                                    [--to both|estimator|keras|keras3] [--json FILE] [--keep DIR]
+                                    [--to both|estimator|keras] [--python FILE] [--json FILE] [--keep DIR]
 
 tools/public_programs.yaml lists the programs: repository, commit, files, arguments, and how to generate the data, since
 no data set is downloaded. CHECKOUTS has a checkout of each repository, as OWNER+NAME or OWNER/NAME. A program whose
@@ -9,9 +9,9 @@ checkout or package is missing is skipped with a message.
 
 The output has one line per program: whether `migrate scan` reads it; `estimator`, whether it runs under `exec` after
 `migrate convert --to estimator`; `keras`, how many of its files with Estimators are converted to Keras, and `runs`,
-whether plain python runs the result; with `--parity`, whether the first training of the two is the same, see
-tools/public_parity.py. The totals and the reasons for unconverted files follow. The exit code is 1 if the list has an
-error; it does not depend on the results of the programs.
+whether plain python, or the one of `--python`, runs the result; with `--parity`, whether the unchanged program and the
+result train, evaluate and predict the same, see tools/public_parity.py. The totals and the reasons for unconverted
+files follow. The exit code is 1 if the list has an error; it does not depend on the results of the programs.
 
 The repository has no code of the programs. Each program is copied to a temporary folder before anything is written;
 notebooks become scripts, and Python 2 code goes through 2to3.
@@ -49,11 +49,10 @@ import yaml
 
 LIST = Path(__file__).with_suffix(".yaml")
 KERAS = "keras"
-# Targets of the conversion, and the Keras version that each runs on.
-TARGETS = ("estimator", "keras", "keras3")
-KERAS_2, KERAS_OF = {"TF_USE_LEGACY_KERAS": "1"}, {"keras3": {"TF_USE_LEGACY_KERAS": "0"}}
+TARGETS = ("estimator", KERAS)
 SECONDS = 120  # for one run of a program
 WRAPPER = "_with_stub.py"
+PREDICT = "def predict(model, data, predictions"  # of converted programs
 # Names that IPython defines in a notebook.
 NOTEBOOK = """\
 import builtins, types
@@ -146,7 +145,8 @@ def read(path: Path) -> tuple[list[Program], dict[str, str]]:
     twice = [name for name, count in collections.Counter(program.name for program in programs).items() if count > 1]
     if twice:
         raise SystemExit(f"{path}: {', '.join(twice)}: more than once")
-    return programs, listed.get("stubs", {})
+    stubs = listed if path == LIST else yaml.safe_load(LIST.read_text(encoding="utf-8"))
+    return programs, {**stubs["stubs"], **listed.get("stubs", {})}
 
 
 # Data
@@ -384,7 +384,7 @@ def script(notebook: Path) -> Path:
             path = notebook.parent / first.split()[-1]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(rest, encoding="utf-8")
-        elif not first.startswith("%%"):
+        elif not first.startswith(("%%", "%bash")):
             parts.append(_without_magics(text))
         elif first.startswith(("%%time", "%%capture")):
             parts.append(_without_magics(rest))
@@ -437,7 +437,7 @@ def adjust(program: Program, folder: Path, work: Path) -> None:
             path.write_bytes(text.encode("utf-8"))
 
 
-def stage(source: Path, program: Program, folder: Path, work: Path) -> str:
+def stage(program: Program, folder: Path, work: Path) -> str:
     """Prepare the copy of a program for conversion, and return its main script."""
     main = program.main
     if not main.startswith("-m ") and main.endswith(".ipynb"):
@@ -451,11 +451,12 @@ def stage(source: Path, program: Program, folder: Path, work: Path) -> str:
     return main
 
 
-def prepare(program: Program, folder: Path, work: Path, converted: Any) -> None:
-    """Write a converted program with its other files and its data."""
+def prepare(program: Program, folder: Path, work: Path, converted: Any = None) -> None:
+    """Write a program, where it is converted its conversion, with its other files and its data."""
     from estimator_pipeline.migrate.code.write import write
 
-    write(converted, work)
+    if converted is not None:
+        write(converted, work)
     for path in folder.rglob("*"):
         target = work / path.relative_to(folder)
         if path.is_file() and not target.exists():
@@ -523,7 +524,7 @@ def run(words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> tuple[in
         return code, output.read()
 
 
-def environment(program: Program, work: Path, **more: str) -> dict[str, str]:
+def environment(program: Program, work: Path) -> dict[str, str]:
     """Return the environment of a run, which uses the same estimator_pipeline as this process."""
     import estimator_pipeline
 
@@ -540,7 +541,7 @@ def environment(program: Program, work: Path, **more: str) -> dict[str, str]:
     explicit = {name: str(value).replace("{work}", str(work)) for name, value in program.env.items()}
     if "PYTHONPATH" in explicit:
         explicit["PYTHONPATH"] = os.pathsep.join([explicit["PYTHONPATH"], defaults["PYTHONPATH"]])
-    return {**os.environ, **defaults, **more, **explicit}
+    return {**os.environ, **defaults, **explicit}
 
 
 def last_error(code: int, output: str) -> str:
@@ -579,7 +580,7 @@ def try_estimator(program: Program, folder: Path, main: str, work: Path, stubs: 
 
 
 def try_keras(
-    program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str], to: str
+    program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str], python: str
 ) -> tuple[dict[str, str], str, str]:
     """Convert a program to Keras, and run it if any of its files was converted.
 
@@ -590,7 +591,7 @@ def try_keras(
     from estimator_pipeline.migrate.code import convert
 
     try:
-        converted = convert(folder, to=to)
+        converted = convert(folder)
     except Exception as error:
         return {main: f"the converter fails: {type(error).__name__}: {error}"}, "", ""
     files = {
@@ -602,38 +603,61 @@ def try_keras(
         return files, "", ""
     prepare(program, folder, work, converted)
     words, cwd = command(program, main, work, stubs)
-    code, output = run([sys.executable, *words], cwd, environment(program, work, **KERAS_OF.get(to, KERAS_2)))
+    code, output = run([python, *words], cwd, environment(program, work))
     return files, last_error(code, output) if code else "ok", output
 
 
 def try_parity(
-    program: Program, folder: Path, main: str, scratch: Path, stubs: Mapping[str, str], to: str
+    program: Program, original: Path, scratch: Path, stubs: Mapping[str, str], python: str = sys.executable
 ) -> tuple[str, str]:  # fmt: skip
-    """Compare the first training of a program and its conversion; return "ok" or the reason, and the output."""
+    """Compare the run of a program with that of its conversion; return the summary and the output.
+
+    Args:
+        original: the program, unchanged.
+        python: the interpreter that runs the conversion.
+    """
     from estimator_pipeline.migrate.code import convert
 
     records, output = scratch / "parity", ""
     for target, watch in (("estimator", "watch_estimators"), ("keras", "watch_models")):
-        work = scratch / f"parity-{target}"
-        prepare(program, folder, work, convert(folder, to="estimator" if target == "estimator" else to))
+        folder, work = scratch / f"parity-{target}-source", scratch / f"parity-{target}"
+        shutil.copytree(original, folder)
+        main = stage(program, folder, work)
         first = (
-            f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})\n"
-            f"import public_parity; public_parity.{watch}({str(records)!r})"
+            f"import builtins, sys; sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})\n"
+            f"import public_parity; builtins.recorded = public_parity.{watch}({str(records)!r})"
         )
-        words, cwd = command(program, main, work, stubs, first)
         if target == "estimator":
-            words = ["-m", "estimator_pipeline", "exec", *(["--tf1"] if program.tf1 else []), *words]
-        more = {} if target == "estimator" else KERAS_2  # for Keras 3, too, since it is compared with an Estimator
-        code, printed = run([sys.executable, *words], cwd, environment(program, work, **more))
+            prepare(program, folder, work)
+            words, cwd = command(program, main, work, stubs, first)
+            options = ["--tf1"] if program.tf1 or is_tensorflow_1(folder) else []
+            words = [sys.executable, "-m", "estimator_pipeline", "exec", *options, *words]
+        else:
+            prepare(program, folder, work, convert(folder))
+            for path in work.rglob("*.py"):
+                text = path.read_text(encoding="utf-8")
+                path.write_text(text.replace(f"\n{PREDICT}", f"\n@recorded\n{PREDICT}"), encoding="utf-8")
+            words, cwd = command(program, main, work, stubs, first)
+            words = [python, *words]
+        code, printed = run(words, cwd, environment(program, work))
         output += printed
-        if not (records / f"{target}.recorded").exists():
+        if code or not (records / f"{target}.recorded").exists():
             return f"{target}: {last_error(code, printed) if code else 'it trains nothing'}", output
-    equal, summary = public_parity.compare(records)
-    return "ok" if equal else summary.splitlines()[0], output + summary
+    _, summary = public_parity.compare(records)
+    return summary, output
+
+
+def is_tensorflow_1(folder: Path) -> bool:
+    """Return whether a program has names that only TensorFlow 1 has."""
+    from estimator_pipeline.migrate.code import convert
+
+    switch = "disable_v2_behavior()"
+    return any(switch in file.after.replace(file.before, "") for file in convert(folder, to="estimator").files)
 
 
 def examine(
-    program: Program, checkouts: Path, stubs: Mapping[str, str], to: str, scratch: Path, *, parity: bool = False
+    program: Program, checkouts: Path, stubs: Mapping[str, str], to: str, scratch: Path, *, parity: bool = False,
+    python: str = sys.executable,
 ) -> Result:  # fmt: skip
     """Scan, convert and run one program."""
     from estimator_pipeline.migrate.code import scan
@@ -657,16 +681,16 @@ def examine(
         result.scan = "ok"
     except Exception as error:
         result.scan = f"{type(error).__name__}: {error}"
-    for target in ("estimator", "keras") if to == "both" else (to,):
+    for target in TARGETS if to == "both" else (to,):
         started, folder, work = time.monotonic(), scratch / f"{target}-source", scratch / target
         shutil.copytree(original, folder)
-        main = stage(source, program, folder, work)
+        main = stage(program, folder, work)
         if target == "estimator":
             result.estimator, result.output[target] = try_estimator(program, folder, main, work, stubs)
         else:
-            result.keras, result.runs, result.output[target] = try_keras(program, folder, main, work, stubs, target)
+            result.keras, result.runs, result.output[target] = try_keras(program, folder, main, work, stubs, python)
         if parity and result.runs == "ok":
-            result.parity, result.output["parity"] = try_parity(program, folder, main, scratch, stubs, target)
+            result.parity, result.output["parity"] = try_parity(program, original, scratch, stubs, python)
         result.seconds[target] = round(time.monotonic() - started, 1)
     return result
 
@@ -725,8 +749,8 @@ def totals(results: Sequence[Result]) -> list[str]:
         lines.append(f"keras, runs: {share(sum(result.runs == 'ok' for result in converted), len(converted))} programs")
         compared = [result for result in converted if result.parity]
         if compared:
-            equal = sum(result.parity == "ok" for result in compared)
-            lines.append(f"parity: {share(equal, len(compared))} of these, over {public_parity.STEPS} steps")
+            equal = sum(result.parity.startswith("equal") for result in compared)
+            lines.append(f"parity: {share(equal, len(compared))} of these")
         reasons = collections.Counter(reason(state) for state in states if state != KERAS)
         if reasons:
             lines += ["", "files  remain Estimator programs because"]
@@ -741,6 +765,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these programs")
     parser.add_argument("--to", choices=("both", *TARGETS), default="both")
     parser.add_argument("--parity", action="store_true", help="compare the training of programs that run as Keras")
+    parser.add_argument("--python", default=sys.executable, metavar="FILE", help="the interpreter of Keras programs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results, with the end of each output")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the files and runs in DIR")
     options = parser.parse_args()
@@ -757,7 +782,8 @@ def main() -> int:
             scratch = (options.keep.resolve() if options.keep else Path(temporary)) / program.name
             shutil.rmtree(scratch, ignore_errors=True)
             checkouts = options.checkouts.resolve()
-            results.append(examine(program, checkouts, stubs, options.to, scratch, parity=options.parity))
+            results.append(examine(program, checkouts, stubs, options.to, scratch, parity=options.parity,
+                                   python=options.python))  # fmt: skip
             print(line(results[-1]), flush=True)
             if not options.keep:
                 shutil.rmtree(scratch, ignore_errors=True)
