@@ -142,14 +142,14 @@ def compare(folder: Path) -> tuple[bool, str]:
     kinds = [[event["kind"] for event in events] for events in (theirs, ours)]
     if kinds[0] != kinds[1]:
         return False, f"not equal: {', '.join(kinds[0])}; in Keras {', '.join(kinds[1])}"
-    found: dict[str, float] = {}
+    differences: dict[str, float] = {}
     for event, other in zip(theirs, ours, strict=True):
-        for what, values, others in _values(event, other):
-            found[what] = max(found.get(what, 0.0), _difference(values, others))
+        for quantity, values, others in _values(event, other):
+            differences[quantity] = max(differences.get(quantity, 0.0), _difference(values, others))
     steps = sum(len(event["losses"]) for event in theirs if event["kind"] == "train")
-    limits = {what: TOLERANCE_OF_VARIABLES if what == "variables" else TOLERANCE for what in found}
-    equal = all(size <= limits[what] for what, size in found.items())
-    sizes = ", ".join(f"{what} {size:.1e}" for what, size in found.items())
+    limits = {quantity: TOLERANCE_OF_VARIABLES if quantity == "variables" else TOLERANCE for quantity in differences}
+    equal = all(size <= limits[quantity] for quantity, size in differences.items())
+    sizes = ", ".join(f"{quantity} {size:.1e}" for quantity, size in differences.items())
     return equal, f"{'equal' if equal else 'not equal'}: {steps} steps, {sizes}"
 
 
@@ -176,21 +176,21 @@ def _columns(rows: Sequence[Any]) -> dict[str, list[Any]]:
 
 def _difference(values: Any, others: Any) -> float:
     """Return the largest difference of two arrays, relative to the largest value of the first."""
-    one, two = np.asarray(values), np.asarray(others)
-    if one.shape != two.shape:
+    first, second = np.asarray(values), np.asarray(others)
+    if first.shape != second.shape:
         return float("inf")
-    if one.dtype.kind in "SUO":
-        return 0.0 if (one == two).all() else float("inf")
-    one, two = one.astype(np.float64), two.astype(np.float64)
-    if not np.isfinite(one).all() or not np.isfinite(two).all():
+    if first.dtype.kind in "SUO":
+        return 0.0 if (first == second).all() else float("inf")
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    if not np.isfinite(first).all() or not np.isfinite(second).all():
         return float("inf")
-    return float(np.abs(one - two).max(initial=0.0) / max(np.abs(one).max(initial=0.0), 1e-9))
+    return float(np.abs(first - second).max(initial=0.0) / max(np.abs(first).max(initial=0.0), 1e-9))
 
 
 def _ordered(variables: Sequence[Any], start: Mapping[str, Any]) -> list[Any]:
     """Return Keras variables in the order of an Estimator's: by name, else the next of the same shape."""
     left = list(variables)
-    found: list[Any] = []
+    ordered: list[Any] = []
     names = {_name(variable): variable for variable in left}
     shapes = [value.shape for value in start["initial"]]
     by_name = all(name in names and tuple(names[name].shape) == shape
@@ -199,11 +199,11 @@ def _ordered(variables: Sequence[Any], start: Mapping[str, Any]) -> list[Any]:
         same = [variable for variable in left if tuple(variable.shape) == shape]
         if not same:
             raise ValueError(f"Keras has no variable for {name} {shape}: {sorted(names)}")
-        found.append(names[name] if by_name else same[0])
-        left = [variable for variable in left if variable is not found[-1]]
+        ordered.append(names[name] if by_name else same[0])
+        left = [variable for variable in left if variable is not ordered[-1]]
     if left:
         raise ValueError(f"Keras has more variables: {[_name(variable) for variable in left]}")
-    return found
+    return ordered
 
 
 def _name(variable: Any) -> str:
