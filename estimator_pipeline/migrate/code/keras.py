@@ -79,8 +79,8 @@ def plan(program: Program, trees: Sequence[Tree], constructs: Sequence[Construct
     mains = [tree for tree in trees if tree in makers and tree.keras is None and tree.verbatim]
     for tree, outcome in _outcomes(program, mains):
         tree.keras = outcome
-    firsts = {tree: min(found, key=lambda construct: tree.position(construct.node))
-              for tree, found in by_tree(of_estimators).items() if tree.keras is None and tree.verbatim}  # fmt: skip
+    firsts = {tree: min(those, key=lambda construct: tree.position(construct.node))
+              for tree, those in by_tree(of_estimators).items() if tree.keras is None and tree.verbatim}  # fmt: skip
     for tree, first in firsts.items():
         if first.row.kind.endswith("estimator"):
             name = first.match.public or first.row.name

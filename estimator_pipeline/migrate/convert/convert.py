@@ -193,8 +193,8 @@ class _Planner:
         self.check_definitions(definitions, rests)
         changed = {*self.mains, *definitions, *(tree for tree, _ in self.jobs)}
         for tree in files:
-            own = rests[tree].has_input_fn and self.of_program.is_imported_by(tree, files)
-            changed |= {tree} if own or rests[tree].functions else set()
+            is_ours = rests[tree].has_input_fn and self.of_program.is_imported_by(tree, files)
+            changed |= {tree} if is_ours or rests[tree].functions else set()
         for tree in (tree for tree in files if tree not in changed and rests[tree].required):
             if not self.of_program.is_imported_by(tree, files):
                 raise Refused(
@@ -281,12 +281,12 @@ class _Planner:
     def of_factory(self, factory: Factory, tree: Tree, job: EstimatorJob) -> Model:
         """Return the model of a function that made an Estimator, for its caller, and note the edits of the function."""
         home, names, func = factory.names.tree, self.names.of(tree), job.call.func
-        made, rest = self.model_in(home, replace(job, args=factory.args)), self.rests[home]
+        model, rest = self.model_in(home, replace(job, args=factory.args)), self.rests[home]
         params = [rest.text(factory.args["params"]) if "params" in factory.args else "{}"]
-        makes = [factory.inputs, *(params if made.takes_params else []), *(rest.text(node) for node in made.passed)]
-        rest.new |= factory.edits(f"{made.make}({', '.join(makes)})")
+        makes = [factory.inputs, *(params if model.takes_params else []), *(rest.text(node) for node in model.passed)]
+        rest.new |= factory.edits(f"{model.make}({', '.join(makes)})")
         rest.removed += [node for node in factory.statements if node not in rest.removed]
-        predictions = made.predictions
+        predictions = model.predictions
         predicts = any(use.kind in ("predict", "export") or use.exporters for use in job.uses)
         if tree is not home and isinstance(func, cst.Attribute):
             predictions = predictions and f"{names.text(func.value)}.{predictions}"
@@ -294,7 +294,7 @@ class _Planner:
             (binding,) = self.program.bindings(cst.ensure_type(func, cst.Name).value, names.scope(func))
             imported = names.text(binding.node).rstrip(", ")
             self.rests[tree].imported.setdefault(binding.node, []).extend([imported, predictions])
-        return replace(made, make=names.text(func), predictions=predictions, takes_params=False,
+        return replace(model, make=names.text(func), predictions=predictions, takes_params=False,
                        passed=factory.passed(job.call))  # fmt: skip
 
     def definitions(self) -> dict[Tree, dict[cst.FunctionDef, Sequence[cst.BaseStatement]]]:
@@ -326,9 +326,9 @@ class _Planner:
             nodes |= {getattr(use.call, "func", use.call) for use in estimator.uses}
             nodes |= {node for use in estimator.uses for node in use.statements}
             nodes |= {*estimator.config.statements}
-            made = () if estimator.factory is None else (estimator.factory.call, *estimator.factory.statements)
-            nodes |= {*(node.func for node in made[:1] if isinstance(node, cst.Call)), *made[1:]}
-            for call in calls_in(estimator.call, *made[:1], *(use.call for use in estimator.uses)):
+            inner = () if estimator.factory is None else (estimator.factory.call, *estimator.factory.statements)
+            nodes |= {*(node.func for node in inner[:1] if isinstance(node, cst.Call)), *inner[1:]}
+            for call in calls_in(estimator.call, *inner[:1], *(use.call for use in estimator.uses)):
                 if names.name(call.func).startswith("tf.estimator.") or names.name(call.func) in RUN_CONFIGS:
                     nodes.add(call.func)
         return nodes

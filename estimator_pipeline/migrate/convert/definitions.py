@@ -67,10 +67,10 @@ class Definitions:
 
 def reaching(steps: Sequence[Statement], name: str) -> frozenset[Statement | None]:
     """Return the statements that may define a name behind them; None for its value before all of them."""
-    found: set[Statement | None] = set()
+    definitions: set[Statement | None] = set()
     for step in reversed(steps):
         if name in step.defines:
-            found.add(step)
+            definitions.add(step)
             if step.replaces:
-                return frozenset(found)
-    return frozenset(found | {None})
+                return frozenset(definitions)
+    return frozenset(definitions | {None})

@@ -183,16 +183,16 @@ def read_estimators(names: FileNames) -> list[tuple[FileNames, EstimatorJob]]:
 
 def _made_by(factory: Factory, model_fn: FunctionOf | cst.Call) -> Iterator[tuple[FileNames, EstimatorJob]]:
     """Yield a job for each call of a function that makes an Estimator."""
-    given = factory.args.get("config")
-    local = given is not None and isinstance(factory.names.value(given), cst.Call)
-    config = _config(factory.names, given) if given is not None and local else Config()
+    run_config = factory.args.get("config")
+    local = run_config is not None and isinstance(factory.names.value(run_config), cst.Call)
+    config = _config(factory.names, run_config) if run_config is not None and local else Config()
     if config.reads:
         raise Refused("a RunConfig that is used elsewhere, too", config.reads[0])
     nodes = [node for name in ("model_dir", "config") if (node := factory.args.get(name)) is not None]
-    made = [*config.statements, *config.session]
-    factory = replace(factory, gone=factory.only_taken_by([*nodes, *made]), statements=tuple(made))
-    if isinstance(given, cst.Name) and not local and given.value not in factory.gone:
-        raise Refused("a RunConfig that is used elsewhere, too", given)
+    removed = [*config.statements, *config.session]
+    factory = replace(factory, gone=factory.only_taken_by([*nodes, *removed]), statements=tuple(removed))
+    if isinstance(run_config, cst.Name) and not local and run_config.value not in factory.gone:
+        raise Refused("a RunConfig that is used elsewhere, too", run_config)
     for names, call in factory.callers():
 
         def of_caller(node: cst.BaseExpression, names: FileNames = names, call: cst.Call = call) -> cst.BaseExpression:
@@ -201,8 +201,8 @@ def _made_by(factory: Factory, model_fn: FunctionOf | cst.Call) -> Iterator[tupl
         fields = {name: of_caller(value) for name, value in config.fields.items() if name != "session_config"}
         strategy = fields.get("train_distribute")
         of_job = Config(fields, strategy=strategy, strategy_kind=config.strategy_kind)
-        if given is not None and not local:
-            value = of_caller(given)
+        if run_config is not None and not local:
+            value = of_caller(run_config)
             of_job = _config(names, value) if names.text(value) != "None" else Config()
         args = {name: of_caller(value) for name, value in factory.args.items() if name == "model_dir"}
         args = {name: value for name, value in args.items() if names.text(value) != "None"}

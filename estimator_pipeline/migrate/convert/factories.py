@@ -66,15 +66,15 @@ class Factory:
         Raises:
             Refused: there are none, or their arguments cannot be followed.
         """
-        found = False
+        called = False
         for tree in self.names.program.trees.values():
             if tree is self.names.tree or self.names.tree in self.names.program.imports(tree):
                 for call in self._calls_in(tree):
-                    found = True
+                    called = True
                     if any(arg.star for arg in call.args):
                         raise Refused("a call with * or ** of a function that makes an Estimator", call)
                     yield self.names.of(tree), call
-        if not found or self.node not in self.names.tree.module.body:
+        if not called or self.node not in self.names.tree.module.body:
             raise Refused("an Estimator that is passed on where it is made", self.call)
 
     def _calls_in(self, tree: Tree) -> Iterator[cst.Call]:

@@ -484,7 +484,7 @@ class _Writer:
         assert isinstance(header, cst.ClassDef)
         methods = [*([statement(start)] if with_params else []), self.function(f"def __call__(self, {at}):", "", lines),
                    statement(f"def get_config(self):\n    return {config}\n")]  # fmt: skip
-        if with_params and "HParams" in loaded:
+        if with_params and "Hyperparameters" in loaded:
             methods.append(statement(f"@classmethod\ndef from_config(cls, config):\n    return cls({loaded})\n"))
         return _with_methods(header, methods), f"{name}({with_params})"
 
@@ -550,8 +550,8 @@ class _Writer:
         if needs & {"dense_columns", "linear_columns"}:
             needs |= {"saved_columns", "loaded_columns"}
             saved, loaded = f"saved_columns({saved})", f"loaded_columns({loaded})"
-        needs |= {"HParams"} if is_object else set()
-        return saved, f"HParams(**{loaded})" if is_object else loaded
+        needs |= {"Hyperparameters"} if is_object else set()
+        return saved, f"Hyperparameters(**{loaded})" if is_object else loaded
 
     def attribute(self, key: str) -> str:
         name = "".join(letter if letter.isalnum() else "_" for letter in key)
@@ -587,13 +587,13 @@ class _Writer:
 
     def check_hidden(self, steps: Iterable[Statement], values: Iterable[cst.BaseExpression], taken: str) -> None:
         """Check that no parameter of a method hides a variable of the program that the statements read."""
-        parts, own = (
+        parts, known = (
             self.parts,
             {self.model_fn.features, self.model_fn.labels, self.model_fn.params, *self.parts.outputs},
         )
-        own |= {name for step in (*steps, *parts.network) for name in step.defines}
+        known |= {name for step in (*steps, *parts.network) for name in step.defines}
         for node in (*(step.node for step in steps), *values):
-            hidden = sorted(names_read(node, parts.inline) & set(taken.split()) - own)
+            hidden = sorted(names_read(node, parts.inline) & set(taken.split()) - known)
             if hidden:
                 raise Refused(f"{hidden[0]}, a name that a method of Keras has for something else", node)
 

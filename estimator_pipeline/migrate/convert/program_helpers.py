@@ -32,14 +32,14 @@ def pandas_input_fn(x, y=None, **options):
     return numpy_input_fn({name: x[name].values for name in x}, labels, **options)
 
 
-class HParams:
+class Hyperparameters:
     """Hyperparameters as attributes."""
 
     def __init__(self, **values):
         vars(self).update(values)
 
     def __repr__(self):
-        return f"HParams({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
+        return f"Hyperparameters({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     def values(self):
         return dict(vars(self))

@@ -147,7 +147,7 @@ class _Splitter:
     def check_all_used(self, network: list[Statement], outputs: list[str], inline: list[cst.CSTNode]) -> None:
         """Check that a loss of all variables has those of all layers, and of no later ones: a Keras model has.
 
-        A layer that leads to no output is no part of a model; without such a loss nothing trains it in V1, either.
+        A model has no layer that leads to no output; without such a loss nothing trains that in V1, either.
         """
         loss = [*self.train_op.steps, *(step for step in self.steps if TRAIN in step.modes)]
         calls = [call for step in loss for call in calls_in(step.node) if self.names.name(call.func) in _OF_ALL]

@@ -466,9 +466,9 @@ def test_params_with_attributes(convert_text):
     text = job(lines, before="MORE = {}\n").replace('params={"rate": 0.1}', "params=hparams")
     text = f"{text[: text.index('def model_fn')]}{HPARAMS.strip()}\n\n\n{text[text.index('def input_fn') :]}"
     after = convert_text(text).after
-    assert "    hparams = HParams(units=4, **MORE)\n" in after and "class HParams:" in after
+    assert "    hparams = Hyperparameters(units=4, **MORE)\n" in after and "class Hyperparameters:" in after
     assert "make_model(model_inputs(training), hparams)" in after and "'params': vars(self.params)}" in after
-    assert "make_model(loaded_inputs(config[\"inputs\"]), HParams(**config['params']))" in after
+    assert "make_model(loaded_inputs(config[\"inputs\"]), Hyperparameters(**config['params']))" in after
     assert "without a name" in convert_text(text.replace("units=4", "4")).kept_as_estimator
 
 

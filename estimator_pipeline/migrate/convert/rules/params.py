@@ -1,4 +1,4 @@
-"""Hyperparameters as attributes: `tf.contrib.training.HParams(units=8)` -> `HParams(units=8)` of program_helpers.py."""
+"""Hyperparameters as attributes: `tf.contrib.training.HParams(n=8)` -> `Hyperparameters(n=8)` of program_helpers.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["hparams"]
 def hparams(call: Call) -> str:
     if any(arg.star == "*" or (arg.keyword is None and not arg.star) for arg in call.node.args):
         raise Refused("HParams with arguments without a name", call.node)
-    call.needs.add("HParams")
+    call.needs.add("Hyperparameters")
     texts = [f"**{call.text(arg.value)}" if arg.star else f"{arg.keyword.value}={call.text(arg.value)}"  # type: ignore[union-attr]
              for arg in call.node.args]  # fmt: skip
-    return f"HParams({', '.join(texts)})"
+    return f"Hyperparameters({', '.join(texts)})"
