@@ -9,10 +9,10 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Instance
-from estimator_pipeline.migrate.code.analysis.syntax import Tree
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, iter_nodes
 from estimator_pipeline.migrate.convert.iterators import return_dataset
 from estimator_pipeline.migrate.convert.model_fn import parameters
-from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, names_changed
 from estimator_pipeline.migrate.convert.rest import Rest
 from estimator_pipeline.migrate.convert.rules.inputs import ARRAY_INPUTS
 
@@ -47,7 +47,20 @@ class InputFnCall:
             if rest is None:
                 raise self.refusal
             rest.has_input_fn = True
+            self.check_changes(names.of(function.tree), function.node)
             return_dataset(names.of(function.tree), rest, function.node)
+
+    def check_changes(self, names: FileNames, function: cst.FunctionDef | cst.Lambda) -> None:
+        """Check that a function changes neither its params nor a global: Estimators copy params, and call it less."""
+        for name in names_changed(function.body):
+            scope: Scope | None = names.scope(name)
+            while scope is not None and name.value not in scope.names:
+                scope = scope.parent
+            is_params = name.value == "params" and scope is names.tree.scopes[function]
+            if scope is names.tree.scope or is_params:
+                raise Refused(f"an input_fn that changes {name.value}", name)
+        if any(isinstance(node, cst.Global) for node in iter_nodes(function.body)):
+            raise Refused("an input_fn that changes a global", function)
 
     def targets(self, names: FileNames, node: cst.BaseExpression, hops: int = 8) -> Iterator[_Target]:
         """Yield the functions that an expression may be, also what a function of the program returns or is passed."""

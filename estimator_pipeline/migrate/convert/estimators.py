@@ -174,11 +174,27 @@ def read_estimators(names: FileNames) -> list[tuple[FileNames, EstimatorJob]]:
                 continue
             config = _config(names, args["config"]) if "config" in args else Config()
             jobs.append((names, _with_uses(names, call, model_fn, args, config)))
+    _check_folders(jobs)
     for used in {id(used): used for used, _ in jobs}.values():
         _check_callers(
             used, [use for other, job in jobs if other is used for use in job.uses if use.passed is not None]
         )
     return jobs
+
+
+def _check_folders(jobs: Sequence[tuple[FileNames, EstimatorJob]]) -> None:
+    """Check that two Estimators do not take turns with one folder, where each continued what the other saved."""
+    for names, job in jobs:
+        for used, other in jobs:
+            if other is job or used is not names or names.scope(job.call).around() is not names.scope(
+                other.call).around():  # fmt: skip
+                continue
+            folders = [each.model_dir for each in (job, other)]
+            if folders[0] is None or folders[1] is None or names.text(folders[0]) != names.text(folders[1]):
+                continue
+            first, second = sorted((job, other), key=lambda each: names.tree.position(each.call))
+            if any(names.tree.position(use.site) > names.tree.position(second.call) for use in first.uses):
+                raise Refused("two Estimators that take turns with one folder", second.call)
 
 
 def _made_by(factory: Factory, model_fn: FunctionOf | cst.Call) -> Iterator[tuple[FileNames, EstimatorJob]]:
@@ -349,7 +365,10 @@ def _steps(names: FileNames, node: cst.BaseExpression) -> Iterator[tuple[cst.Cal
 def _fields(names: FileNames, call: cst.Call) -> dict[str, cst.BaseExpression]:
     """Return the fields of `RunConfig(...)` or `.replace(...)`."""
     of_estimator = names.name(call.func) == RUN_CONFIGS[0]
-    return _passed(names, call, _RUN_CONFIG if of_estimator else (), _CONVERTED, "RunConfig")
+    takes = _RUN_CONFIG if of_estimator else ()
+    keep = arguments(call, takes).get("keep_checkpoint_max")  # None keeps all, and is not the default
+    kept = {"keep_checkpoint_max": keep.value} if keep is not None else {}
+    return _passed(names, call, takes, _CONVERTED, "RunConfig") | kept
 
 
 def _session(names: FileNames, node: cst.BaseExpression) -> Iterator[cst.CSTNode]:
@@ -528,13 +547,17 @@ def _evaluated(names: FileNames, node: cst.Name) -> Use | None:
     hooks = [*_hooks(names, args.get("hooks"), "TrainSpec"), *_hooks(names, of_eval.get("hooks"), "EvalSpec")]
     args["eval_input_fn"] = of_eval.pop("input_fn")
     exported = list(_exporters(names, of_eval.pop("exporters", None)))
+    keeps = [keep for *_, keep in exported if keep is not None]
+    if len(keeps) > 1:
+        raise Refused("exports_to_keep of several exporters", keeps[1])
+    args |= {"exports_to_keep": keeps[0]} if keeps else {}
     if "steps" not in arguments(evaluation, _SPECS["EvalSpec"][0]):
         of_eval["steps"] = cst.Integer("100")  # the default of EvalSpec
     args |= {name if name.endswith("_secs") else f"eval_{name}": value for name, value in of_eval.items()}
-    statements = [of_train, of_evaluation, *(statement for _, _, statement in exported)]
-    statements += [statement for _, serving, _ in exported for statement in _receiver_statement(names, serving)]
-    receivers = tuple(node for _, serving, _ in exported for node in serving_nodes(names, serving))
-    exporters = tuple((name, serving) for name, serving, _ in exported)
+    statements = [of_train, of_evaluation, *(statement for _, _, statement, _ in exported)]
+    statements += [statement for _, serving, *_ in exported for statement in _receiver_statement(names, serving)]
+    receivers = tuple(node for _, serving, *_ in exported for node in serving_nodes(names, serving))
+    exporters = tuple((name, serving) for name, serving, *_ in exported)
     return Use("train_and_evaluate", call, args, tuple(node for node in statements if node is not None), tuple(hooks),
                exporters, receivers)  # fmt: skip
 
@@ -552,8 +575,8 @@ def _receiver_statement(names: FileNames, node: cst.BaseExpression) -> tuple[cst
 
 def _exporters(
     names: FileNames, node: cst.BaseExpression | None
-) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.CSTNode | None]]:
-    """Yield the name, the serving_input_receiver_fn and the statement of each exporter."""
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, cst.CSTNode | None, cst.BaseExpression | None]]:
+    """Yield the name, serving_input_receiver_fn, statement and exports_to_keep of each exporter."""
     value = names.value(node) if node is not None else None
     if node is not None and isinstance(value, (cst.List, cst.Tuple)):
         if value is not node:
@@ -573,4 +596,4 @@ def _exporters(
     args = _passed(names, value, _EXPORTERS[full], kept, full.rpartition(".")[2])
     if not args.keys() >= set(kept[:2]):
         raise Refused(f"the arguments of {full}", value)
-    yield args["name"], args["serving_input_receiver_fn"], statement
+    yield args["name"], args["serving_input_receiver_fn"], statement, args.get("exports_to_keep")

@@ -152,14 +152,14 @@ def _received(
         yield f"{name} = tensors[{key}]"
 
 
-def check_outputs(names: FileNames, model_fn: FunctionOf | cst.Call) -> None:
-    """Check that the signature of an export has the predictions of a model_fn.
+def check_outputs(names: FileNames, model_fn: FunctionOf | cst.Call) -> list[str]:
+    """Return the names of the signatures that an export has beside the default: all have the predictions.
 
     Raises:
         Refused: export_outputs has something else than its predictions.
     """
     if isinstance(model_fn, cst.Call):
-        return  # the conversion writes its predictions
+        return []  # the conversion writes its predictions
     names = names.of(model_fn.tree)
     calls = list(calls_in(model_fn.node))
     specs = [call for call in calls if _name(names, call) == "tf.estimator.EstimatorSpec"]
@@ -167,12 +167,20 @@ def check_outputs(names: FileNames, model_fn: FunctionOf | cst.Call) -> None:
                  if arg.keyword is not None and arg.keyword.value == "predictions"}  # fmt: skip
     predicted |= {_flat(names, names.value(arg.value)) for call in specs for arg in call.args
                   if arg.keyword is not None and arg.keyword.value == "predictions"}  # fmt: skip
+    keys: list[str] = []
     for call in calls:
         full = _name(names, call)
         if full.startswith(_EXPORT) and full.endswith("Output"):
             values = [arg.value for arg in call.args]
             if not full.endswith(".PredictOutput") or len(values) != 1 or _flat(names, values[0]) not in predicted:
                 raise Refused("export_outputs that are not the predictions", call)
+            entry = names.tree.parents.get(call)
+            key = entry.key if isinstance(entry, cst.DictElement) else None
+            if isinstance(key, cst.SimpleString):
+                keys.append(str(key.evaluated_value))
+            elif not names.name(key).endswith(".DEFAULT_SERVING_SIGNATURE_DEF_KEY"):
+                raise Refused("export_outputs whose names are not known", call)
+    return [key for key in dict.fromkeys(keys) if key != "serving_default"]
 
 
 def _flat(names: FileNames, node: cst.CSTNode) -> str:

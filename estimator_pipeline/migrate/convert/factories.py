@@ -87,8 +87,10 @@ class Factory:
         """Return an expression of the function as its caller has it: the argument for a parameter."""
         takes = parameters(self.node)
         passed = arguments(call, takes)
-        if isinstance(node, cst.Name) and node.value in takes:
+        if isinstance(node, cst.Name) and node.value in takes and node.value not in names_bound(self.node.body):
             default = next((param.default for param in self.node.params.params if param.name.value == node.value), None)
+            if node.value not in passed and default is not None and names_read(default) - {"None", "True", "False"}:
+                raise Refused(f"a default of {self.node.name.value} that reads names", default)
             value = passed[node.value].value if node.value in passed else default
             if value is None:
                 raise Refused(f"{node.value} of {self.node.name.value}, which is not passed by its name or place", call)

@@ -13,7 +13,14 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
-from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, names_bound, names_read
+from estimator_pipeline.migrate.convert.names import (
+    FileNames,
+    Refused,
+    calls_in,
+    names_bound,
+    names_changed,
+    names_read,
+)
 from estimator_pipeline.migrate.convert.rest import Rest
 
 __all__ = ["return_dataset"]
@@ -85,6 +92,12 @@ def _without_iterator(
     parent = names.tree.parents.get(get)
     if dataset is None:
         raise Refused("an input_fn that returns tensors of an iterator", get)
+    read, start = names_read(dataset), names.tree.position(iterator)
+    for node in iter_nodes(function.body):
+        is_behind = isinstance(node, cst.BaseSmallStatement) and names.tree.position(node)[:2] > start[:2]
+        changed = names_bound(node) | {name.value for name in names_changed(node)} if is_behind else set()
+        if node is not parent and changed & read:
+            raise Refused("a dataset that changes behind its iterator", node)
     if isinstance(function, cst.FunctionDef):
         rest.functions.append(function)
     if isinstance(parent, cst.Return) or parent is function:

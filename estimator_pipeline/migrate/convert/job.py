@@ -6,25 +6,36 @@ evaluates. An interrupted job resumes at its last epoch; a finished one trains n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
+from estimator_pipeline.migrate.convert.allowed import BUILTINS, METHODS, is_message
 from estimator_pipeline.migrate.convert.datasets import InputFnCall, read_input_fn
 from estimator_pipeline.migrate.convert.estimators import EstimatorJob, Use, statement_around
 from estimator_pipeline.migrate.convert.exports import check_outputs, serving_arguments
 from estimator_pipeline.migrate.convert.model import Model
-from estimator_pipeline.migrate.convert.names import FileNames, Refused, names_bound, names_read
+from estimator_pipeline.migrate.convert.model_fn import parameters
+from estimator_pipeline.migrate.convert.names import (
+    FileNames,
+    Refused,
+    calls_in,
+    names_bound,
+    names_changed,
+    names_read,
+)
 from estimator_pipeline.migrate.convert.rest import Rest
 
 __all__ = ["write_job"]
 
 _WIDTH = 100
 _WITHOUT_COUNTERPART = ("save_checkpoints_secs", "save_summary_steps", "log_step_count_steps", "session_config",
-                        "throttle_secs", "start_delay_secs", "eval_name", "name", "hooks", "eval_hooks")  # fmt: skip
+                        "throttle_secs", "start_delay_secs", "exports_to_keep", "eval_name", "name", "hooks",
+                        "eval_hooks")  # fmt: skip
 _TRAINS = ("train", "train_and_evaluate")
 _FOLDERS = ("model_dir", "eval_dir")
+_PLAIN = {*METHODS, "flag_values_dict", "_asdict", "to_dict"}  # methods that are the same later
 _COMPOUND = (cst.BaseCompoundStatement, cst.Else)
 
 
@@ -71,6 +82,7 @@ class _Writer:
             existing = next((place for place in reversed(places) if self.is_behind(use.site, place)), None)
             place = existing or self.place(use, shared=not self.folder or self.config.strategy is not None)
             places.setdefault(place, []).append(use)
+        self.check_lateness(places)
         self.comment(next(iter(places)))
         for place, group in places.items():
             self.begin(group, place)
@@ -87,6 +99,79 @@ class _Writer:
         gone = [estimator.statement, *self.config.statements, *self.config.session,
                 *(node for use in estimator.uses for node in (*use.statements, *use.hooks))]  # fmt: skip
         self.rest.removed += [node for node in gone if node is not None]
+
+    def check_lateness(self, places: Collection[cst.CSTNode]) -> None:
+        """Check that what the Estimator takes is the same where the model is made, which is later than the Estimator.
+
+        Raises:
+            Refused: a name of it changes in between, or the effect of a call would come in another order or number.
+        """
+        names, config, factory = self.names, self.config, self.estimator.factory
+        made = {name: node for name, node in self.estimator.args.items() if name not in ("model_fn", "config")}
+        made |= {f"{name} of config": node for name, node in config.fields.items() if name not in _WITHOUT_COUNTERPART}
+        late = [*made.values(), *(node for node in self.model.passed if isinstance(node, cst.Arg))]
+        read = set[str]().union(*map(names_read, late), () if factory is None else names_read(factory.node))
+        called = [found.node for call in calls_in(*late) if (found := names.function(call.func)) is not None]
+        read = read.union(*(names_read(node) for node in called)) - {"self", "None", "True", "False"}
+        ends = [statement_around(names, use.site) for use in self.estimator.uses]
+        for node in self.between(ends, loops=True):
+            bound = names_bound(node) | {name.value for name in names_changed(node)}
+            for call in calls_in(node):
+                function = names.function(call.func)
+                if function is not None and function.node is not getattr(self.estimator.model_fn, "node", None):
+                    changed = {name.value for name in names_changed(function.node.body)}
+                    own = {*function.tree.scopes[function.node].names}
+                    bound |= (changed | names_bound(function.node.body)) - own
+                    if changed & {*parameters(function.node)}:
+                        bound = bound.union(*map(names_read, call.args))
+            if bound & read:
+                raise Refused(f"{min(bound & read)}, which changes between the Estimator and its use", node)
+        effect = next(self.effects(names, late), None)
+        if factory is not None:
+            effect = effect or next(self.effects(factory.names, [factory.node.body]), None)
+        takes_params = any("params" in self.input_fn(use).takes for use in self.estimator.uses
+                           if "input_fn" in use.args and not use.passed) and factory is None  # fmt: skip
+        if effect is not None and (len(places) > 1 or takes_params or any(
+            next(self.effects(names, [node]), None) for node in self.between(places, loops=False)
+        )):  # fmt: skip
+            raise Refused("a call with an effect that would come at another time than the Estimator", effect)
+
+    def between(self, ends: Collection[cst.CSTNode], *, loops: bool) -> Iterator[cst.CSTNode]:
+        """Yield the statements between those of the Estimator and the last of some others, without the job's own.
+
+        Args:
+            loops: whether a loop around one of those counts as a whole.
+        """
+        tree, block = self.names.tree, self.names.tree.parents.get(self.home)
+        own = {self.home, *self.config.statements, *self.config.session}
+        own |= {node for use in self.estimator.uses for node in (*use.statements, *use.hooks)}
+        starts = [node for node in (self.home, *self.config.statements) if tree.parents.get(node) is block]
+        start, last = min(map(self.position, starts)), max(map(self.position, ends))
+        around = {above for node in ends for above in tree.above(node)}
+        waiting = [node for node in getattr(block, "body", ()) if self.position(node) > start]
+        while waiting:
+            node = waiting.pop(0)
+            if node in own or self.position(node) >= last or isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+                continue
+            if node in around and not (loops and isinstance(node, (cst.For, cst.While))):
+                waiting += children(node)
+            elif node not in ends:
+                yield node
+
+    def effects(self, names: FileNames, nodes: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+        """Yield the calls and changes in nodes that may have an effect, or another result later."""
+        for node in nodes:
+            for call in calls_in(node):
+                full = names.name(call.func)
+                method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+                is_builtin = isinstance(call.func, cst.Name) and call.func.value in BUILTINS and not names.is_variable(
+                    call.func)  # fmt: skip
+                plain = full.startswith(("tf.", "os.path.")) or (method in _PLAIN and not full)
+                if not plain and not is_builtin and not is_message(names, call):
+                    yield call
+            for name in names_changed(node):
+                if names.scope(name).around().names.get(name.value) is None or names.scope(name) is names.tree.scope:
+                    yield name
 
     def folder_of(self, use: Use) -> None:
         """Write the folder that `estimator.model_dir` and `estimator.eval_dir()` are."""
@@ -125,6 +210,10 @@ class _Writer:
             scope = scope.parent
         return name
 
+    def own(self, name: str) -> str:
+        """Return a new name for something of this Estimator, apart from those of the file's other Estimators."""
+        return self.fresh(name if self.alone else f"{self.name}_{name}")
+
     def place(self, use: Use, *, shared: bool) -> cst.CSTNode:
         """Return the statement before which the model of a use is made, outside of the loops around the use.
 
@@ -140,13 +229,33 @@ class _Writer:
                 raise Refused("an Estimator that is used outside of the block that makes it", use.call)
             if isinstance(above, (cst.If, cst.Else)) and not shared:
                 break
-            reads = names_read(use.args["input_fn"]) if "input_fn" in use.args and not use.passed else frozenset()
+            if isinstance(above, (cst.Try, cst.With)):
+                self.check_guard(above, at, shared)
+                break
+            reads = self.reads_of_input_fn(use)
             if reads & (_targets(above) if isinstance(above, cst.For) else set()):
                 raise Refused("an input_fn that depends on the loop around it", use.call)
             if reads & names_bound(above):
                 raise Refused("an input_fn that is made in the block of its use, which others share", use.call)
             at = above
         return at
+
+    def check_guard(self, guard: cst.CSTNode, at: cst.CSTNode, shared: bool) -> None:
+        """Check that a model that is made inside of a `try` or `with` serves all uses, unless a folder keeps it."""
+        above = self.names.tree.above
+        inside = all(self.names.tree.parents[at] in above(use.site) for use in self.estimator.uses)
+        loops = [node for node in above(guard) if isinstance(node, (cst.For, cst.While))]
+        if shared and (not inside or any(loop not in above(self.home) for loop in loops)):
+            raise Refused("a try or with around some uses of an Estimator", guard)
+
+    def reads_of_input_fn(self, use: Use) -> frozenset[str]:
+        """Return the names that the input_fn of a use reads, also those of a function of the same block."""
+        if "input_fn" not in use.args or use.passed:
+            return frozenset()
+        read, function = names_read(use.args["input_fn"]), self.names.function(use.args["input_fn"])
+        scope = function.tree.scopes[function.node].parent if function is not None else None
+        is_here = scope is self.names.scope(use.call).around()
+        return read | names_read(function.node) if function is not None and is_here else read
 
     def check(self, use: Use, group: list[Use]) -> None:
         """Let the program check that the model of an evaluation or prediction is trained."""
@@ -155,6 +264,8 @@ class _Writer:
         if use.kind in _TRAINS or not trains:
             return
         if not any(self.is_behind(use.site, statement_around(self.names, other.call)) for other in trains):
+            if isinstance(self.names.tree.parents.get(use.call), cst.Assign) and use.kind == "predict":
+                raise Refused("predictions that are read after a later training", use.call)
             self.rest.needs.add("check_trained")
             self.rest.before.setdefault(statement, []).append(f"check_trained({self.name})")
 
@@ -168,11 +279,10 @@ class _Writer:
         shown = next((use for use in group if "input_fn" in use.args and not use.passed), None)
         data = self.input_fn(shown or self.readable(group[0]))
         trains = any(use.kind in _TRAINS for use in group)
-        self.data = self.fresh("training" if group[0].kind in _TRAINS else "data")
-        self.data = self.data if self.alone else f"{self.name}_{self.data}"
+        self.data = self.own("training" if group[0].kind in _TRAINS else "data")
         self.rest.needs.add("model_inputs")
         if self.folder and isinstance(self.estimator.model_dir, (cst.Call, cst.BinaryOperation)):
-            name = self.fresh("model_dir")
+            name = self.own("model_dir")
             lines.append(f"{name} = {self.rest.text(self.estimator.model_dir)}")
             self.folder = name
         seed = self.config.fields.get("tf_random_seed")
@@ -214,7 +324,10 @@ class _Writer:
 
     def comment(self, first: cst.CSTNode) -> None:
         """Write comments on the settings that have no counterpart in `fit`."""
-        settings = [(name, value) for name, value in self.config.fields.items() if name in _WITHOUT_COUNTERPART]
+        without = {*_WITHOUT_COUNTERPART}
+        if any(use.kind == "train" and "max_steps" not in use.args for use in self.estimator.uses):
+            without.add("save_checkpoints_steps")
+        settings = [(name, value) for name, value in self.config.fields.items() if name in without]
         settings += [(name.removeprefix("eval_"), value) for use in self.estimator.uses
                      for name, value in use.args.items() if name in _WITHOUT_COUNTERPART]  # fmt: skip
         texts = [f"{name}={self.names.text(value)}" for name, value in settings if self.names.text(value) != "[]"]
@@ -240,8 +353,10 @@ class _Writer:
             return [f"{self.tf}.keras.callbacks.BackupAndRestore({backup})", log]
         self.rest.needs.add("checkpoints")
         keep = self.config.fields.get("keep_checkpoint_max")
-        more = f", max_to_keep={self.rest.text(keep)}" if keep is not None else ""
-        save = self.fresh("save")
+        text = self.rest.text(keep) if keep is not None else "5"
+        all_of_them = "None" if text in ("None", "0") else f"{text} or None"
+        more = f", max_to_keep={text if text.isdigit() and text != '0' else all_of_them}" if keep is not None else ""
+        save = self.own("save")
         lines.append(f'{save} = checkpoints({self.name}, os.path.join({folder}, "keras"){more})')
         return [save, log]
 
@@ -274,10 +389,11 @@ class _Writer:
         return statement
 
     def export(self, folder: str, serving: cst.BaseExpression) -> list[str]:
-        check_outputs(self.names, self.estimator.model_fn)
+        named = check_outputs(self.names, self.estimator.model_fn)
         self.rest.needs.add("export")
         receivers = serving_arguments(self.names, self.rest, serving)
         receivers += [self.model.of_examples] if self.model.of_examples else []
+        receivers += [f"other_names={named!r}"] if named else []
         return _call("export", [self.name, self.model.predictions, folder, *receivers])
 
     def exporters(self, use: Use) -> list[str]:
@@ -289,12 +405,33 @@ class _Writer:
             f'os.path.join({self.folder}, "export", {self.rest.text(name)})', serving)]  # fmt: skip
 
     def evaluated(self, use: Use, *, at_start: bool) -> str:
-        text, steps = self.data if at_start else self.input_fn(use).call(), use.args.get("steps")
-        text = f"{text}.take({self.rest.text(steps)})" if steps is not None else text
+        text = self.data if at_start else self.input_fn(use).call()
+        text += self.taken(use.args.get("steps"))
         written = f"{self.model_of(use)}.evaluate({text}, return_dict=True, verbose=0)"
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
             return written
         return f"dict({written}, global_step=int({self.model_of(use)}.optimizer.iterations.numpy()))"
+
+    def taken(self, steps: cst.BaseExpression | None) -> str:
+        """Return `.take(...)` for a number of steps; None takes all."""
+        if steps is None:
+            return ""
+        text = self.rest.text(steps)
+        return f".take(-1 if {_operand(text)} is None else {text})" if self.may_be_none(steps) else f".take({text})"
+
+    def may_be_none(self, node: cst.BaseExpression) -> bool:
+        """Return whether a number of steps may be None, of a variable, or an option whose default is no number."""
+        value = self.names.value(node)
+        if isinstance(value, cst.Attribute):
+            for call in (call for tree in self.names.program.trees.values() for call in tree.calls):
+                texts = [arg.value for arg in call.args if arg.keyword is None]
+                defined = {self.names.text(text).strip("'\"-") for text in texts[:2]}
+                if value.attr.value in defined and any(
+                    isinstance(arg.value, (cst.Integer, cst.BinaryOperation)) for arg in call.args
+                    if arg.keyword is None or arg.keyword.value == "default"
+                ):  # fmt: skip
+                    return False
+        return isinstance(value, (cst.Name, cst.Attribute, cst.Subscript, cst.IfExp))
 
     def model_of(self, use: Use) -> str:
         """Return the name of the model, which is a parameter in a function that is passed it."""
@@ -306,7 +443,7 @@ class _Writer:
             raise Refused("a use of what train returns", use.call)
         data = self.data if at_start or self.config.strategy is not None else self.input_fn(use).call()
         options = [data]
-        if "max_steps" in use.args and self.folder:
+        if "max_steps" in use.args and self.resumes(use):
             options += self.epochs(use)
         elif steps := use.args.get("steps", use.args.get("max_steps")):
             options.append(f"steps_per_epoch={self.rest.text(steps)}")
@@ -314,6 +451,12 @@ class _Writer:
         else:
             options += [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
         self.replace(use.call, [*options, "verbose=2"])
+
+    def resumes(self, use: Use) -> bool:
+        """Return whether a training may continue an earlier one: from a checkpoint, or of the same model."""
+        loops = [node for node in self.names.tree.above(use.call) if isinstance(node, (cst.For, cst.While))]
+        again = any(loop not in self.names.tree.above(self.home) for loop in loops)
+        return bool(self.folder) or again or sum(other.kind in _TRAINS for other in self.estimator.uses) > 1
 
     def replace(self, call: cst.BaseExpression, options: list[str]) -> None:
         """Write `fit` for a statement; in one line where the statement shares its line: `if x: train()`."""
@@ -333,7 +476,9 @@ class _Writer:
             if every is not None:
                 raise Refused("save_checkpoints_steps without max_steps: the number of epochs is not known", every)
             return [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
-        total = self.rest.text(use.args["max_steps"])
+        total, most = self.rest.text(use.args["max_steps"]), self.names.value(use.args["max_steps"])
+        if "None" in {self.names.text(side) for side in (most, *children(most)) if isinstance(side, cst.Name)}:
+            raise Refused("max_steps that may be None", most)
         each = self.rest.text(every) if every is not None else total
         self.rest.needs.add("StopAt")
         stop = f"StopAt({total}, {each})"
@@ -341,7 +486,7 @@ class _Writer:
         if total.isdigit() and each.isdigit():
             count = str(-(-int(total) // int(each)))
         start = []
-        if self.folder and not self.config.is_multi_worker:
+        if self.resumes(use) and not self.config.is_multi_worker:
             self.rest.needs.add("first_epoch")
             start.append(f"initial_epoch=first_epoch({self.name}, {total}, {each})")
         return [
@@ -353,9 +498,7 @@ class _Writer:
 
     def train_and_evaluate(self, use: Use, *, at_start: bool) -> None:
         evaluation = self.input_fn(use, "eval_input_fn")
-        steps = use.args.get("eval_steps")
-        text = evaluation.call()
-        text = f"{text}.take({self.rest.text(steps)})" if steps is not None else text
+        text = evaluation.call() + self.taken(use.args.get("eval_steps"))
         data = self.data if at_start or self.config.strategy is not None else self.input_fn(use).call()
         options = [data, *self.epochs(use), f"validation_data={text}", "verbose=2"]
         statement = statement_around(self.names, use.call)

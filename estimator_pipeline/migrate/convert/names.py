@@ -23,11 +23,14 @@ from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 
 __all__ = ["ALL_MODES", "CHANGES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "calls_in", "changed_by",
-           "names_bound", "names_read", "read_names"]  # fmt: skip
+           "names_bound", "names_changed", "names_read", "read_names"]  # fmt: skip
 
 TRAIN, EVAL, PREDICT = modes.MODES
-CHANGES = frozenset({"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "sort", "update"})
-"""Methods that change their list or dict."""
+CHANGES = frozenset({
+    "add", "add_hparam", "append", "clear", "del_hparam", "extend", "insert", "override_from_dict", "parse", "pop",
+    "popitem", "remove", "reverse", "set_hparam", "setdefault", "sort", "update",
+})  # fmt: skip
+"""Methods that change their list, dict or hyperparameters."""
 ALL_MODES = frozenset(modes.MODES)
 
 
@@ -335,3 +338,22 @@ def _roots(target: cst.CSTNode) -> Iterator[str]:
             yield from _roots(element.value)
     elif isinstance(target, (cst.Subscript, cst.Attribute, cst.StarredElement)):
         yield from _roots(target.value)
+
+
+def names_changed(node: cst.CSTNode) -> Iterator[cst.Name]:
+    """Yield the names whose objects a node changes: `x` of `x["a"] = 1`, `del x.a`, `x += y` and `x.pop()`."""
+    for inner in iter_nodes(node):
+        if isinstance(inner, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.Del)):
+            whole = inner.target
+            targets = [each.value for each in whole.elements] if isinstance(whole, (cst.Tuple, cst.List)) else [whole]
+            if not isinstance(inner, cst.AugAssign):
+                targets = [target for target in targets if not isinstance(target, cst.Name)]
+        elif isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
+            targets = [inner.func.value] if inner.func.attr.value in CHANGES else []
+        else:
+            continue
+        for target in targets:
+            while isinstance(target, (cst.Subscript, cst.Attribute, cst.Call)):
+                target = target.func if isinstance(target, cst.Call) else target.value
+            if isinstance(target, cst.Name):
+                yield target

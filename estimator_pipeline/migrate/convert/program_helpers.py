@@ -130,12 +130,14 @@ def predict(model, data, predictions, keys=None):
             yield dict(zip(named, row, strict=False)) if isinstance(answers, dict) else row[0]
 
 
-def export(model, predictions, folder, receivers, features_of=lambda tensors: tensors, *, of_examples=None):
+def export(
+    model, predictions, folder, receivers, features_of=lambda tensors: tensors, *, of_examples=None, other_names=()
+):
     """Write a SavedModel that predicts, as `serving_default`, into a folder of the time, as TensorFlow Serving expects.
 
     Arguments: `receivers` are the specifications of the inputs by their names, `features_of` makes features of them;
     `of_examples` are the signatures of a canned Estimator beside `predict` that its export has for serialized examples,
-    the default first: the prediction of each output.
+    the default first: the prediction of each output; `other_names` are of the signature that predicts.
     """
 
     def signature(names, outputs=None):
@@ -151,6 +153,7 @@ def export(model, predictions, folder, receivers, features_of=lambda tensors: te
 
     predict = signature({name: name for name in receivers})
     signatures = {"serving_default": predict} if of_examples is None else {"predict": predict}
+    signatures.update(dict.fromkeys(other_names, predict))
     if of_examples and [spec.dtype for spec in receivers.values()] == [tf.string]:
         for name, outputs in of_examples.items():
             signatures[name] = signature(dict.fromkeys(receivers, "inputs"), outputs)

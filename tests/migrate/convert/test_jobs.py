@@ -220,6 +220,8 @@ def test_exporters(convert_text):
     text = job(lines, config=", model_dir='runs'", input_fn=f"{INPUT_FN}\n\n{RECEIVERS[0][0]}")
     written = "    export(model, make_predictions, os.path.join('runs', \"export\", 'latest'), serve())\n"
     assert written in convert_text(text).after, convert_text(text).kept_as_estimator
+    keeps = convert_text(text.replace("serve)", "serve, exports_to_keep=2)", 1)).after
+    assert "    # Without a counterpart in fit: exports_to_keep=2\n" in keeps
     assert "the exporter tf.estimator.BestExporter" in convert_text(text.replace("Latest", "Best")).kept_as_estimator
 
 
@@ -287,7 +289,68 @@ STAYS = [
      ".make_one_shot_iterator().get_next()\n    if a:\n        return x, y\n    return x\n", "", "of an iterator"),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "", "class Data:\n    def read(self):\n        return 1\n\n\n"
      "input_fn = Data.read\n", "", "the parameter self"),
+    ("<ESTIMATOR>\nestimator.train(input_fn)", "", INPUT_FN.replace("fn()", "fn(params)").replace(
+        "    return", "    params['n'] = 2\n    return"), "", "an input_fn that changes params"),
+    ("<ESTIMATOR>\nestimator.train(input_fn)", "", INPUT_FN.replace("    return", "    CALLS.append(1)\n    return"),
+     "CALLS = []\n", "an input_fn that changes CALLS"),
+    ("<ESTIMATOR>\nestimator.train(input_fn)", "", f"def input_fn():\n    data = {READ}\n    it = "
+     "data.make_one_shot_iterator()\n    data = data.take(1)\n    return it.get_next()\n", "", "behind its iterator"),
+    ("<ESTIMATOR>\ndef read():\n    return input_fn().skip(n)\nfor n in (1, 2):\n    estimator.train(read, steps=1)",
+     "", INPUT_FN, "", "depends on the loop"),
+    ("<ESTIMATOR>\nrows = estimator.predict(input_fn)\nestimator.train(input_fn, steps=1)\nprint(next(rows))", "",
+     INPUT_FN, "", "read after a later training"),
+    ("<ESTIMATOR>\nwith open('a'):\n    estimator.train(input_fn, steps=1)\nestimator.evaluate(input_fn)",
+     "", INPUT_FN, "", "a try or with around some uses"),
+    ("<ESTIMATOR>\nfor _ in (1, 2):\n    try:\n        estimator.train(input_fn, steps=1)\n    except ValueError:\n"
+     "        pass", "", INPUT_FN, "", "a try or with around some uses"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, max_steps=4 if MODE else None)", ", model_dir='a'", INPUT_FN, "MODE = 1\n",
+     "max_steps that may be None"),
+    ("<ESTIMATOR>\nother = tf.estimator.Estimator(model_fn, 'a', params={})\nestimator.train(input_fn, steps=1)\n"
+     "other.train(input_fn, steps=1)", ", model_dir='a'", INPUT_FN, "", "take turns with one folder"),
+    ("folder = 'a'\n<ESTIMATOR>\nfolder = 'b'\nestimator.train(input_fn, steps=1)", ", model_dir=folder", INPUT_FN, "",
+     "folder, which changes between the Estimator and its use"),
+    ("folder = 'a'\nconfig = tf.estimator.RunConfig(folder)\nfolder += 'b'\n<ESTIMATOR>\nestimator.train(input_fn)",
+     ", config=config", INPUT_FN, "", "folder, which changes"),
+    ("<ESTIMATOR>\nfor _ in (1, 2):\n    estimator.train(input_fn, steps=1)\n    PATH.pop()",
+     ", model_dir=PATH[0]", INPUT_FN, "PATH = ['a', 'b']\n", "PATH, which changes"),
+    ("<ESTIMATOR>\nmove()\nestimator.train(input_fn, steps=1)", ", model_dir=PATH[0]", INPUT_FN,
+     "PATH = ['a']\n\n\ndef move():\n    PATH[0] = 'b'\n", "PATH, which changes"),
+    ("<ESTIMATOR>\nif MODE:\n    estimator.train(input_fn, steps=1)\nif MODE > 1:\n    estimator.evaluate(input_fn)",
+     ", model_dir=tempfile.mkdtemp()", INPUT_FN, "import tempfile\nMODE = 1\n", "a call with an effect"),
+    ("<ESTIMATOR>\nother = name()\nestimator.train(input_fn, steps=1)", ", model_dir=name()", INPUT_FN,
+     "def name(names=['a', 'b']):\n    return names.pop()\n", "a call with an effect"),
 ]  # fmt: skip
+
+
+RUN = "config = tf.estimator.RunConfig('a', save_checkpoints_steps=5, keep_checkpoint_max={})\n"
+WRITTEN = [
+    # The body of main, arguments of the Estimator and what precedes it -> lines of the program.
+    ("<ESTIMATOR>\nfor n in (1, 2):\n    estimator.train(input_fn, max_steps=n * 4)", "", "",
+     ("initial_epoch=first_epoch(model, n * 4, n * 4)", "StopAt(n * 4, n * 4)")),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.train(input_fn, max_steps=6)", "", "",
+     ("initial_epoch=first_epoch(model, 6, 6)",)),
+    (RUN.format("None") + "<ESTIMATOR>\nestimator.train(input_fn, steps=4)", ", config=config", "",
+     ("max_to_keep=None)\n", "    # Without a counterpart in fit: save_checkpoints_steps=5\n")),
+    (RUN.format("0") + "<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)", ", config=config", "",
+     ("max_to_keep=None)\n",)),
+    (RUN.format("KEEP") + "<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)", ", config=config", "KEEP = 0\n",
+     ("max_to_keep=KEEP or None)\n",)),
+    ("<ESTIMATOR>\nother = tf.estimator.Estimator(model_fn, PATH + '/b', params={})\nfor _ in (1, 2):\n"
+     "    estimator.train(input_fn, steps=4)\n    other.train(input_fn, steps=4)",
+     ", model_dir=PATH + '/a'", "PATH = 'a'\n",
+     ("    other_model_dir = PATH + '/b'\n", "callbacks=[estimator_save,", "callbacks=[other_save,",
+      'checkpoints(other, os.path.join(other_model_dir, "keras"))')),
+    ("<ESTIMATOR>\ntry:\n    estimator.train(input_fn, steps=4)\nexcept ValueError:\n    print('failed')", "", "",
+     ("    try:\n        training = input_fn()\n        model = make_model(",)),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.evaluate(input_fn, steps=STEPS)", "", "STEPS = None\n",
+     (".take(-1 if STEPS is None else STEPS)",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "config", "before", "written"), WRITTEN)
+def test_a_job_that_is_written(convert_text, lines, config, before, written):
+    file = convert_text(job(lines, config=config, before=before))
+    assert all(text in file.after for text in written), file.kept_as_estimator or file.after
 
 
 @pytest.mark.parametrize(("lines", "config", "function", "before", "reason"), STAYS)
@@ -485,6 +548,14 @@ FACTORIES = [
     (FACTORY, CALL + "    print(create_estimator)\n", "create_estimator, which program.py uses, too"),
     (FACTORY, CALL.replace("config.model_dir", "config.master"), "a RunConfig that is used elsewhere, too"),
     (FACTORY, "    estimator = None\n", "an Estimator that is passed on where it is made"),
+    (FACTORY.replace('Makes it."""', 'Makes it."""\n    folder += "/b"'), CALL, "create_estimator computes"),
+    (FACTORY.replace("folder=None", "folder=FOLDER"), CALL, "a default of create_estimator that reads names"),
+    (FACTORY.replace('print("made")', "COUNT.append(1)"), CALL + "    print(len(load()))\n", "a call with an effect"),
+    (
+        FACTORY.replace("params=hparams,", "params={'rate': RATE},"),
+        CALL + "    global RATE\n    RATE = 0.5\n",
+        "RATE, which changes",
+    ),
 ]
 
 
