@@ -20,11 +20,12 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.convert.canned import CANNED
 from estimator_pipeline.migrate.convert.convert import convert_programs
+from estimator_pipeline.migrate.convert.keras_models import MODEL_TO_ESTIMATOR
 
 __all__ = ["KERAS", "ConversionOutcome", "adopt", "by_tree", "plan"]
 
 KERAS = "keras"
-_ESTIMATOR = "tf.estimator.Estimator"
+_MAKERS = ("tf.estimator.Estimator", MODEL_TO_ESTIMATOR, *CANNED)
 _KINDS = ("estimator", "canned estimator", "model_fn", "keras estimator", "spec")
 # Signs that an unreadable cell uses the Estimators of other cells.
 _OF_OTHER_CELLS = re.compile(r"\bestimator\b|\.(?:train|evaluate|predict)\(|train_and_evaluate|model_fn|input_fn")
@@ -71,7 +72,7 @@ def plan(program: Program, trees: Sequence[Tree], constructs: Sequence[Construct
         constructs: the constructs of the files.
     """
     of_estimators = [construct for construct in constructs if construct.row.kind in _KINDS]
-    makers = {construct.tree for construct in of_estimators if construct.row.name in (_ESTIMATOR, *CANNED)}
+    makers = {construct.tree for construct in of_estimators if construct.row.name in _MAKERS}
     for tree in trees:
         tree.keras = None
         if tree in makers and (line := _unread_cell(tree.source)):

@@ -24,6 +24,7 @@ from estimator_pipeline.migrate.convert.estimators import ESTIMATOR, RUN_CONFIGS
 from estimator_pipeline.migrate.convert.factories import Factory
 from estimator_pipeline.migrate.convert.file_edits import FileEdits
 from estimator_pipeline.migrate.convert.job import write_job
+from estimator_pipeline.migrate.convert.keras_models import convert_names, model_of
 from estimator_pipeline.migrate.convert.model import Model, write_model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, read_names
 from estimator_pipeline.migrate.convert.program_files import ProgramFiles
@@ -180,6 +181,8 @@ class _Planner:
         uses = [(tree, use.call) for tree, job in self.jobs for use in job.uses]
         reached = reached_nodes(self.names, files, uses, self.replaced)
         rests = self.rests = {tree: self.rest(tree, reached) for tree in files}
+        for tree in files if self.has_keras_models else ():
+            rests[tree].required += [node for node in rests[tree].new if rests[tree].is_reached(node)]
         for model in self.models.values():
             for tree, needs in model.needs.items():
                 rests[tree].needs |= needs
@@ -219,7 +222,9 @@ class _Planner:
         models: dict[FunctionOf | cst.Call, Model] = {}
         taken: Counter[tuple[Tree, str]] = Counter()
         for tree, job in self.jobs:
-            if isinstance(job.model_fn, cst.Call) and job.model_fn not in models:
+            if job.keras_model is not None:
+                models[cst.ensure_type(job.model_fn, cst.Call)] = model_of(job)
+            elif isinstance(job.model_fn, cst.Call) and job.model_fn not in models:
                 home = self.home(tree, job)
                 several = len({other.model_fn for used, other in self.jobs if self.home(used, other) is home}) > 1
                 prefix = self.prefix(tree, job) if several else ""
@@ -284,7 +289,8 @@ class _Planner:
         model, rest = self.model_in(home, replace(job, args=factory.args)), self.rests[home]
         params = [rest.text(factory.args["params"]) if "params" in factory.args else "{}"]
         makes = [factory.inputs, *(params if model.takes_params else []), *(rest.text(node) for node in model.passed)]
-        rest.new |= factory.edits(f"{model.make}({', '.join(makes)})")
+        call = f"{model.make}({', '.join(makes)})" if job.keras_model is None else rest.text(job.keras_model)
+        rest.new |= factory.edits(call, rest.text, inputs=job.keras_model is None)
         rest.removed += [node for node in factory.statements if node not in rest.removed]
         predictions = model.predictions
         predicts = any(use.kind in ("predict", "export") or use.exporters for use in job.uses)
@@ -314,8 +320,14 @@ class _Planner:
 
     def rest(self, tree: Tree, reached: set[cst.CSTNode]) -> Rest:
         rest = Rest(self.names.of(tree), lambda node: is_reached(tree, node, reached))
+        if self.has_keras_models:
+            convert_names(rest.names, rest, self.replaced)
         rest.read(self.replaced | self.consumed)
         return rest
+
+    @property
+    def has_keras_models(self) -> bool:
+        return any(job.keras_model is not None for _, job in self.jobs)
 
     def consumed_nodes(self) -> set[cst.CSTNode]:
         """Return the calls and statements of Estimators, which the job replaces: their arguments are read apart."""
@@ -324,11 +336,12 @@ class _Planner:
             names = self.names.of(tree)
             nodes |= {estimator.call.func, *estimator.unread, *self.models[estimator.model_fn].consumed}
             nodes |= {getattr(use.call, "func", use.call) for use in estimator.uses}
-            nodes |= {node for use in estimator.uses for node in use.statements}
-            nodes |= {*estimator.config.statements}
-            inner = () if estimator.factory is None else (estimator.factory.call, *estimator.factory.statements)
-            nodes |= {*(node.func for node in inner[:1] if isinstance(node, cst.Call)), *inner[1:]}
-            for call in calls_in(estimator.call, *inner[:1], *(use.call for use in estimator.uses)):
+            parts = [estimator.call, *estimator.config.statements]
+            parts += [node for use in estimator.uses for node in (use.call, *use.statements)]
+            if (factory := estimator.factory) is not None:
+                nodes |= {factory.call.func, *factory.statements}
+                parts.append(factory.call)
+            for call in calls_in(*parts):
                 if names.name(call.func).startswith("tf.estimator.") or names.name(call.func) in RUN_CONFIGS:
                     nodes.add(call.func)
         return nodes

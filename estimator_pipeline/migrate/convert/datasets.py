@@ -48,7 +48,7 @@ class InputFnCall:
                 raise self.refusal
             rest.has_input_fn = True
             self.check_changes(names.of(function.tree), function.node)
-            return_dataset(names.of(function.tree), rest, function.node)
+            return_dataset(names.of(function.tree), rests, function.node)
 
     def check_changes(self, names: FileNames, function: cst.FunctionDef | cst.Lambda) -> None:
         """Check that a function changes neither its params nor a global: Estimators copy params, and call it less."""

@@ -13,6 +13,7 @@ from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS
 from estimator_pipeline.migrate.convert.canned import CANNED, parameters_of
 from estimator_pipeline.migrate.convert.exports import serving_nodes
 from estimator_pipeline.migrate.convert.factories import Factory, factory_of
+from estimator_pipeline.migrate.convert.keras_models import MODEL_TO_ESTIMATOR, PARAMETERS, TAKEN, check_model
 from estimator_pipeline.migrate.convert.model_fn import parameters
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
@@ -119,7 +120,7 @@ class EstimatorJob:
     Attributes:
         call: the call that makes it.
         statement: the statement `name = Estimator(...)`; None if it is made where it is used.
-        model_fn: its model_fn; the call itself for a canned Estimator.
+        model_fn: its model_fn; the call itself for a canned Estimator or one of a Keras model.
         args: parameter -> the user's expression.
         config: its RunConfig.
         uses: what the program does with it, in the order of the text.
@@ -138,6 +139,11 @@ class EstimatorJob:
     def args_made(self) -> Mapping[str, cst.BaseExpression]:
         """Return the arguments of the call that makes the Estimator, in the function that has that call."""
         return self.args if self.factory is None else self.factory.args
+
+    @property
+    def keras_model(self) -> cst.BaseExpression | None:
+        """Return the model of `model_to_estimator`, in the function that calls it; None for another Estimator."""
+        return self.args_made.get("keras_model")
 
     @property
     def model_dir(self) -> cst.BaseExpression | None:
@@ -166,7 +172,7 @@ def read_estimators(names: FileNames) -> list[tuple[FileNames, EstimatorJob]]:
     """
     jobs: list[tuple[FileNames, EstimatorJob]] = []
     for call in names.tree.calls:
-        if names.name(call.func) in (ESTIMATOR, *CANNED):
+        if names.name(call.func) in (ESTIMATOR, MODEL_TO_ESTIMATOR, *CANNED):
             model_fn, args = _model_fn(names, call)
             factory = factory_of(names, call, args)
             if factory is not None:
@@ -234,10 +240,14 @@ def statement_around(names: FileNames, node: cst.CSTNode) -> cst.CSTNode:
 
 
 def _model_fn(names: FileNames, call: cst.Call) -> tuple[FunctionOf | cst.Call, dict[str, cst.BaseExpression]]:
-    """Return the model_fn of an Estimator, or the call of a canned one, and its arguments."""
+    """Return the model_fn of an Estimator, or the call of a canned one or of a Keras model's, and its arguments."""
     if (name := names.name(call.func)) in CANNED:
         takes = parameters_of(name)
         return call, _passed(names, call, takes, takes, name)
+    if name == MODEL_TO_ESTIMATOR:
+        args = _passed(names, call, PARAMETERS, TAKEN, "model_to_estimator")
+        check_model(names, call, args.get("keras_model"))
+        return call, args
     args = _passed(names, call, _FIELDS, ("model_fn", "model_dir", "config", "params"), "Estimator")
     if "model_fn" not in args:
         raise Refused("an Estimator without a model_fn", call)

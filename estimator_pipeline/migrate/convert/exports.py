@@ -5,12 +5,14 @@ A placeholder becomes a `tf.TensorSpec`; what the function computes from its pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
+from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, names_bound
 from estimator_pipeline.migrate.convert.rest import Rest
 
@@ -18,6 +20,7 @@ __all__ = ["check_outputs", "serving_arguments", "serving_nodes"]
 
 _EXPORT = "tf.estimator.export."
 _RAW, _PARSING = f"{_EXPORT}build_raw_serving_input_receiver_fn", f"{_EXPORT}build_parsing_serving_input_receiver_fn"
+_RECEIVERS = (f"{_EXPORT}ServingInputReceiver", f"{_EXPORT}TensorServingInputReceiver")
 _PLACEHOLDER = "tf.compat.v1.placeholder"
 
 
@@ -38,17 +41,17 @@ def serving_nodes(names: FileNames, node: cst.BaseExpression) -> Iterator[cst.CS
         yield from (names.value(arg.value) for arg in value.args)
         return
     function = names.function(node)
-    if function is not None and function.tree is names.tree:
+    if function is not None:
         yield function.node
 
 
-def serving_arguments(names: FileNames, rest: Rest, node: cst.BaseExpression) -> list[str]:
-    """Return the last arguments of `export` for a serving_input_receiver_fn, with its edits in `rest`.
+def serving_arguments(names: FileNames, rests: Mapping[Tree, Rest], node: cst.BaseExpression) -> list[str]:
+    """Return the last arguments of `export` for a serving_input_receiver_fn, with its edits in `rests`.
 
     Raises:
         Refused: the function does more than to make placeholders and to compute features from them.
     """
-    value, tf = names.value(node), names.tf
+    value, tf, rest = names.value(node), names.tf, rests[names.tree]
     if isinstance(value, cst.Call) and _name(names, value) in (_RAW, _PARSING):
         passed = arguments(value, ("features" if _name(names, value) == _RAW else "feature_spec",))
         if len(passed) != 1:
@@ -65,11 +68,13 @@ def serving_arguments(names: FileNames, rest: Rest, node: cst.BaseExpression) ->
         parse = f'lambda tensors: {tf}.io.parse_example(tensors["examples"], {rest.text(arg)})'
         return [f'{{"examples": {tf}.TensorSpec([None], {tf}.string)}}', parse]
     function = names.function(node)
-    if function is None or function.tree is not names.tree or not isinstance(function.node, cst.FunctionDef) or (
+    if function is None or function.tree not in rests or not isinstance(function.node, cst.FunctionDef) or (
         function.node.params.params
     ):  # fmt: skip
-        raise Refused("a serving_input_receiver_fn that is not a function of the same file without parameters", node)
-    return [f"{'*' if _function(names, rest, function.node) else ''}{rest.text(node)}()"]
+        raise Refused("a serving_input_receiver_fn that is not a function of the program without parameters", node)
+    rests[function.tree].required.append(function.node)
+    of_file = names.of(function.tree)
+    return [f"{'*' if _function(of_file, rests[function.tree], function.node) else ''}{rest.text(node)}()"]
 
 
 def _specs(names: FileNames, rest: Rest, node: cst.CSTNode) -> None:
@@ -94,7 +99,7 @@ def _function(names: FileNames, rest: Rest, function: cst.FunctionDef) -> bool:
     last = body[-1]
     returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) and len(last.body) == 1 else None
     call = returned.value if isinstance(returned, cst.Return) else None
-    if not isinstance(call, cst.Call) or _name(names, call) != f"{_EXPORT}ServingInputReceiver":
+    if not isinstance(call, cst.Call) or _name(names, call) not in _RECEIVERS:
         raise refusal
     passed = {name: arg.value for name, arg in arguments(call, ("features", "receiver_tensors")).items()}
     if passed.keys() != {"features", "receiver_tensors"}:
@@ -184,4 +189,4 @@ def check_outputs(names: FileNames, model_fn: FunctionOf | cst.Call) -> list[str
 
 
 def _flat(names: FileNames, node: cst.CSTNode) -> str:
-    return "".join(names.text(node).split())
+    return ast.dump(ast.parse(f"({names.text(node)})", mode="eval"))

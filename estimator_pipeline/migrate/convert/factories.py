@@ -1,12 +1,12 @@
 """Functions that make an Estimator and return it: `def build(folder, units): ...; return Estimator(...)`.
 
-Such a function stays, and makes the model instead: it takes the inputs of the model as its first argument. What only
-the Estimator took, as its folder, is what the callers pass for it.
+Such a function stays, and makes the model instead: it takes the inputs of the model as its first argument, where the
+user's code does not make the model. What only the Estimator took, as its folder, is what the callers pass for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -45,20 +45,22 @@ class Factory:
         """Return the name of the new parameter."""
         return "inputs" if "inputs" not in self.names.tree.scopes[self.node].names else "keras_inputs"
 
-    def edits(self, call: str) -> dict[cst.CSTNode, str]:
-        """Return its new parameters, and its call of the function that makes the model."""
+    def edits(self, call: str, text: Callable[[cst.CSTNode], str], *, inputs: bool) -> dict[cst.CSTNode, str]:
+        """Return its new parameters, and `call`, which makes the model; `inputs`: whether it takes them."""
         params = self.node.params
         kept = [param for param in params.params if param.name.value not in self.gone]
-        first = cst.Param(cst.Name(self.inputs))
+        first = [cst.Param(cst.Name(self.inputs))] if inputs else []
         if kept:
-            first = first.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            first = [param.with_changes(comma=comma) for param in first]
             kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        return {params: self.names.text(params.with_changes(params=[first, *kept])), self.call: call}
+        return {params: text(params.with_changes(params=[*first, *kept])), self.call: call}
 
     def passed(self, caller: cst.Call) -> tuple[cst.Arg, ...]:
         """Return the arguments of a caller that remain."""
         gone = [arg for name, arg in arguments(caller, parameters(self.node)).items() if name in self.gone]
-        return tuple(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in caller.args if arg not in gone)
+        bare = {"comma": cst.MaybeSentinel.DEFAULT, "whitespace_after_arg": cst.SimpleWhitespace("")}
+        return tuple(arg.with_changes(**bare) for arg in caller.args if arg not in gone)
 
     def callers(self) -> Iterator[tuple[FileNames, cst.Call]]:
         """Yield the calls of the function.

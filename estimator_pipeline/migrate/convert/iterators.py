@@ -6,12 +6,12 @@ before it returns them becomes a function that the dataset maps. Constants becom
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import Scope, children, iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.names import (
     FileNames,
@@ -30,13 +30,13 @@ _CONSTANTS = frozenset(f"tf.{name}" for name in ("constant", "convert_to_tensor"
                                                  "expand_dims", "SparseTensor"))  # fmt: skip
 
 
-def return_dataset(names: FileNames, rest: Rest, function: cst.FunctionDef | cst.Lambda) -> None:
-    """Let a function return a dataset instead of tensors, in the edits of `rest`.
+def return_dataset(names: FileNames, rests: Mapping[Tree, Rest], function: cst.FunctionDef | cst.Lambda) -> None:
+    """Let a function return a dataset instead of tensors, in the edits of `rests`.
 
     Raises:
         Refused: its tensors cannot become a dataset.
     """
-    calls = list(calls_in(function.body))
+    rest, calls = rests[names.tree], list(calls_in(function.body))
     gets = [call for call in calls if _method(call) == "get_next"]
     if len(gets) > 1:
         raise Refused("an input_fn with several iterators", function)
@@ -49,8 +49,8 @@ def return_dataset(names: FileNames, rest: Rest, function: cst.FunctionDef | cst
         if isinstance(names.value(value), (cst.Tuple, cst.Dict, cst.List)):
             _constants(names, rest, value, calls)
         called = names.function(value.func) if isinstance(value, cst.Call) else None
-        if called is not None and called.tree is names.tree and called.node is not function and _returns_data(called):
-            return_dataset(names, rest, called.node)
+        if called is not None and called.tree in rests and called.node is not function and _returns_data(called):
+            return_dataset(names.of(called.tree), rests, called.node)
 
 
 def _returns_data(function: FunctionOf) -> bool:
@@ -185,7 +185,7 @@ def _mapped(
     if not isinstance(last, cst.SimpleStatementLine) or list(last.body) != returns:
         raise refusal
     parameters = list(_parameters(names, assign.targets[0].target, tail, refusal))
-    bound = set(parameters)
+    bound = {name.lstrip("*") for name in parameters}
     local = {name for node in tail for name in names_bound(node)}
     for node in tail:
         if names_read(node) & local - bound or '"""' in names.text(node):
@@ -207,7 +207,7 @@ def _mapped(
 def _parameters(
     names: FileNames, target: cst.BaseExpression, tail: Sequence[cst.CSTNode], refusal: Refused
 ) -> Iterator[str]:
-    """Yield the names of what one `get_next` returns; a single name is an element that is not a tuple."""
+    """Yield the names of what one `get_next` returns; a single name of which only `x[0]`, `x[1]` are read is `*x`."""
     if isinstance(target, (cst.Tuple, cst.List)):
         for element in target.elements:
             if not isinstance(element.value, cst.Name):
@@ -216,7 +216,14 @@ def _parameters(
         return
     if not isinstance(target, cst.Name):
         raise refusal
-    for node in (inner for statement in tail for inner in iter_nodes(statement)):
+    nodes = [inner for statement in tail for inner in iter_nodes(statement)]
+    places = [names.text(node.slice[0].slice) for node in nodes
+              if isinstance(node, cst.Subscript) and names.text(node.value) == target.value]  # fmt: skip
+    reads = sum(isinstance(node, cst.Name) and node.value == target.value for node in nodes)
+    if all(place.isdigit() for place in places) and {*places} - {"0"} and reads == len(places):
+        yield f"*{target.value}"
+        return
+    for node in nodes:
         if isinstance(node, cst.Subscript) and names.text(node.value) == target.value:
             index = node.slice[0].slice
             if not isinstance(index, cst.Index) or not isinstance(index.value, (cst.SimpleString, cst.Name)):

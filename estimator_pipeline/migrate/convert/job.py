@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children, iter_nodes
 from estimator_pipeline.migrate.convert.allowed import BUILTINS, METHODS, is_message
 from estimator_pipeline.migrate.convert.datasets import InputFnCall, read_input_fn
 from estimator_pipeline.migrate.convert.estimators import EstimatorJob, Use, statement_around
 from estimator_pipeline.migrate.convert.exports import check_outputs, serving_arguments
+from estimator_pipeline.migrate.convert.keras_models import WITHOUT_COUNTERPART
 from estimator_pipeline.migrate.convert.model import Model
 from estimator_pipeline.migrate.convert.model_fn import parameters
 from estimator_pipeline.migrate.convert.names import (
@@ -63,7 +64,10 @@ class _Writer:
         self.tf, self.config, self.rest = names.tf, estimator.config, rest
         self.params = rest.text(estimator.args["params"]) if "params" in estimator.args else ""
         self.folder = rest.text(estimator.model_dir) if estimator.model_dir is not None else ""
-        self.name = self.fresh("model") if alone else self.own_name()
+        self.keras = estimator.keras_model
+        variable = self.keras if isinstance(self.keras, cst.Name) and estimator.factory is None else None
+        self.is_made = variable is not None  # the user has a name for the model
+        self.name = variable.value if variable else self.fresh("model") if alone else self.own_name()
         self.alone, self.data = alone, ""
         self.callbacks: list[str] = []
 
@@ -74,7 +78,7 @@ class _Writer:
             raise Refused("add_metrics, of an Estimator of a model_fn", next(iter(estimator.metric_fns)))
         if not uses:
             raise Refused("an Estimator that is not used", estimator.call)
-        if not self.folder and all(use.kind not in _TRAINS for use in uses):
+        if self.keras is None and not self.folder and all(use.kind not in _TRAINS for use in uses):
             raise Refused("an Estimator that is not trained here: its checkpoint is of another program", uses[0].call)
         self.home = estimator.statement or statement_around(self.names, uses[0].site)
         places: dict[cst.CSTNode, list[Use]] = {}
@@ -84,6 +88,8 @@ class _Writer:
             places.setdefault(place, []).append(use)
         self.check_lateness(places)
         self.comment(next(iter(places)))
+        if self.keras is not None and not self.is_made:
+            self.make_keras(self.keras)
         for place, group in places.items():
             self.begin(group, place)
             for use in group:
@@ -96,7 +102,8 @@ class _Writer:
                 self.folder_of(use)
         for node in self.config.reads:
             self.folder_of(Use("model_dir", node, {}))
-        gone = [estimator.statement, *self.config.statements, *self.config.session,
+        statement = None if estimator.statement in self.rest.replaced else estimator.statement
+        gone = [statement, *self.config.statements, *self.config.session,
                 *(node for use in estimator.uses for node in (*use.statements, *use.hooks))]  # fmt: skip
         self.rest.removed += [node for node in gone if node is not None]
 
@@ -261,13 +268,26 @@ class _Writer:
         """Let the program check that the model of an evaluation or prediction is trained."""
         statement = statement_around(self.names, use.site)
         trains = [other for other in group if other.kind in _TRAINS]
-        if use.kind in _TRAINS or not trains:
+        if use.kind in _TRAINS or not trains or self.keras is not None:
             return
         if not any(self.is_behind(use.site, statement_around(self.names, other.call)) for other in trains):
             if isinstance(self.names.tree.parents.get(use.call), cst.Assign) and use.kind == "predict":
                 raise Refused("predictions that are read after a later training", use.call)
             self.rest.needs.add("check_trained")
             self.rest.before.setdefault(statement, []).append(f"check_trained({self.name})")
+
+    def make_keras(self, node: cst.BaseExpression) -> None:
+        """Write the line that makes the user's model where the Estimator was made."""
+        lines = [f"{self.name} = {self.rest.text(node)}"]
+        if self.estimator.factory is not None:
+            lines = _call(f"{self.name} = {self.model.make}", [self.rest.text(value) for value in self.model.passed])
+        at = self.rest.before if self.estimator.statement is None else self.rest.replaced
+        at.setdefault(self.home, []).extend(lines)
+
+    def dataset(self, use: Use, name: str = "input_fn") -> str:
+        """Return the dataset of an input function, as the model takes it."""
+        data = self.input_fn(use, name).call()
+        return data if self.keras is None else f"keras_data({self.model_of(use)}, {data})"
 
     def input_fn(self, use: Use, name: str = "input_fn") -> InputFnCall:
         kind = "evaluate" if name == "eval_input_fn" else use.kind
@@ -277,10 +297,11 @@ class _Writer:
         """Write the lines that make the model, before the first statement that uses it."""
         lines: list[str] = []
         shown = next((use for use in group if "input_fn" in use.args and not use.passed), None)
-        data = self.input_fn(shown or self.readable(group[0]))
+        shown = shown or self.readable(group[0])
+        data = self.input_fn(shown)
         trains = any(use.kind in _TRAINS for use in group)
         self.data = self.own("training" if group[0].kind in _TRAINS else "data")
-        self.rest.needs.add("model_inputs")
+        self.rest.needs |= {"model_inputs"} if self.keras is None else {"keras_data", "named_outputs"}
         if self.folder and isinstance(self.estimator.model_dir, (cst.Call, cst.BinaryOperation)):
             name = self.own("model_dir")
             lines.append(f"{name} = {self.rest.text(self.estimator.model_dir)}")
@@ -290,7 +311,9 @@ class _Writer:
             lines.append(f"{self.tf}.keras.utils.set_random_seed({self.rest.text(seed)})")
         inputs, makes = data.call(), [self.params or "{}"] if self.model.takes_params else []
         makes += [self.rest.text(value) for value in self.model.passed]
-        if self.config.strategy is None:
+        if self.keras is not None:
+            lines.append(f"{self.data} = {self.dataset(shown)}")
+        elif self.config.strategy is None:
             lines.append(f"{self.data} = {inputs}")
             written = f"{self.name} = {self.model.make}({', '.join([f'model_inputs({self.data})', *makes])})"
             lines.append(written)
@@ -308,6 +331,9 @@ class _Writer:
             self.callbacks = self.saving(lines)
         elif self.config.is_multi_worker:
             raise Refused("an Estimator of several workers that is not trained here", group[0].call)
+        elif self.keras is not None:  # it keeps its own weights where no checkpoint is
+            self.rest.needs |= {"os", "checkpoints"} if self.folder else set()
+            lines += [f'checkpoints({self.name}, os.path.join({self.folder}, "keras"))'] if self.folder else []
         else:
             self.rest.needs |= {"os", "restore"}
             lines.append(f'restore({self.name}, os.path.join({self.folder}, "keras"))')
@@ -330,6 +356,7 @@ class _Writer:
         settings = [(name, value) for name, value in self.config.fields.items() if name in without]
         settings += [(name.removeprefix("eval_"), value) for use in self.estimator.uses
                      for name, value in use.args.items() if name in _WITHOUT_COUNTERPART]  # fmt: skip
+        settings += [(name, value) for name, value in self.estimator.args_made.items() if name in WITHOUT_COUNTERPART]
         texts = [f"{name}={self.names.text(value)}" for name, value in settings if self.names.text(value) != "[]"]
         statements = [*self.config.session, *(node for use in self.estimator.uses for node in use.hooks)]
         texts += [self.names.text(node) for node in statements]
@@ -367,7 +394,7 @@ class _Writer:
             self.train_and_evaluate(use, at_start=at_start)
         elif use.kind == "evaluate":
             self.rest.write(use.call, self.evaluated(use, at_start=at_start))
-        elif not self.model.predictions:
+        elif self.keras is None and not self.model.predictions:
             raise Refused(f"{use.kind}, of a model_fn without predictions", use.call)
         elif use.kind == "export":
             if not isinstance(self.names.tree.parents.get(use.call), cst.Expr):
@@ -376,9 +403,10 @@ class _Writer:
             self.rest.replaced[self.line(use)] = self.export(folder, use.args["serving_input_receiver_fn"])
         else:
             self.rest.needs.add("predict")
-            data = self.data if at_start else self.input_fn(use).call()
+            data = self.data if at_start else self.dataset(use)
+            predictions = self.model.predictions or f"lambda _, outputs: named_outputs({self.model_of(use)}, outputs)"
             keys = [self.rest.text(use.args["predict_keys"])] if "predict_keys" in use.args else []
-            options = ", ".join([self.model_of(use), data, self.model.predictions, *keys])
+            options = ", ".join([self.model_of(use), data, predictions, *keys])
             self.rest.write(use.call, f"predict({options})")
 
     def line(self, use: Use) -> cst.CSTNode:
@@ -389,23 +417,26 @@ class _Writer:
         return statement
 
     def export(self, folder: str, serving: cst.BaseExpression) -> list[str]:
+        receivers = serving_arguments(self.names, self.rests, serving)
+        if self.keras is not None:
+            self.rest.needs.add("export_keras")
+            return _call("export_keras", [self.name, folder, *receivers])
         named = check_outputs(self.names, self.estimator.model_fn)
         self.rest.needs.add("export")
-        receivers = serving_arguments(self.names, self.rest, serving)
         receivers += [self.model.of_examples] if self.model.of_examples else []
         receivers += [f"other_names={named!r}"] if named else []
         return _call("export", [self.name, self.model.predictions, folder, *receivers])
 
     def exporters(self, use: Use) -> list[str]:
         """Return the lines that export what a training comes to; LatestExporter wrote earlier models, too."""
-        if use.exporters and not (self.folder and self.model.predictions):
+        if use.exporters and not (self.folder and (self.keras is not None or self.model.predictions)):
             raise Refused("an exporter without a model_dir or predictions", use.exporters[0][0])
         self.rest.needs |= {"os"} if use.exporters else set()
         return [line for name, serving in use.exporters for line in self.export(
             f'os.path.join({self.folder}, "export", {self.rest.text(name)})', serving)]  # fmt: skip
 
     def evaluated(self, use: Use, *, at_start: bool) -> str:
-        text = self.data if at_start else self.input_fn(use).call()
+        text = self.data if at_start else self.dataset(use)
         text += self.taken(use.args.get("steps"))
         written = f"{self.model_of(use)}.evaluate({text}, return_dict=True, verbose=0)"
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
@@ -441,7 +472,7 @@ class _Writer:
         """Write `fit` for `train`, as the statement that it is."""
         if not isinstance(self.names.tree.parents.get(use.call), cst.Expr):
             raise Refused("a use of what train returns", use.call)
-        data = self.data if at_start or self.config.strategy is not None else self.input_fn(use).call()
+        data = self.data if at_start or self.config.strategy is not None else self.dataset(use)
         options = [data]
         if "max_steps" in use.args and self.resumes(use):
             options += self.epochs(use)
@@ -479,6 +510,8 @@ class _Writer:
         total, most = self.rest.text(use.args["max_steps"]), self.names.value(use.args["max_steps"])
         if "None" in {self.names.text(side) for side in (most, *children(most)) if isinstance(side, cst.Name)}:
             raise Refused("max_steps that may be None", most)
+        if any(isinstance(node, cst.Divide) for node in iter_nodes(most)):
+            total = f"int(-(-{_operand(total)} // 1))"  # a fraction, after which the Estimator stopped
         each = self.rest.text(every) if every is not None else total
         self.rest.needs.add("StopAt")
         stop = f"StopAt({total}, {each})"
@@ -497,9 +530,8 @@ class _Writer:
         ]
 
     def train_and_evaluate(self, use: Use, *, at_start: bool) -> None:
-        evaluation = self.input_fn(use, "eval_input_fn")
-        text = evaluation.call() + self.taken(use.args.get("eval_steps"))
-        data = self.data if at_start or self.config.strategy is not None else self.input_fn(use).call()
+        text = self.dataset(use, "eval_input_fn") + self.taken(use.args.get("eval_steps"))
+        data = self.data if at_start or self.config.strategy is not None else self.dataset(use)
         options = [data, *self.epochs(use), f"validation_data={text}", "verbose=2"]
         statement = statement_around(self.names, use.call)
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):

@@ -231,13 +231,13 @@ def _tensorflow(program: Program, tree: Tree) -> tuple[str, cst.CSTNode | None]:
 
 
 _V1 = "tf.compat.v1."
-_SAME_OBJECTS = {
-    f"{_V1}estimator.{name}": f"tf.estimator.{name}"
-    for name in ("Estimator", "EstimatorSpec", "ModeKeys", "RunConfig", "TrainSpec", "EvalSpec", "train_and_evaluate")
-} | {
+_ESTIMATORS = "Estimator EstimatorSpec ModeKeys RunConfig TrainSpec EvalSpec train_and_evaluate"
+_EXPORTERS = " LatestExporter FinalExporter"
+_SAME_OBJECTS = {f"{_V1}estimator.{name}": f"tf.estimator.{name}" for name in (_ESTIMATORS + _EXPORTERS).split()} | {
     "tf.distribute.experimental.MultiWorkerMirroredStrategy": "tf.distribute.MultiWorkerMirroredStrategy",
     f"{_V1}distribute.experimental.MultiWorkerMirroredStrategy": "tf.distribute.MultiWorkerMirroredStrategy",
     f"{_V1}distribute.MirroredStrategy": "tf.distribute.MirroredStrategy",
+    f"{_V1}keras.estimator.model_to_estimator": "tf.keras.estimator.model_to_estimator",
 }
 
 

@@ -151,9 +151,9 @@ def export(
 
         return serve
 
-    predict = signature({name: name for name in receivers})
-    signatures = {"serving_default": predict} if of_examples is None else {"predict": predict}
-    signatures.update(dict.fromkeys(other_names, predict))
+    of_tensors = signature({name: name for name in receivers})
+    signatures = {"serving_default" if of_examples is None else "predict": of_tensors}
+    signatures.update(dict.fromkeys(other_names, of_tensors))
     if of_examples and [spec.dtype for spec in receivers.values()] == [tf.string]:
         for name, outputs in of_examples.items():
             signatures[name] = signature(dict.fromkeys(receivers, "inputs"), outputs)
@@ -161,6 +161,54 @@ def export(
     path = tf.io.gfile.join(folder, str(int(tf.timestamp())))
     tf.saved_model.save(model, path, signatures=signatures)
     return path
+
+
+def keras_features(model, features):
+    """Return features as a model takes them: the value of a dict of one, several in the order of the inputs."""
+    if not isinstance(features, dict):
+        return features
+    if len(features) == 1:
+        return next(iter(features.values()))
+    if isinstance(model.input, dict):
+        return features
+    ordered = tuple(features[tensor.name.partition(":")[0]] for tensor in model.inputs)
+    return ordered if len(ordered) > 1 else ordered[0]
+
+
+def named_outputs(model, outputs):
+    """Return outputs by the names of their layers."""
+    names = getattr(model, "output_names", None) or [model.layers[-1].name]
+    return dict(zip(names, tf.nest.flatten(outputs), strict=True))
+
+
+def keras_data(model, data):
+    """Return a dataset of features and labels as a model takes them, and build the model if it has no weights yet."""
+
+    def element(features, *labels):
+        weights = []
+        if isinstance(features, dict) and set(features) == {"features", "sample_weights"}:
+            features, weights = features["features"], [features["sample_weights"]]
+        if labels and isinstance(labels[0], dict):
+            names = named_outputs(model, model.outputs)
+            labels = (tuple(labels[0][name] for name in names) if len(names) > 1 else labels[0][next(iter(names))],)
+        return (keras_features(model, features), *labels, *weights)
+
+    data = data.map(element)
+    if not model.built:
+        spec = data.element_spec[0]
+        model(tf.keras.Input(spec.shape[1:], dtype=spec.dtype))
+    return data
+
+
+def export_keras(model, folder, receivers, features_of=lambda tensors: tensors):
+    """Write a SavedModel as `export` does, which answers with the outputs by the names of their layers."""
+    return export(
+        model,
+        lambda _, outputs: named_outputs(model, outputs),
+        folder,
+        receivers,
+        lambda tensors: keras_features(model, features_of(tensors)),
+    )
 
 
 @tf.keras.utils.register_keras_serializable()

@@ -13,6 +13,7 @@ from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.flags import is_flags, read_flags
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, Call, Rule, rule_of
+from estimator_pipeline.migrate.convert.rules import activations
 from estimator_pipeline.migrate.convert.rules.columns import COLUMNS, column_class
 
 __all__ = ["Rest", "is_reached", "reached_nodes"]
@@ -21,6 +22,10 @@ _MODE_KEYS = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
 _GONE = ("tf.estimator", "tf.contrib", "tf.compat.v1.estimator", "tensorflow_estimator", "estimator_pipeline.compat")
 _SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_execution", "enable_v2_behavior")
 _CLEAR = "summary.FileWriterCache.clear"  # of the writers of an Estimator's events
+_PRIVATE_KERAS = ("tensorflow.python.keras", "tensorflow.contrib.keras")
+_KERAS_MODULES = ("", "activations", "applications", "backend", "callbacks", "constraints", "datasets", "initializers",
+                  "layers", "losses", "metrics", "models", "optimizers", "preprocessing", "regularizers",
+                  "utils")  # fmt: skip
 # Names of V1 that are the same for a program of datasets and Keras.
 _FILES = {
     "GFile": "GFile", "FastGFile": "GFile", "Open": "GFile", "Exists": "exists", "MakeDirs": "makedirs",
@@ -31,6 +36,7 @@ _SAME = {
     "data.": "data.", **{f"gfile.{old}": f"io.gfile.{new}" for old, new in _FILES.items()}, "io.gfile.": "io.gfile.",
     "parse_single_example": "io.parse_single_example", "__version__": "__version__",
     "keras.datasets.": "keras.datasets.", "keras.utils.": "keras.utils.",
+    "keras.preprocessing.": "keras.preprocessing.",
     "parse_example": "io.parse_example", "decode_csv": "io.decode_csv", "decode_raw": "io.decode_raw",
 }  # fmt: skip
 
@@ -134,6 +140,7 @@ class Rest:
         if self.names.v1_import is not None:
             self._keep_v1(without)
         for alias, binding in tree.imports:
+            self._import_keras(alias)
             if isinstance(alias, cst.ImportAlias) and self._is_gone(binding):
                 if self._is_used(alias, binding, without):
                     raise Refused(f"{self.names.text(alias)}, which cannot be imported any more", alias)
@@ -184,6 +191,18 @@ class Rest:
             self._name(node, full, without)
             if full.startswith(_GONE) and len(self.new) + len(self.removed) > known and self.is_reached(node):
                 self.required.append(node)
+
+    def _import_keras(self, alias: cst.CSTNode) -> None:
+        """Import Keras from where it is public: `tensorflow.python.keras` is an older copy, which tf.keras rejects."""
+        statement = self.names.tree.parents.get(alias)
+        for node in (getattr(statement, "module", None), getattr(alias, "name", None)):
+            text = self.names.text(node) if node is not None else ""
+            home = next((home for home in _PRIVATE_KERAS if f"{text}.".startswith(f"{home}.")), None)
+            if node is not None and home is not None:
+                if text.removeprefix(home).lstrip(".") not in _KERAS_MODULES:
+                    raise Refused(f"{text}, which cannot be imported any more", alias)
+                self.new[node] = f"tensorflow.keras{text.removeprefix(home)}"
+                self.required.append(alias)
 
     def _is_gone(self, binding: Binding) -> bool:
         """Return whether an import is of a module that TensorFlow has no longer, or of this package's replacement."""
@@ -274,6 +293,8 @@ class Rest:
             self.removed.append(tree.parents[tree.parents[node]])
         elif full == "tf.compat.v1.set_random_seed":
             self.new[node] = f"{tf}.random.set_seed"
+        elif isinstance(parent, cst.Arg) and (function := activations.function(full, tf)):
+            self.new[node] = function
         elif (new := allowed.name(full, SETUP, tf)) is not None:
             self.new[node] = new or self.names.text(node)
         elif self.is_reached(node) and full.startswith(("tf.estimator.", "tf.compat.v1.", "tf.contrib.", "tf_slim.",

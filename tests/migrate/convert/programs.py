@@ -228,3 +228,53 @@ def main():
     .partition("\n\n\n")[2]
     .partition("\n\n\ndef input_fn")[0],
 )
+
+KERAS_MODEL = '''\
+"""A Keras model of two inputs with normalization, a regularizer and an optimizer of TensorFlow 1."""
+import os
+
+import numpy as np
+import tensorflow as tf
+
+tf.logging.set_verbosity(tf.logging.ERROR)
+
+
+def build(rate):
+    wide = tf.keras.Input((3,), name="wide")
+    deep = tf.keras.Input((2,), name="deep")
+    net = tf.keras.layers.Dense(4, activation=tf.nn.tanh, kernel_regularizer=tf.keras.regularizers.l2(0.1))(wide)
+    net = tf.keras.layers.Concatenate()([tf.keras.layers.BatchNormalization(momentum=0.8)(net), deep])
+    model = tf.keras.Model(inputs=[wide, deep], outputs=tf.keras.layers.Dense(1, name="price")(net))
+    draw = np.random.RandomState(7)
+    model.set_weights([draw.rand(*weight.shape) for weight in model.get_weights()])
+    model.compile(tf.train.MomentumOptimizer(rate, 0.9), "mse", metrics=["mae"])
+    return model
+
+
+def input_fn():
+    draw = np.random.RandomState(0)
+    wide, deep = draw.rand(32, 3).astype("float32"), draw.rand(32, 2).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices(({"deep": deep, "wide": wide}, wide.sum(1) - deep.sum(1)))
+    return data.batch(8)
+
+
+def serving_input_fn():
+    inputs = {"wide": tf.placeholder(tf.float32, [None, 3]), "deep": tf.placeholder(tf.float32, [None, 2])}
+    return tf.estimator.export.ServingInputReceiver(inputs, inputs)
+
+
+def main():
+    config = tf.estimator.RunConfig(model_dir=os.environ["MODEL_DIR"], save_checkpoints_steps=5)
+    estimator = tf.keras.estimator.model_to_estimator(build(0.05), config=config)
+    exporter = tf.estimator.FinalExporter("final", serving_input_fn)
+    train_spec = tf.estimator.TrainSpec(lambda: input_fn().repeat(), max_steps=int(os.environ["STEPS"]))
+    eval_spec = tf.estimator.EvalSpec(input_fn, steps=None, exporters=exporter)
+    tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+    result = estimator.evaluate(input_fn)
+    print(result["loss"], result["mae"], result["global_step"])
+    print(*[row["price"][0] for row in estimator.predict(input_fn)])
+
+
+if __name__ == "__main__":
+    main()
+'''

@@ -83,6 +83,8 @@ ARRAYS = [
     ("tf.estimator.inputs.pandas_input_fn(x=x, y=y, shuffle=False)", "pandas_input_fn(x=x, y=y, shuffle=False)"),
     ('tf.estimator.inputs.numpy_input_fn({"x": tf.to_float(x)}, y, shuffle=False)',
      'numpy_input_fn(x={"x": tf.cast(x, tf.float32)}, y=y, shuffle=False)'),
+    ('tf.estimator.inputs.numpy_input_fn({"x": tf.expand_dims(x, dim=1)}, y, shuffle=False)',
+     'numpy_input_fn(x={"x": tf.expand_dims(x, 1)}, y=y, shuffle=False)'),
 ]  # fmt: skip
 
 
@@ -432,7 +434,7 @@ def test_a_function_that_makes_the_estimator(convert_text):
 
 
 def test_a_function_that_computes_what_the_estimator_takes(convert_text):
-    body = """def build(units, folder):
+    body = """def build(units, folder, mode=tf.estimator.ModeKeys.EVAL):
     rates = {"rate": 0.1 * units}
     config = tf.estimator.RunConfig(model_dir=folder, save_checkpoints_steps=2)
     return tf.estimator.Estimator(model_fn, params=rates, config=config)
@@ -440,9 +442,8 @@ def test_a_function_that_computes_what_the_estimator_takes(convert_text):
 
 """
     after = convert_text(made_by(body, '    estimator = build(3, folder="m")\n')).after
-    assert (
-        'def build(inputs, units):\n    rates = {"rate": 0.1 * units}\n    return make_model(inputs, rates)\n' in after
-    )
+    assert "def build(inputs, units, mode='eval'):\n    rates = {\"rate\": 0.1 * units}\n" in after
+    assert "\n    return make_model(inputs, rates)\n" in after
     assert "    model = build(model_inputs(training), 3)\n" in after and 'os.path.join("m", "keras")' in after
 
 
@@ -563,3 +564,22 @@ FACTORIES = [
 def test_a_function_that_makes_the_estimator_and_stays(convert_text, factory, call, reason):
     file = convert_text(made_by(factory, call))
     assert reason in file.kept_as_estimator, file.after
+
+
+def test_settings_in_specs_and_a_level_that_is_computed(convert_text):
+    """Specs that have names are removed; what their functions name is converted with the rest."""
+    lines = """\
+tf.logging.set_verbosity(LEVEL)
+train_spec = tf.estimator.TrainSpec(lambda: read(tf.estimator.ModeKeys.TRAIN), max_steps=4)
+eval_spec = tf.estimator.EvalSpec(lambda: read(tf.estimator.ModeKeys.EVAL), steps=2)
+<ESTIMATOR>
+tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)"""
+    before = (
+        'LEVEL = "INFO"\nDATA = tf.data.Dataset.from_tensors(({"x": [[1.0, 2.0]]}, [1]))\n\n\ndef read(mode):\n'
+        "    batch = DATA.make_one_shot_iterator().get_next()\n    return batch[0], batch[1]\n"
+    )
+    file = convert_text(job(lines, before=before))
+    assert "training = read('train')\n" in file.after, file.kept_as_estimator
+    assert "validation_data=read('eval').take(2)," in file.after
+    assert "    def prepare(*batch):\n        return batch[0], batch[1]\n" in file.after
+    assert "    tf.get_logger().setLevel(LEVEL)\n" in file.after

@@ -13,7 +13,7 @@ import pytest
 
 from estimator_pipeline.migrate.code import convert
 from estimator_pipeline.testing import assert_parity
-from tests.migrate.convert.programs import BRANCHES, CNN, TUTORIAL, program
+from tests.migrate.convert.programs import BRANCHES, CNN, KERAS_MODEL, TUTORIAL, program
 from tests.support.processes import tensorflow_with_three_cpus
 
 pytestmark = [
@@ -289,3 +289,29 @@ def test_columns_are_read_alike(program_helpers):
         np.testing.assert_array_equal(labels, new_labels)
         for name in ("a", "b"):
             np.testing.assert_array_equal(features[name], new_features[name])
+
+
+@pytest.mark.parametrize(
+    "legacy", [pytest.param("1", marks=pytest.mark.nightly), pytest.param("0", marks=pytest.mark.keras_3)]
+)
+def test_the_estimator_of_a_keras_model_prints_the_same_numbers(tmp_path, run_python, monkeypatch, capsys, legacy):
+    """The loss with its regularizer, a metric, and the predictions, which depend on each weight; resumed at step 8."""
+    path, folder = converted(tmp_path, KERAS_MODEL), tmp_path / "after"
+    for steps in ("8", "16"):
+        env = {"TF_USE_LEGACY_KERAS": legacy, "MODEL_DIR": str(folder), "STEPS": steps}
+        done = run_python([path], env=env, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert numbers(done.stdout)[2] == int(steps) and ("Epoch 1/" in done.stdout) == (steps == "8")
+    for name, value in {"MODEL_DIR": str(tmp_path / "before"), "STEPS": "16"}.items():
+        monkeypatch.setenv(name, value)
+    module(todays(tmp_path, KERAS_MODEL), "keras_model").main()
+    assert numbers(done.stdout) == pytest.approx(numbers(capsys.readouterr().out), rel=1e-5, abs=1e-5)
+    (export, *_) = sorted((folder / "export" / "final").iterdir())
+    served = tf.saved_model.load(str(export)).signatures["serving_default"]
+    assert {tensor.name for tensor in served.structured_input_signature[1].values()} == {"wide", "deep"}
+    assert [*served.structured_outputs] == ["price"]
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers of the last two lines."""
+    return [float(word) for line in text.splitlines()[-2:] for word in line.split()]

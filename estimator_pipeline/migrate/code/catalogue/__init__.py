@@ -73,6 +73,8 @@ _SAME = {
     "tensorflow_estimator._api.v2.estimator": "tf.estimator",
     "tensorflow_estimator.estimator": "tf.compat.v1.estimator",
     "tensorflow.compat.v1.contrib": "tf.contrib",
+    "tensorflow.python.keras": "tf.keras",
+    "tensorflow.contrib.keras": "tf.keras",
     "tensorflow.compat.v1": "tf.compat.v1",
     "tensorflow.compat.v2": "tf",
     "tensorflow_core": "tf",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import Call, rule
 
 __all__ = ["log", "verbosity"]
@@ -20,7 +19,6 @@ def log(call: Call) -> str:
 
 @rule(f"{_V1}set_verbosity")
 def verbosity(call: Call) -> str:
-    level = call.names.name(call.args("v")["v"]).rpartition(".")[2]
-    if level not in _LEVELS:
-        raise Refused("a logging level that is not one of tf.logging's", call.node)
-    return f"{call.tf}.get_logger().setLevel({level!r})"
+    value = call.args("v")["v"]
+    level = call.names.name(value).rpartition(".")[2]
+    return f"{call.tf}.get_logger().setLevel({repr(level) if level in _LEVELS else call.text(value)})"

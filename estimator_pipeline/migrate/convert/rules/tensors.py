@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, TENSORS, Call, rule
 
-__all__ = ["argmax", "cast", "clear_session", "cond"]
+__all__ = ["argmax", "cast", "clear_session", "cond", "expand_dims"]
 
 _CASTS = {"to_float": "float32", "to_double": "float64", "to_int32": "int32", "to_int64": "int64"}
 
@@ -26,6 +26,15 @@ def argmax(call: Call) -> str:
     options += [f"axis={call.text(axis)}"] if axis is not None else []
     options += [f"output_type={call.text(args['output_type'])}"] if "output_type" in args else []
     return f"{call.tf}.{call.name.rpartition('.')[2]}({', '.join(options)})"
+
+
+@rule("tf.compat.v1.expand_dims", at=(TENSORS, SETUP))
+def expand_dims(call: Call) -> str:
+    args = call.args("input", "axis", "name", "dim")
+    axis = args.get("axis", args.get("dim"))
+    if "input" not in args or axis is None:
+        raise Refused(f"the arguments of {call.name}", call.node)
+    return f"{call.tf}.expand_dims({call.text(args['input'])}, {call.text(axis)})"
 
 
 @rule(*(f"tf.compat.v1.nn.{name}" for name in ("softmax", "log_softmax")), at=(TENSORS,))
