@@ -114,11 +114,11 @@ class _Writer:
             Refused: a name of it changes in between, or the effect of a call would come in another order or number.
         """
         names, config, factory = self.names, self.config, self.estimator.factory
-        made = {name: node for name, node in self.estimator.args.items() if name not in ("model_fn", "config")}
-        made |= {f"{name} of config": node for name, node in config.fields.items() if name not in _WITHOUT_COUNTERPART}
-        late = [*made.values(), *(node for node in self.model.passed if isinstance(node, cst.Arg))]
+        taken = {name: node for name, node in self.estimator.args.items() if name not in ("model_fn", "config")}
+        taken |= {f"{name} of config": node for name, node in config.fields.items() if name not in _WITHOUT_COUNTERPART}
+        late = [*taken.values(), *(node for node in self.model.passed if isinstance(node, cst.Arg))]
         read = set[str]().union(*map(names_read, late), () if factory is None else names_read(factory.node))
-        called = [found.node for call in calls_in(*late) if (found := names.function(call.func)) is not None]
+        called = [function.node for call in calls_in(*late) if (function := names.function(call.func)) is not None]
         read = read.union(*(names_read(node) for node in called)) - {"self", "None", "True", "False"}
         ends = [statement_around(names, use.site) for use in self.estimator.uses]
         for node in self.between(ends, loops=True):
@@ -127,8 +127,8 @@ class _Writer:
                 function = names.function(call.func)
                 if function is not None and function.node is not getattr(self.estimator.model_fn, "node", None):
                     changed = {name.value for name in names_changed(function.node.body)}
-                    own = {*function.tree.scopes[function.node].names}
-                    bound |= (changed | names_bound(function.node.body)) - own
+                    local = {*function.tree.scopes[function.node].names}
+                    bound |= (changed | names_bound(function.node.body)) - local
                     if changed & {*parameters(function.node)}:
                         bound = bound.union(*map(names_read, call.args))
             if bound & read:
@@ -144,21 +144,21 @@ class _Writer:
             raise Refused("a call with an effect that would come at another time than the Estimator", effect)
 
     def between(self, ends: Collection[cst.CSTNode], *, loops: bool) -> Iterator[cst.CSTNode]:
-        """Yield the statements between those of the Estimator and the last of some others, without the job's own.
+        """Yield the statements between those of the Estimator and the last of some others, without those of the job.
 
         Args:
             loops: whether a loop around one of those counts as a whole.
         """
         tree, block = self.names.tree, self.names.tree.parents.get(self.home)
-        own = {self.home, *self.config.statements, *self.config.session}
-        own |= {node for use in self.estimator.uses for node in (*use.statements, *use.hooks)}
+        of_job = {self.home, *self.config.statements, *self.config.session}
+        of_job |= {node for use in self.estimator.uses for node in (*use.statements, *use.hooks)}
         starts = [node for node in (self.home, *self.config.statements) if tree.parents.get(node) is block]
         start, last = min(map(self.position, starts)), max(map(self.position, ends))
         around = {above for node in ends for above in tree.above(node)}
         waiting = [node for node in getattr(block, "body", ()) if self.position(node) > start]
         while waiting:
             node = waiting.pop(0)
-            if node in own or self.position(node) >= last or isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            if node in of_job or self.position(node) >= last or isinstance(node, (cst.FunctionDef, cst.ClassDef)):
                 continue
             if node in around and not (loops and isinstance(node, (cst.For, cst.While))):
                 waiting += children(node)
@@ -217,7 +217,7 @@ class _Writer:
             scope = scope.parent
         return name
 
-    def own(self, name: str) -> str:
+    def name_of(self, name: str) -> str:
         """Return a new name for something of this Estimator, apart from those of the file's other Estimators."""
         return self.fresh(name if self.alone else f"{self.name}_{name}")
 
@@ -300,10 +300,10 @@ class _Writer:
         shown = shown or self.readable(group[0])
         data = self.input_fn(shown)
         trains = any(use.kind in _TRAINS for use in group)
-        self.data = self.own("training" if group[0].kind in _TRAINS else "data")
+        self.data = self.name_of("training" if group[0].kind in _TRAINS else "data")
         self.rest.needs |= {"model_inputs"} if self.keras is None else {"keras_data", "named_outputs"}
         if self.folder and isinstance(self.estimator.model_dir, (cst.Call, cst.BinaryOperation)):
-            name = self.own("model_dir")
+            name = self.name_of("model_dir")
             lines.append(f"{name} = {self.rest.text(self.estimator.model_dir)}")
             self.folder = name
         seed = self.config.fields.get("tf_random_seed")
@@ -383,7 +383,7 @@ class _Writer:
         text = self.rest.text(keep) if keep is not None else "5"
         all_of_them = "None" if text in ("None", "0") else f"{text} or None"
         more = f", max_to_keep={text if text.isdigit() and text != '0' else all_of_them}" if keep is not None else ""
-        save = self.own("save")
+        save = self.name_of("save")
         lines.append(f'{save} = checkpoints({self.name}, os.path.join({folder}, "keras"){more})')
         return [save, log]
 
@@ -451,7 +451,7 @@ class _Writer:
         return f".take(-1 if {_operand(text)} is None else {text})" if self.may_be_none(steps) else f".take({text})"
 
     def may_be_none(self, node: cst.BaseExpression) -> bool:
-        """Return whether a number of steps may be None, of a variable, or an option whose default is no number."""
+        """Return whether a number of steps may be None: a variable, or an option without a number as its default."""
         value = self.names.value(node)
         if isinstance(value, cst.Attribute):
             for call in (call for tree in self.names.program.trees.values() for call in tree.calls):
