@@ -213,6 +213,16 @@ def test_an_export(convert_text, function, written, receivers):
     assert f"export(model, make_predictions, 'exports', {receivers}" in flat, file.after
 
 
+def test_the_names_of_an_export(convert_text):
+    lines = "<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.export_saved_model('exports', serve)"
+    text = job(lines, input_fn=f"{INPUT_FN}\n\n{RECEIVERS[0][0]}")
+    outputs = "tf.estimator.export.PredictOutput({'logits': logits})"
+    text = text.replace('{"logits": logits})', "{'logits': logits}, export_outputs={'scores': " + outputs + "})")
+    file = convert_text(text)
+    assert "serve(), other_names=['scores'])\n" in file.after, file.kept_as_estimator or file.after
+    assert "names are not known" in convert_text(text.replace("{'scores'", "{NAME")).kept_as_estimator
+
+
 def test_exporters(convert_text):
     lines = (
         "<ESTIMATOR>\nlatest = tf.estimator.LatestExporter('latest', serve)\nspec = tf.estimator.EvalSpec(input_fn, "
