@@ -156,7 +156,10 @@ def compare(folder: Path) -> tuple[bool, str]:
 def _values(event: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield what two events have in common: its name in the summary, and both values."""
     if event["kind"] == "train":
-        yield "loss", event["losses"], other["losses"]
+        if len(event["losses"]) != len(other["losses"]):
+            yield "loss", event["losses"], other["losses"]
+        for loss, another in zip(event["losses"], other["losses"], strict=False):
+            yield "loss", loss, another
         for values, others in zip(event["variables"], other["variables"], strict=True):
             yield "variables", values, others
     elif event["kind"] == "evaluate":
