@@ -190,7 +190,7 @@ def test_a_state_put_back_from_a_copy_names_less_than_there_is(folder, kind):
 
 def test_who_went_back_to_an_older_checkpoint_by_hand_stays_there(folder, kind):
     lines = (folder / "checkpoint").read_text().splitlines()
-    (folder / "checkpoint").write_text("\n".join([lines[0].replace("300", "200"), *lines[1:]]))
+    (folder / "checkpoint").write_text("\n".join([lines[0].replace('-300"', '-200"'), *lines[1:]]))
     before = (folder / "checkpoint").read_bytes()
     assert rescued(folder) == f"{kind}-200"
     assert (folder / "checkpoint").read_bytes() == before

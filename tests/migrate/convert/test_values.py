@@ -60,6 +60,9 @@ BATCH_NORM = f"{DENSE}\nlogits = tf.layers.batch_normalization(logits, training=
 UPDATES = "updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)\n"
 STAYS = [
     ({"TRAIN_OP": f"{MINIMIZE}\nloss = loss * 2.0"}, "computed otherwise"),
+    ({"NETWORK": 'net = tf.layers.dense(features["x"], 4)\nkeep = None if labels is None else net * labels\n'
+                 "net = tf.layers.dense(net, 2)\nlogits = tf.layers.dense(net, 3)",
+      "LOSS": f"{LOSS}\nloss = loss + tf.reduce_mean(keep)"}, "net, which is assigned again between its uses"),
     ({"NETWORK": f'params["rate"] *= 0.5\n{DENSE}'}, "a model_fn that changes its params"),
     ({"NETWORK": f"units = params.pop('units')\n{DENSE}"}, "a model_fn that changes its params"),
     ({"NETWORK": f"_ = SIZES.append(8)\n{DENSE}"}, "_, which nothing uses"),
