@@ -336,8 +336,7 @@ class _Planner:
             names = self.names.of(tree)
             nodes |= {estimator.call.func, *estimator.unread, *self.models[estimator.model_fn].consumed}
             nodes |= {getattr(use.call, "func", use.call) for use in estimator.uses}
-            parts = [estimator.call, *estimator.config.statements]
-            parts += [node for use in estimator.uses for node in (use.call, *use.statements)]
+            parts = [estimator.call, *estimator.statements, *(use.call for use in estimator.uses)]
             if (factory := estimator.factory) is not None:
                 nodes |= {factory.call.func, *factory.statements}
                 parts.append(factory.call)

@@ -9,7 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Instance
-from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert.iterators import return_dataset
 from estimator_pipeline.migrate.convert.model_fn import parameters
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, names_changed
@@ -53,9 +53,7 @@ class InputFnCall:
     def check_changes(self, names: FileNames, function: cst.FunctionDef | cst.Lambda) -> None:
         """Check that a function changes neither its params nor a global: Estimators copy params, and call it less."""
         for name in names_changed(function.body):
-            scope: Scope | None = names.scope(name)
-            while scope is not None and name.value not in scope.names:
-                scope = scope.parent
+            scope = names.home(name)
             is_params = name.value == "params" and scope is names.tree.scopes[function]
             if scope is names.tree.scope or is_params:
                 raise Refused(f"an input_fn that changes {name.value}", name)

@@ -11,17 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children, iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
-from estimator_pipeline.migrate.convert.names import (
-    FileNames,
-    Refused,
-    calls_in,
-    names_bound,
-    names_changed,
-    names_read,
-)
-from estimator_pipeline.migrate.convert.rest import Rest
+from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, names_bound, names_read
+from estimator_pipeline.migrate.convert.rest import Rest, operand
 
 __all__ = ["return_dataset"]
 
@@ -95,8 +88,7 @@ def _without_iterator(
     read, start = names_read(dataset), names.tree.position(iterator)
     for node in iter_nodes(function.body):
         is_behind = isinstance(node, cst.BaseSmallStatement) and names.tree.position(node)[:2] > start[:2]
-        changed = names_bound(node) | {name.value for name in names_changed(node)} if is_behind else set()
-        if node is not parent and changed & read:
+        if is_behind and node is not parent and names_bound(node) & read:
             raise Refused("a dataset that changes behind its iterator", node)
     if isinstance(function, cst.FunctionDef):
         rest.functions.append(function)
@@ -156,16 +148,8 @@ def _is_returned(names: FileNames, function: cst.CSTNode, assign: cst.Assign) ->
         return False
     read = {node.value for node in iter_nodes(returns[0].value) if isinstance(node, cst.Name)}
     inside = set(iter_nodes(returns[0]))
-    return not any(isinstance(chain, cst.Name) and chain.value in read and chain not in inside
-                   and _home(names, chain) is function for chain in names.tree.chains)  # fmt: skip
-
-
-def _home(names: FileNames, name: cst.Name) -> cst.CSTNode | None:
-    """Return the function or module that binds a name."""
-    scope: Scope | None = names.scope(name)
-    while scope is not None and name.value not in scope.names:
-        scope = scope.parent
-    return None if scope is None else scope.node
+    scope = names.tree.scopes[function]
+    return not any(place not in inside and names.home(place) is scope for name in read for place in names.places(name))
 
 
 def _mapped(
@@ -199,7 +183,7 @@ def _mapped(
         f"def {prepare}({', '.join(parameters)}):",
         *(f"    {line}" for line in lines),
         "",
-        f"return {_operand(dataset)}.map({prepare})",
+        f"return {operand(dataset)}.map({prepare})",
     ]
     rest.until[statement] = tail
 
@@ -229,7 +213,3 @@ def _parameters(
             if not isinstance(index, cst.Index) or not isinstance(index.value, (cst.SimpleString, cst.Name)):
                 raise refusal
     yield target.value
-
-
-def _operand(text: str) -> str:
-    return text if text.replace("_", "").replace(".", "").isalnum() or text.endswith((")", "]")) else f"({text})"

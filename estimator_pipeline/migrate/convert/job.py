@@ -26,7 +26,7 @@ from estimator_pipeline.migrate.convert.names import (
     names_changed,
     names_read,
 )
-from estimator_pipeline.migrate.convert.rest import Rest
+from estimator_pipeline.migrate.convert.rest import Rest, operand
 
 __all__ = ["write_job"]
 
@@ -103,8 +103,7 @@ class _Writer:
         for node in self.config.reads:
             self.folder_of(Use("model_dir", node, {}))
         statement = None if estimator.statement in self.rest.replaced else estimator.statement
-        gone = [statement, *self.config.statements, *self.config.session,
-                *(node for use in estimator.uses for node in (*use.statements, *use.hooks))]  # fmt: skip
+        gone = [statement, *estimator.statements, *estimator.left_out]
         self.rest.removed += [node for node in gone if node is not None]
 
     def check_lateness(self, places: Collection[cst.CSTNode]) -> None:
@@ -122,13 +121,12 @@ class _Writer:
         read = read.union(*(names_read(node) for node in called)) - {"self", "None", "True", "False"}
         ends = [statement_around(names, use.site) for use in self.estimator.uses]
         for node in self.between(ends, loops=True):
-            bound = names_bound(node) | {name.value for name in names_changed(node)}
+            bound = names_bound(node)
             for call in calls_in(node):
                 function = names.function(call.func)
                 if function is not None and function.node is not getattr(self.estimator.model_fn, "node", None):
+                    bound |= names_bound(function.node.body) - {*function.tree.scopes[function.node].names}
                     changed = {name.value for name in names_changed(function.node.body)}
-                    local = {*function.tree.scopes[function.node].names}
-                    bound |= (changed | names_bound(function.node.body)) - local
                     if changed & {*parameters(function.node)}:
                         bound = bound.union(*map(names_read, call.args))
             if bound & read:
@@ -150,9 +148,10 @@ class _Writer:
             loops: whether a loop around one of those counts as a whole.
         """
         tree, block = self.names.tree, self.names.tree.parents.get(self.home)
-        of_job = {self.home, *self.config.statements, *self.config.session}
-        of_job |= {node for use in self.estimator.uses for node in (*use.statements, *use.hooks)}
-        starts = [node for node in (self.home, *self.config.statements) if tree.parents.get(node) is block]
+        of_job = {self.home, *self.estimator.statements, *self.estimator.left_out}
+        fields = self.config.fields.values() if self.estimator.factory is None else ()
+        starts = [self.home, *(statement_around(self.names, value) for value in fields)]
+        starts = [node for node in starts if tree.parents.get(node) is block]
         start, last = min(map(self.position, starts)), max(map(self.position, ends))
         around = {above for node in ends for above in tree.above(node)}
         waiting = [node for node in getattr(block, "body", ()) if self.position(node) > start]
@@ -177,7 +176,8 @@ class _Writer:
                 if not plain and not is_builtin and not is_message(names, call):
                     yield call
             for name in names_changed(node):
-                if names.scope(name).around().names.get(name.value) is None or names.scope(name) is names.tree.scope:
+                home = names.home(name)
+                if home is not names.scope(name).around() or home is names.tree.scope:
                     yield name
 
     def folder_of(self, use: Use) -> None:
@@ -358,8 +358,7 @@ class _Writer:
                      for name, value in use.args.items() if name in _WITHOUT_COUNTERPART]  # fmt: skip
         settings += [(name, value) for name, value in self.estimator.args_made.items() if name in WITHOUT_COUNTERPART]
         texts = [f"{name}={self.names.text(value)}" for name, value in settings if self.names.text(value) != "[]"]
-        statements = [*self.config.session, *(node for use in self.estimator.uses for node in use.hooks)]
-        texts += [self.names.text(node) for node in statements]
+        texts += [self.names.text(node) for node in self.estimator.left_out]
         lines = list(dict.fromkeys(" ".join(text.split()) for text in texts))
         if lines:
             joined = ", ".join(lines)
@@ -448,7 +447,7 @@ class _Writer:
         if steps is None:
             return ""
         text = self.rest.text(steps)
-        return f".take(-1 if {_operand(text)} is None else {text})" if self.may_be_none(steps) else f".take({text})"
+        return f".take(-1 if {operand(text)} is None else {text})" if self.may_be_none(steps) else f".take({text})"
 
     def may_be_none(self, node: cst.BaseExpression) -> bool:
         """Return whether a number of steps may be None: a variable, or an option without a number as its default."""
@@ -511,11 +510,11 @@ class _Writer:
         if "None" in {self.names.text(side) for side in (most, *children(most)) if isinstance(side, cst.Name)}:
             raise Refused("max_steps that may be None", most)
         if any(isinstance(node, cst.Divide) for node in iter_nodes(most)):
-            total = f"int(-(-{_operand(total)} // 1))"  # a fraction, after which the Estimator stopped
+            total = f"int(-(-{operand(total)} // 1))"  # a fraction, after which the Estimator stopped
         each = self.rest.text(every) if every is not None else total
         self.rest.needs.add("StopAt")
         stop = f"StopAt({total}, {each})"
-        count = "1" if each == total else f"-(-{_operand(total)} // {_operand(each)})"
+        count = "1" if each == total else f"-(-{operand(total)} // {operand(each)})"
         if total.isdigit() and each.isdigit():
             count = str(-(-int(total) // int(each)))
         start = []
@@ -550,10 +549,6 @@ def _call(function: str, options: list[str]) -> list[str]:
     """Return the lines of a call, one for each argument where one line is too long."""
     line = f"{function}({', '.join(options)})"
     return [line] if len(line) <= _WIDTH else [f"{function}(", *(f"    {option}," for option in options), ")"]
-
-
-def _operand(text: str) -> str:
-    return text if text.replace(".", "").replace("_", "").isalnum() else f"({text})"
 
 
 def _targets(node: cst.For) -> set[str]:

@@ -19,16 +19,11 @@ from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rest import Rest
 from estimator_pipeline.migrate.convert.rules.optimizers import OPTIMIZERS, is_dense_alike
 
-__all__ = ["MODEL_TO_ESTIMATOR", "PARAMETERS", "TAKEN", "WITHOUT_COUNTERPART", "check_model", "convert_names",
-           "model_of"]  # fmt: skip
+__all__ = ["MODEL_TO_ESTIMATOR", "WITHOUT_COUNTERPART", "check_model", "convert_names", "model_of"]
 
 MODEL_TO_ESTIMATOR = "tf.keras.estimator.model_to_estimator"
-PARAMETERS = ("keras_model", "keras_model_path", "custom_objects", "model_dir", "config", "checkpoint_format",
-              "use_v2_estimator", "metric_names_map", "export_outputs")  # fmt: skip
 WITHOUT_COUNTERPART = ("custom_objects", "checkpoint_format", "use_v2_estimator")
 """Arguments that a program does not need to train the model itself."""
-TAKEN = ("keras_model", "model_dir", "config", *WITHOUT_COUNTERPART)
-"""Arguments that may be passed."""
 _COMPILE = ("optimizer", "loss", "metrics", "loss_weights")
 _TRAINS = ("fit", "fit_generator", "train_on_batch", "reset_states")
 _READS = ("summary", "name", "inputs", "outputs", "input", "output", "input_names", "output_names", "input_shape",
@@ -53,17 +48,15 @@ _ALSO = frozenset({"keras.models.load_model", "keras.models.clone_model", "keras
 _OF_V1 = ("LSTM", "GRU", "RNN")  # with other activations in TensorFlow 1
 
 
-def check_model(names: FileNames, call: cst.Call, node: cst.BaseExpression | None) -> None:
+def check_model(names: FileNames, call: cst.Call, node: cst.BaseExpression) -> None:
     """Check that only the Estimator trains and uses the model of a call of `model_to_estimator`.
 
     Args:
-        node: the model; None if it is loaded.
+        node: the model.
 
     Raises:
         Refused: something else trains or uses the model, or it is not compiled in a known way.
     """
-    if node is None:
-        raise Refused("an Estimator of a Keras model that it loads", call)
     if isinstance(node, cst.Name):
         _check_uses(names, call, node)
     compiled = list(_compiled(names, node))

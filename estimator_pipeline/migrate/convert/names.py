@@ -129,6 +129,13 @@ class FileNames:
         full = catalogue.spell(dotted)
         return _SAME_OBJECTS.get(full, full)
 
+    def home(self, node: cst.Name) -> Scope | None:
+        """Return the scope that binds a name; None for a builtin."""
+        scope: Scope | None = self.scope(node)
+        while scope is not None and node.value not in scope.names:
+            scope = scope.parent
+        return scope
+
     def is_variable(self, node: cst.CSTNode) -> bool:
         """Return whether a node is a variable or function of the program, and not an imported name."""
         if not isinstance(node, cst.Name):
@@ -302,58 +309,45 @@ def _comprehension_targets(node: cst.CompFor | None) -> Iterator[str]:
 
 def names_bound(node: cst.CSTNode) -> frozenset[str]:
     """Return the names that a statement assigns or changes: `x` of `x = 1`, `x["a"] = 1` and `x.append(1)`."""
-    return frozenset(_bound(node))
-
-
-def _bound(node: cst.CSTNode) -> Iterator[str]:
-    if isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.NamedExpr)):
-        yield from _roots(node.target)
-    elif isinstance(node, cst.For):
-        yield from _roots(node.target)
-        yield from (name for child in (node.body, node.orelse) if child is not None for name in _bound(child))
-    elif isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-        yield node.name.value
-    elif isinstance(node, cst.AsName):
-        yield from _roots(node.name)
-    elif not isinstance(node, cst.Lambda):
-        if isinstance(node, cst.Call) and (name := changed_by(node)):
-            yield name
-        for child in children(node):
-            yield from _bound(child)
-
-
-def changed_by(call: cst.Call) -> str:
-    """Return the variable whose list or dict a call changes: `x` of `x.append(...)`; "" without."""
-    func = call.func
-    if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and func.attr.value in CHANGES:
-        return func.value.value
-    return ""
-
-
-def _roots(target: cst.CSTNode) -> Iterator[str]:
-    if isinstance(target, cst.Name):
-        yield target.value
-    elif isinstance(target, (cst.Tuple, cst.List)):
-        for element in target.elements:
-            yield from _roots(element.value)
-    elif isinstance(target, (cst.Subscript, cst.Attribute, cst.StarredElement)):
-        yield from _roots(target.value)
+    return frozenset(name.value for inner in _own(node) for name, _ in _written(inner))
 
 
 def names_changed(node: cst.CSTNode) -> Iterator[cst.Name]:
     """Yield the names whose objects a node changes: `x` of `x["a"] = 1`, `del x.a`, `x += y` and `x.pop()`."""
-    for inner in iter_nodes(node):
-        if isinstance(inner, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.Del)):
-            whole = inner.target
-            targets = [each.value for each in whole.elements] if isinstance(whole, (cst.Tuple, cst.List)) else [whole]
-            if not isinstance(inner, cst.AugAssign):
-                targets = [target for target in targets if not isinstance(target, cst.Name)]
-        elif isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
-            targets = [inner.func.value] if inner.func.attr.value in CHANGES else []
-        else:
-            continue
-        for target in targets:
-            while isinstance(target, (cst.Subscript, cst.Attribute, cst.Call)):
-                target = target.func if isinstance(target, cst.Call) else target.value
-            if isinstance(target, cst.Name):
-                yield target
+    return (name for inner in iter_nodes(node) for name, changes in _written(inner) if changes)
+
+
+def changed_by(call: cst.Call) -> str:
+    """Return the variable whose list or dict a call changes: `x` of `x.append(...)`; "" without."""
+    return next((name.value for name, _ in _written(call)), "")
+
+
+def _own(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield a node and those in it that run with it: not the bodies of its functions."""
+    yield node
+    if not isinstance(node, (cst.Lambda, cst.FunctionDef, cst.ClassDef)):
+        for child in children(node):
+            yield from _own(child)
+
+
+def _written(node: cst.CSTNode) -> Iterator[tuple[cst.Name, bool]]:
+    """Yield the names that a node itself assigns or changes, and whether that changes the object of the name."""
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        yield node.name, False
+    elif isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.NamedExpr, cst.For, cst.Del)):
+        yield from _targets(node.target, isinstance(node, cst.AugAssign))
+    elif isinstance(node, cst.AsName):
+        yield from _targets(node.name, False)
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in CHANGES:
+        yield from _targets(node.func.value, True)
+
+
+def _targets(target: cst.CSTNode, changes: bool) -> Iterator[tuple[cst.Name, bool]]:
+    if isinstance(target, cst.Name):
+        yield target, changes
+    elif isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            yield from _targets(element.value, changes)
+    elif isinstance(target, (cst.Subscript, cst.Attribute, cst.Call, cst.StarredElement)):
+        changes = changes or not isinstance(target, cst.StarredElement)
+        yield from _targets(target.func if isinstance(target, cst.Call) else target.value, changes)

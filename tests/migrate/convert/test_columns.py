@@ -6,25 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from estimator_pipeline.migrate.code import convert
 from estimator_pipeline.migrate.convert import helpers
 from estimator_pipeline.migrate.convert.rules.columns import COLUMNS
 from tests.migrate.convert.programs import program
 from tests.migrate.convert.test_canned import RMSE, with_metrics
 from tests.migrate.convert.test_canned import program as canned
-
-
-@pytest.fixture
-def convert_text(tmp_path):
-    """`convert_text(text)`: the converted file."""
-
-    def convert_text(text):
-        (tmp_path / "program.py").write_text(text)
-        (file,) = convert(tmp_path / "program.py").files
-        return file
-
-    return convert_text
-
 
 NUMERIC = 'tf.feature_column.numeric_column("x", shape=2)'
 NETWORKS = [

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
-from estimator_pipeline.migrate.code import convert
 from tests.migrate.convert.programs import program
 
 MAIN = '    estimator = tf.estimator.Estimator(model_fn, params={"rate": 0.1})\n'
@@ -14,19 +11,6 @@ TRAIN = "    estimator.train(input_fn, steps=4)\n    print(estimator.evaluate(in
 INPUT_FN = (
     'def input_fn():\n    return tf.data.Dataset.from_tensor_slices(({"x": [[1.0, 2.0]]}, [1])).repeat().batch(2)\n'
 )
-
-
-@pytest.fixture
-def convert_text(tmp_path):
-    """`convert_text(text)`: the converted file."""
-
-    def convert_text(text):
-        (tmp_path / "program.py").write_text(text)
-        (file,) = convert(tmp_path / "program.py").files
-        ast.parse(file.after)
-        return file
-
-    return convert_text
 
 
 def job(lines: str, *, config: str = "", input_fn: str = INPUT_FN, before: str = "") -> str:
@@ -334,6 +318,12 @@ STAYS = [
 ]  # fmt: skip
 
 
+SERVING = """
+
+def serving():
+    x = tf.placeholder(tf.float32, [None, 2])
+    return tf.estimator.export.ServingInputReceiver({"x": x}, {"x": x})
+"""
 RUN = "config = tf.estimator.RunConfig('a', save_checkpoints_steps=5, keep_checkpoint_max={})\n"
 WRITTEN = [
     # The body of main, arguments of the Estimator and what precedes it -> lines of the program.
@@ -356,6 +346,14 @@ WRITTEN = [
      ("    try:\n        training = input_fn()\n        model = make_model(",)),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.evaluate(input_fn, steps=STEPS)", "", "STEPS = None\n",
      (".take(-1 if STEPS is None else STEPS)",)),
+    ("config = tf.estimator.RunConfig('a', tf_random_seed=1)\n<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)\n"
+     "print(config.model_dir)\nestimator = tf.estimator.Estimator(model_fn, config=config, params={'rate': 0.1})\n"
+     "estimator.evaluate(input_fn, steps=1)", ", config=config", "",
+     ("    print('a')\n", "    restore(estimator, os.path.join('a', \"keras\"))\n")),
+    ("spec = tf.estimator.TrainSpec(input_fn, 4)\nconfig = tf.estimator.RunConfig('a')\nstop = "
+     "[tf.estimator.FinalExporter('b', serving)]\nlast = tf.estimator.EvalSpec(input_fn, 1, exporters=stop)\n"
+     "<ESTIMATOR>\ntf.estimator.train_and_evaluate(estimator, spec, last)", ", config=config", SERVING,
+     ("def main():\n    training = input_fn()\n", "export(model, make_predictions, os.path.join('a', \"export\", 'b')")),
 ]  # fmt: skip
 
 

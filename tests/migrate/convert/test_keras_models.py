@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
-
-from estimator_pipeline.migrate.code import convert
 
 PROGRAM = """\
 import tensorflow as tf
@@ -37,21 +33,6 @@ TRAIN = "estimator.train(input_fn, steps=4)"
 def program(main: str, *, compile: str = V1, before: str = "") -> str:
     text = PROGRAM.replace("<MAIN>", main.replace("\n", "\n    ")).replace("<COMPILE>", compile)
     return text.replace("<BEFORE>", before)
-
-
-@pytest.fixture
-def convert_files(tmp_path):
-    """`convert_files(**files)`: the converted files by their names."""
-
-    def convert_files(**files):
-        for name, text in files.items():
-            (tmp_path / f"{name}.py").write_text(text)
-        done = {file.path.removesuffix(".py"): file for file in convert(tmp_path).files}
-        for file in done.values():
-            ast.parse(file.after)
-        return done
-
-    return convert_files
 
 
 WRITTEN = [
@@ -155,7 +136,7 @@ def test_a_function_that_makes_the_model_and_its_estimator(convert_files):
     assert "\n    return data\n" in trainer.after and 'return {"input": x}, features_of\n' in trainer.after
     assert "    model = trainer.make(units=4)\n" in task.after
     assert "keras_data(model, trainer.input_fn('train'))" in task.after
-    assert "epochs=-(-(int(-(-steps // 1))) // 5)," in task.after
+    assert "epochs=-(-int(-(-steps // 1)) // 5)," in task.after
     assert '    export_keras(model, os.path.join("runs", "export", "latest"), *trainer.serving())\n' in task.after
     assert "estimator." not in task.after and "def predict" not in task.after and "placeholder" not in trainer.after
 

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
-from estimator_pipeline.migrate.code import convert
 from tests.migrate.convert.programs import program
-
-
-@pytest.fixture
-def convert_text(tmp_path):
-    def convert_text(text):
-        (tmp_path / "program.py").write_text(text)
-        (file,) = convert(tmp_path / "program.py").files
-        ast.parse(file.after)
-        return file
-
-    return convert_text
-
 
 DENSE = 'logits = tf.layers.dense(features["x"], 3)'
 LOSS = "loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)"
