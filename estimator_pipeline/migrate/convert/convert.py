@@ -7,6 +7,7 @@ the input functions. All of its files are converted, or none.
 from __future__ import annotations
 
 import ast
+import functools
 import tokenize
 import warnings
 from collections import Counter, defaultdict
@@ -97,10 +98,13 @@ def convert_programs(program: Program, mains: Sequence[Tree]) -> list[ProgramCon
     while waiting:
         group = waiting.pop(0)
         new = _converted(files, group)
-        if new.refused is not None and group in whole:  # without the files that import several of them
+        if new.refused is not None and group in whole:
             whole.remove(group)
-            waiting = [*((tree,) for tree in group), *waiting]
-            continue
+            script = _refused_script(files, group)
+            if script is None:
+                waiting = [*((tree,) for tree in group), *waiting]
+                continue
+            new = replace(new, refused=script)
         user = {new.refused.user} if isinstance(new.refused, _UsedElsewhere) else set()
         others = [other for other in done if user & {*other.files} or not new.steps.keys().isdisjoint(other.steps)]
         later = [group for group in waiting if user & _files_of(program, group)]
@@ -111,6 +115,23 @@ def convert_programs(program: Program, mains: Sequence[Tree]) -> list[ProgramCon
         else:
             done.append(new)
     return done
+
+
+def _refused_script(of_program: ProgramFiles, group: Sequence[Tree]) -> Refused | None:
+    """Return what no rule converts in the files that import several programs, which all run as they do."""
+    alone = {tree for main in group for tree in of_program.of([main])}
+    scripts = [tree for tree in of_program.of(group) if tree not in alone]
+    names = read_names(of_program.program, group[0])
+    reached = reached_nodes(names, scripts, (), ())
+    try:
+        for tree in scripts:
+            rest = Rest(names.of(tree), functools.partial(is_reached, tree, reached=reached))
+            rest.read(())
+            if rest.removed:
+                return Refused("a switch of TensorFlow 1, in a script of several programs", rest.removed[0])
+    except Refused as refused:
+        return refused
+    return None
 
 
 def _files_of(program: Program, mains: Sequence[Tree]) -> set[Tree]:
@@ -319,7 +340,7 @@ class _Planner:
         return dict(written)
 
     def rest(self, tree: Tree, reached: set[cst.CSTNode]) -> Rest:
-        rest = Rest(self.names.of(tree), lambda node: is_reached(tree, node, reached))
+        rest = Rest(self.names.of(tree), functools.partial(is_reached, tree, reached=reached))
         if self.has_keras_models:
             convert_names(rest.names, rest, self.replaced)
         rest.read(self.replaced | self.consumed)

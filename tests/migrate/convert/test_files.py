@@ -180,6 +180,10 @@ def test_a_script_of_two_programs(convert_files):
         {**FILES, "other.py": other, "run.py": "import other\nimport task\n\nother.main()\ntask.main()\n"}
     )
     assert files["task.py"].keras and not files["other.py"].keras, files["task.py"].kept_as_estimator
+    for line, reason in (("print(tf.Session)", "tf.Session"), ("tf.disable_v2_behavior()", "a switch of TensorFlow 1")):
+        script = f"import tensorflow as tf\nimport other\nimport task\n\n{line}\nother.main()\ntask.main()\n"
+        files = convert_files({**FILES, "other.py": other, "run.py": script})
+        assert f"in the same program as run.py, line 5: {reason}" in files["task.py"].kept_as_estimator
 
 
 @pytest.mark.parametrize("imported", ["from model import build", "import model"])
