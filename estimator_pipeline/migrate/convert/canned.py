@@ -181,10 +181,15 @@ class _Writer:
     def dnn(self, part: str) -> list[str]:
         layers = f"{self.names.tf}.keras.layers"
         self.needs.add("dense_columns")
+        layer_sizes = self.names.value(self.args.get(f"{part}hidden_units", cst.List([])))
+        numbers = isinstance(layer_sizes, (cst.List, cst.Tuple)) and all(
+            isinstance(element.value, cst.Integer) for element in layer_sizes.elements
+        )
+        options = f"{'units' if numbers else 'int(units)'}, activation={self.activation(part)}"
         lines = [
             f"net = dense_columns(features, {self.columns(part)})",
             f"for units in {self.written(f'{part}hidden_units')}:",
-            f"    net = {layers}.Dense(units, activation={self.activation(part)})(net)",
+            f"    net = {layers}.Dense({options})(net)",
         ]
         if f"{part}dropout" in self.args:
             lines.append(f"    net = {layers}.Dropout({self.written(f'{part}dropout')})(net)")

@@ -168,11 +168,13 @@ class ReadFeatures(dict):
 
     def __init__(self, features):
         super().__init__(features)
-        self.read = {}
+        self.read = []  # not a dict: of data with more features than that, Keras 3 would take the first
 
     def __getitem__(self, name):
-        self.read[name] = super().__getitem__(name)
-        return self.read[name]
+        value = super().__getitem__(name)
+        if not any(other is value for other in self.read):
+            self.read.append(value)
+        return value
 
 
 def sorted_columns(feature_columns):

@@ -18,7 +18,7 @@ from estimator_pipeline.migrate.convert.keras_models import MODEL_TO_ESTIMATOR, 
 from estimator_pipeline.migrate.convert.model_fn import parameters
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
-__all__ = ["ESTIMATOR", "RUN_CONFIGS", "Config", "EstimatorJob", "Use", "read_estimators", "statement_around"]
+__all__ = ["ESTIMATOR", "RUN_CONFIGS", "Config", "EstimatorJob", "Stop", "Use", "read_estimators", "statement_around"]
 
 ESTIMATOR = "tf.estimator.Estimator"
 _TRAIN_AND_EVALUATE = "tf.estimator.train_and_evaluate"
@@ -35,6 +35,12 @@ _CALLS = {
     "export_saved_model": "export_dir_base! serving_input_receiver_fn! assets_extra- as_text- checkpoint_path- "
                           "strip_default_attrs",
     "LatestExporter": "name! serving_input_receiver_fn! assets_extra- as_text- exports_to_keep",
+    "BestExporter": "name! serving_input_receiver_fn! event_file_pattern- compare_fn- assets_extra- as_text- "
+                    "exports_to_keep",
+    "stop_if_no_decrease_hook": "estimator! metric_name! max_steps_without_decrease! eval_dir- min_steps "
+                                "run_every_secs run_every_steps",
+    "stop_if_no_increase_hook": "estimator! metric_name! max_steps_without_increase! eval_dir- min_steps "
+                                "run_every_secs run_every_steps",
     "RunConfig": "model_dir tf_random_seed save_summary_steps save_checkpoints_steps save_checkpoints_secs "
                  "session_config keep_checkpoint_max keep_checkpoint_every_n_hours- log_step_count_steps "
                  "train_distribute device_fn- protocol- eval_distribute experimental_distribute- "
@@ -44,7 +50,9 @@ _CALLS = {
 }  # fmt: skip
 _CALLS |= {"export_savedmodel": _CALLS["export_saved_model"], "FinalExporter": _CALLS["LatestExporter"]}
 _DEFAULTS = {"as_text": "False", "yield_single_examples": "True", "keep_checkpoint_max": "5"}  # those other than None
-_EXPORTERS = ("tf.estimator.LatestExporter", "tf.estimator.FinalExporter")
+_EXPORTERS = tuple(f"tf.estimator.{name}Exporter" for name in ("Latest", "Final", "Best"))
+_STOPPING = tuple(f"{module}.stop_if_no_{change}_hook" for change in ("decrease", "increase")
+                  for module in ("tf.estimator.experimental", "tf.contrib.estimator"))  # fmt: skip
 RUN_CONFIGS = ("tf.estimator.RunConfig", "tf.contrib.learn.RunConfig")
 MULTI_WORKER = "tf.distribute.MultiWorkerMirroredStrategy"
 _STRATEGIES = (MULTI_WORKER, "tf.distribute.MirroredStrategy", "tf.distribute.OneDeviceStrategy")
@@ -72,6 +80,25 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """A hook of early stopping.
+
+    Attributes:
+        call: the call that makes it.
+        mode: `min` for a metric that has to decrease, else `max`.
+        metric: its name.
+        steps: the number of steps without improvement.
+        first: the step before which evaluations do not count; None without.
+    """
+
+    call: cst.Call
+    mode: str
+    metric: cst.BaseExpression
+    steps: cst.BaseExpression
+    first: cst.BaseExpression | None
+
+
+@dataclass(frozen=True)
 class Use:
     """A call on an Estimator.
 
@@ -79,7 +106,8 @@ class Use:
         kind: train, evaluate, predict, train_and_evaluate, export, add_metrics, or a member that is a folder.
         call: the call; the expression of a folder.
         args: parameter -> the user's expression; those of the specs for train_and_evaluate: `max_steps`, `eval_steps`.
-        exporters: the name of each exporter, its serving_input_receiver_fn.
+        exporters: the class of each exporter, its name and its serving_input_receiver_fn.
+        stops: the calls that make hooks of early stopping.
         metric_fn: the function of add_metrics.
         passed: the Estimator as the argument of a function of the file, which makes the call on its parameter.
     """
@@ -87,7 +115,8 @@ class Use:
     kind: str
     call: cst.Call | cst.Attribute
     args: Mapping[str, cst.BaseExpression]
-    exporters: tuple[tuple[cst.BaseExpression, cst.BaseExpression], ...] = ()
+    exporters: tuple[tuple[str, cst.BaseExpression, cst.BaseExpression], ...] = ()
+    stops: tuple[Stop, ...] = ()
     metric_fn: cst.FunctionDef | None = None
     passed: cst.Name | None = None
 
@@ -110,7 +139,7 @@ class EstimatorJob:
         uses: what the program does with it, in the order of the text.
         statements: those that only make its RunConfig, specs and exporters, which the conversion removes.
         left_out: the same for hooks that log and for `session_config`: comments on the new program repeat them.
-        receivers: nodes that make serving inputs.
+        unread: nodes that the conversion reads by itself, or that only comments repeat.
         factory: the function that makes it, where `call` calls that.
     """
 
@@ -122,7 +151,7 @@ class EstimatorJob:
     uses: tuple[Use, ...]
     statements: tuple[cst.CSTNode, ...] = ()
     left_out: tuple[cst.CSTNode, ...] = ()
-    receivers: tuple[cst.CSTNode, ...] = ()
+    unread: tuple[cst.CSTNode, ...] = ()
     factory: Factory | None = None
 
     @property
@@ -143,13 +172,6 @@ class EstimatorJob:
     def metric_fns(self) -> dict[cst.BaseExpression, cst.FunctionDef]:
         """Return the argument and the function of each `add_metrics`, which become metrics of the model."""
         return {use.args["metric_fn"]: use.metric_fn for use in self.uses if use.metric_fn is not None}
-
-    @property
-    def unread(self) -> tuple[cst.CSTNode, ...]:
-        """Return the expressions and statements that only the comments on the new program repeat."""
-        hooks = [value for use in self.uses for name, value in use.args.items() if name.endswith("hooks")]
-        session = self.config.fields.get("session_config")
-        return (*hooks, *self.left_out, *self.receivers, *([session] if session is not None else []))
 
 
 def read_estimators(names: FileNames) -> list[tuple[FileNames, EstimatorJob]]:
@@ -199,7 +221,8 @@ def _made_by(
     config = home.config(run_config) if run_config is not None and is_local else Config()
     if config.reads:
         raise Refused("a RunConfig that is used elsewhere, too", config.reads[0])
-    removed = [node for nodes in home.taken() for node in nodes]
+    statements, left_out, _ = home.taken()
+    removed = [*statements, *left_out]
     nodes = [node for name in ("model_dir", "config") if (node := factory.args.get(name)) is not None]
     factory = replace(factory, gone=factory.only_taken_by([*nodes, *removed]), statements=tuple(removed))
     if isinstance(run_config, cst.Name) and not is_local and run_config.value not in factory.gone:
@@ -236,10 +259,8 @@ class _Reader:
         self.read: set[cst.CSTNode] = set()  # the names that jobs read
         self.statements: list[cst.CSTNode] = []
         self.left_out: list[cst.CSTNode] = []
-        self.receivers: list[cst.CSTNode] = []
-        self.passed: dict[
-            tuple[cst.CSTNode, str], list[cst.Call]
-        ] = {}  # (function, parameter) -> calls
+        self.unread: list[cst.CSTNode] = []
+        self.passed: dict[tuple[cst.CSTNode, str], list[cst.Call]] = {}  # (function, parameter) -> calls
 
     def job(
         self, call: cst.Call, model_fn: FunctionOf | cst.Call, args: Mapping[str, cst.BaseExpression],
@@ -264,9 +285,9 @@ class _Reader:
         return EstimatorJob(call, statement, model_fn, args, config, uses, *self.taken())
 
     def taken(self) -> tuple[tuple[cst.CSTNode, ...], tuple[cst.CSTNode, ...], tuple[cst.CSTNode, ...]]:
-        """Return the statements, those left out and the receivers of one job, and start those of the next."""
-        taken = tuple(self.statements), tuple(self.left_out), tuple(self.receivers)
-        self.statements, self.left_out, self.receivers = [], [], []
+        """Return the statements, those left out and the unread nodes of one job, and start those of the next."""
+        taken = tuple(self.statements), tuple(self.left_out), (*self.left_out, *self.unread)
+        self.statements, self.left_out, self.unread = [], [], []
         return taken
 
     # Values that jobs take
@@ -396,6 +417,7 @@ class _Reader:
     def session(self, node: cst.BaseExpression) -> None:
         """Take a ConfigProto of sessions: `c = ConfigProto()`, `c.gpu_options.a = True`."""
         names = self.names
+        self.unread.append(node)
         value = self.value(node, "a session_config", logs=True)
         if not isinstance(value, cst.Call) or names.name(value.func) != "tf.compat.v1.ConfigProto":
             raise Refused("a session_config that is not made in the same function", node)
@@ -422,6 +444,9 @@ class _Reader:
                 continue
             if names.scope(name).around() is not home.around():
                 raise Refused(f"{target.value} in another function than the one that makes it", name)
+            call_with = self.call_with(name)
+            if call_with is not None and names.name(call_with.func) in _STOPPING:
+                continue
             use = self.method(name) or self.evaluated(name) or self.with_metrics(name)
             yield from self.in_function(name) if use is None else (use,)
             if use is not None and use.kind == "add_metrics":
@@ -446,7 +471,8 @@ class _Reader:
         if method not in ("train", "evaluate", "predict"):
             raise Refused(f"Estimator.{method}", call)
         args = self.args(call, method)
-        self.hooks(args.get("hooks"), method)
+        if stops := list(self.hooks(args, method)):
+            raise Refused(f"early stopping of {method}, which evaluates nothing", stops[0].call)
         return Use(method, call, args)
 
     def evaluated(self, node: cst.Name) -> Use | None:
@@ -457,18 +483,19 @@ class _Reader:
         passed = self.args(call, "train_and_evaluate")
         train, evaluation = (self.spec(passed[f"{name}_spec"], f"{name.title()}Spec") for name in ("train", "eval"))
         args, of_eval = self.args(train, "TrainSpec"), self.args(evaluation, "EvalSpec")
-        self.hooks(args.get("hooks"), "TrainSpec")
-        self.hooks(of_eval.get("hooks"), "EvalSpec")
+        stops = tuple(self.hooks(args, "TrainSpec"))
+        if any(self.hooks(of_eval, "EvalSpec")):
+            raise Refused("early stopping in an EvalSpec", evaluation)
         exported = list(self.exporters(of_eval.pop("exporters", None)))
-        keeps = [each["exports_to_keep"] for each in exported if "exports_to_keep" in each]
+        keeps = [each["exports_to_keep"] for _, each in exported if "exports_to_keep" in each]
         if len(keeps) > 1:
             raise Refused("exports_to_keep of several exporters", keeps[1])
         args |= {"exports_to_keep": keeps[0]} if keeps else {}
         if "steps" not in arguments(evaluation, ("input_fn", "steps")):
             of_eval["steps"] = cst.Integer("100")  # the default of EvalSpec
         args |= {name if name.endswith("_secs") else f"eval_{name}": value for name, value in of_eval.items()}
-        exporters = tuple((each["name"], each["serving_input_receiver_fn"]) for each in exported)
-        return Use("train_and_evaluate", call, args, exporters)
+        exporters = tuple((kind, each["name"], each["serving_input_receiver_fn"]) for kind, each in exported)
+        return Use("train_and_evaluate", call, args, exporters, stops)
 
     def spec(self, node: cst.BaseExpression, name: str) -> cst.Call:
         value = self.value(node, f"a {name}")
@@ -476,24 +503,35 @@ class _Reader:
             raise Refused(f"a {name} that is not made in the same function", node)
         return value
 
-    def hooks(self, node: cst.BaseExpression | None, callee: str) -> None:
-        """Check that hooks only log, and take them.
+    def hooks(self, args: dict[str, cst.BaseExpression], callee: str) -> Iterator[Stop]:
+        """Yield the hooks of early stopping among the argument `hooks`, and leave those that log in it.
 
         Raises:
             Refused: one of them does more.
         """
-        if node is None:
-            return
-        hooks = self.value(node, "a hook", logs=True)
+        node = args.pop("hooks", None)
+        hooks, logging = self.value(node, "a hook") if node is not None else cst.List([]), []
         if not isinstance(hooks, (cst.List, cst.Tuple)):
-            raise Refused(f"hooks of {callee}", node)
+            raise Refused(f"hooks of {callee}", hooks)
+        self.unread += [hooks] if node is None else [node, hooks]
         for element in hooks.elements:
-            hook = self.value(element.value, "a hook", logs=True)
-            if not isinstance(hook, cst.Call) or self.names.name(hook.func) not in LOGGING_HOOKS:
+            made = self.names.value(element.value)
+            full = self.names.name(made.func) if isinstance(made, cst.Call) else ""
+            hook = self.value(element.value, "a hook", logs=full in LOGGING_HOOKS)
+            if isinstance(hook, cst.Call) and full in _STOPPING:
+                takes = self.args(hook, full.rpartition(".")[2])
+                mode, steps = ("min", "decrease") if "no_decrease" in full else ("max", "increase")
+                yield Stop(
+                    hook, mode, takes["metric_name"], takes[f"max_steps_without_{steps}"], takes.get("min_steps")
+                )
+            elif full in LOGGING_HOOKS:
+                logging.append(element.with_changes(comma=cst.MaybeSentinel.DEFAULT))
+            else:
                 raise Refused(f"hooks of {callee}: {self.names.text(element.value)}", element.value)
+        args |= {"hooks": cst.List(logging)} if logging else {}
 
-    def exporters(self, node: cst.BaseExpression | None) -> Iterator[Mapping[str, cst.BaseExpression]]:
-        """Yield the arguments of each exporter."""
+    def exporters(self, node: cst.BaseExpression | None) -> Iterator[tuple[str, Mapping[str, cst.BaseExpression]]]:
+        """Yield the class and the arguments of each exporter."""
         value = self.value(node, "an exporter") if node is not None else None
         if isinstance(value, (cst.List, cst.Tuple)):
             for element in value.elements:
@@ -504,13 +542,13 @@ class _Reader:
                 raise Refused(f"the exporter {full or self.names.text(value)}", value)
             args = self.args(value, full.rpartition(".")[2])
             self.receive(args["serving_input_receiver_fn"])
-            yield args
+            yield full.rpartition(".")[2], args
 
     def receive(self, node: cst.BaseExpression) -> None:
         """Take a serving_input_receiver_fn, and the statement `fn = build_raw_serving_input_receiver_fn(...)`."""
         if isinstance(self.names.value(node), cst.Call):
             self.value(node, "a serving_input_receiver_fn")
-        self.receivers += serving_nodes(self.names, node)
+        self.unread += serving_nodes(self.names, node)
 
     def with_metrics(self, name: cst.Name) -> Use | None:
         """Return the use `name = add_metrics(name, metric_fn)`."""

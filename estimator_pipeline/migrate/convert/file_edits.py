@@ -111,8 +111,9 @@ class FileEdits:
             yield Edit(before, before, f"{text}{earlier if text == '' else ''}\n{_KERAS_2}\n")
         elif text:
             yield Edit(at, at, text)
-        last = tensorflow_1.last_import(self.tree) or imports[-1]
-        end = self.lines.end(self.tree.position(last)[2])
+        last = [tensorflow_1.last_import(self.tree) or imports[-1]]  # of the first imports, or the one of TensorFlow
+        last += [node for node in imports if "tensorflow" in self.names.text(node)][:1]
+        end = max(self.lines.end(self.tree.position(node)[2]) for node in last)
         code = [self.tree.module.code_for_node(part).strip("\n") for part in rest.code]
         sources = [*helpers.sources(rest.needs, self.names.tf), *(f"{text}\n" for text in code)]
         guard = f"\n{_EVALUATOR}" if multi_worker else ""

@@ -399,7 +399,7 @@ class _Writer:
             if not isinstance(self.names.tree.parents.get(use.call), cst.Expr):
                 raise Refused("a use of the path of an export", use.call)
             folder = self.rest.text(use.args["export_dir_base"])
-            self.rest.replaced[self.line(use)] = self.export(folder, use.args["serving_input_receiver_fn"])
+            self.rest.replaced[self.line(use)] = _call(*self.export(folder, use.args["serving_input_receiver_fn"]))
         else:
             self.rest.needs.add("predict")
             data = self.data if at_start else self.dataset(use)
@@ -415,24 +415,42 @@ class _Writer:
             raise Refused(f"{use.kind} beside other statements in a line", use.call)
         return statement
 
-    def export(self, folder: str, serving: cst.BaseExpression) -> list[str]:
+    def export(self, folder: str, serving: cst.BaseExpression) -> tuple[str, list[str]]:
+        """Return the function and the arguments of the call that exports the model."""
+        if self.config.is_multi_worker:
+            raise Refused("an export of several workers, which would write the same files", serving)
         receivers = serving_arguments(self.names, self.rests, serving)
         if self.keras is not None:
             self.rest.needs.add("export_keras")
-            return _call("export_keras", [self.name, folder, *receivers])
+            return "export_keras", [self.name, folder, *receivers]
         named = check_outputs(self.names, self.estimator.model_fn)
         self.rest.needs.add("export")
         receivers += [self.model.of_examples] if self.model.of_examples else []
         receivers += [f"other_names={named!r}"] if named else []
-        return _call("export", [self.name, self.model.predictions, folder, *receivers])
+        return "export", [self.name, self.model.predictions, folder, *receivers]
 
-    def exporters(self, use: Use) -> list[str]:
-        """Return the lines that export what a training comes to; LatestExporter wrote earlier models, too."""
+    def exporters(self, use: Use, *, best: bool) -> list[tuple[str, list[str]]]:
+        """Return the calls of exports, of the best model or of the last; LatestExporter wrote earlier ones, too."""
         if use.exporters and not (self.folder and (self.keras is not None or self.model.predictions)):
-            raise Refused("an exporter without a model_dir or predictions", use.exporters[0][0])
+            raise Refused("an exporter without a model_dir or predictions", use.exporters[0][1])
         self.rest.needs |= {"os"} if use.exporters else set()
-        return [line for name, serving in use.exporters for line in self.export(
-            f'os.path.join({self.folder}, "export", {self.rest.text(name)})', serving)]  # fmt: skip
+        return [self.export(f'os.path.join({self.folder}, "export", {self.rest.text(name)})', serving)
+                for kind, name, serving in use.exporters if best is (kind == "BestExporter")]  # fmt: skip
+
+    def stopping(self, use: Use, each: str) -> Iterator[str]:
+        """Yield the callbacks of early stopping and of the best model; `each` is the number of steps of an epoch."""
+        for stop in use.stops:
+            if "save_checkpoints_steps" not in self.config.fields:
+                raise Refused("early stopping without save_checkpoints_steps: no evaluation before the end", stop.call)
+            metric = stop.metric.evaluated_value if isinstance(stop.metric, cst.SimpleString) else ""
+            monitor = repr(f"val_{metric}") if metric else f'"val_" + {operand(self.rest.text(stop.metric))}'
+            options = [monitor, f"mode={stop.mode!r}", f"patience={_ratio(self.rest.text(stop.steps), each)}"]
+            if stop.first is not None:
+                options.append(f"start_from_epoch={_ratio(self.rest.text(stop.first), each)} - 1")
+            yield f"{self.tf}.keras.callbacks.EarlyStopping({', '.join(options)})"
+        for function, options in self.exporters(use, best=True):
+            self.rest.needs.add("ExportBest")
+            yield f"ExportBest(lambda: {function}({', '.join(options)}))"
 
     def evaluated(self, use: Use, *, at_start: bool) -> str:
         text = self.data if at_start else self.dataset(use)
@@ -475,11 +493,10 @@ class _Writer:
         options = [data]
         if "max_steps" in use.args and self.resumes(use):
             options += self.epochs(use)
-        elif steps := use.args.get("steps", use.args.get("max_steps")):
-            options.append(f"steps_per_epoch={self.rest.text(steps)}")
-            options += [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
         else:
-            options += [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
+            steps = use.args.get("steps", use.args.get("max_steps"))
+            options += [f"steps_per_epoch={self.rest.text(steps)}"] if steps is not None else []
+            options += _callbacks(self.callbacks)
         self.replace(use.call, [*options, "verbose=2"])
 
     def resumes(self, use: Use) -> bool:
@@ -505,7 +522,7 @@ class _Writer:
         if "max_steps" not in use.args:
             if every is not None:
                 raise Refused("save_checkpoints_steps without max_steps: the number of epochs is not known", every)
-            return [f"callbacks=[{', '.join(self.callbacks)}]"] if self.callbacks else []
+            return _callbacks([*self.callbacks, *self.stopping(use, "")])
         total, most = self.rest.text(use.args["max_steps"]), self.names.value(use.args["max_steps"])
         if "None" in {self.names.text(side) for side in (most, *children(most)) if isinstance(side, cst.Name)}:
             raise Refused("max_steps that may be None", most)
@@ -514,7 +531,7 @@ class _Writer:
         each = self.rest.text(every) if every is not None else total
         self.rest.needs.add("StopAt")
         stop = f"StopAt({total}, {each})"
-        count = "1" if each == total else f"-(-{operand(total)} // {operand(each)})"
+        count = "1" if each == total else _ratio(total, each)
         if total.isdigit() and each.isdigit():
             count = str(-(-int(total) // int(each)))
         start = []
@@ -525,7 +542,7 @@ class _Writer:
             f"epochs={count}",
             *start,
             f"steps_per_epoch={each}",
-            f"callbacks=[{', '.join([stop, *self.callbacks])}]",
+            *_callbacks([stop, *self.callbacks, *self.stopping(use, each)]),
         ]
 
     def train_and_evaluate(self, use: Use, *, at_start: bool) -> None:
@@ -533,14 +550,15 @@ class _Writer:
         data = self.data if at_start or self.config.strategy is not None else self.dataset(use)
         options = [data, *self.epochs(use), f"validation_data={text}", "verbose=2"]
         statement = statement_around(self.names, use.call)
+        exported = [line for export in self.exporters(use, best=False) for line in _call(*export)]
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):
-            if exported := self.exporters(use):
+            if exported:
                 self.rest.replaced[self.line(use)] = [*self.fit(options), *exported]
             else:
                 self.replace(use.call, options)
             return
         evaluated = f"{self.fresh('metrics')} = {self.name}.evaluate({text}, return_dict=True, verbose=0)"
-        self.rest.before.setdefault(statement, []).extend([*self.fit(options), *self.exporters(use), evaluated])
+        self.rest.before.setdefault(statement, []).extend([*self.fit(options), *exported, evaluated])
         step = f"global_step=int({self.name}.optimizer.iterations.numpy())"
         self.rest.new[use.call] = f"(dict({self.fresh('metrics')}, {step}), [])"
 
@@ -548,7 +566,22 @@ class _Writer:
 def _call(function: str, options: list[str]) -> list[str]:
     """Return the lines of a call, one for each argument where one line is too long."""
     line = f"{function}({', '.join(options)})"
-    return [line] if len(line) <= _WIDTH else [f"{function}(", *(f"    {option}," for option in options), ")"]
+    if len(line) <= _WIDTH and "\n" not in line:
+        return [line]
+    return [f"{function}(", *(f"    {part}" for option in options for part in f"{option},".split("\n")), ")"]
+
+
+def _callbacks(callbacks: list[str]) -> list[str]:
+    """Return the argument `callbacks` of `fit`, in several lines where one is too long; nothing without any."""
+    text = f"callbacks=[{', '.join(callbacks)}]"
+    if len(text) > _WIDTH:
+        text = "\n".join(["callbacks=[", *(f"    {callback}," for callback in callbacks), "]"])
+    return [text] if callbacks else []
+
+
+def _ratio(number: str, by: str) -> str:
+    """Return the text of a quotient that is rounded up."""
+    return f"-(-{operand(number)} // {operand(by)})"
 
 
 def _targets(node: cst.For) -> set[str]:

@@ -163,6 +163,19 @@ def export(
     return path
 
 
+class ExportBest(tf.keras.callbacks.Callback):
+    """Exports the model after each epoch whose validation has the lowest loss so far, as BestExporter did."""
+
+    def __init__(self, export):
+        super().__init__()
+        self.export, self.lowest = export, None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.lowest is None or logs["val_loss"] < self.lowest:
+            self.lowest = logs["val_loss"]
+            self.export()
+
+
 def keras_features(model, features):
     """Return features as a model takes them: the value of a dict of one, several in the order of the inputs."""
     if not isinstance(features, dict):
@@ -170,7 +183,7 @@ def keras_features(model, features):
     if len(features) == 1:
         return next(iter(features.values()))
     if isinstance(model.input, dict):
-        return features
+        return {name: features[name] for name in model.input}
     ordered = tuple(features[tensor.name.partition(":")[0]] for tensor in model.inputs)
     return ordered if len(ordered) > 1 else ordered[0]
 

@@ -51,6 +51,7 @@ def input_fn():
         "size": draw.rand(64, 1).astype("float32"),
         "city": draw.choice(["oslo", "rome", "lima", ""], [64, 2]),
         "kind": draw.randint(0, 5, 64),
+        "a_key": draw.choice(["a", "b"], 64),  # that no column reads
     }
     labels = (features["kind"] + draw.randint(0, 2, 64)) % <CLASSES>
     return tf.data.Dataset.from_tensor_slices((features, labels)).batch(16)

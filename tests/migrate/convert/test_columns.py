@@ -144,8 +144,16 @@ def test_arguments_with_variables_are_parameters(convert_text):
     text = convert_text(text.replace("def main():\n", "def main():\n    units = [4]\n")).after
     assert "def make_model(features, feature_columns, hidden_units):" in text
     assert "make_model(model_inputs(training), columns(), units)" in text
+    assert (
+        "    for units in hidden_units:\n        net = tf.keras.layers.Dense(units, activation='relu')(net)\n" in text
+    )
     assert "        net = tf.keras.layers.Dropout(0.5)(net)\n" in text
     assert "        net = tf.keras.layers.BatchNormalization(momentum=0.999)(net)\n" in text
+
+
+def test_units_that_are_texts(convert_text):
+    text = convert_text(canned("DNNClassifier('5 4'.split(' '), columns())")).after
+    assert "    for units in '5 4'.split(' '):\n        net = tf.keras.layers.Dense(int(units), act" in text
 
 
 REGRESSOR = "DNNRegressor([5], columns())"

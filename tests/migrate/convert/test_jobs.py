@@ -132,7 +132,7 @@ def test_settings_of_sessions_and_hooks_are_comments(convert_text):
         "session_config=session",
         "save_summary_steps=7",
         "session.gpu_options.allow_growth = True",
-        "hooks = [",
+        "hooks=[",
     ):
         assert f"    #     {line}" in main
     assert "ConfigProto" not in "".join(line.partition("#")[0] for line in main.splitlines())
@@ -218,7 +218,7 @@ def test_exporters(convert_text):
     assert written in convert_text(text).after, convert_text(text).kept_as_estimator
     keeps = convert_text(text.replace("serve)", "serve, exports_to_keep=2)", 1)).after
     assert "    # Without a counterpart in fit: exports_to_keep=2\n" in keeps
-    assert "the exporter tf.estimator.BestExporter" in convert_text(text.replace("Latest", "Best")).kept_as_estimator
+    assert "the exporter tf.estimator.Exporter" in convert_text(text.replace("Latest", "")).kept_as_estimator
 
 
 FLAGS = (
@@ -353,8 +353,48 @@ WRITTEN = [
     ("spec = tf.estimator.TrainSpec(input_fn, 4)\nconfig = tf.estimator.RunConfig('a')\nstop = "
      "[tf.estimator.FinalExporter('b', serving)]\nlast = tf.estimator.EvalSpec(input_fn, 1, exporters=stop)\n"
      "<ESTIMATOR>\ntf.estimator.train_and_evaluate(estimator, spec, last)", ", config=config", SERVING,
-     ("def main():\n    training = input_fn()\n", "export(model, make_predictions, os.path.join('a', \"export\", 'b')")),
+     ("main():\n    training = input_fn()\n", "export(model, make_predictions, os.path.join('a', \"export\", 'b')")),
 ]  # fmt: skip
+
+
+def test_helpers_come_behind_the_import_of_tensorflow(convert_text):
+    text = "import os\nos.environ['A'] = '1'\n\n" + job("<ESTIMATOR>\nestimator.train(input_fn, steps=4)")
+    after = convert_text(text).after
+    assert after.index("import tensorflow as tf") < after.index("def model_inputs(")
+
+
+STOP = "tf.estimator.experimental.stop_if_no_decrease_hook(estimator, {})"
+SPECS = """config = tf.estimator.RunConfig('a'{})
+<ESTIMATOR>
+stop = {}
+train = tf.estimator.TrainSpec(input_fn, 100, hooks=[stop, tf.train.StepCounterHook(5)])
+best = tf.estimator.BestExporter('best', serving)
+tf.estimator.train_and_evaluate(estimator, train, tf.estimator.EvalSpec(input_fn, 1, exporters=[best]))
+"""
+
+
+def test_early_stopping_and_the_best_export(convert_text):
+    lines = SPECS.format(", save_checkpoints_steps=10", STOP.format("'auc', 25, min_steps=30, run_every_secs=1"))
+    text = convert_text(job(lines, config=", config=config", before=SERVING)).after
+    assert "EarlyStopping('val_auc', mode='min', patience=-(-25 // 10), start_from_epoch=-(-30 // 10) - 1)" in text
+    assert "# Without a counterpart in fit: hooks=[tf.estimator.StepCounterHook(5)]\n" in text
+    assert "stop = " not in text and "_hook" not in text
+    assert "ExportBest(lambda: export(model, make_predictions, os.path.join('a', \"export\", 'best'), " in text
+
+
+@pytest.mark.parametrize(("lines", "reason"), [
+    (SPECS.format("", STOP.format("'loss', 25")), "early stopping without save_checkpoints_steps"),
+    (SPECS.format(", save_checkpoints_steps=10", STOP.format("'loss', 25, eval_dir='e'")), "eval_dir of stop_if_no"),
+    (f"<ESTIMATOR>\nestimator.train(input_fn, [{STOP.format('9')}], 5)", "stop_if_no_decrease_hook without max_steps"),
+    (f"<ESTIMATOR>\nestimator.train(input_fn, [{STOP.format('1, 9')}], 5)", "early stopping of train, which"),
+    ("strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()\n" + SPECS.format(
+        ", save_checkpoints_steps=10, train_distribute=strategy", STOP.format("'loss', 9")), "an export of several"),
+    (SPECS.replace("'best', ", "compare_fn=max, serving_input_receiver_fn=").format(
+        ", save_checkpoints_steps=10", STOP.format("'loss', 25")), "compare_fn of BestExporter"),
+])  # fmt: skip
+def test_early_stopping_that_stays(convert_text, lines, reason):
+    file = convert_text(job(lines, config=", config=config" if "RunConfig" in lines else "", before=SERVING))
+    assert reason in file.kept_as_estimator, file.after
 
 
 @pytest.mark.parametrize(("lines", "config", "before", "written"), WRITTEN)
