@@ -11,6 +11,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis import chains, modes
+from estimator_pipeline.migrate.code.analysis.edits import Lines
 from estimator_pipeline.migrate.code.analysis.name_resolution import (
     FunctionOf,
     Instance,
@@ -208,6 +209,15 @@ class FileNames:
             if root in self.tree.where:
                 places[root.value].append(root)
         return places
+
+    def span(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return the offsets of a node's start and end in the text of the file."""
+        line, column, end_line, end_column = self.tree.position(node)
+        return self._lines.offset(line, column), self._lines.offset(end_line, end_column)
+
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self.tree.source.text)
 
     def whole(self, name: cst.CSTNode) -> cst.CSTNode:
         """Return the dotted name `a.b` that starts with a name."""

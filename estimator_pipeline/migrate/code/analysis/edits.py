@@ -173,7 +173,7 @@ def keep_comments(text: str, edits: Iterable[Edit]) -> list[Edit]:
     return [*(edit._replace(new=_PLACE.sub(write, edit.new)) for edit in edits), *added]
 
 
-_PLACE = re.compile(PLACE.format(r"(\d+)") + r"(\n[ \t]*)")
+_PLACE = re.compile(PLACE.format(r"(\d+)") + r"((?:\r\n|\n|\r)[ \t]*)")
 
 
 def _edit_at(edits: Iterable[Edit], at: int) -> Edit | None:
