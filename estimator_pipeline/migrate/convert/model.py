@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.analysis.edits import PLACE
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert import rules  # noqa: F401  the rules register themselves
@@ -30,7 +31,7 @@ from estimator_pipeline.migrate.convert.names import (
     names_bound,
     names_read,
 )
-from estimator_pipeline.migrate.convert.rewrite import CodeRewriter, comments_in
+from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
 from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, TENSORS, Call
 from estimator_pipeline.migrate.convert.rules import dropout, losses, optimizers
 from estimator_pipeline.migrate.convert.rules.layers import parameters_of
@@ -42,6 +43,7 @@ __all__ = ["Model", "statement", "write_model"]
 
 
 _OF_DICTS = frozenset(dir(dict))
+_Line = cst.BaseStatement | cst.EmptyLine
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Model:
 class _Optimizer:
     """The statements before an optimizer, the expression that makes it, and the class of its learning rate."""
 
-    setup: list[cst.BaseStatement]
+    setup: list[_Line]
     text: str
     schedule: cst.ClassDef | None = None
 
@@ -245,76 +247,60 @@ class _Writer:
 
     # Statements
 
-    def line(self, step: Statement, rewriter: CodeRewriter) -> cst.BaseStatement:
-        """Return a statement after the conversion, with all of its comments."""
-        if isinstance(step.node, (cst.For, cst.If, cst.FunctionDef)):
-            return self.compound(step.node, rewriter)
-        new = rewriter.node(step.node)
+    def place(self, offset: int) -> cst.EmptyLine:
+        """Return the place of the comments before an offset, for `edits.keep_comments`."""
+        return cst.EmptyLine(comment=cst.Comment(PLACE.format(offset)))
+
+    def all_lines(self, steps: Iterable[Statement], rewriter: CodeRewriter) -> list[_Line]:
+        return [line for step in steps for line in self.lines(step.node, rewriter)]
+
+    def lines(self, node: cst.CSTNode, rewriter: CodeRewriter) -> list[_Line]:
+        """Return a statement after the conversion below its place; those of `with tf.name_scope` without it."""
+        place = self.place(rewriter.names.span(node)[0])
+        if isinstance(node, cst.With):
+            for item in node.items:
+                check_scope(rewriter.names, item)
+            return [place, *(line for inner in node.body.body for line in self.lines(inner, rewriter))]
+        if isinstance(node, cst.BaseSmallStatement):
+            return [place, self.line(node, rewriter.node(node))]
+        if isinstance(node, (cst.For, cst.If)):
+            return [place, self.compound(node, rewriter)]
+        if isinstance(node, (cst.SimpleStatementLine, cst.FunctionDef)):
+            return [place, rewriter.node(node)]
+        raise Refused(f"a statement `{type(node).__name__.lower()}` in a model_fn", node)
+
+    def line(self, node: cst.CSTNode, new: cst.BaseSmallStatement) -> cst.SimpleStatementLine:
+        """Return a line of a new small statement, with the comment behind the user's."""
+        above = self.names.tree.parents[node]
+        assert isinstance(above, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
         line = cst.SimpleStatementLine([new.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
-        return self.with_comments(step, line)
+        return line if node is not above.body[-1] else line.with_changes(trailing_whitespace=above.trailing_whitespace)
 
-    def with_comments(self, step: Statement, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
-        assert isinstance(step.line, cst.SimpleStatementLine)
-        above = [*step.above, *(empty for empty in step.line.leading_lines if empty.comment is not None)]
-        line = line.with_changes(trailing_whitespace=step.line.trailing_whitespace)
-        kept = comments_in(line)
-        lost = [comment for comment in comments_in(step.node) if comment not in kept]
-        above += [cst.EmptyLine(comment=cst.Comment(comment)) for comment in lost]
-        return line.with_changes(leading_lines=above)
-
-    def compound(self, node: cst.For | cst.If | cst.FunctionDef, rewriter: CodeRewriter) -> cst.BaseStatement:
+    def compound(self, node: cst.For | cst.If, rewriter: CodeRewriter) -> cst.BaseStatement:
         """Return a loop or condition on Python values, with its body rewritten."""
-        if isinstance(node, cst.FunctionDef):
-            return rewriter.node(node)
-        if isinstance(node, cst.If) and rewriter.names.modes_of(node.test) is not None:
-            raise Refused("a branch by the mode", node)
-        body = [line for statement in node.body.body for line in self.inner_lines(statement, rewriter)]
-        block = node.body.with_changes(body=body)
         if isinstance(node, cst.For):
             if node.orelse is not None:
                 raise Refused("a loop with else", node)
-            return node.with_changes(iter=rewriter.node(node.iter), body=block)
+            return node.with_changes(iter=rewriter.node(node.iter), body=self.block(node.body, rewriter))
+        modes = rewriter.names.modes_of(node.test)
+        if modes is not None:
+            inside = node.body.body[0] if len(node.body.body) == 1 and node.orelse is None else None
+            small = inside.body[0] if isinstance(inside, cst.SimpleStatementLine) and len(inside.body) == 1 else None
+            written = self.train_only(small, rewriter) if modes == {TRAIN} and rewriter.place == NETWORK else None
+            if written is None:
+                raise Refused("a part of the network that depends on the mode", node)
+            return self.line(small, written)
         orelse = node.orelse
         if isinstance(orelse, cst.If):
-            orelse = self.compound(orelse, rewriter)  # type: ignore[assignment]
+            orelse = cst.ensure_type(self.compound(orelse, rewriter), cst.If)
         elif orelse is not None:
-            inside = [line for statement in orelse.body.body for line in self.inner_lines(statement, rewriter)]
-            orelse = orelse.with_changes(body=orelse.body.with_changes(body=inside))
-        return node.with_changes(test=rewriter.node(node.test), body=block, orelse=orelse)
+            orelse = orelse.with_changes(body=self.block(orelse.body, rewriter))
+        return node.with_changes(test=rewriter.node(node.test), body=self.block(node.body, rewriter), orelse=orelse)
 
-    def inner_lines(self, node: cst.CSTNode, rewriter: CodeRewriter) -> list[cst.BaseStatement]:
-        """Return a statement of a loop or function after the conversion; those of `with tf.name_scope` without it."""
-        if not isinstance(node, cst.With):
-            return [self.inner(node, rewriter)]
-        for item in node.items:
-            check_scope(rewriter.names, item)
-        lines = [line for statement in node.body.body for line in self.inner_lines(statement, rewriter)]
-        comments = [empty for empty in node.leading_lines if empty.comment is not None]
-        comments += [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments_in(node.body.header)]  # type: ignore[attr-defined]
-        lines[0] = lines[0].with_changes(leading_lines=[*comments, *lines[0].leading_lines])  # type: ignore[attr-defined]
-        return lines
-
-    def inner(self, node: cst.CSTNode, rewriter: CodeRewriter) -> cst.BaseStatement:
-        if isinstance(node, cst.If) and rewriter.place == NETWORK:
-            modes = rewriter.names.modes_of(node.test)
-            if modes == {TRAIN} and node.orelse is None and len(node.body.body) == 1:
-                inside = node.body.body[0]
-                small = (
-                    inside.body[0] if isinstance(inside, cst.SimpleStatementLine) and len(inside.body) == 1 else None
-                )
-                written = self.train_only(small, rewriter)
-                if written is not None:
-                    return cst.SimpleStatementLine([written], leading_lines=node.leading_lines)
-            if modes is not None:
-                raise Refused("a part of the network that depends on the mode", node)
-        if isinstance(node, (cst.For, cst.If)):
-            return self.compound(node, rewriter)
-        if isinstance(node, cst.SimpleStatementLine):
-            new = rewriter.node(node)
-            lost = [comment for comment in comments_in(node) if comment not in comments_in(new)]
-            lines = [cst.EmptyLine(comment=cst.Comment(comment)) for comment in lost]
-            return new.with_changes(leading_lines=[*new.leading_lines, *lines])
-        raise Refused(f"a statement `{type(node).__name__.lower()}` in a model_fn", node)
+    def block(self, body: cst.BaseSuite, rewriter: CodeRewriter) -> cst.BaseSuite:
+        """Return the statements of a block after the conversion, also those behind a colon."""
+        block = body if isinstance(body, cst.IndentedBlock) else cst.IndentedBlock([])
+        return block.with_changes(body=_joined(line for inner in body.body for line in self.lines(inner, rewriter)))
 
     def train_only(self, small: cst.CSTNode | None, rewriter: CodeRewriter) -> cst.BaseSmallStatement | None:
         """Return `x = Dropout(rate)(x)` for the statement `x = tf.nn.dropout(x, keep)` that runs in training."""
@@ -331,45 +317,44 @@ class _Writer:
             return small.with_changes(value=cst.parse_expression(f"{text})"))
         return None
 
-    def network_lines(self) -> list[cst.BaseStatement]:
-        lines: list[cst.BaseStatement] = []
+    def network_lines(self) -> list[_Line]:
+        lines: list[_Line] = []
         for step in self.parts.network:
-            if step.modes == {TRAIN}:
-                written = self.train_only(step.node, self.network)
-                if written is None:
-                    raise Refused("a part of the network that is in training only", step.node)
-                lines.append(self.with_comments(step, cst.SimpleStatementLine([written])))
-            else:
-                lines.append(self.line(step, self.network))
-        for node, name in self.parts.inline.items():
-            lines.append(statement(f"{name} = {self.network.text(node)}"))
+            if step.modes != {TRAIN}:
+                lines += self.lines(step.node, self.network)
+                continue
+            written = self.train_only(step.node, self.network)
+            if written is None:
+                raise Refused("a part of the network that is in training only", step.node)
+            lines += [self.place(self.names.span(step.node)[0]), self.line(step.node, written)]
+        lines += [statement(f"{name} = {self.network.text(node)}") for node, name in self.parts.inline.items()]
         unwritten = [*(self.names.text(step.node) for step in self.parts.logged),
                      *(f"{name}={self.names.text(value)}" for name, value in self.parts.unwritten.items())]  # fmt: skip
         if unwritten:
-            texts = ["fit prints and TensorBoard logs the loss and the metrics. Without a counterpart in the model:",
-                     *(f"    {line.strip()}" for text in unwritten for line in text.strip().splitlines())]  # fmt: skip
-            empty = [cst.EmptyLine(comment=cst.Comment(f"# {text}")) for text in texts]
-            lines.append(cst.SimpleStatementLine([cst.Pass()], leading_lines=empty))
+            lines += _comments("fit prints and TensorBoard logs the loss and the metrics. Without a counterpart in the "
+                         "model:", *(f"    {line.strip()}" for text in unwritten for line in text.strip().splitlines()))
         return lines
 
     # Functions
 
-    def function(self, header: str, doc: str, lines: Sequence[cst.BaseStatement]) -> cst.FunctionDef:
+    def function(self, header: str, doc: str, lines: Sequence[_Line]) -> cst.FunctionDef:
         """Return a function of statements, with the file's indentation."""
         function = cst.parse_statement(f"{header}\n    pass\n")
         assert isinstance(function, cst.FunctionDef)
         body = [statement(f'"""{doc}"""')] if doc else []
-        return function.with_changes(body=cst.IndentedBlock([*body, *_without_pass(lines)]))
+        return function.with_changes(body=cst.IndentedBlock([*body, *_joined(lines)]))
 
     def make_function(
-        self, network: list[cst.BaseStatement], optimizer: _Optimizer, loss: str | None,
+        self, network: list[_Line], optimizer: _Optimizer, loss: str | None,
         metrics: list[str], model_class: cst.ClassDef | None,
     ) -> cst.FunctionDef:  # fmt: skip
         features, params, outputs = self.model_fn.features, self.model_fn.params, self.parts.outputs
         out = outputs[0] if len(outputs) == 1 else f"{{{', '.join(f'{name!r}: {name}' for name in outputs)}}}"
         inputs = self.fresh("inputs") if self.changes(features) else features
         copied = f"dict({inputs})" if self.changes_items(features) else inputs
-        lines = [*([statement(f"{features} = {copied}")] if inputs != features else []), *network]
+        doc = self.model_fn.function.get_docstring() or ""
+        lines = [*_comments(*doc.splitlines()), *([statement(f"{features} = {copied}")] if inputs != features else [])]
+        lines += network
         setup, expression = optimizer.setup, optimizer.text
         arguments = ", ".join([inputs, out, *([params] if params and model_class else [])])
         model = self.fresh("model")
@@ -382,7 +367,7 @@ class _Writer:
         compiled += [f"metrics=[{', '.join(metrics)}]"] if loss and metrics else []
         line = f"{model}.compile({', '.join(compiled)})"
         several = f"{model}.compile(\n" + "".join(f"    {item},\n" for item in compiled) + ")"
-        lines.append(statement(line if len(line) < 100 else several))
+        lines += [self.place(self.names.span(self.model_fn.function)[1]), statement(line if len(line) < 100 else several)]
         lines.append(statement(f"return {model}"))
         header = f"def {self.make}({', '.join([inputs, *([params] if params else [])])}):"
         doc = f"Return the compiled model for the inputs `{inputs}`, as returned by `model_inputs`."
@@ -413,7 +398,7 @@ class _Writer:
             values = [arg.value for arg in op.optimizer.args if arg.value is not rate.rate] + list(op.clipping.values())
         wanted = {name for value in values for name in names_read(value)}
         steps = [step for step in needed(setup, wanted) if step not in self.parts.network]
-        lines = [self.line(step, self.setup) for step in steps if not self.is_global_step(step)]
+        lines = self.all_lines([step for step in steps if not self.is_global_step(step)], self.setup)
         if isinstance(op.optimizer, cst.Name):
             if op.clipping:
                 raise Refused("clipping, with an optimizer that a condition chooses", op.optimizer)
@@ -459,7 +444,7 @@ class _Writer:
         uses = {name for node in nodes for name in names_read(node)}
         with_params = params if params in uses else ""
         lines += [statement(f"{params} = self.{params}")] if with_params else []
-        lines += [self.line(step, rewriter) for step in rate.steps if not (step.target == at and step.value in calls)]
+        lines += self.all_lines([step for step in rate.steps if not (step.target == at and step.value in calls)], rewriter)
         value = rewriter.text(rate.rate)
         if isinstance(op.decay, cst.Lambda):
             first, second = (param.name.value for param in op.decay.params.params)
@@ -495,8 +480,8 @@ class _Writer:
         features, steps = self.model_fn.features, self.parts.predictions
         copies = self.changes_items(features) and any(features in step.defines for step in steps)
         lines = [statement(f"{features} = dict({features})")] if copies else []
-        lines += [*self.unpacked("outputs"), *(self.line(step, self.tensors) for step in steps)]
-        lines.append(statement(f"return {self.tensors.text(value)}"))
+        lines += [*self.unpacked("outputs"), *self.all_lines(steps, self.tensors)]
+        lines += [self.place(self.names.span(value)[0]), statement(f"return {self.tensors.text(value)}")]
         used = {name for step in self.parts.predictions for name in step.uses} | names_read(value)
         if self.model_fn.params in used:
             raise Refused("predictions that depend on params", value)
@@ -602,7 +587,7 @@ class _Writer:
         if self.distributed:
             self.check_reductions()
         self.check_hidden(steps, [value], "x y y_pred sample_weight training self")
-        lines = [*self.batch_names(steps, [value], "x y y_pred"), *(self.line(step, self.tensors) for step in steps)]
+        lines = [*self.batch_names(steps, [value], "x y y_pred"), *self.all_lines(steps, self.tensors)]
         name = value.value if isinstance(value, cst.Name) else "loss"
         if not isinstance(value, cst.Name):
             lines.append(statement(f"loss = {self.tensors.text(value)}"))
@@ -616,7 +601,7 @@ class _Writer:
         values = [value for keras_metric in metrics.values() for value in keras_metric.values]
         self.check_hidden(self.parts.metrics, values, "x y y_pred sample_weight self")
         lines = [*self.batch_names(self.parts.metrics, values, "x y y_pred"),
-                 *(self.line(step, self.tensors) for step in self.parts.metrics)]  # fmt: skip
+                 *self.all_lines(self.parts.metrics, self.tensors)]  # fmt: skip
         for key, keras_metric in metrics.items():
             arguments = keras_metric.update.format(*(self.tensors.text(value) for value in keras_metric.values))
             lines.append(statement(f"self.{attributes[key]}.update_state({arguments})"))
@@ -636,8 +621,7 @@ class _Writer:
             rewriter = CodeRewriter(self.names.of(function.tree), place, {}, self.network.helpers, self.network.passed,
                                     frozenset(params | names_in(node)), self.needs_of[function.tree],
                                     self.network.learning_phase)  # fmt: skip
-            body = [new for line in node.body.body for new in self.inner_lines(line, rewriter)]
-            written[function] = node.with_changes(body=node.body.with_changes(body=body))
+            written[function] = node.with_changes(body=self.block(node.body, rewriter))
         return {function: self.without_modes(function.node, new) for function, new in written.items()}
 
     def without_modes(self, node: cst.CSTNode, new: cst.FunctionDef) -> cst.FunctionDef:
@@ -661,16 +645,19 @@ def _with_methods(header: cst.ClassDef, methods: Sequence[cst.BaseStatement]) ->
     return header.with_changes(body=header.body.with_changes(body=[*header.body.body, *spaced]))
 
 
-def _without_pass(lines: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
-    """Return statements where the comments of a `pass` are above the next statement."""
-    kept: list[cst.BaseStatement] = []
-    comments: list[cst.EmptyLine] = []
+def _comments(*lines: str) -> list[_Line]:
+    return [cst.EmptyLine(comment=cst.Comment(f"# {line}".rstrip())) for line in lines]
+
+
+def _joined(lines: Iterable[_Line]) -> list[cst.BaseStatement]:
+    """Return statements with their empty lines above them, and the comments among these lines."""
+    joined: list[cst.BaseStatement] = []
+    above: list[cst.EmptyLine] = []
     for line in lines:
-        if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Pass):
-            comments += line.leading_lines
+        if isinstance(line, cst.EmptyLine):
+            above.append(line)
             continue
-        if comments:
-            line = line.with_changes(leading_lines=[*comments, *line.leading_lines])  # type: ignore[attr-defined]
-            comments = []
-        kept.append(line)
-    return kept
+        own = [empty for empty in line.leading_lines if empty.comment is None]  # type: ignore[attr-defined]
+        joined.append(line.with_changes(leading_lines=[*own, *above]))
+        above = []
+    return joined

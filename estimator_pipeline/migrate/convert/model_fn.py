@@ -19,7 +19,7 @@ from estimator_pipeline.migrate.convert.names import (
     names_read,
 )
 
-__all__ = ["ModelFnSource", "Statement", "check_scope", "needed", "parameters", "read_model_fn"]
+__all__ = ["ModelFnSource", "Statement", "check_scope", "is_string", "needed", "parameters", "read_model_fn"]
 
 SPEC = "tf.estimator.EstimatorSpec"
 _FIELDS = ("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks",
@@ -34,19 +34,13 @@ class Statement:
 
     Attributes:
         node: the statement; a small statement of its line.
-        line: the line that it is in, for its comments.
         modes: the modes in which it runs.
         guards: the arguments of the `tf.control_dependencies` around it.
-        scopes: the names of the variable scopes around it, as text.
-        above: comments of the `if` and `with` around it, that it is the first statement of.
     """
 
     node: cst.CSTNode
-    line: cst.CSTNode
     modes: frozenset[str]
     guards: tuple[cst.BaseExpression, ...] = ()
-    scopes: tuple[str, ...] = ()
-    above: tuple[cst.EmptyLine, ...] = ()
     defines: frozenset[str] = field(default=frozenset(), compare=False)
     uses: frozenset[str] = field(default=frozenset(), compare=False)
 
@@ -155,7 +149,9 @@ def read_model_fn(names: FileNames, function: cst.FunctionDef) -> ModelFnSource:
     reader = _Reader(names, by_role["labels"])
     if function.decorators:
         raise Refused("a model_fn with decorators", function)
-    steps = tuple(reader.block(function.body, ALL_MODES, _Around()))
+    steps = tuple(reader.block(function.body, ALL_MODES, ()))
+    if function.get_docstring() is not None and steps and is_string(steps[0].node):
+        steps = steps[1:]
     if reader.open:
         missing = ", ".join(sorted(reader.open))
         if EVAL in reader.open or PREDICT not in reader.open or len(reader.open) > 1:
@@ -180,7 +176,7 @@ def check_scope(names: FileNames, item: cst.WithItem) -> None:
     Raises:
         Refused: it does more.
     """
-    if _Reader(names, "")._entered(item, _Around()).guards:
+    if _Reader(names, "").guards(item):
         raise Refused("tf.control_dependencies in a function that a model_fn calls", item)
 
 
@@ -196,10 +192,7 @@ def needed(steps: Iterable[Statement], wanted: Iterable[str]) -> list[Statement]
     return chosen[::-1]
 
 
-@dataclass(frozen=True)
-class _Around:
-    guards: tuple[cst.BaseExpression, ...] = ()
-    scopes: tuple[str, ...] = ()
+_Guards = tuple[cst.BaseExpression, ...]
 
 
 class _Reader:
@@ -211,36 +204,35 @@ class _Reader:
         self.specs: dict[str, Mapping[str, cst.BaseExpression]] = {}
         self.assigned: dict[tuple[str, str], Mapping[str, cst.BaseExpression]] = {}  # (name, mode) -> the spec
 
-    def block(self, body: cst.BaseSuite, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
+    def block(self, body: cst.BaseSuite, modes: frozenset[str], guards: _Guards) -> Iterator[Statement]:
         for statement in body.body:
             here = modes & self.open
             if not here:
                 continue  # after a return
             if isinstance(statement, cst.SimpleStatementLine):
-                yield from self.line(statement, here, around)
+                yield from self.line(statement, here, guards)
             elif isinstance(statement, cst.If):
-                yield from self.branch(statement, here, around)
+                yield from self.branch(statement, here, guards)
             elif isinstance(statement, cst.With):
-                yield from self.scope(statement, here, around)
+                inside = [guard for item in statement.items for guard in self.guards(item)]
+                yield from self.block(statement.body, here, (*guards, *inside))
             elif isinstance(statement, (cst.For, cst.FunctionDef)):
-                yield self.whole(statement, here, around)
+                yield self.statement(statement, here, guards)
             else:
                 raise Refused(f"a statement `{type(statement).__name__.lower()}` in a model_fn", statement)
 
-    def line(self, line: cst.SimpleStatementLine, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
+    def line(self, line: cst.SimpleStatementLine, modes: frozenset[str], guards: _Guards) -> Iterator[Statement]:
         for small in line.body:
             if isinstance(small, cst.Return):
                 self.returns(small, modes)
             elif self.has_no_effect(small, modes) or self.assigns_spec(small, modes):
                 continue
             else:
-                yield Statement(
-                    small, line, modes, around.guards, around.scopes, (), names_bound(small), names_read(small)
-                )
+                yield self.statement(small, modes, guards)
 
     def has_no_effect(self, node: cst.CSTNode, modes: frozenset[str]) -> bool:
-        """Return whether a statement is `pass`, a string, or asserts the mode that it is in."""
-        if isinstance(node, cst.Pass) or _is_string(node):
+        """Return whether a statement is `pass`, or asserts the mode that it is in."""
+        if isinstance(node, cst.Pass):
             return True
         allowed = self.names.modes_of(node.test) if isinstance(node, cst.Assert) else None
         return allowed is not None and modes <= allowed
@@ -272,22 +264,21 @@ class _Reader:
         self.assigned.update({(target.value, mode): spec for mode in modes})
         return True
 
-    def branch(self, node: cst.If, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
+    def branch(self, node: cst.If, modes: frozenset[str], guards: _Guards) -> Iterator[Statement]:
         allowed = self.names.modes_of(node.test)
         if allowed is None and self.labels:
             allowed = self._with_labels(node.test)
         if allowed is None:
             if any(isinstance(inner, cst.Return) for inner in iter_nodes(node)):
                 raise Refused("a return under a condition that is not of the mode", node)
-            yield self.whole(node, modes, around)
+            yield self.statement(node, modes, guards)
             return
-        comments = tuple(line for line in node.leading_lines if line.comment is not None)
-        yield from _first_with(self.block(node.body, modes & allowed, around), comments)
+        yield from self.block(node.body, modes & allowed, guards)
         rest = modes - allowed
         if isinstance(node.orelse, cst.If):
-            yield from self.branch(node.orelse, rest, around)
+            yield from self.branch(node.orelse, rest, guards)
         elif isinstance(node.orelse, cst.Else):
-            yield from self.block(node.orelse.body, rest, around)
+            yield from self.block(node.orelse.body, rest, guards)
 
     def _with_labels(self, test: cst.BaseExpression) -> frozenset[str] | None:
         """Return the modes of `labels is not None` and `labels is None`."""
@@ -297,43 +288,26 @@ class _Reader:
             f"{self.labels} is None": frozenset({PREDICT}),
         }.get(text)
 
-    def scope(self, node: cst.With, modes: frozenset[str], around: _Around) -> Iterator[Statement]:
-        for item in node.items:
-            around = self._entered(item, around)
-        comments = tuple(line for line in node.leading_lines if line.comment is not None)
-        yield from _first_with(self.block(node.body, modes, around), comments)
-
-    def _entered(self, item: cst.WithItem, around: _Around) -> _Around:
+    def guards(self, item: cst.WithItem) -> _Guards:
+        """Return the arguments of `tf.control_dependencies`; nothing for a `with` that only names what is in it."""
         call = item.item
         name = self.names.name(call.func) if isinstance(call, cst.Call) else ""
         if isinstance(call, cst.Call) and item.asname is None:
             if name in _NAME_SCOPES:
-                return around
+                return ()
             if name == "tf.control_dependencies" and len(call.args) == 1:
-                return _Around((*around.guards, call.args[0].value), around.scopes)
+                return (call.args[0].value,)
             if name in _VARIABLE_SCOPES:
-                names_of_parameters = arguments(call, ("name_or_scope", "default_name", "values"))
-                plain = names_of_parameters.keys() <= {"name_or_scope", "default_name", "values"}
-                plain = plain and len(names_of_parameters) == len(call.args)
-                if plain and "name_or_scope" in names_of_parameters:
-                    return _Around(
-                        around.guards, (*around.scopes, self.names.text(names_of_parameters["name_or_scope"].value))
-                    )
+                parameters = ("name_or_scope", "default_name", "values")
+                args = arguments(call, parameters)
+                if {"name_or_scope"} <= args.keys() <= {*parameters} and len(args) == len(call.args):
+                    return ()
                 raise Refused("a variable_scope with options, which shares or initializes variables", item)
         raise Refused(f"`with {self.names.text(call)}` in a model_fn", item)
 
-    def whole(self, node: cst.CSTNode, modes: frozenset[str], around: _Around) -> Statement:
-        uses = names_read(node)
-        return Statement(node, node, modes, around.guards, around.scopes, (), names_bound(node), uses)
+    def statement(self, node: cst.CSTNode, modes: frozenset[str], guards: _Guards) -> Statement:
+        return Statement(node, modes, guards, names_bound(node), names_read(node))
 
 
-def _first_with(steps: Iterator[Statement], comments: tuple[cst.EmptyLine, ...]) -> Iterator[Statement]:
-    for position, step in enumerate(steps):
-        if position == 0 and comments:
-            step = Statement(step.node, step.line, step.modes, step.guards, step.scopes, (*comments, *step.above),
-                        step.defines, step.uses)  # fmt: skip
-        yield step
-
-
-def _is_string(node: cst.CSTNode) -> bool:
+def is_string(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Expr) and isinstance(node.value, (cst.SimpleString, cst.ConcatenatedString))

@@ -17,7 +17,7 @@ from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule_of
 from estimator_pipeline.migrate.convert.rules import activations
 
-__all__ = ["CodeRewriter", "comments_in"]
+__all__ = ["CodeRewriter"]
 
 # Layers and models that compute something else in training.
 _OF_TRAINING = frozenset({
@@ -82,18 +82,6 @@ class CodeRewriter:
         if flag is not None and (flag[1] == "mode" or flag in self.names.flags):
             return True
         return self.names.modes_of(node) is not None
-
-
-def comments_in(node: cst.CSTNode) -> list[str]:
-    """Return the comments inside a node, in order."""
-    comments: list[str] = []
-
-    class Finder(cst.CSTVisitor):
-        def visit_Comment(self, node: cst.Comment) -> None:
-            comments.append(node.value)
-
-    node.visit(Finder())
-    return comments
 
 
 class _Transformer(cst.CSTTransformer):

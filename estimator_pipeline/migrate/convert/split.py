@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.code.analysis.syntax import children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS, is_message
 from estimator_pipeline.migrate.convert.definitions import Definitions, reaching
-from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed
+from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, is_string, needed
 from estimator_pipeline.migrate.convert.names import (
     ALL_MODES,
     EVAL,
@@ -21,6 +21,7 @@ from estimator_pipeline.migrate.convert.names import (
     Refused,
     calls_in,
     changed_by,
+    names_bound,
     names_read,
 )
 from estimator_pipeline.migrate.convert.rewrite import CodeRewriter
@@ -126,6 +127,7 @@ class _Splitter:
         outputs = list(dict.fromkeys([*outputs, *inline.values()]))
         if not outputs:
             raise Refused("a model_fn without layers", self.model_fn.function)
+        self.check_tensors(network, {*outputs})
         self.check_order(network, loss, metrics, predicted, setup, values, predictions, frozenset(outputs), inline)
         self.check_all_used(network, outputs, [*inline])
         self.check_guards([*network, *used])
@@ -158,6 +160,19 @@ class _Splitter:
                 raise Refused("a layer that leads to no output, beside a loss of all variables", step.node)
             if any(not self.definitions.before([step], call) for call in calls) and self.has_layers(step.node):
                 raise Refused("a layer behind a loss of all variables", step.node)
+
+    def check_tensors(self, network: list[Statement], outputs: set[str]) -> None:
+        """Check that no output is a number, which a loop or condition sets beside its layers."""
+        tensors = {self.model_fn.features}
+        for step in network:
+            for node in iter_nodes(step.node):
+                if isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign)) and node.value is not None:
+                    if self.has_layers(node.value) or names_read(node.value) & tensors:
+                        tensors |= names_bound(node)
+                    elif names_bound(node) & outputs and step.node is not node:
+                        name = min(names_bound(node) & outputs)
+                        raise Refused(f"{name}, which the network sets to something else than a tensor", node)
+            tensors |= step.defines if self.has_layers(step.node) and not isinstance(step.node, cst.If) else set()
 
     # What a statement is
 
@@ -407,7 +422,7 @@ class _Splitter:
         call = step.value if isinstance(step.node, cst.Expr) else None
         if step.modes != ALL_MODES or step.uses & self.labelled:
             return False
-        if isinstance(step.node, cst.Assert):
+        if isinstance(step.node, cst.Assert) or is_string(step.node):
             return True
         return isinstance(call, cst.Call) and is_message(self.names, call)
 

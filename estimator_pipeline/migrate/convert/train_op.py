@@ -237,7 +237,7 @@ class _Reader:
         if unknown and unknown[0]:
             raise Refused(f"{unknown[0]}, which Keras has not or computes otherwise", call)
         value = self.follow(node)
-        if unknown or not isinstance(value, cst.Call):
+        if unknown or not isinstance(value, cst.Call) or self.names.name(value.func) not in OPTIMIZERS:
             raise Refused("an optimizer that is not made in the model_fn", call)
         return value, self.names.name(value.func)
 
@@ -264,17 +264,12 @@ class _Reader:
         for _ in range(8):
             if not isinstance(node, cst.Name):
                 break
-            step = self.model_fn.definition(node.value, TRAIN)
-            if step is None or step.value is None:
-                definitions = [step for step in self.model_fn.in_mode(TRAIN) if node.value in step.defines]
-                none = [
-                    step for step in definitions if step.value is not None and self.names.text(step.value) == "None"
-                ]
-                rest = [step for step in definitions if step not in none]
-                if len(rest) != 1 or rest[0].target != node.value or rest[0].value is None:
-                    break
-                step = rest[0]
-                self.steps.update(none)
+            definitions = [step for step in self.model_fn.in_mode(TRAIN) if node.value in step.defines]
+            none = [step for step in definitions[:-1] if step.value is not None and self.names.text(step.value) == "None"]
+            step = definitions[-1] if len(definitions) == len(none) + 1 else None
+            if step is None or step.target != node.value:
+                break
+            self.steps.update(none)
             self.steps.add(step)
             self.check_guards(step)
             assert step.value is not None

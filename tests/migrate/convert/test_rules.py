@@ -227,6 +227,10 @@ STAYS = [
      "a model_fn without layers"),
     ({"LOSS": "tf.Print(labels, [labels])\nloss = tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 8,
      "neither of the network"),
+    ({"NETWORK": 'if params["a"]:\n    net, scale = tf.layers.dense(features["x"], 4), 0.5\nelse:\n'
+      '    net = features["x"]\n    scale = 1.0\nlogits = tf.layers.dense(net, 3)',
+      "LOSS": "loss = scale * tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 9,
+     "scale, which the network sets to something else than a tensor"),
     ({"METRICS": '{"f": tf.metrics.precision_at_k(labels, logits, 3)}'}, 10, "the metric"),
 ]  # fmt: skip
 
@@ -402,6 +406,14 @@ def test_scopes_in_a_function_that_the_model_fn_calls(convert_text):
     assert "    # first\n    # a scope\n    x = tf.keras.layers.Dense(4)(x)  # a layer\n" in written
     assert "    for i in range(2):\n        x = tf.keras.layers.Dense(4)(x)\n    return x\n" in written
     assert "with options" in convert_text(text.replace("'b%d' % i", "'b', reuse=True")).kept_as_estimator
+
+
+def test_texts_of_a_model_fn_stay(convert_text):
+    """Its docstring describes the network; another text stays where it is, and a comment with its statement."""
+    network = '"""Two layers.\n\nOf any size.\n"""\n"a note"\nx = features["x"]; y = x  # both\nlogits = tf.layers.dense(y, 3)'
+    written = convert_text(program(NETWORK=network)).after
+    lines = ["# Two layers.", "#", "# Of any size.", '"a note"', 'x = features["x"]', "y = x  # both", "logits = "]
+    assert "".join(f"    {line}\n" for line in lines).removesuffix("\n") in written
 
 
 def test_tensors_that_nothing_uses(convert_text):

@@ -194,6 +194,11 @@ STAYS = [
               "    optimizer = tf.train.ProximalAdagradOptimizer(0.1)\n"), 15, "ProximalAdagradOptimizer"),
     (minimize("tf.contrib.opt.AdamWOptimizer(0.1)"), 11,
      "an optimizer that is not made in the model_fn"),
+    (minimize("{'sgd': tf.train.GradientDescentOptimizer}['sgd'](0.1)"), 11,
+     "an optimizer that is not made in the model_fn"),
+    (minimize(MOMENTUM) + "\ntrain_op = None", 13, "a train_op that is not optimizer.minimize"),
+    (minimize("optimizer", f"optimizer = {MOMENTUM}\n") + "\noptimizer = None", 12,
+     "an optimizer that is not made in the model_fn"),
 ]  # fmt: skip
 
 
