@@ -194,8 +194,6 @@ STAYS = [
               "    optimizer = tf.train.ProximalAdagradOptimizer(0.1)\n"), 15, "ProximalAdagradOptimizer"),
     (minimize("tf.contrib.opt.AdamWOptimizer(0.1)"), 11,
      "an optimizer that is not made in the model_fn"),
-    (minimize("{'sgd': tf.train.GradientDescentOptimizer}['sgd'](0.1)"), 11,
-     "an optimizer that is not made in the model_fn"),
     (minimize(MOMENTUM) + "\ntrain_op = None", 13, "a train_op that is not optimizer.minimize"),
     (minimize("optimizer", f"optimizer = {MOMENTUM}\n") + "\noptimizer = None", 12,
      "an optimizer that is not made in the model_fn"),
@@ -207,6 +205,12 @@ def test_what_stays_an_estimator(convert_text, train_op, line, reason):
     file = convert_text(program(TRAIN_OP=train_op))
     assert not file.keras and "tf.estimator.EstimatorSpec" in file.after, file.after
     assert file.verdict.line == line and reason in file.kept_as_estimator, file.kept_as_estimator
+
+
+def test_an_optimizer_of_a_dict_of_the_program_stays(convert_text):
+    known = "OPTIMIZERS = {'sgd': tf.train.GradientDescentOptimizer, 'adam': tf.train.AdamOptimizer}\n\n\ndef model_fn"
+    file = convert_text(program(TRAIN_OP=minimize("OPTIMIZERS['sgd'](0.1)")).replace("def model_fn", known, 1))
+    assert file.kept_as_estimator == "line 14: an optimizer that is not made in the model_fn"
 
 
 @pytest.mark.parametrize("train_op", [minimize(MOMENTUM), minimize("tf.train.RMSPropOptimizer(0.1)"), CLIPS[3][0]])
