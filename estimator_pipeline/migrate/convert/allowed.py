@@ -48,8 +48,11 @@ _FUNCTIONS = frozenset({
     "sign", "sin", "sinh", "size", "slice", "sort", "split", "sqrt", "square", "squeeze", "stack",
     "stop_gradient", "strided_slice", "subtract", "tan", "tanh", "tensor_scatter_nd_add", "tensordot", "tile",
     "timestamp", "transpose", "truediv", "truncatemod", "tuple", "unique", "unstack", "vectorized_map", "where",
-    "while_loop", "zeros", "zeros_like", "bool", "int32", "int64", "float16", "float32", "float64", "uint8",
-    "int8", "int16", "uint16", "string", "bfloat16", "newaxis", "Tensor", "TensorShape",
+    "while_loop", "zeros", "zeros_like",
+})  # fmt: skip
+_VALUES = frozenset({
+    "bool", "int32", "int64", "float16", "float32", "float64", "uint8", "int8", "int16", "uint16", "string", "bfloat16",
+    "newaxis", "Tensor", "TensorShape",
 })  # fmt: skip
 # Names with a state or of a version: not on the list even inside of those modules.
 _NOT = frozenset({"nn.all_candidate_sampler", "nn.RNNCellDeviceWrapper", "random.set_seed", "random.Generator",
@@ -66,6 +69,12 @@ _ONLY_KERAS_2 = ("experimental", "Reduction", "legacy", "DenseFeatures", "Sequen
 def is_keras(full: str) -> bool:
     """Return whether a full name is of Keras: it accepts tensors of Keras as they are."""
     return full.startswith("tf.keras.")
+
+
+def is_function(full: str) -> bool:
+    """Return whether a full name is of a function of TensorFlow, which a saved Keras model does not find again."""
+    below = full.removeprefix("tf.compat.v1.").removeprefix("tf.")
+    return below not in _VALUES and not below.startswith(("keras.", "dtypes."))
 
 
 def is_message(names: FileNames, call: cst.Call) -> bool:
@@ -93,7 +102,7 @@ def name(full: str, place: str, tf: str) -> str | None:
         return new if known and not any(part in below for part in _ONLY_KERAS_2) else None
     if below in _NOT:
         return None
-    if below in _FUNCTIONS or below.startswith(tuple(f"{module}." for module in _MODULES)):
+    if below in _FUNCTIONS | _VALUES or below.startswith(tuple(f"{module}." for module in _MODULES)):
         return new
     return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -528,6 +528,10 @@ class _Writer:
     def saved_params(self) -> tuple[str, str]:
         """Return how a class saves its params, and how it gets them back: a dict, or an object with attributes."""
         params, needs = self.model_fn.params, self.network.needs
+        for names, call in self.network_calls():
+            args = arguments(call, parameters_of(names.name(call.func)))
+            if "activation" in args and _root(args["activation"].value) == params:
+                raise Refused("an activation of params, which a saved model does not have", args["activation"])
         is_object = any(isinstance(above := self.names.tree.parents.get(name), cst.Attribute)
                         and above.attr.value not in _OF_DICTS for name in self.names.places(params)
                         if self.model_fn.function in self.names.tree.above(name))  # fmt: skip
@@ -618,11 +622,23 @@ class _Writer:
             node = cst.ensure_type(function.node, cst.FunctionDef)
             written[function] = node
             place, params = self.network.helpers[function], {param.name.value for param in node.params.params}
-            rewriter = CodeRewriter(self.names.of(function.tree), place, {}, self.network.helpers, self.network.passed,
-                                    frozenset(params | names_in(node)), self.needs_of[function.tree],
-                                    self.network.learning_phase)  # fmt: skip
-            written[function] = node.with_changes(body=self.block(node.body, rewriter))
+            rewriter = replace(self.network, names=self.names.of(function.tree), place=place, replaced={},
+                               tensors=frozenset(params | names_bound(node.body)), needs=self.needs_of[function.tree])  # fmt: skip
+            decorators = list(node.decorators)
+            if function in self.network.registered:
+                if place == NETWORK or not rewriter.names.tf:
+                    raise Refused("a function in a layer, which a saved model does not find again", node)
+                decorator = cst.parse_expression(f"{rewriter.names.tf}.keras.utils.register_keras_serializable()")
+                decorators.append(cst.Decorator(decorator))
+            written[function] = node.with_changes(params=self.parameters(node.params, rewriter), decorators=decorators,
+                                                  body=self.block(node.body, rewriter))  # fmt: skip
         return {function: self.without_modes(function.node, new) for function, new in written.items()}
+
+    def parameters(self, node: cst.Parameters, rewriter: CodeRewriter) -> cst.Parameters:
+        """Return parameters with their defaults after the conversion."""
+        new = [param.with_changes(default=rewriter.node(param.default)) if param.default is not None else param
+               for param in node.params]  # fmt: skip
+        return node.with_changes(params=new)
 
     def without_modes(self, node: cst.CSTNode, new: cst.FunctionDef) -> cst.FunctionDef:
         gone = {name for function, name in self.names.flags if function is node}
@@ -634,15 +650,16 @@ class _Writer:
         return new.with_changes(params=new.params.with_changes(params=kept))
 
 
-def names_in(node: cst.FunctionDef) -> set[str]:
-    """Return the names that a function assigns."""
-    return set(names_bound(node.body))
-
-
 def _with_methods(header: cst.ClassDef, methods: Sequence[cst.BaseStatement]) -> cst.ClassDef:
     """Return a class of a docstring with methods, an empty line before each."""
     spaced = [method.with_changes(leading_lines=[cst.EmptyLine(indent=False)]) for method in methods]  # type: ignore[attr-defined]
     return header.with_changes(body=header.body.with_changes(body=[*header.body.body, *spaced]))
+
+
+def _root(node: cst.BaseExpression) -> str:
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else ""
 
 
 def _comments(*lines: str) -> list[_Line]:

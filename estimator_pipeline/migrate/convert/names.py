@@ -87,10 +87,17 @@ class FileNames:
         return self.tree.scope
 
     def meaning(self, node: cst.CSTNode | None) -> tuple[Value, ...]:
-        """Return the possible values of an expression; empty if unknown."""
-        if not isinstance(node, cst.BaseExpression):
+        """Return the possible values of an expression; empty if unknown, as for a parameter with a default."""
+        if not isinstance(node, cst.BaseExpression) or self._is_parameter(chains.root(node)):
             return ()
         return self.program.meaning(node, self.tree, self.scope(node))
+
+    def _is_parameter(self, node: cst.Name) -> bool:
+        value = self.value(node) if node in self.tree.where else None
+        return isinstance(value, cst.Name) and any(
+            binding.kind == "parameter" and binding.node.default is not None
+            for binding in self.program.bindings(value.value, self.scope(value))
+        )
 
     def name(self, node: cst.CSTNode | None) -> str:
         """Return the full name of an expression outside of the program, as `tf.nn.relu`; "" if it is not only that."""

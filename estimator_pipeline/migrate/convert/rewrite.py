@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import libcst as cst
@@ -14,7 +14,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.flags import is_flags
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
-from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule_of
+from estimator_pipeline.migrate.convert.rule import NETWORK, TENSORS, Call, rule_of
 from estimator_pipeline.migrate.convert.rules import activations
 
 __all__ = ["CodeRewriter"]
@@ -24,6 +24,7 @@ _OF_TRAINING = frozenset({
     "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "AlphaDropout", "GaussianDropout",
     "GaussianNoise", "BatchNormalization", "Sequential", "Model",
 })  # fmt: skip
+_ACTIVATIONS = ("activation", "activation_fn")
 _TRAINING_FALSE = cst.ensure_type(cst.parse_expression("f(training=False)"), cst.Call).args[0]
 
 
@@ -36,6 +37,7 @@ class CodeRewriter:
         place: NETWORK, TENSORS or SETUP.
         replaced: node -> its new text, decided by the caller.
         helpers: functions of the program that the rewritten code calls, with the place that calls them.
+        registered: those of them that layers of Keras keep, so that a saved model has to find them.
         passed: (function, parameter) of helpers whose arguments are passed as before.
         tensors: names that may hold a tensor of Keras; only used at NETWORK.
         needs: the helpers of `program_helpers.py` that the new text calls.
@@ -47,6 +49,7 @@ class CodeRewriter:
     place: str
     replaced: Mapping[cst.CSTNode, str] = field(default_factory=dict)
     helpers: dict[FunctionOf, str] = field(default_factory=dict)
+    registered: set[FunctionOf] = field(default_factory=set)
     passed: set[tuple[cst.CSTNode, str]] = field(default_factory=set)
     tensors: frozenset[str] = frozenset()
     needs: set[str] = field(default_factory=set)
@@ -54,9 +57,7 @@ class CodeRewriter:
 
     def at(self, place: str, replaced: Mapping[cst.CSTNode, str] | None = None) -> CodeRewriter:
         """Return a rewriter of another place, with the same records."""
-        nodes = self.replaced if replaced is None else replaced
-        return CodeRewriter(self.names, place, nodes, self.helpers, self.passed, self.tensors, self.needs,
-                            self.learning_phase)  # fmt: skip
+        return replace(self, place=place, replaced=self.replaced if replaced is None else replaced)
 
     def node(self, node: Any) -> Any:
         """Return a statement or expression after all rewrites, with the comments of what was replaced.
@@ -156,8 +157,11 @@ class _Transformer(cst.CSTTransformer):
         full = self.names.name(original)
         if not full.startswith("tf.") or (is_flags(full) and self._is_of_variable(original)):
             return updated
+        if activations.own(full):
+            self.rewriter.needs.add(activations.own(full))
+            return cst.Name(activations.own(full))
         new = activations.function(full, self.names.tf) or allowed.name(full, self.rewriter.place, self.names.tf)
-        if new is None:
+        if new is None or (new == "" and self.rewriter.place == NETWORK and allowed.is_function(full)):
             raise Refused(full, original)
         return cst.parse_expression(new) if new else updated
 
@@ -209,6 +213,8 @@ class _Transformer(cst.CSTTransformer):
         new = {
             arg.value: self.names.text(changed.value) for arg, changed in zip(original.args, updated.args, strict=True)
         }
+        if self.rewriter.place == NETWORK and full.startswith("tf.") and "feature_column" not in full:
+            self._register_functions(original, keywords=_ACTIVATIONS if ".layers." in full else ())
         written = rule_of(full, self.rewriter.place) if full else None
         if full == "tf.keras.layers.Embedding" and self.rewriter.place == NETWORK:
             self.rewriter.needs.add("DenseEmbedding")
@@ -222,6 +228,23 @@ class _Transformer(cst.CSTTransformer):
         if function is not None:
             return self._helper(function, original, updated)
         return self._object(original, updated)
+
+    def _register_functions(self, call: cst.Call, keywords: Collection[str] | None) -> None:
+        """Register the functions of the program that layers take as activations, for a saved model to find them.
+
+        Args:
+            keywords: the arguments that may be such; None for any argument.
+        """
+        for arg in call.args:
+            function = self.names.function(arg.value)
+            if function is None and not isinstance(arg.value, cst.Lambda):
+                continue
+            plain = function is not None and isinstance(function.node, cst.FunctionDef) and not function.node.decorators
+            known = keywords is None or (arg.keyword.value in keywords if arg.keyword else bool(keywords))
+            if function is None or not plain or not known:
+                raise Refused("a function in a layer, which a saved model does not find again", arg)
+            self.rewriter.helpers.setdefault(function, TENSORS)
+            self.rewriter.registered.add(function)
 
     def _tensorflow(self, full: str, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         new = allowed.name(full, self.rewriter.place, self.names.tf)
@@ -265,6 +288,8 @@ class _Transformer(cst.CSTTransformer):
             return updated
         if self._is_plain(function, original):
             return updated
+        if self.rewriter.place == NETWORK:
+            self._register_functions(original, keywords=None)
         params = [param.name.value for param in (*node.params.posonly_params, *node.params.params)]
         args = []
         for position, (arg, changed) in enumerate(zip(original.args, updated.args, strict=True)):

@@ -46,6 +46,12 @@ def log_losses(labels, predictions, epsilon=1e-7):
 
 
 @tf.keras.utils.register_keras_serializable()
+def leaky_relu(features, alpha=0.2):
+    """Return the activation of TensorFlow; that of Keras has a different slope, by version."""
+    return tf.nn.leaky_relu(features, alpha)
+
+
+@tf.keras.utils.register_keras_serializable()
 class MeanPerClassAccuracy(tf.keras.metrics.Metric):
     """The mean of the accuracies of each class; that of a class without examples is 0."""
 

@@ -31,6 +31,9 @@ NETWORKS = [
      'net = tf.keras.layers.Reshape((2, 1))(features["x"])'),
     ('net = tf.nn.relu(features["x"])\nlogits = tf.layers.dense(net, 3)',
      'net = tf.keras.layers.Activation("relu")(features["x"])'),
+    ('act = tf.nn.leaky_relu\nlogits = tf.layers.dense(tf.nn.leaky_relu(features["x"], 0.1), 3, act)',
+     "logits = tf.keras.layers.Dense(3, activation=act)(operation('nn.leaky_relu', features[\"x\"], 0.1))"),
+    ('logits = tf.keras.layers.Dense(3, activation=tf.nn.leaky_relu)(features["x"])', "activation=leaky_relu)(features"),
     ('net = tf.concat([features["x"], features["x"]], 1)\nlogits = tf.layers.dense(net, 3)',
      'net = tf.keras.layers.Concatenate(axis=1)([features["x"], features["x"]])'),
     ('net = tf.square(features["x"])\nlogits = tf.layers.dense(net, 3)',
@@ -231,6 +234,11 @@ STAYS = [
       '    net = features["x"]\n    scale = 1.0\nlogits = tf.layers.dense(net, 3)',
       "LOSS": "loss = scale * tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 9,
      "scale, which the network sets to something else than a tensor"),
+    ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3, lambda x: tf.nn.relu(x) * 0.5)'}, 5,
+     "a function in a layer"),
+    ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3, activation=params["act"])',
+      "LOSS": "loss = 2.0 * tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 5, "an activation of params"),
+    ({"NETWORK": 'acts = [tf.nn.relu6]\nlogits = tf.layers.dense(features["x"], 3, acts[0])'}, 5, "tf.nn.relu6"),
     ({"METRICS": '{"f": tf.metrics.precision_at_k(labels, logits, 3)}'}, 10, "the metric"),
 ]  # fmt: skip
 
@@ -424,6 +432,31 @@ def test_tensors_that_nothing_uses(convert_text):
     helper = "def soft(x):\n    return tf.nn.softmax(x)\n\n\ndef model_fn"
     other = text.replace("tf.nn.softmax(logits)", "soft(logits)").replace("def model_fn", helper, 1)
     assert "probabilities, which nothing uses" in convert_text(other).kept_as_estimator
+
+
+BLOCK = """\
+def half(x):
+    return tf.nn.relu(x) * 0.5
+
+
+def block(x, units, act=tf.nn.relu, kernel_initializer=None):
+    return tf.layers.dense(x, units, activation=act, kernel_initializer=kernel_initializer)
+
+
+def model_fn"""
+
+
+def test_an_argument_with_a_default(convert_text):
+    """It is what the call passes, and its default a function of Keras; a saved model finds a function by its name."""
+    text = program(NETWORK='logits = block(block(features["x"], 3), 3, half)').replace("def model_fn", BLOCK, 1)
+    written = convert_text(text).after
+    assert "@tf.keras.utils.register_keras_serializable()\ndef half(x):\n    return tf.nn.relu(x) * 0.5\n" in written
+    assert "def block(x, units, act=tf.keras.activations.relu, kernel_initializer=None):\n" in written
+    assert "Dense(units, activation=act, kernel_initializer=kernel_initializer)(x)" in written
+    other = text.replace("3, half)", "3, lambda x: x)")
+    assert "a function in a layer" in convert_text(other).kept_as_estimator
+    other = text.replace("activation=act", "activation=act, bias_initializer=half")
+    assert "line 9: a function in a layer" in convert_text(other).kept_as_estimator
 
 
 def test_flags_in_a_model_fn(convert_text):

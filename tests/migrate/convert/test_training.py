@@ -139,6 +139,8 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         "     false=tf.metrics.false_positives(labels > 0, tf.argmax(logits, 1) > 0),\n"
         "     true=tf.metrics.true_negatives(labels > 0, tf.argmax(logits, 1) > 0, weights=features['w']))")},
         "MeanPerClassAccuracy(num_classes=3, name='per_class')"),
+    "activation": (minimize("tf.train.AdamOptimizer(0.01)") | {"NETWORK": NETWORK.replace("nn.tanh", "nn.leaky_relu")},
+                   "activation=leaky_relu"),
     # Rows that a batch has several times, and dropout that never drops.
     "embedding": (minimize("tf.train.AdamOptimizer(0.01)") | {"NETWORK": (
         'ids = tf.cast(tf.greater(features["x"], 0.0), tf.int32)\n'

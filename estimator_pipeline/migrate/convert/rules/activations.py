@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
 
-__all__ = ["function"]
+__all__ = ["function", "own"]
 
 # Functions that both versions of Keras have by the same name and with the same default arguments.
 _NAMES = {
@@ -17,6 +17,11 @@ _NAMES = {
     "math.softplus": "softplus", "nn.softsign": "softsign", "nn.softmax": "softmax", "nn.swish": "swish",
     "nn.silu": "swish",
 }  # fmt: skip
+
+
+def own(full: str) -> str:
+    """Return the name of the activation function of `training_helpers.py` for one of TensorFlow's; else ""."""
+    return "leaky_relu" if full in ("tf.nn.leaky_relu", "tf.compat.v1.nn.leaky_relu") else ""
 
 
 def function(full: str, tf: str) -> str:
