@@ -19,7 +19,14 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, iter_nodes
 from estimator_pipeline.migrate.convert import rules  # noqa: F401  the rules register themselves
 from estimator_pipeline.migrate.convert.learning_rate import LearningRate, global_steps, read_learning_rate
-from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, check_scope, needed, read_model_fn
+from estimator_pipeline.migrate.convert.model_fn import (
+    ModelFnSource,
+    Statement,
+    check_scope,
+    needed,
+    parameters,
+    read_model_fn,
+)
 from estimator_pipeline.migrate.convert.names import (
     EVAL,
     PREDICT,
@@ -265,8 +272,10 @@ class _Writer:
             return [place, self.line(node, rewriter.node(node))]
         if isinstance(node, (cst.For, cst.If)):
             return [place, self.compound(node, rewriter)]
-        if isinstance(node, (cst.SimpleStatementLine, cst.FunctionDef)):
+        if isinstance(node, cst.SimpleStatementLine):
             return [place, rewriter.node(node)]
+        if isinstance(node, cst.FunctionDef):
+            return [place, self.local_function(node, rewriter)]
         raise Refused(f"a statement `{type(node).__name__.lower()}` in a model_fn", node)
 
     def line(self, node: cst.CSTNode, new: cst.BaseSmallStatement) -> cst.SimpleStatementLine:
@@ -275,6 +284,22 @@ class _Writer:
         assert isinstance(above, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
         line = cst.SimpleStatementLine([new.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
         return line if node is not above.body[-1] else line.with_changes(trailing_whitespace=above.trailing_whitespace)
+
+    def local_function(self, node: cst.FunctionDef, rewriter: CodeRewriter) -> cst.FunctionDef:
+        """Return a function inside of a function after the conversion, where it is defined."""
+        if node.decorators or node.asynchronous is not None:
+            raise Refused("a function with decorators in a model_fn", node)
+        for call in self.names.tree.calls if rewriter.names is self.names else ():
+            function = rewriter.names.function(call.func)
+            if function is not None and function.node is node:
+                rewriter.node(call)  # finds the parameters that carry the mode
+        return self.without_modes(node, self.function_of(node, rewriter))
+
+    def function_of(self, node: cst.FunctionDef, rewriter: CodeRewriter) -> cst.FunctionDef:
+        """Return a function of the program after the conversion."""
+        tensors = rewriter.tensors | {*parameters(node)} | names_bound(node.body)
+        inner = replace(rewriter, tensors=tensors)
+        return node.with_changes(params=self.parameters(node.params, rewriter), body=self.block(node.body, inner))
 
     def compound(self, node: cst.For | cst.If, rewriter: CodeRewriter) -> cst.BaseStatement:
         """Return a loop or condition on Python values, with its body rewritten."""
@@ -530,7 +555,7 @@ class _Writer:
         params, needs = self.model_fn.params, self.network.needs
         for names, call in self.network_calls():
             args = arguments(call, parameters_of(names.name(call.func)))
-            if "activation" in args and _root(args["activation"].value) == params:
+            if params and "activation" in args and _root(args["activation"].value) == params:
                 raise Refused("an activation of params, which a saved model does not have", args["activation"])
         is_object = any(isinstance(above := self.names.tree.parents.get(name), cst.Attribute)
                         and above.attr.value not in _OF_DICTS for name in self.names.places(params)
@@ -621,18 +646,19 @@ class _Writer:
             function = waiting[0]
             node = cst.ensure_type(function.node, cst.FunctionDef)
             written[function] = node
-            place, params = self.network.helpers[function], {param.name.value for param in node.params.params}
+            place = self.network.helpers[function]
             rewriter = replace(self.network, names=self.names.of(function.tree), place=place, replaced={},
-                               tensors=frozenset(params | names_bound(node.body)), needs=self.needs_of[function.tree])  # fmt: skip
+                               tensors=frozenset(), needs=self.needs_of[function.tree])  # fmt: skip
             decorators = list(node.decorators)
             if function in self.network.registered:
                 if place == NETWORK or not rewriter.names.tf:
                     raise Refused("a function in a layer, which a saved model does not find again", node)
                 decorator = cst.parse_expression(f"{rewriter.names.tf}.keras.utils.register_keras_serializable()")
                 decorators.append(cst.Decorator(decorator))
-            written[function] = node.with_changes(params=self.parameters(node.params, rewriter), decorators=decorators,
-                                                  body=self.block(node.body, rewriter))  # fmt: skip
-        return {function: self.without_modes(function.node, new) for function, new in written.items()}
+            written[function] = self.function_of(node, rewriter).with_changes(decorators=decorators)
+        outer = {self.model_fn.function, *(function.node for function in written)}
+        return {function: self.without_modes(function.node, new) for function, new in written.items()
+                if not any(above in outer for above in self.names.of(function.tree).tree.above(function.node))}  # fmt: skip
 
     def parameters(self, node: cst.Parameters, rewriter: CodeRewriter) -> cst.Parameters:
         """Return parameters with their defaults after the conversion."""

@@ -152,9 +152,13 @@ def read_model_fn(names: FileNames, function: cst.FunctionDef) -> ModelFnSource:
     steps = tuple(reader.block(function.body, ALL_MODES, ()))
     if function.get_docstring() is not None and steps and is_string(steps[0].node):
         steps = steps[1:]
-    if reader.open:
-        missing = ", ".join(sorted(reader.open))
-        if EVAL in reader.open or PREDICT not in reader.open or len(reader.open) > 1:
+    for position, step in enumerate(steps if any(isinstance(step.node, cst.FunctionDef) for step in steps) else ()):
+        later = {name for other in steps[position + 1 :] for name in other.defines} & step.uses
+        if later and isinstance(step.node, cst.FunctionDef):
+            raise Refused(f"{min(later)}, which is assigned behind a function that reads it", step.node)
+    if ALL_MODES - reader.specs.keys():
+        missing = ", ".join(sorted(ALL_MODES - reader.specs.keys()))
+        if ALL_MODES - reader.specs.keys() != {PREDICT}:
             raise Refused(f"a model_fn that returns nothing in the modes {missing}", function)
     used = {name for step in steps for name in step.uses} | {
         name for spec in reader.specs.values() for value in spec.values() for name in names_read(value)
@@ -225,6 +229,9 @@ class _Reader:
         for small in line.body:
             if isinstance(small, cst.Return):
                 self.returns(small, modes)
+            elif isinstance(small, cst.Raise):
+                self.open -= modes
+                yield self.statement(small, modes, guards)
             elif self.has_no_effect(small, modes) or self.assigns_spec(small, modes):
                 continue
             else:
@@ -306,7 +313,15 @@ class _Reader:
         raise Refused(f"`with {self.names.text(call)}` in a model_fn", item)
 
     def statement(self, node: cst.CSTNode, modes: frozenset[str], guards: _Guards) -> Statement:
+        if isinstance(node, (cst.Import, cst.ImportFrom)):
+            return Statement(node, modes, guards, self.imported(node))
         return Statement(node, modes, guards, names_bound(node), names_read(node))
+
+    def imported(self, node: cst.Import | cst.ImportFrom) -> frozenset[str]:
+        """Return the names that an import of another module than TensorFlow binds."""
+        if "tensorflow" in self.names.text(node) or isinstance(node.names, cst.ImportStar):
+            raise Refused("an import in a model_fn", node)
+        return frozenset(alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in node.names)
 
 
 def is_string(node: cst.CSTNode) -> bool:

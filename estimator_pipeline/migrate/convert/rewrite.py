@@ -134,7 +134,7 @@ class _Transformer(cst.CSTTransformer):
             return self._name(original, updated)
         if isinstance(original, cst.Name) and original not in self.inside_name:
             return self._plain_name(original, updated)
-        if isinstance(original, (cst.Await, cst.Yield, cst.NamedExpr, cst.Global, cst.Nonlocal, cst.Raise, cst.Del)):
+        if isinstance(original, (cst.Await, cst.Yield, cst.NamedExpr, cst.Global, cst.Nonlocal, cst.Del)):
             raise Refused(f"`{type(original).__name__.lower()}` in a model_fn", original)
         return updated
 
@@ -221,7 +221,7 @@ class _Transformer(cst.CSTTransformer):
             return updated.with_changes(func=cst.Name("DenseEmbedding"))
         if written is not None:
             call = Call(original, full, self.rewriter.place, self.names, new, self.rewriter.needs)
-            return cst.parse_expression(written(call))
+            return self._on_tensors(cst.parse_expression(written(call)), original)
         if full.startswith("tf."):
             return self._tensorflow(full, original, updated)
         function = self.names.function(original.func)
@@ -251,16 +251,25 @@ class _Transformer(cst.CSTTransformer):
         if new is None:
             raise Refused(full, original)
         func = cst.parse_expression(new) if new else updated.func
-        if self.rewriter.place == NETWORK and not allowed.is_keras(full) and self._has_tensor(original):
-            self.rewriter.needs.add("operation")
-            name = self.names.text(func).removeprefix(f"{self.names.tf}.")
-            first = cst.Arg(cst.SimpleString(repr(name)))
-            if updated.args:
-                first = first.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-            return updated.with_changes(func=cst.Name("operation"), args=[first, *updated.args])
+        new_call = self._on_tensors(updated.with_changes(func=func), original)
+        if isinstance(new_call.func, cst.Name):
+            return new_call
         if self.rewriter.place == NETWORK and full.startswith(allowed.RANDOM):
             raise Refused(f"{full} in the network, which would be drawn once", original)
         return updated.with_changes(func=func, args=_without_training(updated.args, original, self))
+
+    def _on_tensors(self, new: cst.BaseExpression, original: cst.Call) -> cst.BaseExpression:
+        """Return the call of a function of TensorFlow as an operation between layers where it takes tensors of Keras."""
+        func = self.names.text(new.func) if isinstance(new, cst.Call) else ""
+        below = func.removeprefix(f"{self.names.tf}.")
+        if self.rewriter.place != NETWORK or func == below or below.startswith(("keras.", "get_logger")):
+            return new
+        if not self._has_tensor(original):
+            return new
+        self.rewriter.needs.add("operation")
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")) if new.args else cst.MaybeSentinel.DEFAULT
+        first = cst.Arg(cst.SimpleString(repr(below)), comma=comma)
+        return new.with_changes(func=cst.Name("operation"), args=[first, *new.args])
 
     def _has_tensor(self, call: cst.Call) -> bool:
         return any(

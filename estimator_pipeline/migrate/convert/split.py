@@ -165,6 +165,8 @@ class _Splitter:
         """Check that no output is a number, which a loop or condition sets beside its layers."""
         tensors = {self.model_fn.features}
         for step in network:
+            if isinstance(step.node, (cst.FunctionDef, cst.Import, cst.ImportFrom)) and step.defines & outputs:
+                raise Refused(f"{min(step.defines & outputs)}, which the network shares with another part", step.node)
             for node in iter_nodes(step.node):
                 if isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign)) and node.value is not None:
                     if self.has_layers(node.value) or names_read(node.value) & tensors:
@@ -382,7 +384,7 @@ class _Splitter:
         Raises:
             Refused: another statement is left over.
         """
-        summaries = [step for step in left if self.is_summary(step)]
+        summaries = [step for step in left if self.only_reports(step)]
         reads = {name for step in summaries for name in step.uses}
         reads |= {name for value in unwritten.values() for name in names_read(value)}
         for step in reversed([step for step in left if step not in summaries]):
@@ -411,19 +413,28 @@ class _Splitter:
             )
         return isinstance(node, cst.Call) and self.names.name(node.func).startswith(_OUTPUTS)
 
-    def is_summary(self, step: Statement) -> bool:
+    def only_reports(self, step: Statement) -> bool:
+        """Return whether a statement writes a summary, prints or logs, names a tensor for a hook, or ends a mode."""
+        if isinstance(step.node, (cst.Import, cst.ImportFrom, cst.Raise)) or is_string(step.node):
+            return True
         value = step.value
-        return isinstance(step.node, cst.Expr) and isinstance(value, cst.Call) and (
-            self.names.name(value.func).startswith(_SUMMARIES)
-        )  # fmt: skip
+        if not isinstance(step.node, cst.Expr) or not isinstance(value, cst.Call):
+            return False
+        full = self.names.name(value.func)
+        if full.startswith(_SUMMARIES):
+            return True
+        effects = any(changed_by(call) or self.names.function(call.func) for call in calls_in(value))
+        return not effects and (full == "tf.identity" or is_message(self.names, value))
 
     def is_message(self, step: Statement) -> bool:
         """Return whether a statement prints, logs or checks what is known when the network is built."""
         call = step.value if isinstance(step.node, cst.Expr) else None
         if step.modes != ALL_MODES or step.uses & self.labelled:
             return False
-        if isinstance(step.node, cst.Assert) or is_string(step.node):
+        if isinstance(step.node, (cst.Assert, cst.Import, cst.ImportFrom)) or is_string(step.node):
             return True
+        if isinstance(step.node, cst.If):
+            return _only_raises(step.node)
         return isinstance(call, cst.Call) and is_message(self.names, call)
 
     def check_guards(self, steps: Iterable[Statement]) -> None:
@@ -457,6 +468,14 @@ class _Splitter:
                 function = names.function(call.func)
                 if function is not None:
                     waiting.append((function.node.body, names.of(function.tree)))
+
+
+def _only_raises(node: cst.If) -> bool:
+    """Return whether a condition on Python values has only `raise` behind it."""
+    lines = [line for line in node.body.body if not isinstance(line, cst.BaseSmallStatement)]
+    raises = bool(lines) and all(isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Raise)
+                                 for line in lines)  # fmt: skip
+    return raises and node.orelse is None
 
 
 def _text_of(element: cst.BaseDictElement) -> str:

@@ -5,54 +5,41 @@ from __future__ import annotations
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, TENSORS, Call, rule
 
-__all__ = ["argmax", "cast", "clear_session", "cond", "expand_dims"]
+__all__ = ["cast", "clear_session", "cond", "function"]
 
 _CASTS = {"to_float": "float32", "to_double": "float64", "to_int32": "int32", "to_int64": "int64"}
+_REDUCTION = ("input_tensor", "axis", "keepdims", "name", "reduction_indices", "keep_dims")
+# Function -> its parameters in TensorFlow 1, the names that TensorFlow 2 has not included.
+_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("argmax", "argmin"), ("input", "axis", "name", "dimension", "output_type")),
+    "expand_dims": ("input", "axis", "name", "dim"),
+    "squeeze": ("input", "axis", "name", "squeeze_dims"),
+    "nn.log_softmax": ("logits", "axis", "name", "dim"),
+    **{f"reduce_{name}": _REDUCTION for name in ("mean", "sum", "max", "min", "prod", "any", "all", "logsumexp")},
+}
+_SOFTMAX = "nn.softmax"  # in the network a layer
+_RENAMED = {"dimension": "axis", "dim": "axis", "squeeze_dims": "axis", "reduction_indices": "axis",
+            "keep_dims": "keepdims"}  # fmt: skip
 
 
-@rule(*(f"tf.compat.v1.{name}" for name in _CASTS), at=(TENSORS, SETUP))
+@rule(*(f"tf.compat.v1.{name}" for name in _CASTS))
 def cast(call: Call) -> str:
     value = next(iter(call.args("x", "name").values()))
     return f"{call.tf}.cast({call.text(value)}, {call.tf}.{_CASTS[call.name.rpartition('.')[2]]})"
 
 
-@rule("tf.compat.v1.argmax", "tf.compat.v1.argmin", at=(TENSORS,))
-def argmax(call: Call) -> str:
-    args = call.args("input", "axis", "name", "dimension", "output_type")
-    axis = args.get("axis", args.get("dimension"))
-    if "input" not in args:
+@rule(*(f"tf.compat.v1.{name}" for name in _FUNCTIONS))
+@rule(f"tf.compat.v1.{_SOFTMAX}", at=(TENSORS, SETUP))
+def function(call: Call) -> str:
+    """`tf.reduce_sum(x, 1, keep_dims=True)` -> `tf.reduce_sum(x, axis=1, keepdims=True)`."""
+    name = call.name.removeprefix("tf.compat.v1.")
+    first, *parameters = _FUNCTIONS.get(name, _FUNCTIONS["nn.log_softmax"])
+    args = call.args(first, *parameters)
+    if first not in args:
         raise Refused(f"the arguments of {call.name}", call.node)
-    options = [call.text(args["input"])]
-    options += [f"axis={call.text(axis)}"] if axis is not None else []
-    options += [f"output_type={call.text(args['output_type'])}"] if "output_type" in args else []
-    return f"{call.tf}.{call.name.rpartition('.')[2]}({', '.join(options)})"
-
-
-@rule("tf.compat.v1.expand_dims", at=(TENSORS, SETUP))
-def expand_dims(call: Call) -> str:
-    args = call.args("input", "axis", "name", "dim")
-    axis = args.get("axis", args.get("dim"))
-    if "input" not in args or axis is None:
-        raise Refused(f"the arguments of {call.name}", call.node)
-    return f"{call.tf}.expand_dims({call.text(args['input'])}, {call.text(axis)})"
-
-
-@rule(*(f"tf.compat.v1.nn.{name}" for name in ("softmax", "log_softmax")), at=(TENSORS,))
-def softmax(call: Call) -> str:
-    args = call.args("logits", "axis", "name", "dim")
-    axis = args.get("axis", args.get("dim"))
-    options = [call.text(args["logits"])] + ([f"axis={call.text(axis)}"] if axis is not None else [])
-    return f"{call.tf}.nn.{call.name.rpartition('.')[2]}({', '.join(options)})"
-
-
-@rule(*(f"tf.compat.v1.reduce_{name}" for name in ("mean", "sum", "max", "min", "prod", "any", "all")), at=(TENSORS,))
-def reduction(call: Call) -> str:
-    args = call.args("input_tensor", "axis", "keepdims", "name", "reduction_indices", "keep_dims")
-    axis, keep = args.get("axis", args.get("reduction_indices")), args.get("keepdims", args.get("keep_dims"))
-    options = [call.text(args["input_tensor"])]
-    options += [f"axis={call.text(axis)}"] if axis is not None else []
-    options += [f"keepdims={call.text(keep)}"] if keep is not None else []
-    return f"{call.tf}.{call.name.rpartition('.')[2]}({', '.join(options)})"
+    options = {_RENAMED.get(parameter, parameter): value for parameter, value in args.items() if parameter != "name"}
+    texts = [call.text(options.pop(first)), *(f"{name}={call.text(value)}" for name, value in options.items())]
+    return f"{call.tf}.{name}({', '.join(texts)})"
 
 
 @rule("tf.compat.v1.cond", at=(TENSORS,))
