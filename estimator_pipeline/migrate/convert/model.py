@@ -189,7 +189,7 @@ class _Writer:
         node = self.model_fn.resolve(self.train_op.loss, TRAIN)
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
             sides = [self.model_fn.resolve(side, TRAIN) for side in (node.left, node.right)]
-            others = [side for side in sides if not self.is_regularization(side)]
+            others = [side for side in sides if not self.is_regularization_loss(side)]
             node = others[0] if len(others) == 1 else node
         if not isinstance(node, cst.Call):
             return None
@@ -216,18 +216,18 @@ class _Writer:
                 return f"{self.tf}.keras.losses.{keras}({options})"
         return None
 
-    def is_regularization(self, node: cst.BaseExpression) -> bool:
-        is_it = isinstance(node, cst.Call) and (
-            self.names.name(node.func) == "tf.compat.v1.losses.get_regularization_loss"
-        )
-        if isinstance(node, cst.Call) and is_it and "scope" in arguments(node, ("scope", "name")):
-            raise Refused("the regularization loss of one scope", node)
-        return is_it
+    def is_regularization_loss(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is the sum of the regularizers' losses, which `compile` adds."""
+        if isinstance(node, cst.Call) and len(node.args) == 1:
+            is_sum = node.func.value == "sum" if isinstance(node.func, cst.Name) else (
+                self.names.name(node.func).rpartition(".")[2] in ("add_n", "reduce_sum"))  # fmt: skip
+            node = self.model_fn.resolve(node.args[0].value, TRAIN) if is_sum else node
+        return losses.is_regularization(self.names, node) and not node.args[1:]
 
     def unadded_regularizers(self) -> bool:
         """Return whether layers have regularizers that the loss does not add: `compile` would add them."""
-        adds = any(self.is_regularization(call) for step in self.parts.loss for call in calls_in(step.node))
-        adds = adds or any(self.is_regularization(call) for call in calls_in(self.train_op.loss))
+        nodes = (*(step.node for step in self.parts.loss), self.train_op.loss)
+        adds = any(losses.is_regularization(self.names, call) for call in calls_in(*nodes))
         regularized = any(name.endswith("_regularizer") and names.text(arg.value) != "None"
                           for names, call in self.network_calls()
                           for name, arg in arguments(call, parameters_of(names.name(call.func))).items())  # fmt: skip

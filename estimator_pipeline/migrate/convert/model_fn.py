@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert.names import (
@@ -146,12 +147,15 @@ def read_model_fn(names: FileNames, function: cst.FunctionDef) -> ModelFnSource:
         by_role["labels" if name == "label" else name] = name
     if not names_of_parameters or not by_role["labels"]:
         raise Refused("a model_fn without the parameters features and labels", function)
+    flags = _flags(names, function)
+    names.flags.update({(function, name): modes for name, modes in flags.items()})
     reader = _Reader(names, by_role["labels"])
     if function.decorators:
         raise Refused("a model_fn with decorators", function)
     steps = tuple(reader.block(function.body, ALL_MODES, ()))
     if function.get_docstring() is not None and steps and is_string(steps[0].node):
         steps = steps[1:]
+    steps = tuple(step for step in steps if step.target not in flags)
     for position, step in enumerate(steps if any(isinstance(step.node, cst.FunctionDef) for step in steps) else ()):
         later = {name for other in steps[position + 1 :] for name in other.defines} & step.uses
         if later and isinstance(step.node, cst.FunctionDef):
@@ -172,6 +176,30 @@ def read_model_fn(names: FileNames, function: cst.FunctionDef) -> ModelFnSource:
     return ModelFnSource(
         function, names_of_parameters[0], by_role["labels"], by_role["mode"], params, steps, reader.specs
     )
+
+
+def _flags(names: FileNames, function: cst.FunctionDef) -> dict[str, frozenset[str]]:
+    """Return name -> the modes in which it is true, for `training = False; if mode == TRAIN: training = True`."""
+    tree, scope = names.tree, names.tree.scopes[function]
+    flags = {}
+    for name, bindings in scope.names.items():
+        values = [binding.node for binding in bindings if binding.kind == "value"]
+        if len(values) < 2 or len(values) < len(bindings) or any(names.text(v) not in ("True", "False") for v in values):
+            continue
+        true: dict[str, bool] = {}
+        for value in sorted(values, key=tree.position):
+            around = [above for above in tree.above(value) if not isinstance(above, (cst.IndentedBlock, cst.Else))]
+            around = around[1 : around.index(function)]
+            if not all(isinstance(above, cst.SimpleStatementLine) or (
+                    isinstance(above, cst.If) and names.modes_of(above.test) is not None) for above in around):  # fmt: skip
+                break
+            true |= dict.fromkeys(modes.at(names.program, tree, value, scope), names.text(value) == "True")
+            last = tree.position(value)
+        else:
+            reads = [use for use in names.places(name) if names.scope(use) is scope and tree.position(use) < last]
+            if true.keys() == ALL_MODES and all(isinstance(tree.parents.get(use), cst.AssignTarget) for use in reads):
+                flags[name] = frozenset(mode for mode, value in true.items() if value)
+    return flags
 
 
 def check_scope(names: FileNames, item: cst.WithItem) -> None:

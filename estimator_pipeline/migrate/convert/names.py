@@ -199,6 +199,8 @@ class FileNames:
         if not isinstance(node, cst.Name):
             return None
         bindings = self.program.bindings(node.value, self.scope(node))
+        if bindings and (bindings[0].scope.node, node.value) in self.flags:
+            return bindings[0].scope.node, node.value
         if len(bindings) != 1 or bindings[0].kind != "parameter":
             return None
         function = self.tree.parents.get(self.tree.parents[bindings[0].node])

@@ -16,6 +16,7 @@ from estimator_pipeline.migrate.convert.flags import is_flags
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import NETWORK, TENSORS, Call, rule_of
 from estimator_pipeline.migrate.convert.rules import activations
+from estimator_pipeline.migrate.convert.rules.losses import is_regularization
 
 __all__ = ["CodeRewriter"]
 
@@ -96,7 +97,7 @@ class _Transformer(cst.CSTTransformer):
             return False
         if isinstance(node, cst.IfExp) and self.names.modes_of(node.test) is not None:
             raise Refused("a value that depends on the mode", node)
-        if isinstance(node, cst.Annotation):
+        if isinstance(node, cst.Annotation) or is_regularization(self.names, node):
             return False
         if isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "reduction":
             return False  # an enumeration that only Keras 2 has: its rule reads it

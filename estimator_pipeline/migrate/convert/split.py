@@ -29,6 +29,7 @@ from estimator_pipeline.migrate.convert.rule import TENSORS
 from estimator_pipeline.migrate.convert.rules.columns import LAYERS
 from estimator_pipeline.migrate.convert.rules.contrib import CONTRIB_LAYERS
 from estimator_pipeline.migrate.convert.rules.embeddings import EMBEDDING_NAMES
+from estimator_pipeline.migrate.convert.rules.losses import is_regularization
 from estimator_pipeline.migrate.convert.rules.metrics import METRICS
 from estimator_pipeline.migrate.convert.rules.normalization import BATCH_NORMALIZATION
 from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS
@@ -41,7 +42,6 @@ _MAKERS = ("tf.compat.v1.layers.", "tf.keras.layers.", "tf.keras.Sequential", "t
 _LAYER_NAMES = CONTRIB_LAYERS | set(EMBEDDING_NAMES)
 _SUMMARIES = ("tf.compat.v1.summary.", "tf.summary.")
 _OUTPUTS = ("tf.estimator.export.", "tf.compat.v1.estimator.export.")
-_OF_ALL = ("tf.compat.v1.trainable_variables", "tf.compat.v1.losses.get_regularization_loss")
 _WRITTEN = ("mode", "predictions", "loss", "train_op", "eval_metric_ops")
 
 
@@ -152,7 +152,8 @@ class _Splitter:
         A model has no layer that leads to no output; without such a loss nothing trains that in V1, either.
         """
         loss = [*self.train_op.steps, *(step for step in self.steps if TRAIN in step.modes)]
-        calls = [call for step in loss for call in calls_in(step.node) if self.names.name(call.func) in _OF_ALL]
+        calls = [call for step in loss for call in calls_in(step.node) if is_regularization(self.names, call)
+                 or self.names.name(call.func) == "tf.compat.v1.trainable_variables"]  # fmt: skip
         wanted = {*outputs, *(name for node in inline for name in names_read(node))}
         leads = needed(network, wanted)
         for step in network if calls else ():
@@ -423,8 +424,11 @@ class _Splitter:
         full = self.names.name(value.func)
         if full.startswith(_SUMMARIES):
             return True
-        effects = any(changed_by(call) or self.names.function(call.func) for call in calls_in(value))
-        return not effects and (full == "tf.identity" or is_message(self.names, value))
+        if full != "tf.identity" and not is_message(self.names, value):
+            return False
+        for call in calls_in(*(arg.value for arg in value.args)):
+            CodeRewriter(self.names, TENSORS).node(call)  # refuses what may have an effect
+        return not any(changed_by(call) or self.names.function(call.func) for call in calls_in(value))
 
     def is_message(self, step: Statement) -> bool:
         """Return whether a statement prints, logs or checks what is known when the network is built."""

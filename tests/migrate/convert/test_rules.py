@@ -8,7 +8,7 @@ import re
 import pytest
 
 from estimator_pipeline.migrate.code import convert, scan
-from tests.migrate.convert.programs import program
+from tests.migrate.convert.programs import PARTS, program
 
 
 @pytest.fixture
@@ -95,6 +95,22 @@ NETWORKS = [
      '    assert params["rate"] > 0, "rate"'),
     ('print("x", features["x"].shape)\nlogits = tf.layers.dense(features["x"], 3)', 'print("x", features["x"].shape)'),
     ('tf.logging.info("x")\nlogits = tf.layers.dense(features["x"], 3)', 'tf.get_logger().info("x")'),
+    ('net = tf.expand_dims(features["x"], dim=1)\nnet = tf.reduce_sum(net, 1, keep_dims=True)\n'
+     "logits = tf.layers.dense(tf.layers.flatten(tf.to_float(net)), 3)",
+     "    net = operation('expand_dims', features[\"x\"], axis=1)\n"
+     "    net = operation('reduce_sum', net, axis=1, keepdims=True)\n"
+     "    logits = tf.keras.layers.Dense(3)(tf.keras.layers.Flatten()(operation('cast', net, tf.float32)))"),
+    ('import math\nfrom math import sqrt as root\nlogits = tf.layers.dense(features["x"], int(root(math.pi)))',
+     "    import math\n    from math import sqrt as root\n    logits = "),
+    ('if params["rate"] < 0:\n    raise ValueError("rate")\nlogits = tf.layers.dense(features["x"], 3)',
+     '    if params["rate"] < 0:\n        raise ValueError("rate")\n'),
+    ('def block(x, training, act=tf.nn.relu):  # local\n    x = tf.layers.dropout(x, training=training)\n'
+     "    return tf.layers.dense(x, 3, act)\nlogits = block(features['x'], mode == tf.estimator.ModeKeys.TRAIN)",
+     "    def block(x, act=tf.keras.activations.relu):  # local\n        x = tf.keras.layers.Dropout(0.5)(x)\n"
+     "        return tf.keras.layers.Dense(3, activation=act)(x)\n    logits = block(features['x'])\n"),
+    ("training = False\nif mode == tf.estimator.ModeKeys.TRAIN:\n    training = True\n"
+     'net = tf.layers.dropout(features["x"], 0.4, training=training)\nlogits = tf.layers.dense(net, 3)',
+     '    net = tf.keras.layers.Dropout(0.4)(features["x"])\n'),
     ('units = features["x"].get_shape().as_list()[1]\nlogits = tf.layers.dense(features["x"], units)',
      'units = list(features["x"].shape)[1]'),
 ]  # fmt: skip
@@ -234,6 +250,19 @@ STAYS = [
       '    net = features["x"]\n    scale = 1.0\nlogits = tf.layers.dense(net, 3)',
       "LOSS": "loss = scale * tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 9,
      "scale, which the network sets to something else than a tensor"),
+    ({"NETWORK": "training = False\nif params['a']:\n    training = True\n"
+      'net = tf.layers.dropout(features["x"], 0.4, training=training)\nlogits = tf.layers.dense(net, 3)'}, 8,
+     "which is not true in training only"),
+    ({"NETWORK": "training = True\n"
+      'net = tf.layers.dropout(features["x"], 0.4, training=training)\nlogits = tf.layers.dense(net, 3)\n'
+      "if mode != tf.estimator.ModeKeys.TRAIN:\n    training = False"}, 6, "which is not true in training only"),
+    ({"NETWORK": 'n = 3\ndef block(x):\n    return tf.layers.dense(x, n)\nn = 4\nlogits = block(features["x"])'}, 6,
+     "n, which is assigned behind a function"),
+    ({"NETWORK": 'import tensorflow.contrib\nlogits = tf.layers.dense(features["x"], 3)'}, 5, "an import in a model_fn"),
+    ({"LOSS": "if mode == tf.estimator.ModeKeys.EVAL:\n    print(show(labels))\n" + PARTS["LOSS"]}, 9,
+     "a call of show"),
+    ({"LOSS": "if mode == tf.estimator.ModeKeys.TRAIN:\n    assert params['rate'] > 0\n" + PARTS["LOSS"]}, 9,
+     "neither of the network"),
     ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3, lambda x: tf.nn.relu(x) * 0.5)'}, 5,
      "a function in a layer"),
     ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3, activation=params["act"])',
@@ -422,6 +451,25 @@ def test_texts_of_a_model_fn_stay(convert_text):
     written = convert_text(program(NETWORK=network)).after
     lines = ["# Two layers.", "#", "# Of any size.", '"a note"', 'x = features["x"]', "y = x  # both", "logits = "]
     assert "".join(f"    {line}\n" for line in lines).removesuffix("\n") in written
+
+
+MESSAGES = ['print("step", 1)', 'tf.logging.info("step")', 'tf.identity(loss, name="shown")', 'import logging']
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_of_one_mode(convert_text, message):
+    text = f"{PARTS['LOSS']}\nif mode == tf.estimator.ModeKeys.TRAIN:\n    {message}"
+    written = convert_text(program(LOSS=text)).after
+    assert f"    #     {message.replace('tf.logging', 'tf.compat.v1.logging')}\n    model = " in written
+
+
+def test_a_mode_that_ends_in_an_error(convert_text):
+    spec = 'return tf.estimator.EstimatorSpec(mode, predictions={"logits": logits})'
+    written = convert_text(program().replace(spec, 'raise ValueError("no predictions")')).after
+    assert '    #     raise ValueError("no predictions")\n' in written and "make_predictions" not in written
+    spec = "return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)"
+    assert "returns nothing in the modes train" in convert_text(
+        program().replace(spec, "raise ValueError()")).kept_as_estimator  # fmt: skip
 
 
 def test_tensors_that_nothing_uses(convert_text):

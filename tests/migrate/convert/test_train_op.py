@@ -110,6 +110,8 @@ LOSSES_THAT_STAY = [
     ("loss = tf.losses.mean_squared_error(labels, logits, reduction=params['reduction'])", 8, "reduction of"),
     ("loss = tf.losses.mean_squared_error(labels, logits, loss_collection='mine')", 8, "loss_collection of"),
     ("loss = tf.losses.mean_pairwise_squared_error(labels, logits)", 8, "mean_pairwise_squared_error"),
+    (CROSS + "loss += tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 'a'))", 9, "the arguments"),
+    (CROSS + "loss += tf.add_n(tf.get_collection('losses'))", 9, "the arguments of tf.get_collection"),
     (CROSS + "tf.losses.add_loss(loss)", 9, "neither of the network"),
 ]  # fmt: skip
 
@@ -142,6 +144,11 @@ def test_regularizers_that_the_loss_does_not_add(convert_text):
     assert "def compute_loss" in convert_text(program(NETWORK=network)).after
     adds = CROSS + "loss = loss + tf.losses.get_regularization_loss()"
     assert "sum(self.losses)" in convert_text(program(NETWORK=network, LOSS=adds)).after
+    for collection in ("tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))", "tf.add_n(found)"):
+        more = f"{CROSS}found = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)\nloss = loss + {collection}"
+        assert "self.losses" in convert_text(program(NETWORK=network, LOSS=more)).after
+    more = f"loss = {CROSS.partition('= ')[2].strip()} + sum(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))"
+    assert "class " not in convert_text(program(NETWORK=network, LOSS=more)).after
     elsewhere = program().replace("def main():", f"def other():\n    return dict({regularizer})\n\n\ndef main():")
     assert "class " not in convert_text(elsewhere).after
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from estimator_pipeline.migrate.convert.names import Refused
+from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import TENSORS, Call, rule
 
-__all__ = ["MEANS", "STOCK", "loss"]
+__all__ = ["MEANS", "STOCK", "is_regularization", "loss"]
 
+_REGULARIZATION, _COLLECTION = "tf.compat.v1.losses.get_regularization_loss", "tf.compat.v1.get_collection"
 _PAIR = ("labels", "predictions", "weights", "scope")
 # Function of tf.compat.v1.losses -> (parameters, Keras function, its options, Keras class).
 STOCK: dict[str, tuple[tuple[str, ...], str, str, str]] = {
@@ -126,13 +127,22 @@ def _reduced(call: Call, name: str) -> str:
     return f"{call.tf}.reduce_{'sum' if kind == 'SUM' else 'mean'}({each})"
 
 
-@rule("tf.compat.v1.losses.get_regularization_loss", at=(TENSORS,))
+def is_regularization(names: FileNames, node: cst.CSTNode) -> bool:
+    """Return whether a node is a call that returns the losses of the layers' regularizers, or their sum."""
+    full = names.name(node.func) if isinstance(node, cst.Call) else ""
+    collection = node.args[0].value if isinstance(node, cst.Call) and node.args else None
+    return full == _REGULARIZATION or (
+        full == _COLLECTION and names.name(collection).endswith(".GraphKeys.REGULARIZATION_LOSSES")
+    )
+
+
+@rule(_REGULARIZATION, _COLLECTION, at=(TENSORS,))
 def regularization(call: Call) -> str:
     """Write the losses of the layers' regularizers, which are those of the model."""
-    args = call.args("scope", "name")
-    if "scope" in args:
-        raise call.refuse("scope", args["scope"])
-    return "sum(self.losses)"
+    args = call.args(*(("scope", "name") if call.name == _REGULARIZATION else ("key", "scope")))
+    if "scope" in args or not is_regularization(call.names, call.node):
+        raise call.refuse("the arguments", call.node)
+    return "sum(self.losses)" if call.name == _REGULARIZATION else "self.losses"
 
 
 _KERAS = ("SparseCategoricalCrossentropy", "CategoricalCrossentropy", "BinaryCrossentropy", "MeanSquaredError",
