@@ -155,12 +155,12 @@ class _Writer:
     def call(self, node: cst.Call, place: str) -> Call:
         """Return a call for the rules, with its arguments rewritten for a place."""
         rewriter = {NETWORK: self.network, TENSORS: self.tensors, SETUP: self.setup}[place]
-        new = {arg.value: rewriter.text(arg.value) for arg in node.args}
+        new = {arg.value: self.names.text(rewriter.node(arg).value) for arg in node.args}
         return Call(node, self.names.name(node.func), place, self.names, new, self.network.needs)
 
     # What compile describes
 
-    def is_labels(self, node: cst.BaseExpression) -> bool:
+    def is_labels(self, node: cst.BaseExpression | None) -> bool:
         changed = any(self.model_fn.labels in step.defines for step in self.model_fn.steps)
         if isinstance(node, cst.Call) and self.names.name(node.func) in ("tf.cast", "tf.compat.v1.cast"):
             dtype = arguments(node, ("x", "dtype")).get("dtype")
@@ -168,7 +168,7 @@ class _Writer:
                 node = node.args[0].value  # the losses and metrics of Keras accept classes of any integer type
         return isinstance(node, cst.Name) and node.value == self.model_fn.labels and not changed
 
-    def is_output(self, node: cst.BaseExpression) -> bool:
+    def is_output(self, node: cst.BaseExpression | None) -> bool:
         """Return whether an expression is the only output of the network."""
         if len(self.parts.outputs) != 1:
             return False
@@ -193,28 +193,18 @@ class _Writer:
             node = others[0] if len(others) == 1 else node
         if not isinstance(node, cst.Call):
             return None
-        full = self.names.name(node.func)
-        if full in ("tf.reduce_mean", "tf.compat.v1.reduce_mean") and len(node.args) == 1:
+        if self.names.name(node.func) in ("tf.reduce_mean", "tf.compat.v1.reduce_mean") and len(node.args) == 1:
             inner = self.model_fn.resolve(node.args[0].value, TRAIN)
-            if isinstance(inner, cst.Call) and self.names.name(inner.func).endswith(
-                "nn.sparse_softmax_cross_entropy_with_logits"
-            ):
-                keywords = {arg.keyword.value: arg.value for arg in inner.args if arg.keyword}
-                if (
-                    keywords.keys() >= {"labels", "logits"}
-                    and self.is_labels(keywords["labels"])
-                    and self.is_output(keywords["logits"])
-                ):
-                    return f"{self.tf}.keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
-            return None
-        if full.removeprefix("tf.compat.v1.losses.") in losses.STOCK:
-            try:
-                (labels, predictions), options, keras = losses.parts(self.call(node, TENSORS))
-            except Refused:
-                return None  # of weights or a reduction, which compile does not describe
-            if self.is_labels(labels) and self.is_output(predictions):
-                return f"{self.tf}.keras.losses.{keras}({options})"
-        return None
+            full = self.names.name(inner.func) if isinstance(inner, cst.Call) else ""
+            if not isinstance(inner, cst.Call) or not full.endswith("nn.sparse_softmax_cross_entropy_with_logits"):
+                return None
+            args = {arg.keyword.value: arg.value for arg in inner.args if arg.keyword}
+            known = (args.get("labels"), args.get("logits"), f"{self.tf}.keras.losses.SparseCategoricalCrossentropy("
+                     "from_logits=True)")  # fmt: skip
+        elif self.names.name(node.func) not in losses.LOSSES or (known := losses.stock(self.call(node, TENSORS))) is None:
+            return None  # of weights or a reduction, which compile does not describe
+        labels, predictions, text = known
+        return text if self.is_labels(labels) and self.is_output(predictions) else None
 
     def is_regularization_loss(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is the sum of the regularizers' losses, which `compile` adds."""
@@ -499,7 +489,7 @@ class _Writer:
         return _with_methods(header, methods), f"{name}({with_params})"
 
     def predictions(self) -> cst.FunctionDef | None:
-        value = self.model_fn.specs.get(PREDICT, {}).get("predictions")
+        value = self.model_fn.argument(PREDICT, "predictions")
         if value is None:
             return None
         features, steps = self.model_fn.features, self.parts.predictions

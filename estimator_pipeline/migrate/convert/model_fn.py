@@ -91,6 +91,10 @@ class ModelFnSource:
         """Return the statements that run in a mode."""
         return tuple(step for step in self.steps if mode in step.modes)
 
+    def argument(self, mode: str, name: str) -> cst.BaseExpression | None:
+        """Return an argument of the EstimatorSpec of a mode; None without."""
+        return self.specs.get(mode, {}).get(name)
+
     def definition(self, name: str, mode: str) -> Statement | None:
         """Return the only statement that defines a name in a mode, if there is one such."""
         steps = [step for step in self.in_mode(mode) if name in step.defines]

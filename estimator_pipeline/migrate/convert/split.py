@@ -95,58 +95,38 @@ class _Splitter:
         self.labelled = self.dependent({model_fn.labels}, lambda step: False)
 
     def parts(self) -> Parts:
-        metric_calls = self.metric_calls()
-        of_metrics = {step for step in self.steps if self.is_metric(step)}
-        steps = [step for step in self.steps if step not in of_metrics]
+        metric_calls, train_op, argument = self.metric_calls(), self.train_op, self.model_fn.argument
+        steps = [step for step in self.steps if not self.is_metric(step)]
         inline = self.inline_layers(steps)
         network = self.network(steps, inline)
         layered = self.dependent(set(), lambda step: step in network and self.has_layers(step.node))
-        spec = self.model_fn.specs
         # What a network computes without a layer is computed again where another part needs it.
         rest = [step for step in steps if step not in network or not step.defines & layered]
-        predictions = spec.get(PREDICT, {}).get("predictions")
-        values = [arg.value for call in metric_calls.values() for arg in call.args]
-        loss = self.slice(rest, TRAIN, [self.train_op.loss])
-        metrics = self.slice(rest, EVAL, values)
-        predicted = self.slice(rest, PREDICT, [predictions] if predictions is not None else [])
+        of_metrics = [arg.value for call in metric_calls.values() for arg in call.args]
+        predictions = [value for value in (argument(PREDICT, "predictions"),) if value is not None]
+        loss = self.slice(rest, TRAIN, [train_op.loss])
+        metrics, predicted = self.slice(rest, EVAL, of_metrics), self.slice(rest, PREDICT, predictions)
         self.check_losses(rest, loss)
-        used = {step for part in (loss, metrics, predicted) for step in part}
-        kept = {*rest, *(step for step in self.train_op.steps if self.is_global_step(step))}
-        setup = self.slice([step for step in self.model_fn.steps if step in kept], TRAIN, self.train_op.values)
-        unwritten = {**self.unwritten(), **self.train_op.unwritten}
-        known = {*network, *used, *setup}
-        logged = self.logged([step for step in rest if step not in known], unwritten)
-        outside: list[Statement | cst.BaseExpression] = [
-            *used,
-            *(value for value in (self.train_op.loss, predictions, *values) if value is not None),
-        ]
-        reads = {
-            name for node in outside for name in names_read(node.node if isinstance(node, Statement) else node, inline)
-        }
-        outputs = [name for step in network for name in sorted(step.defines) if name in layered and name in reads]
-        outputs = list(dict.fromkeys([*outputs, *inline.values()]))
+        used = {*loss, *metrics, *predicted}
+        kept = {*rest, *(step for step in train_op.steps if self.is_global_step(step))}
+        setup = self.slice([step for step in self.model_fn.steps if step in kept], TRAIN, train_op.values)
+        unwritten = {**self.unwritten(), **train_op.unwritten}
+        logged = self.logged([step for step in rest if step not in {*network, *used, *setup}], unwritten)
+        nodes = (*(step.node for step in used), train_op.loss, *predictions, *of_metrics)
+        reads = {name for node in nodes for name in names_read(node, inline)} & layered
+        outputs = (*(name for step in network for name in sorted(step.defines & reads)), *inline.values())
+        parts = Parts(tuple(network), inline, tuple(dict.fromkeys(outputs)), loss, metrics, predicted, metric_calls,
+                      setup, logged, unwritten, bool(self.phase))  # fmt: skip
         if not outputs:
             raise Refused("a model_fn without layers", self.model_fn.function)
-        self.check_tensors(network, {*outputs})
-        self.check_order(network, loss, metrics, predicted, setup, values, predictions, frozenset(outputs), inline)
-        self.check_all_used(network, outputs, [*inline])
+        self.check_tensors(parts)
+        self.check_order(parts, of_metrics, predictions)
+        self.check_all_used(parts)
         self.check_guards([*network, *used])
         self.check_statistics(network)
-        return Parts(
-            tuple(network),
-            inline,
-            tuple(outputs),
-            loss,
-            metrics,
-            predicted,
-            metric_calls,
-            setup,
-            logged,
-            unwritten,
-            bool(self.phase),
-        )
+        return parts
 
-    def check_all_used(self, network: list[Statement], outputs: list[str], inline: list[cst.CSTNode]) -> None:
+    def check_all_used(self, parts: Parts) -> None:
         """Check that a loss of all variables has those of all layers, and of no later ones: a Keras model has.
 
         A model has no layer that leads to no output; without such a loss nothing trains that in V1, either.
@@ -154,18 +134,17 @@ class _Splitter:
         loss = [*self.train_op.steps, *(step for step in self.steps if TRAIN in step.modes)]
         calls = [call for step in loss for call in calls_in(step.node) if is_regularization(self.names, call)
                  or self.names.name(call.func) == "tf.compat.v1.trainable_variables"]  # fmt: skip
-        wanted = {*outputs, *(name for node in inline for name in names_read(node))}
-        leads = needed(network, wanted)
-        for step in network if calls else ():
+        leads = needed(parts.network, {*parts.outputs, *(name for node in parts.inline for name in names_read(node))})
+        for step in parts.network if calls else ():
             if self.has_layers(step.node) and step not in leads:
                 raise Refused("a layer that leads to no output, beside a loss of all variables", step.node)
             if any(not self.definitions.before([step], call) for call in calls) and self.has_layers(step.node):
                 raise Refused("a layer behind a loss of all variables", step.node)
 
-    def check_tensors(self, network: list[Statement], outputs: set[str]) -> None:
+    def check_tensors(self, parts: Parts) -> None:
         """Check that no output is a number, which a loop or condition sets beside its layers."""
-        tensors = {self.model_fn.features}
-        for step in network:
+        tensors, outputs = {self.model_fn.features}, {*parts.outputs}
+        for step in parts.network:
             if isinstance(step.node, (cst.FunctionDef, cst.Import, cst.ImportFrom)) and step.defines & outputs:
                 raise Refused(f"{min(step.defines & outputs)}, which the network shares with another part", step.node)
             for node in iter_nodes(step.node):
@@ -213,7 +192,7 @@ class _Splitter:
         value = step.value
         if isinstance(value, cst.Call) and self.names.name(value.func) in METRICS:
             return True
-        spec = self.model_fn.specs.get(EVAL, {}).get("eval_metric_ops")
+        spec = self.model_fn.argument(EVAL, "eval_metric_ops")
         return isinstance(spec, cst.Name) and spec.value == step.target != "" and EVAL in step.modes
 
     def has_layers(self, node: cst.CSTNode, names: FileNames | None = None) -> bool:
@@ -299,29 +278,29 @@ class _Splitter:
         return tuple(step for step in rest if step in chosen)
 
     def check_order(
-        self, network: list[Statement], loss: tuple[Statement, ...], metrics: tuple[Statement, ...],
-        predicted: tuple[Statement, ...], setup: tuple[Statement, ...], values: list[cst.BaseExpression],
-        predictions: cst.BaseExpression | None, outputs: frozenset[str], inline: Mapping[cst.CSTNode, str],
-    ) -> None:  # fmt: skip
+        self, parts: Parts, of_metrics: list[cst.BaseExpression], predictions: list[cst.BaseExpression]
+    ) -> None:
         """Check that no part computes with a name that has another value where the part computes it."""
 
         def of_network(name: str) -> frozenset[Statement | None]:
-            return reaching(network, name) if name in outputs else frozenset({None})
+            return reaching(parts.network, name) if name in parts.outputs else frozenset({None})
 
-        check, reported = self.definitions.check, self.model_fn.specs.get(EVAL, {}).get("loss")
-        losses = [value for value in (self.train_op.loss, self.model_fn.specs[TRAIN].get("loss")) if value is not None]
-        check(network, TRAIN, [], lambda name: frozenset({None}))
-        check(setup, TRAIN, self.train_op.values, of_network)
-        check(loss, TRAIN, losses, of_network, inline)
-        check(metrics, EVAL, values, of_network, inline)
-        check(predicted, PREDICT, [predictions] if predictions is not None else [], of_network, inline)
+        check, inline = self.definitions.check, parts.inline
+        trained, reported = self.model_fn.argument(TRAIN, "loss"), self.model_fn.argument(EVAL, "loss")
+        check(parts.network, TRAIN, [], lambda name: frozenset({None}))
+        check(parts.setup, TRAIN, self.train_op.values, of_network)
+        check(parts.loss, TRAIN, [self.train_op.loss, *([trained] if trained is not None else [])], of_network, inline)
+        check(parts.metrics, EVAL, of_metrics, of_network, inline)
+        check(parts.predictions, PREDICT, predictions, of_network, inline)
         if reported is not None:
-            there = self.slice([step for step in self.steps if step in loss or EVAL in step.modes], EVAL, [reported])
-            check([step for step in there if step not in network or step in loss], EVAL, [reported], of_network, inline)
+            steps = [step for step in self.steps if step in parts.loss or EVAL in step.modes]
+            there = [step for step in self.slice(steps, EVAL, [reported])
+                     if step not in parts.network or step in parts.loss]  # fmt: skip
+            check(there, EVAL, [reported], of_network, inline)
 
     def metric_calls(self) -> dict[str, cst.Call]:
         """Return key -> call of each metric of eval_metric_ops."""
-        value = self.model_fn.specs.get(EVAL, {}).get("eval_metric_ops")
+        value = self.model_fn.argument(EVAL, "eval_metric_ops")
         if value is None or self.names.text(value) == "None":
             return {}
         table = self.model_fn.resolve(value, EVAL)
@@ -343,7 +322,7 @@ class _Splitter:
         """Check that the reported loss is the one that the optimizer minimizes, in training and evaluation."""
         trained = self.names.text(self.train_op.loss)
         for mode in (TRAIN, EVAL):
-            reported = self.model_fn.specs.get(mode, {}).get("loss")
+            reported = self.model_fn.argument(mode, "loss")
             if reported is None or self.names.text(reported) != trained:
                 raise Refused(
                     f"a loss in mode {mode} that is not the minimized {trained}", reported or self.train_op.loss

@@ -75,7 +75,7 @@ def read_train_op(names: FileNames, model_fn: ModelFnSource) -> TrainOp:
     Raises:
         Refused: its train_op does something else than one optimizer's step on the loss for all variables.
     """
-    train_op = model_fn.specs[TRAIN].get("train_op")
+    train_op = model_fn.argument(TRAIN, "train_op")
     if train_op is None:
         raise Refused("a model_fn without a train_op", model_fn.function)
     return _Reader(names, model_fn).read(train_op)
@@ -207,7 +207,7 @@ class _Reader:
 
     def reported(self, loss: cst.BaseExpression) -> cst.BaseExpression:
         """Return the name by which the EstimatorSpec has the loss, where the optimizer takes it by a different name."""
-        spec = self.model_fn.specs[TRAIN].get("loss")
+        spec = self.model_fn.argument(TRAIN, "loss")
         if spec is None or not isinstance(spec, cst.Name):
             return loss
         aliases: list[Statement] = []

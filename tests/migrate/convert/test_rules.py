@@ -97,7 +97,7 @@ NETWORKS = [
     ('tf.logging.info("x")\nlogits = tf.layers.dense(features["x"], 3)', 'tf.get_logger().info("x")'),
     ('net = tf.expand_dims(features["x"], dim=1)\nnet = tf.reduce_sum(net, 1, keep_dims=True)\n'
      "logits = tf.layers.dense(tf.layers.flatten(tf.to_float(net)), 3)",
-     "    net = operation('expand_dims', features[\"x\"], axis=1)\n"
+     "    net = operation('expand_dims', features[\"x\"], 1)\n"
      "    net = operation('reduce_sum', net, axis=1, keepdims=True)\n"
      "    logits = tf.keras.layers.Dense(3)(tf.keras.layers.Flatten()(operation('cast', net, tf.float32)))"),
     ('import math\nfrom math import sqrt as root\nlogits = tf.layers.dense(features["x"], int(root(math.pi)))',

@@ -6,125 +6,95 @@ weights the sum of weighted losses by that number. Source: `losses_impl.compute_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import libcst as cst
 
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import TENSORS, Call, rule
 
-__all__ = ["MEANS", "STOCK", "is_regularization", "loss"]
+__all__ = ["LOSSES", "MEANS", "is_regularization", "loss", "stock"]
 
 _REGULARIZATION, _COLLECTION = "tf.compat.v1.losses.get_regularization_loss", "tf.compat.v1.get_collection"
-_PAIR = ("labels", "predictions", "weights", "scope")
-# Function of tf.compat.v1.losses -> (parameters, Keras function, its options, Keras class).
-STOCK: dict[str, tuple[tuple[str, ...], str, str, str]] = {
+_CROSS = "tf.keras.losses.{}({{0}}, {{1}}, from_logits=True{})"
+_PAIR, _OF_LOGITS = ("labels", "predictions", "weights", "scope"), ("labels", "logits", "weights", "scope")
+_OPTIONS = ("label_smoothing", "delta", "epsilon", "axis")
+# Function of tf.compat.v1.losses -> (parameters, class of Keras, its options, the loss of each example or element).
+_LOSSES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
     "sparse_softmax_cross_entropy": (
-        ("labels", "logits", "weights", "scope"), "sparse_categorical_crossentropy", "from_logits=True",
-        "SparseCategoricalCrossentropy"),
+        _OF_LOGITS, "SparseCategoricalCrossentropy", "from_logits=True",
+        _CROSS.format("sparse_categorical_crossentropy", "")),
     "softmax_cross_entropy": (
-        ("onehot_labels", "logits", "weights", "label_smoothing", "scope"), "categorical_crossentropy",
-        "from_logits=True", "CategoricalCrossentropy"),
+        ("onehot_labels", "logits", "weights", "label_smoothing", "scope"), "CategoricalCrossentropy",
+        "from_logits=True", _CROSS.format("categorical_crossentropy", "{label_smoothing}")),
     "sigmoid_cross_entropy": (
-        ("multi_class_labels", "logits", "weights", "label_smoothing", "scope"), "binary_crossentropy",
-        "from_logits=True", "BinaryCrossentropy"),
+        ("multi_class_labels", "logits", "weights", "label_smoothing", "scope"), "BinaryCrossentropy",
+        "from_logits=True", "tf.nn.sigmoid_cross_entropy_with_logits(tf.cast({0}, tf.float32), {1})"),
     "mean_squared_error": (
-        _PAIR, "mean_squared_error", "", "MeanSquaredError"),
-    "absolute_difference": (
-        _PAIR, "mean_absolute_error", "", "MeanAbsoluteError"),
-    "huber_loss": (("labels", "predictions", "weights", "delta", "scope"), "huber", "", "Huber"),
-}  # fmt: skip
-# Function of tf.compat.v1.losses -> (parameters, template of the loss of each example or element).
-_EACH: dict[str, tuple[tuple[str, ...], str]] = {
-    "sparse_softmax_cross_entropy": (
-        STOCK["sparse_softmax_cross_entropy"][0],
-        "tf.keras.losses.sparse_categorical_crossentropy({0}, {1}, from_logits=True)"),
-    "softmax_cross_entropy": (
-        STOCK["softmax_cross_entropy"][0],
-        "tf.keras.losses.categorical_crossentropy({0}, {1}, from_logits=True{label_smoothing})"),
-    "sigmoid_cross_entropy": (
-        ("multi_class_labels", "logits", "weights", "scope"),
-        "tf.nn.sigmoid_cross_entropy_with_logits(tf.cast({0}, tf.float32), {1})"),
-    "mean_squared_error": (_PAIR, "tf.math.squared_difference(tf.cast({0}, tf.float32), {1})"),
-    "absolute_difference": (_PAIR, "tf.abs(tf.cast({0}, tf.float32) - {1})"),
-    "hinge_loss": (
-        ("labels", "logits", "weights", "scope"), "tf.nn.relu(1.0 - (2.0 * tf.cast({0}, tf.float32) - 1.0) * ({1}))"),
-    "log_loss": (("labels", "predictions", "weights", "epsilon", "scope"), "log_losses({0}, {1}{epsilon})"),
+        _PAIR, "MeanSquaredError", "", "tf.math.squared_difference(tf.cast({0}, tf.float32), {1})"),
+    "absolute_difference": (_PAIR, "MeanAbsoluteError", "", "tf.abs(tf.cast({0}, tf.float32) - {1})"),
+    "huber_loss": (("labels", "predictions", "weights", "delta", "scope"), "Huber", "", ""),
+    "hinge_loss": (_OF_LOGITS, "", "", "tf.nn.relu(1.0 - (2.0 * tf.cast({0}, tf.float32) - 1.0) * ({1}))"),
+    "log_loss": (("labels", "predictions", "weights", "epsilon", "scope"), "", "", "log_losses({0}, {1}{epsilon})"),
     "cosine_distance": (
-        ("labels", "predictions", "axis", "weights", "scope"),
+        ("labels", "predictions", "axis", "weights", "scope"), "", "",
         "tf.subtract(1.0, tf.reduce_sum(({0}) * ({1}), keepdims=True{axis}))"),
 }  # fmt: skip
-_FUNCTIONS = {f"tf.compat.v1.losses.{name}": name for name in {**STOCK, **_EACH}}
+_V1 = "tf.compat.v1.losses."
+LOSSES = frozenset(f"{_V1}{name}" for name in _LOSSES)
+"""Losses of V1 with a rule."""
 MEANS = ("SUM_BY_NONZERO_WEIGHTS", "SUM_OVER_NONZERO_WEIGHTS", "SUM_OVER_BATCH_SIZE", "MEAN")
 """Reductions of V1 that are a mean where no weights are."""
 
 
-def parts(call: Call) -> tuple[tuple[cst.BaseExpression, cst.BaseExpression], str, str]:
-    """Return (labels and predictions, options of the Keras loss, its class).
-
-    Raises:
-        Refused: the call has weights or another reduction.
-    """
-    parameters, _, options, keras = STOCK[_FUNCTIONS[call.name]]
+def _arguments(call: Call) -> tuple[dict[str, cst.BaseExpression], str]:
+    """Return the arguments of a loss without those that say its defaults, and the name of its reduction."""
+    parameters = _LOSSES[call.name.removeprefix(_V1)][0]
     args = call.args(*parameters, "loss_collection", "reduction")
-    first, second = parameters[:2]
-    for parameter in ("weights", "loss_collection"):
-        if parameter in args and not call.is_constant(args[parameter], "1.0", "1"):
-            raise call.refuse(parameter, args[parameter])
-    if reduction(call, args) not in MEANS:
-        raise call.refuse("reduction", args["reduction"])
-    if first not in args or second not in args:
-        raise Refused(f"the arguments of {call.name}", call.node)
-    more = [f"{name}={call.text(args[name])}" for name in ("label_smoothing", "delta") if name in args]
-    return (args[first], args[second]), ", ".join([*([options] if options else []), *more]), keras
-
-
-def reduction(call: Call, args: Mapping[str, cst.BaseExpression]) -> str:
-    """Return the name of a loss's reduction."""
-    if "reduction" not in args:
-        return MEANS[0]
-    name = call.names.name(args["reduction"])
-    if not name.startswith("tf.compat.v1.losses.Reduction."):
-        raise call.refuse("reduction", args["reduction"])
-    return name.rpartition(".")[2]
-
-
-@rule(*_FUNCTIONS, at=(TENSORS,))
-def loss(call: Call) -> str:
-    name = _FUNCTIONS[call.name]
-    weighted = any(arg.keyword is not None and arg.keyword.value in ("weights", "reduction") for arg in call.node.args)
-    parameters = (STOCK[name] if name in STOCK else _EACH[name])[0]
-    weighted = weighted or len([arg for arg in call.node.args if arg.keyword is None]) > parameters.index("weights")
-    if name in STOCK and not weighted:
-        (labels, predictions), options, keras = parts(call)
-        return f"{call.tf}.keras.losses.{keras}({options})({call.text(labels)}, {call.text(predictions)})"
-    return _reduced(call, name)
-
-
-def _reduced(call: Call, name: str) -> str:
-    """Write a loss of elements, its weights and its reduction. Source: `losses_impl.compute_weighted_loss`."""
-    if name not in _EACH:
-        raise Refused(f"weights or reduction of {call.name}", call.node)
-    parameters, template = _EACH[name]
-    args = call.args(*parameters, "loss_collection", "reduction")
-    kind, weights = reduction(call, args), args.get("weights")
-    first, second = (parameter for parameter in parameters[:2])
-    if first not in args or second not in args or (name == "cosine_distance" and "axis" not in args):
+    if not args.keys() >= {*parameters[:2]} or ("axis" in parameters and "axis" not in args):
         raise Refused(f"the arguments of {call.name}", call.node)
     if "loss_collection" in args and not call.is_constant(args["loss_collection"], "None"):
         raise call.refuse("loss_collection", args["loss_collection"])
-    options = {parameter: f", {parameter}={call.text(args[parameter])}" if parameter in args else ""
-               for parameter in ("label_smoothing", "epsilon", "axis")}  # fmt: skip
-    call.needs.update({"log_losses"} if name == "log_loss" else ())
+    if call.is_constant(args.get("weights"), "1.0", "1"):
+        del args["weights"]
+    reduction = call.names.name(args["reduction"]) if "reduction" in args else f"{_V1}Reduction.{MEANS[0]}"
+    if not reduction.startswith(f"{_V1}Reduction."):
+        raise call.refuse("reduction", args["reduction"])
+    return args, reduction.rpartition(".")[2]
+
+
+def stock(call: Call) -> tuple[cst.BaseExpression, cst.BaseExpression, str] | None:
+    """Return labels, predictions and the loss object of Keras; None where Keras has none, or not with such weights."""
+    (first, second, *_), keras, options, _ = _LOSSES[call.name.removeprefix(_V1)]
+    args, reduction = _arguments(call)
+    if not keras or "weights" in args or reduction not in MEANS:
+        return None
+    texts = [options] if options else []
+    texts += [f"{name}={call.text(args[name])}" for name in _OPTIONS if name in args]
+    return args[first], args[second], f"{call.tf}.keras.losses.{keras}({', '.join(texts)})"
+
+
+@rule(*LOSSES, at=(TENSORS,))
+def loss(call: Call) -> str:
+    """Write an object of Keras, or the losses of elements, their weights and their reduction.
+
+    Source: `losses_impl.compute_weighted_loss`.
+    """
+    if known := stock(call):
+        return f"{known[2]}({call.text(known[0])}, {call.text(known[1])})"
+    (first, second, *_), _, _, template = _LOSSES[call.name.removeprefix(_V1)]
+    args, reduction = _arguments(call)
+    options = {name: f", {name}={call.text(args[name])}" if name in args else "" for name in _OPTIONS}
+    if not template or any(options[name] and f"{{{name}}}" not in template for name in _OPTIONS):
+        raise Refused(f"weights or reduction of {call.name}", call.node)
+    call.needs.update({"log_losses"} if "log_losses" in template else ())
     each = template.replace("tf.", f"{call.tf}.").format(call.text(args[first]), call.text(args[second]), **options)
-    if weights is not None and not call.is_constant(weights, "1.0", "1"):
-        if kind not in MEANS[:2]:
-            raise Refused(f"weights and reduction of {call.name}", weights)
+    if "weights" in args:
+        if reduction not in MEANS[:2]:
+            raise Refused(f"weights and reduction of {call.name}", args["weights"])
         call.needs.add("weighted_mean")
-        return f"weighted_mean({each}, {call.text(weights)})"
-    if kind == "NONE":
+        return f"weighted_mean({each}, {call.text(args['weights'])})"
+    if reduction == "NONE":
         return each
-    return f"{call.tf}.reduce_{'sum' if kind == 'SUM' else 'mean'}({each})"
+    return f"{call.tf}.reduce_{'sum' if reduction == 'SUM' else 'mean'}({each})"
 
 
 def is_regularization(names: FileNames, node: cst.CSTNode) -> bool:

@@ -35,10 +35,11 @@ def function(call: Call) -> str:
     name = call.name.removeprefix("tf.compat.v1.")
     first, *parameters = _FUNCTIONS.get(name, _FUNCTIONS["nn.log_softmax"])
     args = call.args(first, *parameters)
-    if first not in args:
-        raise Refused(f"the arguments of {call.name}", call.node)
     options = {_RENAMED.get(parameter, parameter): value for parameter, value in args.items() if parameter != "name"}
-    texts = [call.text(options.pop(first)), *(f"{name}={call.text(value)}" for name, value in options.items())]
+    if first not in options or (name == "expand_dims" and "axis" not in options):
+        raise Refused(f"the arguments of {call.name}", call.node)
+    texts = [call.text(options.pop(first)), *([call.text(options.pop("axis"))] if name == "expand_dims" else [])]
+    texts += [f"{option}={call.text(value)}" for option, value in options.items()]
     return f"{call.tf}.{name}({', '.join(texts)})"
 
 
