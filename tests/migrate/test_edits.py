@@ -215,7 +215,8 @@ def test_each_comment_is_kept_once(tmp_path):
         "    # above a removed statement\n    # removed\n    return data  # replaced\n",
         "    # loss\n    # of one kind\n    # mean\n    # summary\n    # scalar\n    # metrics\n",
         "    # above a return\n    model.compile(\n",
-        "    # features\n    # network\n    # second line\n    # with\n    # in a scope\n    # dense\n    # x\n    answer = ",
+        "    # features\n    # network\n    # second line\n    # with\n    # in a scope\n    # dense\n"
+        "    # x\n    answer = ",
         "    # if\n    # in a branch\n    # predicted\n    return {'y': answer}",
         "    #     tf.compat.v1.summary.scalar('loss', loss)\n",
         "    return {'y': answer}  # return\n    # end of the model_fn\n",

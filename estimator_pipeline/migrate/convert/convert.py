@@ -336,7 +336,9 @@ class _Planner:
             for helper, new in model.helpers.items():
                 node = cst.ensure_type(helper.node, cst.FunctionDef)
                 if self.names.text(new) != self.names.text(node) or helper.tree is function.tree:
-                    written[helper.tree][node] = [new.with_changes(leading_lines=[], decorators=new.decorators[len(node.decorators) :])]
+                    written[helper.tree][node] = [
+                        new.with_changes(leading_lines=[], decorators=new.decorators[len(node.decorators) :])
+                    ]
         return dict(written)
 
     def rest(self, tree: Tree, reached: set[cst.CSTNode]) -> Rest:

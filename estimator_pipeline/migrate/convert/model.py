@@ -123,40 +123,24 @@ class _Writer:
         words = re.split(r"[^A-Za-z0-9]+", names.tree.source.path.rpartition("/")[2].rpartition(".")[0])
         stem = "".join(word.capitalize() for word in words).lstrip("0123456789")
         self.class_name = f"{prefix.title().replace('_', '')}{stem or 'Converted'}Model"
-        tensors = {model_fn.features} | {name for step in parts.network for name in step.defines}
+        tensors = frozenset({model_fn.features}).union(*(step.defines for step in parts.network))
         self.needs_of: dict[Tree, set[str]] = defaultdict(set)
-        self.network = CodeRewriter(
-            names,
-            NETWORK,
-            tensors=frozenset(tensors),
-            needs=self.needs_of[names.tree],
-            learning_phase=parts.learning_phase,
-        )
-        inline = dict(parts.inline)
-        self.tensors, self.setup = self.network.at(TENSORS, inline), self.network.at(SETUP)
+        self.network = CodeRewriter(names, NETWORK, tensors=tensors, needs=self.needs_of[names.tree],
+                                    learning_phase=parts.learning_phase)  # fmt: skip
+        self.tensors, self.setup = self.network.at(TENSORS, parts.inline), self.network.at(SETUP)
 
     def model(self) -> Model:
         network = self.network_lines()
-        metrics = {key: metric(self.call(call, TENSORS), key) for key, call in self.parts.metric_calls.items()}
-        loss, stock = (
-            self.stock_loss(),
-            {key: self.stock_metric(keras_metric) for key, keras_metric in metrics.items()},
-        )
-        by_compile = loss is not None and all(stock.values()) and not self.unadded_regularizers()
+        metrics = {key: metric(self.tensors.call(call), key) for key, call in self.parts.metric_calls.items()}
+        loss, stock = self.stock_loss(), [self.stock_metric(keras_metric) for keras_metric in metrics.values()]
+        by_compile = loss is not None and all(stock) and not self.unadded_regularizers()
         predictions = self.predictions()
         model_class = None if by_compile else self.model_class(metrics)
         optimizer = self.optimizer()
-        make = self.make_function(network, optimizer, loss if by_compile else None, list(stock.values()), model_class)
-        helpers = self.helpers()
+        make = self.make_function(network, optimizer, loss if by_compile else None, stock, model_class)
         code = [part for part in (optimizer.schedule, model_class, make, predictions) if part is not None]
         return Model(tuple(code), self.make, self.predictions_name if predictions else "", bool(self.model_fn.params),
-                     helpers, dict(self.needs_of))  # fmt: skip
-
-    def call(self, node: cst.Call, place: str) -> Call:
-        """Return a call for the rules, with its arguments rewritten for a place."""
-        rewriter = {NETWORK: self.network, TENSORS: self.tensors, SETUP: self.setup}[place]
-        new = {arg.value: self.names.text(rewriter.node(arg).value) for arg in node.args}
-        return Call(node, self.names.name(node.func), place, self.names, new, self.network.needs)
+                     self.helpers(), dict(self.needs_of))  # fmt: skip
 
     # What compile describes
 
@@ -170,19 +154,11 @@ class _Writer:
 
     def is_output(self, node: cst.BaseExpression | None) -> bool:
         """Return whether an expression is the only output of the network."""
-        if len(self.parts.outputs) != 1:
-            return False
+        while isinstance(node, cst.Subscript):
+            node = self.model_fn.item(node, EVAL)
         changed = {name for step in (*self.parts.loss, *self.parts.metrics) for name in step.defines}
-        for _ in range(8):
-            if node in self.parts.inline or (
-                isinstance(node, cst.Name) and node.value == self.parts.outputs[0] and node.value not in changed
-            ):
-                return True
-            following = self.model_fn.resolve(node, EVAL) if isinstance(node, cst.Subscript) else node
-            if following is node:
-                break
-            node = following
-        return False
+        is_output = isinstance(node, cst.Name) and node.value == self.parts.outputs[0] and node.value not in changed
+        return len(self.parts.outputs) == 1 and (node in self.parts.inline or is_output)
 
     def stock_loss(self) -> str | None:
         """Return the loss of `compile`; None where it does not describe the loss."""
@@ -193,18 +169,16 @@ class _Writer:
             node = others[0] if len(others) == 1 else node
         if not isinstance(node, cst.Call):
             return None
+        labels, logits, text = None, None, f"{self.tf}.keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
         if self.names.name(node.func) in ("tf.reduce_mean", "tf.compat.v1.reduce_mean") and len(node.args) == 1:
             inner = self.model_fn.resolve(node.args[0].value, TRAIN)
             full = self.names.name(inner.func) if isinstance(inner, cst.Call) else ""
-            if not isinstance(inner, cst.Call) or not full.endswith("nn.sparse_softmax_cross_entropy_with_logits"):
-                return None
-            args = {arg.keyword.value: arg.value for arg in inner.args if arg.keyword}
-            known = (args.get("labels"), args.get("logits"), f"{self.tf}.keras.losses.SparseCategoricalCrossentropy("
-                     "from_logits=True)")  # fmt: skip
-        elif self.names.name(node.func) not in losses.LOSSES or (known := losses.stock(self.call(node, TENSORS))) is None:
-            return None  # of weights or a reduction, which compile does not describe
-        labels, predictions, text = known
-        return text if self.is_labels(labels) and self.is_output(predictions) else None
+            if isinstance(inner, cst.Call) and full.endswith("nn.sparse_softmax_cross_entropy_with_logits"):
+                args = {arg.keyword.value: arg.value for arg in inner.args if arg.keyword}
+                labels, logits = args.get("labels"), args.get("logits")
+        elif self.names.name(node.func) in losses.LOSSES and (known := losses.stock(self.tensors.call(node))):
+            labels, logits, text = known
+        return text if self.is_labels(labels) and self.is_output(logits) else None
 
     def is_regularization_loss(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is the sum of the regularizers' losses, which `compile` adds."""
@@ -212,22 +186,16 @@ class _Writer:
             is_sum = node.func.value == "sum" if isinstance(node.func, cst.Name) else (
                 self.names.name(node.func).rpartition(".")[2] in ("add_n", "reduce_sum"))  # fmt: skip
             node = self.model_fn.resolve(node.args[0].value, TRAIN) if is_sum else node
-        return losses.is_regularization(self.names, node) and not node.args[1:]
+        return losses.is_regularization(self.names, node)
 
     def unadded_regularizers(self) -> bool:
         """Return whether layers have regularizers that the loss does not add: `compile` would add them."""
         nodes = (*(step.node for step in self.parts.loss), self.train_op.loss)
         adds = any(losses.is_regularization(self.names, call) for call in calls_in(*nodes))
         regularized = any(name.endswith("_regularizer") and names.text(arg.value) != "None"
-                          for names, call in self.network_calls()
+                          for call, names in self.parts.calls
                           for name, arg in arguments(call, parameters_of(names.name(call.func))).items())  # fmt: skip
         return regularized and not adds
-
-    def network_calls(self) -> list[tuple[FileNames, cst.Call]]:
-        """Return the calls of the network, also in the functions that it calls, after `network_lines`."""
-        nodes = [(self.names, node) for node in (*(step.node for step in self.parts.network), *self.parts.inline)]
-        nodes += [(self.names.of(function.tree), function.node.body) for function in self.network.helpers]
-        return [(names, call) for names, node in nodes for call in calls_in(node)]
 
     def stock_metric(self, keras_metric: Metric) -> str:
         """Return the metric of `compile`; "" where it does not describe the metric."""
@@ -237,7 +205,7 @@ class _Writer:
             return keras_metric.keras
         value = self.model_fn.resolve(keras_metric.values[1], EVAL)
         if ".Accuracy(" in keras_metric.keras and isinstance(value, cst.Call):
-            argument = argument_of_argmax(Call(value, self.names.name(value.func), TENSORS, self.names, {}))
+            argument = argument_of_argmax(self.tensors.call(value))
             if argument is not None and self.is_output(argument):
                 return keras_metric.keras.replace(".Accuracy(", ".SparseCategoricalAccuracy(")
         return ""
@@ -259,7 +227,7 @@ class _Writer:
                 check_scope(rewriter.names, item)
             return [place, *(line for inner in node.body.body for line in self.lines(inner, rewriter))]
         if isinstance(node, cst.BaseSmallStatement):
-            return [place, self.line(node, rewriter.node(node))]
+            return [place, self.line(node, rewriter.node(node), rewriter.names)]
         if isinstance(node, (cst.For, cst.If)):
             return [place, self.compound(node, rewriter)]
         if isinstance(node, cst.SimpleStatementLine):
@@ -268,9 +236,9 @@ class _Writer:
             return [place, self.local_function(node, rewriter)]
         raise Refused(f"a statement `{type(node).__name__.lower()}` in a model_fn", node)
 
-    def line(self, node: cst.CSTNode, new: cst.BaseSmallStatement) -> cst.SimpleStatementLine:
+    def line(self, node: cst.CSTNode, new: cst.BaseSmallStatement, names: FileNames) -> cst.SimpleStatementLine:
         """Return a line of a new small statement, with the comment behind the user's."""
-        above = self.names.tree.parents[node]
+        above = names.tree.parents[node]
         assert isinstance(above, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
         line = cst.SimpleStatementLine([new.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
         return line if node is not above.body[-1] else line.with_changes(trailing_whitespace=above.trailing_whitespace)
@@ -279,7 +247,7 @@ class _Writer:
         """Return a function inside of a function after the conversion, where it is defined."""
         if node.decorators or node.asynchronous is not None:
             raise Refused("a function with decorators in a model_fn", node)
-        for call in self.names.tree.calls if rewriter.names is self.names else ():
+        for call in rewriter.names.tree.calls:
             function = rewriter.names.function(call.func)
             if function is not None and function.node is node:
                 rewriter.node(call)  # finds the parameters that carry the mode
@@ -301,10 +269,9 @@ class _Writer:
         if modes is not None:
             inside = node.body.body[0] if len(node.body.body) == 1 and node.orelse is None else None
             small = inside.body[0] if isinstance(inside, cst.SimpleStatementLine) and len(inside.body) == 1 else None
-            written = self.train_only(small, rewriter) if modes == {TRAIN} and rewriter.place == NETWORK else None
-            if written is None:
+            if small is None or modes != {TRAIN} or rewriter.place != NETWORK:
                 raise Refused("a part of the network that depends on the mode", node)
-            return self.line(small, written)
+            return self.train_only(small, rewriter)
         orelse = node.orelse
         if isinstance(orelse, cst.If):
             orelse = cst.ensure_type(self.compound(orelse, rewriter), cst.If)
@@ -317,37 +284,32 @@ class _Writer:
         block = body if isinstance(body, cst.IndentedBlock) else cst.IndentedBlock([])
         return block.with_changes(body=_joined(line for inner in body.body for line in self.lines(inner, rewriter)))
 
-    def train_only(self, small: cst.CSTNode | None, rewriter: CodeRewriter) -> cst.BaseSmallStatement | None:
+    def train_only(self, node: cst.CSTNode, rewriter: CodeRewriter) -> cst.BaseStatement:
         """Return `x = Dropout(rate)(x)` for the statement `x = tf.nn.dropout(x, keep)` that runs in training."""
-        if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Call):
-            return None
-        full, names = rewriter.names.name(small.value.func), rewriter.names
-        call = Call(
-            small.value, full, NETWORK, names, {arg.value: rewriter.text(arg.value) for arg in small.value.args}
-        )
-        if full in ("tf.nn.dropout", "tf.compat.v1.nn.dropout"):
-            return small.with_changes(value=cst.parse_expression(f"{dropout.layer_of(call)})"))
-        if full == "tf.compat.v1.layers.dropout":
-            text = dropout.dropout(call).removesuffix(", training=True)").removesuffix(")")
-            return small.with_changes(value=cst.parse_expression(f"{text})"))
-        return None
+        if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
+            call = rewriter.call(node.value)
+            if call.name in ("tf.nn.dropout", "tf.compat.v1.nn.dropout", "tf.compat.v1.layers.dropout"):
+                is_function = ".nn." in call.name
+                text = f"{dropout.layer_of(call)})" if is_function else dropout.dropout(call)
+                new = cst.parse_expression(text.replace(", training=True)", ")"))
+                return self.line(node, node.with_changes(value=new), rewriter.names)
+        raise Refused("a part of the network that is in training only", node)
 
     def network_lines(self) -> list[_Line]:
         lines: list[_Line] = []
         for step in self.parts.network:
-            if step.modes != {TRAIN}:
+            if step.modes == {TRAIN}:
+                lines += [self.place(self.names.span(step.node)[0]), self.train_only(step.node, self.network)]
+            else:
                 lines += self.lines(step.node, self.network)
-                continue
-            written = self.train_only(step.node, self.network)
-            if written is None:
-                raise Refused("a part of the network that is in training only", step.node)
-            lines += [self.place(self.names.span(step.node)[0]), self.line(step.node, written)]
         lines += [statement(f"{name} = {self.network.text(node)}") for node, name in self.parts.inline.items()]
         unwritten = [*(self.names.text(step.node) for step in self.parts.logged),
                      *(f"{name}={self.names.text(value)}" for name, value in self.parts.unwritten.items())]  # fmt: skip
         if unwritten:
-            lines += _comments("fit prints and TensorBoard logs the loss and the metrics. Without a counterpart in the "
-                         "model:", *(f"    {line.strip()}" for text in unwritten for line in text.strip().splitlines()))
+            lines += _comments(
+                "fit prints and TensorBoard logs the loss and the metrics. Without a counterpart in the model:",
+                *(f"    {line.strip()}" for text in unwritten for line in text.strip().splitlines()),
+            )
         return lines
 
     # Functions
@@ -382,7 +344,10 @@ class _Writer:
         compiled += [f"metrics=[{', '.join(metrics)}]"] if loss and metrics else []
         line = f"{model}.compile({', '.join(compiled)})"
         several = f"{model}.compile(\n" + "".join(f"    {item},\n" for item in compiled) + ")"
-        lines += [self.place(self.names.span(self.model_fn.function)[1]), statement(line if len(line) < 100 else several)]
+        lines += [
+            self.place(self.names.span(self.model_fn.function)[1]),
+            statement(line if len(line) < 100 else several),
+        ]
         lines.append(statement(f"return {model}"))
         header = f"def {self.make}({', '.join([inputs, *([params] if params else [])])}):"
         doc = f"Return the compiled model for the inputs `{inputs}`, as returned by `model_inputs`."
@@ -442,7 +407,7 @@ class _Writer:
 
     def check_embeddings(self, node: cst.CSTNode) -> None:
         """Check that no gradient is sparse: V1 leaves the rows as they are that a batch does not have."""
-        if any("embedding" in names.name(call.func).lower() for names, call in self.network_calls()):
+        if any("embedding" in names.name(call.func).lower() for call, names in self.parts.calls):
             raise Refused("an embedding, whose sparse gradient this optimizer treats otherwise in Keras", node)
 
     def schedule(self, rate: LearningRate) -> tuple[cst.ClassDef, str]:
@@ -455,11 +420,13 @@ class _Writer:
         taken = {name for step in rate.steps for name in step.defines} - aliases
         at = "step" if "step" not in taken and params != "step" else "iteration"
         rewriter = self.network.at(TENSORS, dict.fromkeys(calls, at))
-        lines = [statement(f"{at} = {self.tf}.cast({at}, {self.tf}.int64)")]
+        lines: list[_Line] = [statement(f"{at} = {self.tf}.cast({at}, {self.tf}.int64)")]
         uses = {name for node in nodes for name in names_read(node)}
         with_params = params if params in uses else ""
         lines += [statement(f"{params} = self.{params}")] if with_params else []
-        lines += self.all_lines([step for step in rate.steps if not (step.target == at and step.value in calls)], rewriter)
+        lines += self.all_lines(
+            [step for step in rate.steps if not (step.target == at and step.value in calls)], rewriter
+        )
         value = rewriter.text(rate.rate)
         if isinstance(op.decay, cst.Lambda):
             first, second = (param.name.value for param in op.decay.params.params)
@@ -494,7 +461,7 @@ class _Writer:
             return None
         features, steps = self.model_fn.features, self.parts.predictions
         copies = self.changes_items(features) and any(features in step.defines for step in steps)
-        lines = [statement(f"{features} = dict({features})")] if copies else []
+        lines: list[_Line] = [statement(f"{features} = dict({features})")] if copies else []
         lines += [*self.unpacked("outputs"), *self.all_lines(steps, self.tensors)]
         lines += [self.place(self.names.span(value)[0]), statement(f"return {self.tensors.text(value)}")]
         used = {name for step in self.parts.predictions for name in step.uses} | names_read(value)
@@ -543,7 +510,7 @@ class _Writer:
     def saved_params(self) -> tuple[str, str]:
         """Return how a class saves its params, and how it gets them back: a dict, or an object with attributes."""
         params, needs = self.model_fn.params, self.network.needs
-        for names, call in self.network_calls():
+        for call, names in self.parts.calls:
             args = arguments(call, parameters_of(names.name(call.func)))
             if params and "activation" in args and _root(args["activation"].value) == params:
                 raise Refused("an activation of params, which a saved model does not have", args["activation"])
@@ -648,7 +615,7 @@ class _Writer:
             written[function] = self.function_of(node, rewriter).with_changes(decorators=decorators)
         outer = {self.model_fn.function, *(function.node for function in written)}
         return {function: self.without_modes(function.node, new) for function, new in written.items()
-                if not any(above in outer for above in self.names.of(function.tree).tree.above(function.node))}  # fmt: skip
+                if outer.isdisjoint(function.tree.above(function.node))}  # fmt: skip
 
     def parameters(self, node: cst.Parameters, rewriter: CodeRewriter) -> cst.Parameters:
         """Return parameters with their defaults after the conversion."""

@@ -12,7 +12,6 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert.names import (
     ALL_MODES,
-    EVAL,
     PREDICT,
     FileNames,
     Refused,
@@ -108,13 +107,14 @@ class ModelFnSource:
                 if step is None or step.value is None:
                     break
                 node = step.value
-            elif isinstance(node, cst.Subscript) and (item := self._item(node, mode)) is not None:
+            elif isinstance(node, cst.Subscript) and (item := self.item(node, mode)) is not None:
                 node = item
             else:
                 break
         return node
 
-    def _item(self, node: cst.Subscript, mode: str) -> cst.BaseExpression | None:
+    def item(self, node: cst.Subscript, mode: str) -> cst.BaseExpression | None:
+        """Return the value of an item of a dict that the function defines once; None if it is not known."""
         table, key = self.resolve(node.value, mode), _key(node)
         if not isinstance(table, cst.Dict) or key is None:
             return None
@@ -188,14 +188,17 @@ def _flags(names: FileNames, function: cst.FunctionDef) -> dict[str, frozenset[s
     flags = {}
     for name, bindings in scope.names.items():
         values = [binding.node for binding in bindings if binding.kind == "value"]
-        if len(values) < 2 or len(values) < len(bindings) or any(names.text(v) not in ("True", "False") for v in values):
+        if (
+            len(values) < 2
+            or len(values) < len(bindings)
+            or any(names.text(v) not in ("True", "False") for v in values)
+        ):
             continue
         true: dict[str, bool] = {}
         for value in sorted(values, key=tree.position):
             around = [above for above in tree.above(value) if not isinstance(above, (cst.IndentedBlock, cst.Else))]
-            around = around[1 : around.index(function)]
-            if not all(isinstance(above, cst.SimpleStatementLine) or (
-                    isinstance(above, cst.If) and names.modes_of(above.test) is not None) for above in around):  # fmt: skip
+            conditions = around[2 : around.index(function)]  # above the assignment and its line
+            if any(not isinstance(each, cst.If) or names.modes_of(each.test) is None for each in conditions):
                 break
             true |= dict.fromkeys(modes.at(names.program, tree, value, scope), names.text(value) == "True")
             last = tree.position(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import libcst as cst
 
@@ -73,6 +73,11 @@ class CodeRewriter:
         if node in self.replaced:
             return self.replaced[node]
         return self.names.text(self.node(node))
+
+    def call(self, node: cst.Call) -> Call:
+        """Return a call for the rules, with its arguments after all rewrites."""
+        new = {arg.value: self.names.text(self.node(arg).value) for arg in node.args}
+        return Call(node, self.names.name(node.func), self.place, self.names, new, self.needs)
 
     def is_flag(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is true in training and false otherwise."""
@@ -222,7 +227,8 @@ class _Transformer(cst.CSTTransformer):
             return updated.with_changes(func=cst.Name("DenseEmbedding"))
         if written is not None:
             call = Call(original, full, self.rewriter.place, self.names, new, self.rewriter.needs)
-            return self._on_tensors(cst.parse_expression(written(call)), original)
+            expression = cst.parse_expression(written(call))
+            return self._operation(expression) if self._is_operation(expression, original) else expression
         if full.startswith("tf."):
             return self._tensorflow(full, original, updated)
         function = self.names.function(original.func)
@@ -251,25 +257,25 @@ class _Transformer(cst.CSTTransformer):
         new = allowed.name(full, self.rewriter.place, self.names.tf)
         if new is None:
             raise Refused(full, original)
-        func = cst.parse_expression(new) if new else updated.func
-        new_call = self._on_tensors(updated.with_changes(func=func), original)
-        if isinstance(new_call.func, cst.Name):
-            return new_call
+        call = updated.with_changes(func=cst.parse_expression(new) if new else updated.func)
+        if self._is_operation(call, original):
+            return self._operation(call)
         if self.rewriter.place == NETWORK and full.startswith(allowed.RANDOM):
             raise Refused(f"{full} in the network, which would be drawn once", original)
-        return updated.with_changes(func=func, args=_without_training(updated.args, original, self))
+        return call.with_changes(args=_without_training(updated.args, original, self))
 
-    def _on_tensors(self, new: cst.BaseExpression, original: cst.Call) -> cst.BaseExpression:
-        """Return the call of a function of TensorFlow as an operation between layers where it takes tensors of Keras."""
+    def _is_operation(self, new: cst.BaseExpression, original: cst.Call) -> TypeGuard[cst.Call]:
+        """Return whether a new call is of a function of TensorFlow that takes tensors of Keras."""
         func = self.names.text(new.func) if isinstance(new, cst.Call) else ""
-        below = func.removeprefix(f"{self.names.tf}.")
-        if self.rewriter.place != NETWORK or func == below or below.startswith(("keras.", "get_logger")):
-            return new
-        if not self._has_tensor(original):
-            return new
+        home, _, below = func.partition(".")
+        is_function = home == self.names.tf and not below.startswith(("keras.", "get_logger"))
+        return self.rewriter.place == NETWORK and is_function and self._has_tensor(original)
+
+    def _operation(self, new: cst.Call) -> cst.Call:
+        """Return the call of a function of TensorFlow as an operation between layers."""
         self.rewriter.needs.add("operation")
         comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")) if new.args else cst.MaybeSentinel.DEFAULT
-        first = cst.Arg(cst.SimpleString(repr(below)), comma=comma)
+        first = cst.Arg(cst.SimpleString(repr(self.names.text(new.func).partition(".")[2])), comma=comma)
         return new.with_changes(func=cst.Name("operation"), args=[first, *new.args])
 
     def _has_tensor(self, call: cst.Call) -> bool:

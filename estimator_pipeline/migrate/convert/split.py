@@ -51,6 +51,7 @@ class Parts:
 
     Attributes:
         network: the statements of the network, from the features to the outputs of its layers.
+        calls: the calls of the network, also in the functions that it calls, with the names of their files.
         inline: layer calls inside of other statements -> the name of the output that they become.
         outputs: the names of the network's outputs that other parts use, in order.
         loss, metrics, predictions: the statements of each, without those of the network.
@@ -62,6 +63,7 @@ class Parts:
     """
 
     network: tuple[Statement, ...]
+    calls: tuple[tuple[cst.Call, FileNames], ...]
     inline: Mapping[cst.CSTNode, str]
     outputs: tuple[str, ...]
     loss: tuple[Statement, ...]
@@ -115,15 +117,16 @@ class _Splitter:
         nodes = (*(step.node for step in used), train_op.loss, *predictions, *of_metrics)
         reads = {name for node in nodes for name in names_read(node, inline)} & layered
         outputs = (*(name for step in network for name in sorted(step.defines & reads)), *inline.values())
-        parts = Parts(tuple(network), inline, tuple(dict.fromkeys(outputs)), loss, metrics, predicted, metric_calls,
-                      setup, logged, unwritten, bool(self.phase))  # fmt: skip
+        calls = tuple(self.reached_calls([*(step.node for step in network), *inline]))
+        parts = Parts(tuple(network), calls, inline, tuple(dict.fromkeys(outputs)), loss, metrics, predicted,
+                      metric_calls, setup, logged, unwritten, bool(self.phase))  # fmt: skip
         if not outputs:
             raise Refused("a model_fn without layers", self.model_fn.function)
         self.check_tensors(parts)
         self.check_order(parts, of_metrics, predictions)
         self.check_all_used(parts)
         self.check_guards([*network, *used])
-        self.check_statistics(network)
+        self.check_statistics(parts)
         return parts
 
     def check_all_used(self, parts: Parts) -> None:
@@ -425,21 +428,23 @@ class _Splitter:
             if step.guards:
                 raise Refused("tf.control_dependencies around a part of the network, loss or metrics", step.guards[0])
 
-    def check_statistics(self, network: Iterable[Statement]) -> None:
+    def check_statistics(self, parts: Parts) -> None:
         """Check that the statistics of batch normalization move, as Keras moves them."""
-        collected = self.train_op.collected if self.train_op.moves_statistics else None
-        early = [step for step in network
-                 if collected is not None and not self.definitions.before([step], collected)]  # fmt: skip
-        for call, names in self.reached_calls(early if self.train_op.moves_statistics else network):
+        collected, calls = self.train_op.collected, parts.calls
+        if self.train_op.moves_statistics:
+            late = [step.node for step in parts.network
+                    if collected is not None and not self.definitions.before([step], collected)]  # fmt: skip
+            calls = tuple(self.reached_calls(late))
+        for call, names in calls:
             full = names.name(call.func)
             if full == BATCH_NORMALIZATION or (full in CONTRIB_LAYERS and full.endswith(".batch_norm")):
                 raise Refused(
                     "batch_normalization whose statistics never move: the train_op does not run UPDATE_OPS", call
                 )
 
-    def reached_calls(self, network: Iterable[Statement]) -> Iterator[tuple[cst.Call, FileNames]]:
-        """Yield the calls of the network, also in the functions that it calls, with the names of their files."""
-        waiting: list[tuple[cst.CSTNode, FileNames]] = [(step.node, self.names) for step in network]
+    def reached_calls(self, nodes: Iterable[cst.CSTNode]) -> Iterator[tuple[cst.Call, FileNames]]:
+        """Yield the calls in nodes, also in the functions that they call, with the names of their files."""
+        waiting = [(node, self.names) for node in nodes]
         seen: set[cst.CSTNode] = set()
         while waiting:
             node, names = waiting.pop()

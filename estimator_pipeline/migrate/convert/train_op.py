@@ -265,7 +265,9 @@ class _Reader:
             if not isinstance(node, cst.Name):
                 break
             definitions = [step for step in self.model_fn.in_mode(TRAIN) if node.value in step.defines]
-            none = [step for step in definitions[:-1] if step.value is not None and self.names.text(step.value) == "None"]
+            none = [
+                step for step in definitions[:-1] if step.value is not None and self.names.text(step.value) == "None"
+            ]
             step = definitions[-1] if len(definitions) == len(none) + 1 else None
             if step is None or step.target != node.value:
                 break

@@ -33,7 +33,8 @@ NETWORKS = [
      'net = tf.keras.layers.Activation("relu")(features["x"])'),
     ('act = tf.nn.leaky_relu\nlogits = tf.layers.dense(tf.nn.leaky_relu(features["x"], 0.1), 3, act)',
      "logits = tf.keras.layers.Dense(3, activation=act)(operation('nn.leaky_relu', features[\"x\"], 0.1))"),
-    ('logits = tf.keras.layers.Dense(3, activation=tf.nn.leaky_relu)(features["x"])', "activation=leaky_relu)(features"),
+    ('logits = tf.keras.layers.Dense(3, activation=tf.nn.leaky_relu)(features["x"])',
+     "activation=leaky_relu)(features"),
     ('net = tf.concat([features["x"], features["x"]], 1)\nlogits = tf.layers.dense(net, 3)',
      'net = tf.keras.layers.Concatenate(axis=1)([features["x"], features["x"]])'),
     ('net = tf.square(features["x"])\nlogits = tf.layers.dense(net, 3)',
@@ -258,7 +259,8 @@ STAYS = [
       "if mode != tf.estimator.ModeKeys.TRAIN:\n    training = False"}, 6, "which is not true in training only"),
     ({"NETWORK": 'n = 3\ndef block(x):\n    return tf.layers.dense(x, n)\nn = 4\nlogits = block(features["x"])'}, 6,
      "n, which is assigned behind a function"),
-    ({"NETWORK": 'import tensorflow.contrib\nlogits = tf.layers.dense(features["x"], 3)'}, 5, "an import in a model_fn"),
+    ({"NETWORK": 'import tensorflow.contrib\nlogits = tf.layers.dense(features["x"], 3)'}, 5,
+     "an import in a model_fn"),
     ({"LOSS": "if mode == tf.estimator.ModeKeys.EVAL:\n    print(show(labels))\n" + PARTS["LOSS"]}, 9,
      "a call of show"),
     ({"LOSS": "if mode == tf.estimator.ModeKeys.TRAIN:\n    assert params['rate'] > 0\n" + PARTS["LOSS"]}, 9,
@@ -447,13 +449,14 @@ def test_scopes_in_a_function_that_the_model_fn_calls(convert_text):
 
 def test_texts_of_a_model_fn_stay(convert_text):
     """Its docstring describes the network; another text stays where it is, and a comment with its statement."""
-    network = '"""Two layers.\n\nOf any size.\n"""\n"a note"\nx = features["x"]; y = x  # both\nlogits = tf.layers.dense(y, 3)'
+    network = '"""Two layers.\n\nOf any size.\n"""\n"a note"\n'
+    network += 'x = features["x"]; y = x  # both\nlogits = tf.layers.dense(y, 3)'
     written = convert_text(program(NETWORK=network)).after
     lines = ["# Two layers.", "#", "# Of any size.", '"a note"', 'x = features["x"]', "y = x  # both", "logits = "]
     assert "".join(f"    {line}\n" for line in lines).removesuffix("\n") in written
 
 
-MESSAGES = ['print("step", 1)', 'tf.logging.info("step")', 'tf.identity(loss, name="shown")', 'import logging']
+MESSAGES = ['print("step", 1)', 'tf.logging.info("step")', 'tf.identity(loss, name="shown")', "import logging"]
 
 
 @pytest.mark.parametrize("message", MESSAGES)
