@@ -289,8 +289,7 @@ class _Writer:
         if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
             call = rewriter.call(node.value)
             if call.name in ("tf.nn.dropout", "tf.compat.v1.nn.dropout", "tf.compat.v1.layers.dropout"):
-                is_function = ".nn." in call.name
-                text = f"{dropout.layer_of(call)})" if is_function else dropout.dropout(call)
+                text = dropout.nn_dropout(call) if ".nn." in call.name else dropout.dropout(call)
                 new = cst.parse_expression(text.replace(", training=True)", ")"))
                 return self.line(node, node.with_changes(value=new), rewriter.names)
         raise Refused("a part of the network that is in training only", node)

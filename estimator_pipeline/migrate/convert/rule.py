@@ -6,7 +6,7 @@ replacement. A call without a rule is refused, so that nothing is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -44,11 +44,11 @@ class Call:
     def tf(self) -> str:
         return self.names.tf
 
-    def args(self, *parameters: str) -> dict[str, cst.BaseExpression]:
+    def args(self, *parameters: str, required: Iterable[str] = ()) -> dict[str, cst.BaseExpression]:
         """Return parameter -> the user's expression.
 
         Raises:
-            Refused: the call has other arguments.
+            Refused: the call has other arguments, or not the required ones.
         """
         passed = arguments(self.node, parameters)
         if any(arg.star for arg in self.node.args) or len(passed) != len(self.node.args):
@@ -56,7 +56,14 @@ class Call:
         for parameter, arg in passed.items():
             if parameter not in parameters:
                 raise Refused(f"{parameter} of {self.name}", arg)
+        if not passed.keys() >= {*required}:
+            raise Refused(f"the arguments of {self.name}", self.node)
         return {parameter: arg.value for parameter, arg in passed.items()}
+
+    def options(self, args: Mapping[str, cst.BaseExpression]) -> list[str]:
+        """Return the texts `parameter=value` of arguments; a layer's name only where no other has it."""
+        return [f"{parameter}={self.text(value)}" for parameter, value in args.items()
+                if parameter != "name" or self.is_only_layer_named(value)]  # fmt: skip
 
     def text(self, node: cst.BaseExpression) -> str:
         """Return the text of an argument after the conversion."""

@@ -83,17 +83,16 @@ def contrib_dropout(call: Call) -> str:
     args = _named(call, {"inputs": "inputs", "keep_prob": "keep_prob", "noise_shape": "", "is_training": "training",
                          "outputs_collections": "", "scope": "name", "seed": "seed"})  # fmt: skip
     rate = f"1 - {call.text(args['keep_prob'])}" if "keep_prob" in args else "0.5"
-    more = f", seed={call.text(args['seed'])}" if "seed" in args else ""
+    options = ", ".join([rate, *call.options({name: args[name] for name in args if name == "seed"})])
     trains = training(call, args) if "training" in args else ", training=True"
-    return f"{call.tf}.keras.layers.Dropout({rate}{more})({call.text(args['inputs'])}{trains})"
+    return f"{call.tf}.keras.layers.Dropout({options})({call.text(args['inputs'])}{trains})"
 
 
 @rule(*_names("batch_norm"), at=(NETWORK,))
 def contrib_batch_norm(call: Call) -> str:
     """`batch_norm(x, is_training=t)`: no gamma and a momentum of 0.999 by default."""
-    names = ("decay", "center", "scale", "epsilon")
     args = _named(call, {
-        "inputs": "inputs", "decay": "decay", "center": "center", "scale": "scale", "epsilon": "epsilon",
+        "inputs": "inputs", "decay": "momentum", "center": "center", "scale": "scale", "epsilon": "epsilon",
         "activation_fn": "", "param_initializers": "", "param_regularizers": "", "updates_collections": "",
         "is_training": "training", "reuse": "", "variables_collections": "", "outputs_collections": "",
         "trainable": "trainable", "batch_weights": "", "fused": "fused", "data_format": "",
@@ -101,14 +100,11 @@ def contrib_batch_norm(call: Call) -> str:
     })  # fmt: skip
     if any(arg.keyword is not None and arg.keyword.value == "updates_collections" for arg in call.node.args):
         raise call.refuse("updates_collections", call.node)
-    defaults = {"decay": "0.999", "center": "True", "scale": "False", "epsilon": "0.001"}
-    momentum, center, scale, epsilon = (call.text(args[name]) if name in args else defaults[name] for name in names)
-    options = [f"momentum={momentum}", f"epsilon={epsilon}"]
-    options += [f"center={center}"] if center != "True" else []
-    options += [f"scale={scale}"] if scale != "True" else []
+    defaults = {"momentum": "0.999", "epsilon": "0.001", "center": "True", "scale": "False"}
+    texts = {name: call.text(args[name]) if name in args else default for name, default in defaults.items()}
+    options = ", ".join(f"{name}={text}" for name, text in texts.items() if text != "True")  # as Keras has by default
     trains = training(call, args) if "training" in args else ", training=True"
-    layer = f"{call.tf}.keras.layers.BatchNormalization({', '.join(options)})"
-    return f"{layer}({call.text(args['inputs'])}{trains})"
+    return f"{call.tf}.keras.layers.BatchNormalization({options})({call.text(args['inputs'])}{trains})"
 
 
 @rule(*_names("embed_sequence"), at=(NETWORK,))
@@ -120,8 +116,7 @@ def embed_sequence(call: Call) -> str:
     if not args.keys() >= {"ids", "input_dim", "output_dim"}:
         raise call.refuse("the arguments", call.node)
     ids, size, width = (call.text(args.pop(name)) for name in ("ids", "input_dim", "output_dim"))
-    options = [f"{name}={call.text(value)}" for name, value in args.items()
-               if name != "name" or call.is_only_layer_named(value)]  # fmt: skip
+    options = call.options(args)
     if "embeddings_initializer" not in args:
         options.insert(0, 'embeddings_initializer="glorot_uniform"')
     call.needs.add("DenseEmbedding")

@@ -14,12 +14,11 @@ __all__ = ["dropout", "nn_dropout"]
 
 @rule("tf.compat.v1.layers.dropout", at=(NETWORK,))
 def dropout(call: Call) -> str:
-    args = call.args("inputs", "rate", "noise_shape", "seed", "training", "name")
-    if "name" in args and not call.is_only_layer_named(args["name"]):
-        del args["name"]
-    options = [call.text(args["rate"]) if "rate" in args else "0.5"]
-    options += [f"{name}={call.text(args[name])}" for name in ("noise_shape", "seed", "name") if name in args]
-    return f"{call.tf}.keras.layers.Dropout({', '.join(options)})({call.text(args['inputs'])}{training(call, args)})"
+    args = call.args("inputs", "rate", "noise_shape", "seed", "training", "name", required=["inputs"])
+    inputs, trains = call.text(args.pop("inputs")), training(call, args)
+    args.pop("training", None)
+    rate = call.text(args.pop("rate")) if "rate" in args else "0.5"
+    return f"{call.tf}.keras.layers.Dropout({', '.join([rate, *call.options(args)])})({inputs}{trains})"
 
 
 def training(call: Call, args: dict) -> str:
@@ -37,16 +36,12 @@ def training(call: Call, args: dict) -> str:
 
 @rule("tf.nn.dropout", "tf.compat.v1.nn.dropout", at=(NETWORK,))
 def nn_dropout(call: Call) -> str:
-    """`tf.nn.dropout(x, keep_prob=k)`, which drops whatever the mode; `branch` converts it inside of a condition."""
-    return f"{layer_of(call)}, training=True)"
-
-
-def layer_of(call: Call) -> str:
-    """Return `tf.keras.layers.Dropout(rate)(x` for a call of `tf.nn.dropout`."""
+    """`tf.nn.dropout(x, keep_prob=k)`, which drops in every mode; `train_only` converts it in a condition."""
     v1 = call.name.startswith("tf.compat.v1.")
-    args = call.args("x", *(("keep_prob", "noise_shape", "seed", "name", "rate") if v1 else
-                            ("rate", "noise_shape", "seed", "name")))  # fmt: skip
+    parameters = ("keep_prob", "noise_shape", "seed", "name", "rate") if v1 else ("rate", "noise_shape", "seed", "name")
+    args = call.args("x", *parameters, required=["x"])
     if ("keep_prob" in args) == ("rate" in args) or "noise_shape" in args:
         raise call.refuse("the arguments", call.node)
     rate = call.text(args["rate"]) if "rate" in args else f"1 - {call.text(args['keep_prob'])}"
-    return f"{call.tf}.keras.layers.Dropout({rate})({call.text(args['x'])}"
+    options = call.options({name: args[name] for name in args if name == "seed"})
+    return f"{call.tf}.keras.layers.Dropout({', '.join([rate, *options])})({call.text(args['x'])}, training=True)"

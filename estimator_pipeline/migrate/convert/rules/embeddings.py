@@ -27,11 +27,9 @@ def table(call: Call) -> str:
         raise call.refuse("dtype", args["dtype"])
     size, width = (call.names.text(element.value) for element in shape.elements)
     initializer = call.text(args["initializer"]) if "initializer" in args else '"glorot_uniform"'
-    options = [size, width, f"embeddings_initializer={initializer}"]
-    options += [f"embeddings_regularizer={call.text(args['regularizer'])}"] if "regularizer" in args else []
-    options += [f"trainable={call.text(args['trainable'])}"] if "trainable" in args else []
-    if "name" in args and call.is_only_layer_named(args["name"]):
-        options.append(f"name={call.text(args['name'])}")
+    names = {"regularizer": "embeddings_regularizer", "trainable": "trainable", "name": "name"}
+    more = call.options({name: args[parameter] for parameter, name in names.items() if parameter in args})
+    options = [size, width, f"embeddings_initializer={initializer}", *more]
     call.needs.add("DenseEmbedding")
     return f"DenseEmbedding({', '.join(options)})"
 

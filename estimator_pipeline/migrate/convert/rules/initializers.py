@@ -27,30 +27,30 @@ _INITIALIZERS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
 
 
 @rule(*(f"tf.compat.v1.{name}" for name in _INITIALIZERS), at=(NETWORK, SETUP))
+@rule(
+    *(
+        f"tf.{name}"
+        for name in (
+            "zeros_initializer",
+            "ones_initializer",
+            "constant_initializer",
+            "random_normal_initializer",
+            "random_uniform_initializer",
+        )
+    ),
+    at=(NETWORK, SETUP),
+)
 def initializer(call: Call) -> str:
-    keras, parameters, defaults = _INITIALIZERS[call.name.removeprefix("tf.compat.v1.")]
-    args = call.args(*parameters, "dtype")
+    """Write the class of Keras; those of TensorFlow 2 are the same by another name, with its defaults."""
+    of_v1 = call.name.startswith("tf.compat.v1.")
+    keras, parameters, defaults = _INITIALIZERS[call.name.rpartition(".")[2]]
+    args = call.args(*parameters, "dtype") if of_v1 or keras == "Constant" else call.args(*parameters)
     args.pop("dtype", None)
     texts = {parameter: call.text(value) for parameter, value in args.items()}
-    written = {**{name: value for name, value in defaults.items() if name not in texts}, **texts}
+    written = {**{name: value for name, value in defaults.items() if of_v1 and name not in texts}, **texts}
     options = [value if position == 0 and parameter in ("scale", "value") else f"{parameter}={value}"
                for position, (parameter, value) in enumerate(written.items())]  # fmt: skip
     return f"{call.tf}.keras.initializers.{keras}({', '.join(options)})"
-
-
-_SHARED = ("zeros_initializer", "ones_initializer", "constant_initializer", "random_normal_initializer",
-           "random_uniform_initializer")  # fmt: skip
-
-
-@rule(*(f"tf.{name}" for name in _SHARED), at=(NETWORK, SETUP))
-def initializer_of_2(call: Call) -> str:
-    """`tf.zeros_initializer()` of TensorFlow 2, whose classes are Keras's by another name, with Keras's defaults."""
-    names = {"zeros": "Zeros", "ones": "Ones", "constant": "Constant", "random_normal": "RandomNormal",
-             "random_uniform": "RandomUniform"}  # fmt: skip
-    keras = names[call.name.removeprefix("tf.").removesuffix("_initializer")]
-    args = call.args("value") if keras == "Constant" else call.args("mean", "stddev", "minval", "maxval", "seed")
-    options = ", ".join(f"{parameter}={call.text(value)}" for parameter, value in args.items())
-    return f"{call.tf}.keras.initializers.{keras}({options})"
 
 
 @rule("tf.contrib.layers.l2_regularizer", "tf.contrib.layers.l1_regularizer", at=(NETWORK, SETUP))

@@ -49,9 +49,7 @@ _POSITIONAL = {"Dense": 1, "Flatten": 0}  # arguments that read well without the
 def layer(call: Call) -> str:
     """Write the layer and its call."""
     keras, parameters = _LAYERS[call.name.rpartition(".")[2]]
-    args = call.args(*parameters)
-    if "inputs" not in args:
-        raise call.refuse("inputs", call.node)
+    args = call.args(*parameters, required=["inputs"])
     inputs = args.pop("inputs")
     if "reuse" in args and not call.is_constant(args.pop("reuse"), "None", "False"):
         raise call.refuse("reuse", call.node)

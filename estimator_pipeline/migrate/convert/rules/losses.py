@@ -48,9 +48,8 @@ MEANS = ("SUM_BY_NONZERO_WEIGHTS", "SUM_OVER_NONZERO_WEIGHTS", "SUM_OVER_BATCH_S
 def _arguments(call: Call) -> tuple[dict[str, cst.BaseExpression], str]:
     """Return the arguments of a loss without those that say its defaults, and the name of its reduction."""
     parameters = _LOSSES[call.name.removeprefix(_V1)][0]
-    args = call.args(*parameters, "loss_collection", "reduction")
-    if not args.keys() >= {*parameters[:2]} or ("axis" in parameters and "axis" not in args):
-        raise Refused(f"the arguments of {call.name}", call.node)
+    required = [*parameters[:2], *(name for name in parameters if name == "axis")]
+    args = call.args(*parameters, "loss_collection", "reduction", required=required)
     if "loss_collection" in args and not call.is_constant(args["loss_collection"], "None"):
         raise call.refuse("loss_collection", args["loss_collection"])
     if call.is_constant(args.get("weights"), "1.0", "1"):
@@ -140,8 +139,8 @@ def keras_loss(call: Call) -> str:
           "sigmoid_cross_entropy_with_logits")), at=(TENSORS,))  # fmt: skip
 def cross_entropy(call: Call) -> str:
     """Functions of tf.nn that TensorFlow 2 has, with their arguments by name."""
-    args = call.args("_sentinel", "labels", "logits", "dim", "name")
-    if args.keys() - {"labels", "logits", "name"} or not args.keys() >= {"labels", "logits"}:
+    args = call.args("_sentinel", "labels", "logits", "dim", "name", required=["labels", "logits"])
+    if args.keys() - {"labels", "logits", "name"}:
         raise Refused(f"the arguments of {call.name}", call.node)
     name = call.name.rpartition(".")[2].removesuffix("_v2")
     return f"{call.tf}.nn.{name}(labels={call.text(args['labels'])}, logits={call.text(args['logits'])})"

@@ -16,28 +16,18 @@ __all__ = ["METRICS", "Metric", "metric"]
 
 _PAIR = ("labels", "predictions", "weights")
 _BOOLEAN = "tf.cast({0}, tf.bool), tf.cast({1}, tf.bool)"
-# Function of tf.compat.v1.metrics -> (Keras class, parameters, template of the arguments of update_state, whether the
-# metric of compile is equal: update_state of it takes labels and outputs as they are).
-_METRICS: dict[str, tuple[str, tuple[str, ...], str, bool]] = {
-    "accuracy": ("Accuracy", _PAIR, "{0}, {1}", False),
-    "mean": ("Mean", ("values", "weights"), "{0}", False),
-    "precision": ("Precision", _PAIR, _BOOLEAN, False),
-    "recall": ("Recall", _PAIR, _BOOLEAN, False),
-    **{
-        name: ("".join(map(str.capitalize, name.split("_"))), _PAIR, _BOOLEAN, False)
-        for name in ("true_positives", "true_negatives", "false_positives", "false_negatives")
-    },
-    "mean_per_class_accuracy": (
-        "MeanPerClassAccuracy",
-        ("labels", "predictions", "num_classes", "weights"),
-        "{0}, {1}",
-        False,
-    ),
-    "mean_iou": ("MeanIoU", ("labels", "predictions", "num_classes", "weights"), "{0}, {1}", False),
-    "auc": ("AUC", (*_PAIR, "num_thresholds"), "{0}, {1}", False),
-    "root_mean_squared_error": ("RootMeanSquaredError", _PAIR, "{0}, {1}", True),
-    "mean_squared_error": ("MeanSquaredError", _PAIR, "{0}, {1}", True),
-    "mean_absolute_error": ("MeanAbsoluteError", _PAIR, "{0}, {1}", True),
+_BY_NAME = ("precision", "recall", "true_positives", "true_negatives", "false_positives", "false_negatives")
+_SQUARES = ("root_mean_squared_error", "mean_squared_error", "mean_absolute_error")
+_OF_CLASSES = ("labels", "predictions", "num_classes", "weights")
+# Function of tf.compat.v1.metrics -> (Keras class, parameters, template of the arguments of update_state).
+_METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "accuracy": ("Accuracy", _PAIR, "{0}, {1}"),
+    "mean": ("Mean", ("values", "weights"), "{0}"),
+    **{name: (name.title().replace("_", ""), _PAIR, _BOOLEAN) for name in _BY_NAME},
+    "mean_per_class_accuracy": ("MeanPerClassAccuracy", _OF_CLASSES, "{0}, {1}"),
+    "mean_iou": ("MeanIoU", _OF_CLASSES, "{0}, {1}"),
+    "auc": ("AUC", (*_PAIR, "num_thresholds"), "{0}, {1}"),
+    **{name: (name.title().replace("_", ""), _PAIR, "{0}, {1}") for name in _SQUARES},
 }
 METRICS = frozenset(f"tf.compat.v1.metrics.{name}" for name in _METRICS)
 """Metrics of V1 with a rule."""
@@ -68,27 +58,22 @@ def metric(call: Call, key: str) -> Metric:
     Raises:
         Refused: it has other options.
     """
-    keras, parameters, update, stock = _METRICS[call.name.rpartition(".")[2]]
-    args = call.args(*parameters, "metrics_collections", "updates_collections", "name")
+    keras, parameters, update = _METRICS[call.name.rpartition(".")[2]]
+    required = [parameter for parameter in parameters if parameter not in ("weights", "num_thresholds")]
+    args = call.args(*parameters, "metrics_collections", "updates_collections", "name", required=required)
     for parameter in ("metrics_collections", "updates_collections"):
         if parameter in args and not call.is_constant(args[parameter], "None"):
             raise call.refuse(parameter, args[parameter])
-    required = [parameter for parameter in parameters if parameter in ("labels", "predictions", "values")]
-    if any(parameter not in args for parameter in required):
-        raise Refused(f"the arguments of {call.name}", call.node)
-    options = ""
-    for name in ("num_thresholds", "num_classes"):
-        if name in args:
-            options += f"{name}={call.text(args[name])}, "
-        elif name == "num_classes" and name in parameters:
-            raise Refused(f"the arguments of {call.name}", call.node)
-    weights = args.get("weights")
-    values = [args[name] for name in required]
-    if weights is not None and not call.is_constant(weights, "None"):
-        values.append(weights)
-        update, stock = f"{update}, sample_weight={{{len(required)}}}", False
+    options = call.options({name: args[name] for name in ("num_thresholds", "num_classes") if name in args})
+    values = [args[name] for name in required if name != "num_classes"]
+    weighted = "weights" in args and not call.is_constant(args["weights"], "None")
+    if weighted:
+        update = f"{update}, sample_weight={{{len(values)}}}"
+        values.append(args["weights"])
     call.needs.update({keras} & _OWN)
-    text = f"{'' if keras in _OWN else f'{call.tf}.keras.metrics.'}{keras}({options}name={key!r})"
+    home = "" if keras in _OWN else f"{call.tf}.keras.metrics."
+    stock = not weighted and call.name.rpartition(".")[2] in _SQUARES
+    text = f"{home}{keras}({', '.join([*options, f'name={key!r}'])})"
     return Metric(text, tuple(values), update.replace("tf.", f"{call.tf}."), stock)
 
 

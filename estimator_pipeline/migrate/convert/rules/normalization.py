@@ -25,8 +25,6 @@ def batch_normalization(call: Call) -> str:
         plain = ("None", "True") if parameter == "trainable" else ("None", "False")
         if parameter in args and not call.is_constant(args[parameter], *plain):
             raise call.refuse(parameter, args[parameter])
-    if "name" in args and not call.is_only_layer_named(args["name"]):
-        del args["name"]
-    options = [f"{name}={call.text(args[name])}" for name in (*_SAME, "name") if name in args]
+    options = call.options({name: args[name] for name in (*_SAME, "name") if name in args})
     layer = f"{call.tf}.keras.layers.BatchNormalization({', '.join(options)})"
     return f"{layer}({call.text(args['inputs'])}{training(call, args)})"

@@ -31,7 +31,5 @@ def reshape(call: Call) -> str:
 
 @rule("tf.concat", "tf.compat.v1.concat", at=(NETWORK,))
 def concat(call: Call) -> str:
-    args = call.args("values", "axis", "name")
-    if "values" not in args or "axis" not in args:
-        raise Refused("tf.concat without an axis", call.node)
+    args = call.args("values", "axis", "name", required=["values", "axis"])
     return f"{call.tf}.keras.layers.Concatenate(axis={call.text(args['axis'])})({call.text(args['values'])})"

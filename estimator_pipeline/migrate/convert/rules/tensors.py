@@ -34,9 +34,9 @@ def function(call: Call) -> str:
     """`tf.reduce_sum(x, 1, keep_dims=True)` -> `tf.reduce_sum(x, axis=1, keepdims=True)`."""
     name = call.name.removeprefix("tf.compat.v1.")
     first, *parameters = _FUNCTIONS.get(name, _FUNCTIONS["nn.log_softmax"])
-    args = call.args(first, *parameters)
+    args = call.args(first, *parameters, required=[first])
     options = {_RENAMED.get(parameter, parameter): value for parameter, value in args.items() if parameter != "name"}
-    if first not in options or (name == "expand_dims" and "axis" not in options):
+    if name == "expand_dims" and "axis" not in options:
         raise Refused(f"the arguments of {call.name}", call.node)
     texts = [call.text(options.pop(first)), *([call.text(options.pop("axis"))] if name == "expand_dims" else [])]
     texts += [f"{option}={call.text(value)}" for option, value in options.items()]
