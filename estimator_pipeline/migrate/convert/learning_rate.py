@@ -7,14 +7,13 @@ Keras computes a rate of the step in a class; V1's global step is the optimizer'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
-from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed
+from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, needed, reached_calls
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused, names_read
 from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS, SCHEDULES
 from estimator_pipeline.migrate.convert.train_op import TrainOp
@@ -39,18 +38,9 @@ class LearningRate:
     is_written: bool
 
 
-def global_steps(names: FileNames, nodes: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
-    """Yield the calls that return the global step, in code and the functions of the file that it calls."""
-    waiting, seen = list(nodes), set()
-    while waiting:
-        node = waiting.pop()
-        for call in [inner for inner in iter_nodes(node) if isinstance(inner, cst.Call)]:
-            if names.name(call.func) in GLOBAL_STEPS:
-                yield call
-            function = names.function(call.func)
-            if function is not None and function.tree is names.tree and function.node not in seen:
-                seen.add(function.node)
-                waiting.append(function.node.body)
+def global_steps(names: FileNames, nodes: Iterable[cst.CSTNode]) -> list[cst.Call]:
+    """Return the calls for the global step, in code and the functions of the file that it calls."""
+    return [call for call, of in reached_calls(names, nodes) if of is names and names.name(call.func) in GLOBAL_STEPS]
 
 
 def read_learning_rate(
@@ -62,14 +52,14 @@ def read_learning_rate(
         Refused: something else of the optimizer depends on the step, or a condition chooses such an optimizer.
     """
     if isinstance(op.optimizer, cst.Name):
-        if op.decay is not None or any(global_steps(names, [step.node for step in setup])):
+        if op.decay is not None or global_steps(names, [step.node for step in setup]):
             raise Refused("a learning rate that changes, of an optimizer that a condition chooses", op.optimizer)
         return LearningRate(None, (), None, False)
     arg = arguments(op.optimizer, ("learning_rate",)).get("learning_rate")
     rate = arg.value if arg is not None else None
     others = [arg.value for arg in op.optimizer.args if arg.value is not rate] + list(op.clipping.values())
     for value in others:
-        if any(global_steps(names, [value, *(step.node for step in _steps(setup, [value]))])):
+        if global_steps(names, [value, *(step.node for step in _steps(setup, [value]))]):
             raise Refused("an optimizer with another argument than the learning rate that changes", value)
     if rate is None:
         return LearningRate(None, (), False, False)
@@ -77,7 +67,7 @@ def read_learning_rate(
     steps = _steps(setup, values)
     if op.decay is None and _is_schedule(names, model_fn, rate, setup):
         return LearningRate(rate, steps, True, False)
-    changes = op.decay is not None or any(global_steps(names, [*values, *(step.node for step in steps)]))
+    changes = op.decay is not None or bool(global_steps(names, [*values, *(step.node for step in steps)]))
     return LearningRate(rate, steps, changes, changes)
 
 

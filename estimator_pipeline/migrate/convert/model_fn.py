@@ -15,17 +15,33 @@ from estimator_pipeline.migrate.convert.names import (
     PREDICT,
     FileNames,
     Refused,
+    calls_in,
     names_bound,
     names_read,
 )
 
-__all__ = ["ModelFnSource", "Statement", "check_scope", "is_string", "needed", "parameters", "read_model_fn"]
+__all__ = ["ModelFnSource", "Statement", "check_scope", "is_string", "needed", "parameters", "reached_calls",
+           "read_model_fn"]  # fmt: skip
 
 SPEC = "tf.estimator.EstimatorSpec"
 _FIELDS = ("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks",
            "training_hooks", "scaffold", "evaluation_hooks", "prediction_hooks")  # fmt: skip
 _NAME_SCOPES = ("tf.name_scope", "tf.compat.v1.name_scope", "tf.device", "tf.compat.v1.device")
 _VARIABLE_SCOPES = ("tf.compat.v1.variable_scope",)
+
+
+def reached_calls(names: FileNames, nodes: Iterable[cst.CSTNode]) -> Iterator[tuple[cst.Call, FileNames]]:
+    """Yield the calls in nodes of a file, also in the functions that they call, with the names of their files."""
+    waiting = [(node, names) for node in nodes]
+    seen: set[cst.CSTNode] = set()
+    while waiting:
+        node, of = waiting.pop()
+        for call in calls_in(node) if node not in seen else ():
+            yield call, of
+            function = of.function(call.func)
+            if function is not None:
+                waiting.append((function.node.body, of.of(function.tree)))
+        seen.add(node)
 
 
 @dataclass(frozen=True)

@@ -307,27 +307,25 @@ class _Transformer(cst.CSTTransformer):
         if self.rewriter.place == NETWORK:
             self._register_functions(original, keywords=None)
         params = [param.name.value for param in (*node.params.posonly_params, *node.params.params)]
-        args = []
-        for position, (arg, changed) in enumerate(zip(original.args, updated.args, strict=True)):
-            name = arg.keyword.value if arg.keyword else params[position] if position < len(params) else ""
-            if not arg.star and name and self.rewriter.of_mode(arg.value):
-                if (node, name) in self.rewriter.passed:
-                    raise Refused(f"{name}, which depends on the mode in one call only", arg)
-                self.names.flags[node, name] = self.names.modes_of(arg.value)
-            else:
-                if (node, name) in self.names.flags:
-                    raise Refused(f"{name}, which depends on the mode in another call", arg)
-                self.rewriter.passed.add((node, name))
-                args.append(changed)
-        passed = {arg.keyword.value if arg.keyword else params[position] for position, arg in enumerate(original.args)
-                 if arg.keyword or position < len(params)}  # fmt: skip
-        for name in (name for name in params if name not in passed):
-            if (node, name) in self.names.flags:
+        by_position = [*params, *([""] * len(original.args))]
+        args = [(arg.keyword.value if arg.keyword else "" if arg.star else name, arg, changed) for name, arg, changed
+                in zip(by_position, original.args, updated.args, strict=False)]  # fmt: skip
+        modes = {
+            name: self.names.modes_of(arg.value) for name, arg, _ in args if name and self.rewriter.of_mode(arg.value)
+        }
+        for name in dict.fromkeys([*params, *(name for name, _, _ in args if name)]):
+            flag, flags = (node, name), self.names.flags
+            if name in modes and (flag in self.rewriter.passed or flags.get(flag, modes[name]) != modes[name]):
+                raise Refused(f"{name}, which depends on the mode in one call only, or otherwise", original)
+            if name not in modes and flag in flags:
                 raise Refused(f"{name}, which depends on the mode in another call", original)
-            self.rewriter.passed.add((node, name))
+            if name in modes:
+                flags[flag] = modes[name]
+            else:
+                self.rewriter.passed.add(flag)
         if function not in self.rewriter.helpers or self.rewriter.place == NETWORK:
             self.rewriter.helpers[function] = self.rewriter.place
-        return updated.with_changes(args=_separated(args))
+        return updated.with_changes(args=_separated([changed for name, _, changed in args if name not in modes]))
 
     def _is_plain(self, function: FunctionOf, call: cst.Call) -> bool:
         """Return whether a function of the program computes Python values: it remains as it is."""

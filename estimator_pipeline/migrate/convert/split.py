@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -11,7 +11,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS, is_message
 from estimator_pipeline.migrate.convert.definitions import Definitions, reaching
-from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, is_string, needed
+from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, is_string, needed, reached_calls
 from estimator_pipeline.migrate.convert.names import (
     ALL_MODES,
     EVAL,
@@ -117,7 +117,7 @@ class _Splitter:
         nodes = (*(step.node for step in used), train_op.loss, *predictions, *of_metrics)
         reads = {name for node in nodes for name in names_read(node, inline)} & layered
         outputs = (*(name for step in network for name in sorted(step.defines & reads)), *inline.values())
-        calls = tuple(self.reached_calls([*(step.node for step in network), *inline]))
+        calls = tuple(reached_calls(self.names, [*(step.node for step in network), *inline]))
         parts = Parts(tuple(network), calls, inline, tuple(dict.fromkeys(outputs)), loss, metrics, predicted,
                       metric_calls, setup, logged, unwritten, bool(self.phase))  # fmt: skip
         if not outputs:
@@ -198,24 +198,11 @@ class _Splitter:
         spec = self.model_fn.argument(EVAL, "eval_metric_ops")
         return isinstance(spec, cst.Name) and spec.value == step.target != "" and EVAL in step.modes
 
-    def has_layers(self, node: cst.CSTNode, names: FileNames | None = None) -> bool:
+    def has_layers(self, node: cst.CSTNode) -> bool:
         """Return whether code makes or calls a layer, also in the functions that it calls."""
-        names = names or self.names
         if node not in self.layers_of:
-            self.layers_of[node] = False  # for a function that calls itself
-            self.layers_of[node] = any(self.is_layer(call, names) for call in calls_in(node))
+            self.layers_of[node] = any(_is_layer(*call) for call in reached_calls(self.names, [node]))
         return self.layers_of[node]
-
-    def is_layer(self, call: cst.Call, names: FileNames) -> bool:
-        full = names.name(call.func)
-        if (
-            full.startswith((*_MAKERS, *allowed.RANDOM))
-            or full in _LAYER_NAMES
-            or names.kind(call.func).startswith(_MAKERS)
-        ):
-            return True
-        function = names.function(call.func)
-        return function is not None and self.has_layers(function.node.body, names.of(function.tree))
 
     def dependent(self, names: set[str], starts: object) -> frozenset[str]:
         """Return the names that statements compute from `names`, or that a statement starts."""
@@ -246,7 +233,11 @@ class _Splitter:
         for step in steps:
             if step.uses & self.labelled and self.has_layers(step.node):
                 for call in calls_in(step.node):
-                    if self.is_layer(call, self.names) and names_read(call) & self.labelled:
+                    function = self.names.function(call.func)
+                    of = self.names.of(function.tree) if function is not None else self.names
+                    inside = reached_calls(of, [function.node.body] if function is not None else [])
+                    layers = any(_is_layer(*each) for each in ((call, self.names), *inside))
+                    if layers and names_read(call) & self.labelled:
                         raise Refused("a network that takes the labels", call)
                 find(step.node)
         return inline
@@ -434,7 +425,7 @@ class _Splitter:
         if self.train_op.moves_statistics:
             late = [step.node for step in parts.network
                     if collected is not None and not self.definitions.before([step], collected)]  # fmt: skip
-            calls = tuple(self.reached_calls(late))
+            calls = tuple(reached_calls(self.names, late))
         for call, names in calls:
             full = names.name(call.func)
             if full == BATCH_NORMALIZATION or (full in CONTRIB_LAYERS and full.endswith(".batch_norm")):
@@ -442,20 +433,12 @@ class _Splitter:
                     "batch_normalization whose statistics never move: the train_op does not run UPDATE_OPS", call
                 )
 
-    def reached_calls(self, nodes: Iterable[cst.CSTNode]) -> Iterator[tuple[cst.Call, FileNames]]:
-        """Yield the calls in nodes, also in the functions that they call, with the names of their files."""
-        waiting = [(node, self.names) for node in nodes]
-        seen: set[cst.CSTNode] = set()
-        while waiting:
-            node, names = waiting.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            for call in calls_in(node):
-                yield call, names
-                function = names.function(call.func)
-                if function is not None:
-                    waiting.append((function.node.body, names.of(function.tree)))
+
+def _is_layer(call: cst.Call, names: FileNames) -> bool:
+    full = names.name(call.func)
+    return full in _LAYER_NAMES or full.startswith((*_MAKERS, *allowed.RANDOM)) or (
+        names.kind(call.func).startswith(_MAKERS)
+    )  # fmt: skip
 
 
 def _only_raises(node: cst.If) -> bool:

@@ -504,6 +504,11 @@ def test_an_argument_with_a_default(convert_text):
     assert "@tf.keras.utils.register_keras_serializable()\ndef half(x):\n    return tf.nn.relu(x) * 0.5\n" in written
     assert "def block(x, units, act=tf.keras.activations.relu, kernel_initializer=None):\n" in written
     assert "Dense(units, activation=act, kernel_initializer=kernel_initializer)(x)" in written
+    trains = text.replace("act=tf", "training=None, act=tf").replace("(x, units, activation", "(\n        "
+                          "tf.layers.dropout(x, training=training), units, activation")  # fmt: skip
+    for mode, converts in (("'train'", True), ("'eval'", False)):
+        other = trains.replace("], 3)", "], 3, mode == 'train')").replace("3, half", f"3, mode == {mode}")
+        assert convert_text(other).keras is converts
     other = text.replace("3, half)", "3, lambda x: x)")
     assert "a function in a layer" in convert_text(other).kept_as_estimator
     other = text.replace("activation=act", "activation=act, bias_initializer=half")
