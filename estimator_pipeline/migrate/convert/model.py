@@ -43,7 +43,7 @@ from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, TENSORS, Cal
 from estimator_pipeline.migrate.convert.rules import dropout, losses, optimizers
 from estimator_pipeline.migrate.convert.rules.layers import parameters_of
 from estimator_pipeline.migrate.convert.rules.metrics import Metric, argument_of_argmax, metric
-from estimator_pipeline.migrate.convert.split import Parts, split
+from estimator_pipeline.migrate.convert.split import Parts, is_global_step, split
 from estimator_pipeline.migrate.convert.train_op import TrainOp, read_train_op
 
 __all__ = ["Model", "statement", "write_model"]
@@ -325,40 +325,28 @@ class _Writer:
         metrics: list[str], model_class: cst.ClassDef | None,
     ) -> cst.FunctionDef:  # fmt: skip
         features, params, outputs = self.model_fn.features, self.model_fn.params, self.parts.outputs
+        taken = {name for step in self.model_fn.steps for name in step.defines | step.uses}
+        fresh = {name: f"keras_{name}" if name in taken else name for name in ("inputs", "model")}
+        changes = any(features in step.defines for step in self.model_fn.steps)
+        inputs, model = fresh["inputs"] if changes else features, fresh["model"]
+        lines = _comments(*(self.model_fn.function.get_docstring() or "").splitlines())
+        if changes:
+            copied = f"dict({inputs})" if self.changes_items(features) else inputs
+            lines.append(statement(f"{features} = {copied}"))
         out = outputs[0] if len(outputs) == 1 else f"{{{', '.join(f'{name!r}: {name}' for name in outputs)}}}"
-        inputs = self.fresh("inputs") if self.changes(features) else features
-        copied = f"dict({inputs})" if self.changes_items(features) else inputs
-        doc = self.model_fn.function.get_docstring() or ""
-        lines = [*_comments(*doc.splitlines()), *([statement(f"{features} = {copied}")] if inputs != features else [])]
-        lines += network
-        setup, expression = optimizer.setup, optimizer.text
-        arguments = ", ".join([inputs, out, *([params] if params and model_class else [])])
-        model = self.fresh("model")
-        lines.append(
-            statement(f"{model} = {self.class_name if model_class else f'{self.tf}.keras.Model'}({arguments})")
-        )
-        lines += setup
-        compiled = [f"optimizer={expression}"]
+        passed = ", ".join([inputs, out, *([params] if params and model_class else [])])
+        kind = self.class_name if model_class else f"{self.tf}.keras.Model"
+        lines += [*network, statement(f"{model} = {kind}({passed})"), *optimizer.setup]
+        compiled = [f"optimizer={optimizer.text}"]
         compiled += [f"loss={loss}"] if loss else []
         compiled += [f"metrics=[{', '.join(metrics)}]"] if loss and metrics else []
         line = f"{model}.compile({', '.join(compiled)})"
         several = f"{model}.compile(\n" + "".join(f"    {item},\n" for item in compiled) + ")"
-        lines += [
-            self.place(self.names.span(self.model_fn.function)[1]),
-            statement(line if len(line) < 100 else several),
-        ]
-        lines.append(statement(f"return {model}"))
+        lines += [self.place(self.names.span(self.model_fn.function)[1]),
+                  statement(line if len(line) < 100 else several), statement(f"return {model}")]  # fmt: skip
         header = f"def {self.make}({', '.join([inputs, *([params] if params else [])])}):"
         doc = f"Return the compiled model for the inputs `{inputs}`, as returned by `model_inputs`."
         return self.function(header, doc, lines)
-
-    def fresh(self, name: str) -> str:
-        taken = {name for step in self.model_fn.steps for name in step.defines | step.uses}
-        return name if name not in taken else f"keras_{name}"
-
-    def changes(self, name: str) -> bool:
-        """Return whether the model_fn assigns or changes a name."""
-        return any(name in step.defines for step in self.model_fn.steps)
 
     def changes_items(self, name: str) -> bool:
         """Return whether the model_fn changes the items of a dict: `x["a"] = 1`, `x.pop("a")`."""
@@ -371,13 +359,16 @@ class _Writer:
         """Return the optimizer, and its learning rate."""
         op, setup = self.train_op, self.parts.setup
         rate = read_learning_rate(self.names, self.model_fn, op, setup)
-        self.check_setup([*(step for step in setup if step not in self.parts.network), *rate.steps])
+        outputs = {self.model_fn.features, self.model_fn.labels, *self.parts.outputs}
+        for step in (*(step for step in setup if step not in self.parts.network), *rate.steps):
+            if step.uses & outputs:
+                raise Refused("an optimizer that depends on a batch", step.node)
         values = [value for value in op.values if value is not op.decay]
         if rate.is_written and isinstance(op.optimizer, cst.Call):
             values = [arg.value for arg in op.optimizer.args if arg.value is not rate.rate] + list(op.clipping.values())
         wanted = {name for value in values for name in names_read(value)}
         steps = [step for step in needed(setup, wanted) if step not in self.parts.network]
-        lines = self.all_lines([step for step in steps if not self.is_global_step(step)], self.setup)
+        lines = self.all_lines([step for step in steps if not is_global_step(self.names, step)], self.setup)
         if isinstance(op.optimizer, cst.Name):
             if op.clipping:
                 raise Refused("clipping, with an optimizer that a condition chooses", op.optimizer)
@@ -394,15 +385,6 @@ class _Writer:
         if limits:
             text = f"{text[:-1]}{'' if text.endswith('()') else ', '}{limits})"
         return _Optimizer(lines, text, schedule)
-
-    def is_global_step(self, step: Statement) -> bool:
-        return isinstance(step.value, cst.Call) and "global_step" in self.names.name(step.value.func)
-
-    def check_setup(self, steps: Iterable[Statement]) -> None:
-        outputs = {self.model_fn.features, self.model_fn.labels, *self.parts.outputs}
-        for step in steps:
-            if step.uses & outputs:
-                raise Refused("an optimizer that depends on a batch", step.node)
 
     def check_embeddings(self, node: cst.CSTNode) -> None:
         """Check that no gradient is sparse: V1 leaves the rows as they are that a batch does not have."""
@@ -439,72 +421,65 @@ class _Writer:
             self.network.helpers.setdefault(function, TENSORS)
             value = f"{self.names.text(op.decay)}({value}, {at})"
         lines.append(statement(f"return {self.tf}.cast({value}, {self.tf}.float32)"))
-        start = f"def __init__(self, {params}):\n    self.{params} = {params}\n"
-        saved, loaded = self.saved_params()
-        config = f'{{"{params}": {saved}}}' if with_params else "{}"
+        methods: list[cst.BaseStatement] = [self.function(f"def __call__(self, {at}):", "", lines)]
+        if not with_params:
+            methods.append(statement("def get_config(self):\n    return {}\n"))
+        else:
+            saved, loaded = self.saved_params()
+            start = statement(f"def __init__(self, {params}):\n    self.{params} = {params}\n")
+            methods = [start, *methods, statement(f'def get_config(self):\n    return {{"{params}": {saved}}}\n')]
+            if "Hyperparameters" in loaded:
+                methods.append(statement(f"@classmethod\ndef from_config(cls, config):\n    return cls({loaded})\n"))
+        made = self.class_of(name, "optimizers.schedules.LearningRateSchedule", "learning rate", methods)
+        return made, f"{name}({with_params})"
+
+    def class_of(self, name: str, base: str, what: str, methods: Iterable[cst.BaseStatement]) -> cst.ClassDef:
+        """Return a class of Keras with methods, an empty line before each, which a saved model finds again."""
         header = cst.parse_statement(
-            f"@{self.tf}.keras.utils.register_keras_serializable()\n"
-            f"class {name}({self.tf}.keras.optimizers.schedules.LearningRateSchedule):\n"
-            f'    """The learning rate of {self.model_fn.function.name.value}."""\n'
-        )
+            f"@{self.tf}.keras.utils.register_keras_serializable()\nclass {name}({self.tf}.keras.{base}):\n"
+            f'    """The {what} of {self.model_fn.function.name.value}."""\n')  # fmt: skip
         assert isinstance(header, cst.ClassDef)
-        methods = [*([statement(start)] if with_params else []), self.function(f"def __call__(self, {at}):", "", lines),
-                   statement(f"def get_config(self):\n    return {config}\n")]  # fmt: skip
-        if with_params and "Hyperparameters" in loaded:
-            methods.append(statement(f"@classmethod\ndef from_config(cls, config):\n    return cls({loaded})\n"))
-        return _with_methods(header, methods), f"{name}({with_params})"
+        spaced = [method.with_changes(leading_lines=[cst.EmptyLine(indent=False)]) for method in methods]  # type: ignore[attr-defined]
+        return header.with_changes(body=header.body.with_changes(body=[*header.body.body, *spaced]))
 
     def predictions(self) -> cst.FunctionDef | None:
         value = self.model_fn.argument(PREDICT, "predictions")
         if value is None:
             return None
-        features, steps = self.model_fn.features, self.parts.predictions
+        features, steps, outputs = self.model_fn.features, self.parts.predictions, self.parts.outputs
+        if self.model_fn.params in names_read(value).union(*(step.uses for step in steps)):
+            raise Refused("predictions that depend on params", value)
         copies = self.changes_items(features) and any(features in step.defines for step in steps)
         lines: list[_Line] = [statement(f"{features} = dict({features})")] if copies else []
-        lines += [*self.unpacked("outputs"), *self.all_lines(steps, self.tensors)]
-        lines += [self.place(self.names.span(value)[0]), statement(f"return {self.tensors.text(value)}")]
-        used = {name for step in self.parts.predictions for name in step.uses} | names_read(value)
-        if self.model_fn.params in used:
-            raise Refused("predictions that depend on params", value)
-        name = self.parts.outputs[0] if len(self.parts.outputs) == 1 else "outputs"
-        header = f"def {self.predictions_name}({self.model_fn.features}, {name}):"
+        if len(outputs) > 1:
+            lines.append(statement(f"{', '.join(outputs)} = {', '.join(f'outputs[{name!r}]' for name in outputs)}"))
+        lines += [*self.all_lines(steps, self.tensors), self.place(self.names.span(value)[0])]
+        lines.append(statement(f"return {self.tensors.text(value)}"))
+        header = f"def {self.predictions_name}({features}, {outputs[0] if len(outputs) == 1 else 'outputs'}):"
         doc = f"Return what {self.model_fn.function.name.value} predicted, for features and outputs of the model."
         return self.function(header, doc, lines)
-
-    def unpacked(self, outputs: str) -> list[cst.BaseStatement]:
-        if len(self.parts.outputs) == 1:
-            return []
-        values = ", ".join(f"{outputs}[{name!r}]" for name in self.parts.outputs)
-        return [statement(f"{', '.join(self.parts.outputs)} = {values}")]
 
     def model_class(self, metrics: Mapping[str, Metric]) -> cst.ClassDef:
         params = self.model_fn.params
         self.network.needs |= {"saved_inputs", "loaded_inputs"}
-        attributes = {key: self.attribute(key) for key in metrics}
-        with_params = f", {params}" if params else ""
-        value, config = self.saved_params()
+        attributes = {key: re.sub(r"\W", "_", f"{key}_metric") for key in metrics}
+        value, config = self.saved_params() if params else ("", "")
         saved = f'{{"inputs": saved_inputs(self.input){f", {params!r}: {value}" if params else ""}}}'
         loaded = f'loaded_inputs(config["inputs"]){f", {config}" if params else ""}'
         start = [
-            f"def __init__(self, inputs, outputs{with_params}):",
+            f"def __init__(self, inputs, outputs{f', {params}' if params else ''}):",
             "    super().__init__(inputs, outputs)",
             *([f"    self.{params} = {params}"] if params else []),
             f'    self.mean_loss = {self.tf}.keras.metrics.Mean(name="loss")',
             *(f"    self.{attributes[key]} = {keras_metric.keras}" for key, keras_metric in metrics.items()),
         ]
-        header = cst.parse_statement(
-            f"@{self.tf}.keras.utils.register_keras_serializable()\nclass {self.class_name}({self.tf}.keras.Model):\n"
-            f'    """The loss and the metrics of {self.model_fn.function.name.value}."""\n'
-        )
-        assert isinstance(header, cst.ClassDef)
-        body = [
+        return self.class_of(self.class_name, "Model", "loss and the metrics", [
             statement("\n".join(start) + "\n"),
             self.compute_loss(),
             self.compute_metrics(metrics, attributes),
             statement(f"def get_config(self):\n    return {saved}\n"),
             statement(f"@classmethod\ndef from_config(cls, config):\n    return {self.make}({loaded})\n"),
-        ]
-        return _with_methods(header, body)
+        ])  # fmt: skip
 
     def saved_params(self) -> tuple[str, str]:
         """Return how a class saves its params, and how it gets them back: a dict, or an object with attributes."""
@@ -523,29 +498,34 @@ class _Writer:
         needs |= {"Hyperparameters"} if is_object else set()
         return saved, f"Hyperparameters(**{loaded})" if is_object else loaded
 
-    def attribute(self, key: str) -> str:
-        name = "".join(letter if letter.isalnum() else "_" for letter in key)
-        return f"{name}_metric"
+    def of_batch(self, steps: Sequence[Statement], values: Sequence[cst.BaseExpression], more: str = "") -> list[_Line]:
+        """Return statements in a method, below the names of features, labels, outputs and params.
 
-    def batch_names(
-        self, steps: Sequence[Statement], values: Iterable[cst.BaseExpression], batch: str
-    ) -> list[cst.BaseStatement]:
-        """Return the statements that name features, labels, outputs and params in a method."""
-        used = {name for step in steps for name in names_read(step.node, self.parts.inline)}
-        used |= {name for value in values for name in names_read(value, self.parts.inline)}
-        used |= {name for node, name in self.parts.inline.items() for above in (*(step.node for step in steps), *values)
-                 if node in set(iter_nodes(above))}  # fmt: skip
-        x, y, outputs = batch.split()
+        Args:
+            values: the expressions behind them.
+            more: the parameters of the method beside those of every one.
+
+        Raises:
+            Refused: a parameter of the method hides a variable of the program that the statements read.
+        """
+        parts, model_fn, nodes = self.parts, self.model_fn, (*(step.node for step in steps), *values)
+        reads = {node: names_read(node, parts.inline) for node in nodes}
+        known = {model_fn.features, model_fn.labels, model_fn.params, *parts.outputs}
+        known = known.union(*(step.defines for step in (*steps, *parts.network)))
+        for node, read in reads.items():
+            if hidden := sorted(read & {"x", "y", "y_pred", "sample_weight", "self", more} - known):
+                raise Refused(f"{hidden[0]}, a name that a method of Keras has for something else", node)
+        inside = {inner for node in nodes for inner in iter_nodes(node)}
+        used = frozenset(name for node, name in parts.inline.items() if node in inside).union(*reads.values())
         names = {name: f"dict({value})" if self.changes_items(name) else value
-                 for name, value in ((self.model_fn.features, x), (self.model_fn.labels, y))}  # fmt: skip
-        if len(self.parts.outputs) == 1:
-            names[self.parts.outputs[0]] = outputs
-        elif used & set(self.parts.outputs):
-            names |= {name: f"{outputs}[{name!r}]" for name in self.parts.outputs}
-        if self.model_fn.params:
-            names[self.model_fn.params] = f"self.{self.model_fn.params}"
+                 for name, value in ((model_fn.features, "x"), (model_fn.labels, "y"))}  # fmt: skip
+        single = len(parts.outputs) == 1
+        if single or used & set(parts.outputs):
+            names |= {name: "y_pred" if single else f"y_pred[{name!r}]" for name in parts.outputs}
+        names[model_fn.params] = f"self.{model_fn.params}"
         chosen = {name: value for name, value in names.items() if name in used}
-        return [statement(f"{', '.join(chosen)} = {', '.join(chosen.values())}")] if chosen else []
+        first = [statement(f"{', '.join(chosen)} = {', '.join(chosen.values())}")] if chosen else []
+        return [*first, *self.all_lines(steps, self.tensors)]
 
     def check_reductions(self) -> None:
         """Check for several replicas that V1 divides the loss by their number: not where its last loss is a sum."""
@@ -555,26 +535,14 @@ class _Writer:
                 if full.startswith("tf.compat.v1.losses.Reduction.") and full.rpartition(".")[2] not in losses.MEANS:
                     raise Refused("a loss other than a mean, which V1 does not divide by the number of replicas", arg)
 
-    def check_hidden(self, steps: Iterable[Statement], values: Iterable[cst.BaseExpression], taken: str) -> None:
-        """Check that no parameter of a method hides a variable of the program that the statements read."""
-        parts, known = (
-            self.parts,
-            {self.model_fn.features, self.model_fn.labels, self.model_fn.params, *self.parts.outputs},
-        )
-        known |= {name for step in (*steps, *parts.network) for name in step.defines}
-        for node in (*(step.node for step in steps), *values):
-            hidden = sorted(names_read(node, parts.inline) & set(taken.split()) - known)
-            if hidden:
-                raise Refused(f"{hidden[0]}, a name that a method of Keras has for something else", node)
-
     def compute_loss(self) -> cst.FunctionDef:
         steps, value = self.parts.loss, self.train_op.loss
         if self.distributed:
             self.check_reductions()
-        self.check_hidden(steps, [value], "x y y_pred sample_weight training self")
-        lines = [*self.batch_names(steps, [value], "x y y_pred"), *self.all_lines(steps, self.tensors)]
-        name = value.value if isinstance(value, cst.Name) else "loss"
-        if not isinstance(value, cst.Name):
+        lines, name = self.of_batch(steps, [value], "training"), "loss"
+        if isinstance(value, cst.Name):
+            name = value.value
+        else:
             lines.append(statement(f"loss = {self.tensors.text(value)}"))
         lines.append(statement(f"self.mean_loss.update_state({name})"))
         divided = f"{name} / self.distribute_strategy.num_replicas_in_sync  # their gradients are summed"
@@ -583,10 +551,7 @@ class _Writer:
         return self.function(header, "", lines)
 
     def compute_metrics(self, metrics: Mapping[str, Metric], attributes: Mapping[str, str]) -> cst.FunctionDef:
-        values = [value for keras_metric in metrics.values() for value in keras_metric.values]
-        self.check_hidden(self.parts.metrics, values, "x y y_pred sample_weight self")
-        lines = [*self.batch_names(self.parts.metrics, values, "x y y_pred"),
-                 *self.all_lines(self.parts.metrics, self.tensors)]  # fmt: skip
+        lines = self.of_batch(self.parts.metrics, [value for each in metrics.values() for value in each.values])
         for key, keras_metric in metrics.items():
             arguments = keras_metric.update.format(*(self.tensors.text(value) for value in keras_metric.values))
             lines.append(statement(f"self.{attributes[key]}.update_state({arguments})"))
@@ -630,12 +595,6 @@ class _Writer:
         if kept:
             kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         return new.with_changes(params=new.params.with_changes(params=kept))
-
-
-def _with_methods(header: cst.ClassDef, methods: Sequence[cst.BaseStatement]) -> cst.ClassDef:
-    """Return a class of a docstring with methods, an empty line before each."""
-    spaced = [method.with_changes(leading_lines=[cst.EmptyLine(indent=False)]) for method in methods]  # type: ignore[attr-defined]
-    return header.with_changes(body=header.body.with_changes(body=[*header.body.body, *spaced]))
 
 
 def _root(node: cst.BaseExpression) -> str:

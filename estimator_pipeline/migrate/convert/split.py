@@ -35,7 +35,7 @@ from estimator_pipeline.migrate.convert.rules.normalization import BATCH_NORMALI
 from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS
 from estimator_pipeline.migrate.convert.train_op import TrainOp
 
-__all__ = ["Parts", "split"]
+__all__ = ["Parts", "is_global_step", "split"]
 
 _MAKERS = ("tf.compat.v1.layers.", "tf.keras.layers.", "tf.keras.Sequential", "tf.keras.Model", "tf.keras.models.",
            "tf.compat.v1.keras.layers.", *LAYERS)  # fmt: skip
@@ -85,6 +85,11 @@ def split(names: FileNames, model_fn: ModelFnSource, train_op: TrainOp) -> Parts
     return _Splitter(names, model_fn, train_op).parts()
 
 
+def is_global_step(names: FileNames, step: Statement) -> bool:
+    """Return whether a statement only names the global step."""
+    return isinstance(step.value, cst.Call) and names.name(step.value.func) in GLOBAL_STEPS
+
+
 class _Splitter:
     def __init__(self, names: FileNames, model_fn: ModelFnSource, train_op: TrainOp) -> None:
         self.names, self.model_fn, self.train_op = names, model_fn, train_op
@@ -110,7 +115,7 @@ class _Splitter:
         metrics, predicted = self.slice(rest, EVAL, of_metrics), self.slice(rest, PREDICT, predictions)
         self.check_losses(rest, loss)
         used = {*loss, *metrics, *predicted}
-        kept = {*rest, *(step for step in train_op.steps if self.is_global_step(step))}
+        kept = {*rest, *(step for step in train_op.steps if is_global_step(self.names, step))}
         setup = self.slice([step for step in self.model_fn.steps if step in kept], TRAIN, train_op.values)
         unwritten = {**self.unwritten(), **train_op.unwritten}
         logged = self.logged([step for step in rest if step not in {*network, *used, *setup}], unwritten)
@@ -166,9 +171,6 @@ class _Splitter:
         return bool(step.target) and step.value is not None and (
             not isinstance(step.value, cst.Name) and self.names.modes_of(step.value) is not None
         )  # fmt: skip
-
-    def is_global_step(self, step: Statement) -> bool:
-        return isinstance(step.value, cst.Call) and self.names.name(step.value.func) in GLOBAL_STEPS
 
     def sets_phase(self, step: Statement) -> bool:
         """Return whether a statement sets the learning phase of Keras, which `fit` does for each step.

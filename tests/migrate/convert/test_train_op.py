@@ -110,7 +110,8 @@ LOSSES_THAT_STAY = [
     ("loss = tf.losses.mean_squared_error(labels, logits, reduction=params['reduction'])", 8, "reduction of"),
     ("loss = tf.losses.mean_squared_error(labels, logits, loss_collection='mine')", 8, "loss_collection of"),
     ("loss = tf.losses.mean_pairwise_squared_error(labels, logits)", 8, "mean_pairwise_squared_error"),
-    (CROSS + "loss += tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 'a'))", 9, "the arguments"),
+    (CROSS + "loss += tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 'a'))", 9,
+     "scope of tf.get_collection"),
     (CROSS + "loss += tf.add_n(tf.get_collection('losses'))", 9, "the arguments of tf.get_collection"),
     (CROSS + "tf.losses.add_loss(loss)", 9, "neither of the network"),
 ]  # fmt: skip

@@ -110,7 +110,7 @@ def regularization(call: Call) -> str:
     """Write the losses of the layers' regularizers, which are those of the model."""
     args = call.args(*(("scope", "name") if call.name == _REGULARIZATION else ("key", "scope")))
     if "scope" in args or not is_regularization(call.names, call.node):
-        raise call.refuse("the arguments", call.node)
+        raise call.refuse("scope" if "scope" in args else "the arguments", call.node)
     return "sum(self.losses)" if call.name == _REGULARIZATION else "self.losses"
 
 
