@@ -69,6 +69,17 @@ class Call:
         """Return the text of an argument after the conversion."""
         return self.new[node]
 
+    def users(self) -> list[cst.CSTNode | None]:
+        """Return what takes the result by the name that it is assigned to; [None] where it has no such name."""
+        names, tree = self.names, self.names.tree
+        assign = tree.parents.get(self.node)
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
+        if not isinstance(target, cst.Name):
+            return [None]
+        uses = [use for use in names.places(target.value) if use is not target and any(
+            binding.node is self.node for binding in names.program.bindings(use.value, names.scope(use)))]  # fmt: skip
+        return [tree.parents.get(use) for use in uses]
+
     def refuse(self, parameter: str, node: cst.CSTNode) -> Refused:
         return Refused(f"{parameter} of {self.name}", node)
 

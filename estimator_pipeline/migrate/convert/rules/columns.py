@@ -115,17 +115,9 @@ def dense_features(call: Call) -> str:
     args = call.args("feature_columns", "name")
     tree = call.names.tree
     parent = tree.parents.get(call.node)
-    target = parent.targets[0].target if isinstance(parent, cst.Assign) and len(parent.targets) == 1 else None
-    if isinstance(target, cst.Name):
-        uses = [chain for chain in tree.chains if isinstance(chain, cst.Name) and chain.value == target.value
-                and any(binding.node is call.node for binding in
-                        call.names.program.bindings(chain.value, call.names.scope(chain)))]  # fmt: skip
-        uses = [use for use in uses if use is not target]
-        calls = [use for use in uses if isinstance(above := tree.parents.get(use), cst.Call) and above.func is use]
-        once = len(uses) == len(calls) == 1 and not any(isinstance(above, cst.For) for above in tree.above(calls[0]))
-    else:
-        once = isinstance(parent, cst.Call) and parent.func is call.node
-    if not once or "feature_columns" not in args:
+    users = [parent] if isinstance(parent, cst.Call) and parent.func is call.node else call.users()
+    in_loop = any(isinstance(above, cst.For) for user in users for above in tree.above(user or call.node))
+    if len(users) != 1 or not isinstance(users[0], cst.Call) or in_loop or "feature_columns" not in args:
         raise Refused("a DenseFeatures that is not called once", call.node)
     call.needs.add("dense_columns")
     return f"(lambda features: dense_columns(features, {call.text(args['feature_columns'])}))"

@@ -47,18 +47,9 @@ def table_lookup(call: Call) -> str:
 
 def _is_only_looked_up(call: Call) -> bool:
     """Return whether the variable is assigned to a name that only lookups take."""
-    names, tree = call.names, call.names.tree
-    assign = tree.parents.get(call.node)
-    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
-        return False
-    target = assign.targets[0].target
-    for chain in tree.chains:
-        if not isinstance(target, cst.Name) or not isinstance(chain, cst.Name) or chain.value != target.value:
-            continue
-        if not any(binding.node is call.node for binding in names.program.bindings(chain.value, names.scope(chain))):
-            continue
-        arg = tree.parents.get(chain)
-        user = tree.parents.get(arg) if isinstance(arg, cst.Arg) else None
-        if not isinstance(user, cst.Call) or names.name(user.func) not in _LOOKUPS or user.args[0] is not arg:
-            return False
-    return isinstance(target, cst.Name)
+
+    def is_lookup(arg: cst.CSTNode | None) -> bool:
+        user = call.names.tree.parents.get(arg) if isinstance(arg, cst.Arg) else None
+        return isinstance(user, cst.Call) and call.names.name(user.func) in _LOOKUPS and user.args[0] is arg
+
+    return all(is_lookup(arg) for arg in call.users())
