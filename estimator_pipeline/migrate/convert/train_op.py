@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import Instance, Outside
 from estimator_pipeline.migrate.convert.gradients import WITHOUT_EFFECT, GradientsOfModelFn
 from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused, calls_in
+from estimator_pipeline.migrate.convert.rule import SETUP, Call
 from estimator_pipeline.migrate.convert.rules.optimizers import GLOBAL_STEPS, OPTIMIZERS
 
 __all__ = ["TrainOp", "read_train_op"]
@@ -113,14 +113,19 @@ class _Reader:
 
     def minimize(self, call: cst.Call, receiver: cst.BaseExpression) -> TrainOp:
         optimizer, name = self.optimizer(receiver, call)
-        args = self.args(call, _MINIMIZE, ("loss", "global_step"), "minimize")
+        args = self.args(call, _MINIMIZE, ("loss",))
+        variables = self.gradients.value(args["var_list"]) if "var_list" in args else None
+        if variables is not None and variables.kind == "variables":
+            self.steps |= variables.steps
+            del args["var_list"]
+        if unknown := sorted(args.keys() - {"loss", "global_step", *WITHOUT_EFFECT}):
+            raise Refused(f"minimize with {', '.join(unknown)}", call)
         self.check_step(args, call)
         return self.train_op(optimizer, name, args["loss"])
 
     def apply_gradients(self, call: cst.Call, receiver: cst.BaseExpression) -> TrainOp:
         optimizer, name = self.optimizer(receiver, call)
-        args = self.args(call, ("grads_and_vars", "global_step", "name"), ("grads_and_vars", "global_step"),
-                         "apply_gradients")  # fmt: skip
+        args = self.args(call, ("grads_and_vars", "global_step", "name"), ("grads_and_vars",))
         self.check_step(args, call)
         gradients = self.gradients.value(args["grads_and_vars"])
         if gradients is None or gradients.kind != "pairs" or gradients.loss is None:
@@ -140,17 +145,13 @@ class _Reader:
 
     def optimize_loss(self, call: cst.Call) -> TrainOp:
         """Read `tf.contrib.layers.optimize_loss`, which runs UPDATE_OPS and clips by the global norm."""
-        args = {name: arg.value for name, arg in arguments(call, _OPTIMIZE_LOSS).items()}
-        if any(arg.star for arg in call.args) or len(args) != len(call.args):
-            raise Refused("the arguments of optimize_loss", call)
+        args = self.args(call, _OPTIMIZE_LOSS, ("loss", "optimizer"))
         args = {name: value for name, value in args.items() if self.names.text(value) != "None"}
         for name, value in args.items():
             if name in ("gradient_noise_scale", "gradient_multipliers", "update_ops", "variables") or (
                 name == "increment_global_step" and self.names.text(value) != "True"
             ):
                 raise Refused(f"{name} of optimize_loss", value)
-        if "loss" not in args or "optimizer" not in args:
-            raise Refused("optimize_loss without a loss or an optimizer", call)
         if "global_step" in args:
             self.check_step(args, call)
         optimizer, name, by_rate = self.contrib_optimizer(args["optimizer"], args.get("learning_rate"))
@@ -168,9 +169,7 @@ class _Reader:
 
     def create_train_op(self, call: cst.Call) -> TrainOp:
         """Read `tf.contrib.training.create_train_op(loss, optimizer)`, which runs UPDATE_OPS, too."""
-        args = {name: arg.value for name, arg in arguments(call, ("total_loss", "optimizer", "global_step")).items()}
-        if args.keys() - {"global_step"} != {"total_loss", "optimizer"} or len(args) != len(call.args):
-            raise Refused("create_train_op with other arguments than loss, optimizer and step", call)
+        args = self.args(call, ("total_loss", "optimizer", "global_step"), ("total_loss", "optimizer"))
         if "global_step" in args:
             self.check_step(args, call)
         self.moves_statistics = True
@@ -207,18 +206,14 @@ class _Reader:
 
     def reported(self, loss: cst.BaseExpression) -> cst.BaseExpression:
         """Return the name by which the EstimatorSpec has the loss, where the optimizer takes it by a different name."""
-        spec = self.model_fn.argument(TRAIN, "loss")
-        if spec is None or not isinstance(spec, cst.Name):
-            return loss
-        aliases: list[Statement] = []
-        name = loss
-        while isinstance(name, cst.Name) and name.value != spec.value:
+        spec, name, aliases = self.model_fn.argument(TRAIN, "loss"), loss, []
+        while isinstance(spec, cst.Name) and isinstance(name, cst.Name) and name.value != spec.value:
             step = self.model_fn.definition(name.value, TRAIN)
             if step is None or step.value is None:
                 return loss
             aliases.append(step)
             name = step.value
-        if not isinstance(name, cst.Name):
+        if not isinstance(spec, cst.Name) or not isinstance(name, cst.Name):
             return loss
         self.steps.update(aliases)
         return name
@@ -242,17 +237,9 @@ class _Reader:
         return value, self.names.name(value.func)
 
     def args(
-        self, call: cst.Call, parameters: tuple[str, ...], required: tuple[str, ...], method: str
+        self, call: cst.Call, parameters: tuple[str, ...], required: tuple[str, ...]
     ) -> dict[str, cst.BaseExpression]:
-        args = {name: arg.value for name, arg in arguments(call, parameters).items()}
-        variables = self.gradients.value(args["var_list"]) if "var_list" in args else None
-        if variables is not None and variables.kind == "variables":
-            self.steps |= variables.steps
-            del args["var_list"]
-        unknown = sorted(args.keys() - {*required, *WITHOUT_EFFECT})
-        if unknown or any(arg.star for arg in call.args) or required[0] not in args:
-            raise Refused(f"{method} with {', '.join(unknown)}", call)
-        return args
+        return Call(call, self.names.text(call.func), SETUP, self.names, {}).args(*parameters, required=required)
 
     def check_step(self, args: Mapping[str, cst.BaseExpression], call: cst.Call) -> None:
         step = self.follow(args["global_step"]) if "global_step" in args else None

@@ -31,14 +31,12 @@ _DENSE = {"inputs": "inputs", "num_outputs": "units", **_WEIGHTS}
 _LAYERS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "fully_connected": ("Dense", _DENSE, {"activation": "'relu'"}),
     "linear": ("Dense", _DENSE, {}),
-    "conv1d": ("Conv1D", _CONVOLUTION, {"padding": "'same'", "activation": "'relu'"}),
-    "conv2d": ("Conv2D", _CONVOLUTION, {"padding": "'same'", "activation": "'relu'"}),
-    "conv3d": ("Conv3D", _CONVOLUTION, {"padding": "'same'", "activation": "'relu'"}),
+    **{f"{name}{n}d": (f"Conv{n}D", _CONVOLUTION, {"padding": "'same'", "activation": "'relu'"})
+       for name in ("conv", "convolution") for n in (1, 2, 3)},
     "max_pool2d": ("MaxPooling2D", _POOLING, {"strides": "2"}),
     "avg_pool2d": ("AveragePooling2D", _POOLING, {"strides": "2"}),
     "flatten": ("Flatten", {"inputs": "inputs", "outputs_collections": "", "scope": "name"}, {}),
-}
-_LAYERS |= {f"convolution{n}d": _LAYERS[f"conv{n}d"] for n in (1, 2, 3)}
+}  # fmt: skip
 CONTRIB_LAYERS = frozenset(f"{home}{name}" for home in _HOMES for name in (
     *_LAYERS, "dropout", "batch_norm", "embed_sequence"))  # fmt: skip
 """The layers that have a rule here."""
