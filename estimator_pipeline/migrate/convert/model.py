@@ -23,6 +23,7 @@ from estimator_pipeline.migrate.convert.model_fn import (
     ModelFnSource,
     Statement,
     check_scope,
+    key_of,
     needed,
     parameters,
     read_model_fn,
@@ -327,14 +328,16 @@ class _Writer:
         features, params, outputs = self.model_fn.features, self.model_fn.params, self.parts.outputs
         taken = {name for step in self.model_fn.steps for name in step.defines | step.uses}
         fresh = {name: f"keras_{name}" if name in taken else name for name in ("inputs", "model")}
-        changes = any(features in step.defines for step in self.model_fn.steps)
+        changes = self.changes_features
         inputs, model = fresh["inputs"] if changes else features, fresh["model"]
         lines = _comments(*(self.model_fn.function.get_docstring() or "").splitlines())
         if changes:
             copied = f"dict({inputs})" if self.changes_items(features) else inputs
             lines.append(statement(f"{features} = {copied}"))
         out = outputs[0] if len(outputs) == 1 else f"{{{', '.join(f'{name!r}: {name}' for name in outputs)}}}"
-        passed = ", ".join([inputs, out, *([params] if params and model_class else [])])
+        read = self.features_read()
+        taken_inputs = read or (inputs if model_class else f"{self.tf}.nest.flatten({inputs})")
+        passed = ", ".join([taken_inputs, out, *([params] if params and model_class else [])])
         kind = self.class_name if model_class else f"{self.tf}.keras.Model"
         lines += [*network, statement(f"{model} = {kind}({passed})"), *optimizer.setup]
         compiled = [f"optimizer={optimizer.text}"]
@@ -347,6 +350,28 @@ class _Writer:
         header = f"def {self.make}({', '.join([inputs, *([params] if params else [])])}):"
         doc = f"Return the compiled model for the inputs `{inputs}`, as returned by `model_inputs`."
         return self.function(header, doc, lines)
+
+    @property
+    def changes_features(self) -> bool:
+        return any(self.model_fn.features in step.defines for step in self.model_fn.steps)
+
+    def features_read(self) -> str:
+        """Return the list of the features that the network reads by their keys; "" where it takes them otherwise.
+
+        A model of these takes data with more features: those of the loss, which predictions and exports do not have.
+        Of a dict with more features than a model of a dict has, Keras 3 takes the first ones.
+        """
+        nodes = [inner for node in (*(step.node for step in self.parts.network), *self.parts.inline)
+                 for inner in iter_nodes(node)]  # fmt: skip
+        keys: dict[str, str] = {}
+        for name in self.names.places(self.model_fn.features) if not self.changes_features else ():
+            if name in nodes:
+                item = self.names.tree.parents.get(name)
+                key = key_of(item) if isinstance(item, cst.Subscript) else None
+                if key is None:
+                    return ""
+                keys[key] = self.names.text(item)
+        return f"[{', '.join(keys.values())}]" if keys else ""
 
     def changes_items(self, name: str) -> bool:
         """Return whether the model_fn changes the items of a dict: `x["a"] = 1`, `x.pop("a")`."""
@@ -464,11 +489,14 @@ class _Writer:
         self.network.needs |= {"saved_inputs", "loaded_inputs"}
         attributes = {key: re.sub(r"\W", "_", f"{key}_metric") for key in metrics}
         value, config = self.saved_params() if params else ("", "")
-        saved = f'{{"inputs": saved_inputs(self.input){f", {params!r}: {value}" if params else ""}}}'
+        by_keys = bool(self.features_read())
+        inputs = "self.inputs" if by_keys else "self.inputs if self.by_name else self.inputs[0]"
+        saved = f'{{"inputs": saved_inputs({inputs}){f", {params!r}: {value}" if params else ""}}}'
         loaded = f'loaded_inputs(config["inputs"]){f", {config}" if params else ""}'
         start = [
             f"def __init__(self, inputs, outputs{f', {params}' if params else ''}):",
-            "    super().__init__(inputs, outputs)",
+            f"    super().__init__({'inputs' if by_keys else f'{self.tf}.nest.flatten(inputs)'}, outputs)",
+            *([] if by_keys else ["    self.by_name = isinstance(inputs, dict)"]),
             *([f"    self.{params} = {params}"] if params else []),
             f'    self.mean_loss = {self.tf}.keras.metrics.Mean(name="loss")',
             *(f"    self.{attributes[key]} = {keras_metric.keras}" for key, keras_metric in metrics.items()),

@@ -20,7 +20,7 @@ from estimator_pipeline.migrate.convert.names import (
     names_read,
 )
 
-__all__ = ["ModelFnSource", "Statement", "check_scope", "is_string", "needed", "parameters", "reached_calls",
+__all__ = ["ModelFnSource", "Statement", "check_scope", "is_string", "key_of", "needed", "parameters", "reached_calls",
            "read_model_fn"]  # fmt: skip
 
 SPEC = "tf.estimator.EstimatorSpec"
@@ -131,7 +131,7 @@ class ModelFnSource:
 
     def item(self, node: cst.Subscript, mode: str) -> cst.BaseExpression | None:
         """Return the value of an item of a dict that the function defines once; None if it is not known."""
-        table, key = self.resolve(node.value, mode), _key(node)
+        table, key = self.resolve(node.value, mode), key_of(node)
         if not isinstance(table, cst.Dict) or key is None:
             return None
         for element in table.elements:
@@ -141,7 +141,8 @@ class ModelFnSource:
         return None
 
 
-def _key(node: cst.Subscript) -> str | None:
+def key_of(node: cst.Subscript) -> str | None:
+    """Return the text that is the index of an item; None for another index."""
     index = node.slice[0].slice if len(node.slice) == 1 else None
     value = index.value if isinstance(index, cst.Index) else None
     return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else None

@@ -49,14 +49,15 @@ class Hyperparameters:
 
 
 def saved_inputs(features):
-    """Return the names, shapes and types of inputs, for the configuration of a model."""
+    """Return the names, shapes and types of a list of inputs, or of a single one, for the configuration of a model."""
 
     def saved(value):
         return {"shape": list(value.shape[1:]), "dtype": tf.as_dtype(value.dtype).name}
 
-    if isinstance(features, dict):
-        return {name: {**saved(value), "name": name} for name, value in features.items()}
-    return saved(features)
+    if not isinstance(features, list):
+        return saved(features)
+    named = {value.name.partition(":")[0]: value for value in features}
+    return {name: {**saved(value), "name": name} for name, value in named.items()}
 
 
 def loaded_inputs(config):
