@@ -557,9 +557,8 @@ class _Writer:
 
     def check_reductions(self) -> None:
         """Check for several replicas that V1 divides the loss by their number: not where its last loss is a sum."""
-        for node in (*(step.node for step in self.parts.loss), self.train_op.loss):
-            for arg in [arg for call in calls_in(node) for arg in call.args if arg.keyword is not None]:
-                full = self.names.name(arg.value)
+        for call in calls_in(*(step.node for step in self.parts.loss), self.train_op.loss):
+            for full, arg in ((self.names.name(arg.value), arg) for arg in call.args if arg.keyword is not None):
                 if full.startswith("tf.compat.v1.losses.Reduction.") and full.rpartition(".")[2] not in losses.MEANS:
                     raise Refused("a loss other than a mean, which V1 does not divide by the number of replicas", arg)
 

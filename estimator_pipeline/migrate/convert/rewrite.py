@@ -95,7 +95,6 @@ class _Transformer(cst.CSTTransformer):
     def __init__(self, rewriter: CodeRewriter) -> None:
         super().__init__()
         self.rewriter, self.names = rewriter, rewriter.names
-        self.inside_name: set[cst.CSTNode] = set()  # the inner parts of dotted names, which are no names themselves
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if node in self.rewriter.replaced:
@@ -110,8 +109,6 @@ class _Transformer(cst.CSTTransformer):
             return False
         if isinstance(node, cst.Arg):
             return not (isinstance(self.parent(node), cst.Call) and self._is_training(node))
-        if isinstance(node, cst.Attribute):
-            self.inside_name.update(part for part in _inner(node))
         return True
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
@@ -136,9 +133,11 @@ class _Transformer(cst.CSTTransformer):
             return self._call(original, updated)
         if isinstance(original, cst.BinaryOperation) and isinstance(original.operator, cst.Multiply):
             return self._product(original, updated)
-        if isinstance(original, cst.Attribute) and original not in self.inside_name:
+        if isinstance(original, (cst.Name, cst.Attribute)) and isinstance(self.parent(original), cst.Attribute):
+            return updated  # a part of a dotted name
+        if isinstance(original, cst.Attribute):
             return self._name(original, updated)
-        if isinstance(original, cst.Name) and original not in self.inside_name:
+        if isinstance(original, cst.Name):
             return self._plain_name(original, updated)
         if isinstance(original, (cst.Await, cst.Yield, cst.NamedExpr, cst.Global, cst.Nonlocal, cst.Del)):
             raise Refused(f"`{type(original).__name__.lower()}` in a model_fn", original)
@@ -372,14 +371,3 @@ def _separated(args: list[cst.Arg]) -> list[cst.Arg]:
     if args and args[-1].comma is not cst.MaybeSentinel.DEFAULT:
         args = [*args[:-1], args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
     return args
-
-
-def _inner(node: cst.Attribute) -> list[cst.CSTNode]:
-    parts: list[cst.CSTNode] = [node.attr]
-    below: cst.CSTNode = node.value
-    while isinstance(below, cst.Attribute):
-        parts += [below, below.attr]
-        below = below.value
-    if isinstance(below, cst.Name):
-        parts.append(below)
-    return parts

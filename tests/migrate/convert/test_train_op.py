@@ -113,6 +113,7 @@ LOSSES_THAT_STAY = [
     (CROSS + "loss += tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 'a'))", 9,
      "scope of tf.get_collection"),
     (CROSS + "loss += tf.add_n(tf.get_collection('losses'))", 9, "the arguments of tf.get_collection"),
+    (f"{CROSS.strip()} + tf.losses.get_regularization_loss('a')", 8, "scope of tf.losses.get_regularization_loss"),
     (CROSS + "tf.losses.add_loss(loss)", 9, "neither of the network"),
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rule import TENSORS, Call, rule
 
@@ -97,20 +98,27 @@ def loss(call: Call) -> str:
 
 
 def is_regularization(names: FileNames, node: cst.CSTNode) -> bool:
-    """Return whether a node is a call that returns the losses of the layers' regularizers, or their sum."""
+    """Return whether a node is a call that returns the losses of the layers' regularizers, or their sum.
+
+    Raises:
+        Refused: it returns those of one scope.
+    """
     full = names.name(node.func) if isinstance(node, cst.Call) else ""
-    collection = node.args[0].value if isinstance(node, cst.Call) and node.args else None
-    return full == _REGULARIZATION or (
-        full == _COLLECTION and names.name(collection).endswith(".GraphKeys.REGULARIZATION_LOSSES")
-    )
+    if not isinstance(node, cst.Call) or full not in (_REGULARIZATION, _COLLECTION):
+        return False
+    args = arguments(node, ("scope", "name") if full == _REGULARIZATION else ("key", "scope"))
+    key = names.name(args["key"].value) if "key" in args else full
+    is_it = key == _REGULARIZATION or key.endswith(".GraphKeys.REGULARIZATION_LOSSES")
+    if is_it and "scope" in args:
+        raise Refused(f"scope of {full}", node)
+    return is_it
 
 
 @rule(_REGULARIZATION, _COLLECTION, at=(TENSORS,))
 def regularization(call: Call) -> str:
     """Write the losses of the layers' regularizers, which are those of the model."""
-    args = call.args(*(("scope", "name") if call.name == _REGULARIZATION else ("key", "scope")))
-    if "scope" in args or not is_regularization(call.names, call.node):
-        raise call.refuse("scope" if "scope" in args else "the arguments", call.node)
+    if not is_regularization(call.names, call.node):
+        raise call.refuse("the arguments", call.node)
     return "sum(self.losses)" if call.name == _REGULARIZATION else "self.losses"
 
 
