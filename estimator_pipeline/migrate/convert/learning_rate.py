@@ -82,11 +82,9 @@ def _is_schedule(
     call = model_fn.resolve(rate, TRAIN)
     if not isinstance(call, cst.Call) or names.name(call.func) not in SCHEDULES:
         return False
-    others = []
-    for arg in call.args:
-        value = model_fn.resolve(arg.value, TRAIN)
-        if not (isinstance(value, cst.Call) and names.name(value.func) in GLOBAL_STEPS):
-            others.append(arg.value)
+    resolved = {arg.value: model_fn.resolve(arg.value, TRAIN) for arg in call.args}
+    others = [arg for arg, value in resolved.items()
+              if not isinstance(value, cst.Call) or names.name(value.func) not in GLOBAL_STEPS]  # fmt: skip
     return len(others) == len(call.args) - 1 and not any(
         global_steps(names, [*others, *(step.node for step in _steps(setup, others))])
     )

@@ -367,8 +367,8 @@ class _Writer:
         for name in self.names.places(self.model_fn.features) if not self.changes_features else ():
             if name in nodes:
                 item = self.names.tree.parents.get(name)
-                key = key_of(item) if isinstance(item, cst.Subscript) else None
-                if key is None:
+                key = key_of(item) if isinstance(item, cst.Subscript) else ""
+                if not key:
                     return ""
                 keys[key] = self.names.text(item)
         return f"[{', '.join(keys.values())}]" if keys else ""

@@ -20,8 +20,8 @@ from estimator_pipeline.migrate.convert.names import (
     names_read,
 )
 
-__all__ = ["ModelFnSource", "Statement", "check_scope", "is_string", "key_of", "needed", "parameters", "reached_calls",
-           "read_model_fn"]  # fmt: skip
+__all__ = ["ModelFnSource", "Statement", "check_scope", "dict_items", "is_string", "key_of", "needed",
+           "parameters", "reached_calls", "read_model_fn"]  # fmt: skip
 
 SPEC = "tf.estimator.EstimatorSpec"
 _FIELDS = ("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks",
@@ -132,20 +132,25 @@ class ModelFnSource:
     def item(self, node: cst.Subscript, mode: str) -> cst.BaseExpression | None:
         """Return the value of an item of a dict that the function defines once; None if it is not known."""
         table, key = self.resolve(node.value, mode), key_of(node)
-        if not isinstance(table, cst.Dict) or key is None:
-            return None
-        for element in table.elements:
-            name = element.key if isinstance(element, cst.DictElement) else None
-            if isinstance(name, cst.SimpleString) and name.evaluated_value == key:
-                return element.value
-        return None
+        return dict(dict_items(table)).get(key) if key and isinstance(table, cst.Dict) else None
 
 
-def key_of(node: cst.Subscript) -> str | None:
-    """Return the text that is the index of an item; None for another index."""
+def key_of(node: cst.Subscript) -> str:
+    """Return the text that is the index of an item; "" for another index."""
     index = node.slice[0].slice if len(node.slice) == 1 else None
-    value = index.value if isinstance(index, cst.Index) else None
-    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else None
+    return _text(index.value) if isinstance(index, cst.Index) else ""
+
+
+def dict_items(table: cst.Dict | cst.Call) -> list[tuple[str, cst.BaseExpression]]:
+    """Return (key, value) of the items of `{"key": value}` or `dict(key=value)`; "" for a key that is not known."""
+    if isinstance(table, cst.Call):
+        return [(arg.keyword.value if arg.keyword else "", arg.value) for arg in table.args]
+    return [(_text(element.key) if isinstance(element, cst.DictElement) else "", element.value)
+            for element in table.elements]  # fmt: skip
+
+
+def _text(node: cst.BaseExpression) -> str:
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 
 def parameters(function: cst.FunctionDef | cst.Lambda) -> tuple[str, ...]:

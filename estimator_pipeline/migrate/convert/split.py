@@ -11,7 +11,14 @@ from estimator_pipeline.migrate.code.analysis.syntax import children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.allowed import LOGGING_HOOKS, is_message
 from estimator_pipeline.migrate.convert.definitions import Definitions, reaching
-from estimator_pipeline.migrate.convert.model_fn import ModelFnSource, Statement, is_string, needed, reached_calls
+from estimator_pipeline.migrate.convert.model_fn import (
+    ModelFnSource,
+    Statement,
+    dict_items,
+    is_string,
+    needed,
+    reached_calls,
+)
 from estimator_pipeline.migrate.convert.names import (
     ALL_MODES,
     EVAL,
@@ -300,14 +307,11 @@ class _Splitter:
         if value is None or self.names.text(value) == "None":
             return {}
         table = self.model_fn.resolve(value, EVAL)
-        if isinstance(table, cst.Call) and isinstance(table.func, cst.Name) and table.func.value == "dict":
-            pairs = [(arg.keyword.value if arg.keyword else "", arg.value) for arg in table.args]
-        elif isinstance(table, cst.Dict):
-            pairs = [(_text_of(element), element.value) for element in table.elements]
-        else:
+        if not isinstance(table, cst.Dict) and not (isinstance(table, cst.Call) and (
+                isinstance(table.func, cst.Name) and table.func.value == "dict")):  # fmt: skip
             raise Refused("eval_metric_ops that are not one dict", value)
         calls = {}
-        for key, item in pairs:
+        for key, item in dict_items(table):
             call = self.model_fn.resolve(item, EVAL)
             if not key or not isinstance(call, cst.Call) or self.names.name(call.func) not in METRICS:
                 raise Refused(f"the metric {self.names.text(item)}", item)
@@ -449,8 +453,3 @@ def _only_raises(node: cst.If) -> bool:
     raises = bool(lines) and all(isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Raise)
                                  for line in lines)  # fmt: skip
     return raises and node.orelse is None
-
-
-def _text_of(element: cst.BaseDictElement) -> str:
-    key = element.key if isinstance(element, cst.DictElement) else None
-    return str(key.evaluated_value) if isinstance(key, cst.SimpleString) else ""

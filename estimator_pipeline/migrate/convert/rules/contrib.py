@@ -82,8 +82,8 @@ def contrib_dropout(call: Call) -> str:
                          "outputs_collections": "", "scope": "name", "seed": "seed"})  # fmt: skip
     rate = f"1 - {call.text(args['keep_prob'])}" if "keep_prob" in args else "0.5"
     options = ", ".join([rate, *call.options({name: args[name] for name in args if name == "seed"})])
-    trains = training(call, args) if "training" in args else ", training=True"
-    return f"{call.tf}.keras.layers.Dropout({options})({call.text(args['inputs'])}{trains})"
+    inputs, trains = call.text(args["inputs"]), training(call, args, default=True)
+    return f"{call.tf}.keras.layers.Dropout({options})({inputs}{trains})"
 
 
 @rule(*_names("batch_norm"), at=(NETWORK,))
@@ -98,11 +98,13 @@ def contrib_batch_norm(call: Call) -> str:
     })  # fmt: skip
     if any(arg.keyword is not None and arg.keyword.value == "updates_collections" for arg in call.node.args):
         raise call.refuse("updates_collections", call.node)
+    if "trainable" in args and not call.is_constant(args["trainable"], "True"):
+        raise call.refuse("trainable", args["trainable"])
     defaults = {"momentum": "0.999", "epsilon": "0.001", "center": "True", "scale": "False"}
     texts = {name: call.text(args[name]) if name in args else default for name, default in defaults.items()}
     options = ", ".join(f"{name}={text}" for name, text in texts.items() if text != "True")  # as Keras has by default
-    trains = training(call, args) if "training" in args else ", training=True"
-    return f"{call.tf}.keras.layers.BatchNormalization({options})({call.text(args['inputs'])}{trains})"
+    inputs, trains = call.text(args["inputs"]), training(call, args, default=True)
+    return f"{call.tf}.keras.layers.BatchNormalization({options})({inputs}{trains})"
 
 
 @rule(*_names("embed_sequence"), at=(NETWORK,))

@@ -6,6 +6,10 @@ Keras passes `training` to its layers. Without `training=`, V1's layer does noth
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import libcst as cst
+
 from estimator_pipeline.migrate.convert.names import ALL_MODES, TRAIN
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
 
@@ -21,10 +25,12 @@ def dropout(call: Call) -> str:
     return f"{call.tf}.keras.layers.Dropout({', '.join([rate, *call.options(args)])})({inputs}{trains})"
 
 
-def training(call: Call, args: dict) -> str:
+def training(call: Call, args: Mapping[str, cst.BaseExpression], *, default: bool = False) -> str:
     """Return the argument `training` of a layer's call; "" where it is true in training only."""
     value = args.get("training")
-    if value is None or call.is_constant(value, "False"):
+    if value is None:
+        return f", training={default}"
+    if call.is_constant(value, "False"):
         return ", training=False"
     modes = call.names.modes_of(value)
     if modes == {TRAIN}:
