@@ -165,8 +165,9 @@ class _Transformer(cst.CSTTransformer):
         if activations.own(full):
             self.rewriter.needs.add(activations.own(full))
             return cst.Name(activations.own(full))
-        new = activations.function(full, self.names.tf) or allowed.name(full, self.rewriter.place, self.names.tf)
-        if new is None or (new == "" and self.rewriter.place == NETWORK and allowed.is_function(full)):
+        known = activations.function(full, self.names.tf)
+        new = known or allowed.name(full, self.rewriter.place, self.names.tf)
+        if new is None or (not known and self.rewriter.place == NETWORK and allowed.is_function(full)):
             raise Refused(full, original)
         return cst.parse_expression(new) if new else updated
 
@@ -219,7 +220,8 @@ class _Transformer(cst.CSTTransformer):
             arg.value: self.names.text(changed.value) for arg, changed in zip(original.args, updated.args, strict=True)
         }
         if self.rewriter.place == NETWORK and full.startswith("tf.") and "feature_column" not in full:
-            self._register_functions(original, keywords=_ACTIVATIONS if ".layers." in full else ())
+            is_layer = ".layers." in full and not full.endswith(".Lambda")
+            self._register_functions(original, keywords=_ACTIVATIONS if is_layer else ())
         written = rule_of(full, self.rewriter.place) if full else None
         if full == "tf.keras.layers.Embedding" and self.rewriter.place == NETWORK:
             self.rewriter.needs.add("DenseEmbedding")
@@ -245,9 +247,10 @@ class _Transformer(cst.CSTTransformer):
             function = self.names.function(arg.value)
             if function is None and not isinstance(arg.value, cst.Lambda):
                 continue
-            plain = function is not None and isinstance(function.node, cst.FunctionDef) and not function.node.decorators
             known = keywords is None or (arg.keyword.value in keywords if arg.keyword else bool(keywords))
-            if function is None or not plain or not known:
+            if function is None or not known or not isinstance(function.node, cst.FunctionDef) or (
+                function.node.decorators or function.tree.parents.get(function.node) is not function.tree.module
+            ):  # fmt: skip
                 raise Refused("a function in a layer, which a saved model does not find again", arg)
             self.rewriter.helpers.setdefault(function, TENSORS)
             self.rewriter.registered.add(function)

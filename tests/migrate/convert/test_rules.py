@@ -267,6 +267,14 @@ STAYS = [
      "neither of the network"),
     ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3, lambda x: tf.nn.relu(x) * 0.5)'}, 5,
      "a function in a layer"),
+    ({"NETWORK": 'net = tf.keras.layers.Lambda(tf.nn.relu6)(features["x"])\nlogits = tf.layers.dense(net, 3)'}, 5,
+     "tf.nn.relu6"),
+    ({"NETWORK": 'def half(x):\n    return x * 0.5\nlogits = tf.layers.dense(tf.keras.layers.Lambda(half)'
+      '(features["x"]), 3)'}, 7, "a function in a layer"),
+    ({"NETWORK": 'def half(x):\n    return x * 0.5\nlogits = tf.layers.dense(features["x"], 3, half)'}, 7,
+     "a function in a layer"),
+    ({"NETWORK": 'def half(x):\n    return x * 0.5\nx = tf.map_fn(half, features["x"])\n'
+      "logits = tf.layers.dense(x, 3)"}, 7, "a function in a layer"),
     ({"NETWORK": 'logits = tf.layers.dense(features["x"], 3, activation=params["act"])',
       "LOSS": "loss = 2.0 * tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 5, "an activation of params"),
     ({"NETWORK": 'acts = [tf.nn.relu6]\nlogits = tf.layers.dense(features["x"], 3, acts[0])'}, 5, "tf.nn.relu6"),
