@@ -455,14 +455,14 @@ class _Writer:
             methods = [start, *methods, statement(f'def get_config(self):\n    return {{"{params}": {saved}}}\n')]
             if "Hyperparameters" in loaded:
                 methods.append(statement(f"@classmethod\ndef from_config(cls, config):\n    return cls({loaded})\n"))
-        made = self.class_of(name, "optimizers.schedules.LearningRateSchedule", "learning rate", methods)
-        return made, f"{name}({with_params})"
+        schedule = self.class_of(name, "optimizers.schedules.LearningRateSchedule", "learning rate", methods)
+        return schedule, f"{name}({with_params})"
 
-    def class_of(self, name: str, base: str, what: str, methods: Iterable[cst.BaseStatement]) -> cst.ClassDef:
+    def class_of(self, name: str, base: str, subject: str, methods: Iterable[cst.BaseStatement]) -> cst.ClassDef:
         """Return a class of Keras with methods, an empty line before each, which a saved model finds again."""
         header = cst.parse_statement(
             f"@{self.tf}.keras.utils.register_keras_serializable()\nclass {name}({self.tf}.keras.{base}):\n"
-            f'    """The {what} of {self.model_fn.function.name.value}."""\n')  # fmt: skip
+            f'    """The {subject} of {self.model_fn.function.name.value}."""\n')  # fmt: skip
         assert isinstance(header, cst.ClassDef)
         spaced = [method.with_changes(leading_lines=[cst.EmptyLine(indent=False)]) for method in methods]  # type: ignore[attr-defined]
         return header.with_changes(body=header.body.with_changes(body=[*header.body.body, *spaced]))
@@ -642,7 +642,7 @@ def _joined(lines: Iterable[_Line]) -> list[cst.BaseStatement]:
         if isinstance(line, cst.EmptyLine):
             above.append(line)
             continue
-        own = [empty for empty in line.leading_lines if empty.comment is None]  # type: ignore[attr-defined]
-        joined.append(line.with_changes(leading_lines=[*own, *above]))
+        blank = [empty for empty in line.leading_lines if empty.comment is None]  # type: ignore[attr-defined]
+        joined.append(line.with_changes(leading_lines=[*blank, *above]))
         above = []
     return joined

@@ -162,9 +162,9 @@ class _Transformer(cst.CSTTransformer):
         full = self.names.name(original)
         if not full.startswith("tf.") or (is_flags(full) and self._is_of_variable(original)):
             return updated
-        if activations.own(full):
-            self.rewriter.needs.add(activations.own(full))
-            return cst.Name(activations.own(full))
+        if helper := activations.helper(full):
+            self.rewriter.needs.add(helper)
+            return cst.Name(helper)
         known = activations.function(full, self.names.tf)
         new = known or allowed.name(full, self.rewriter.place, self.names.tf)
         if new is None or (not known and self.rewriter.place == NETWORK and allowed.is_function(full)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
 
-__all__ = ["function", "own"]
+__all__ = ["function", "helper"]
 
 # Functions that both versions of Keras have by the same name and with the same default arguments.
 _NAMES = {
@@ -19,7 +19,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def own(full: str) -> str:
+def helper(full: str) -> str:
     """Return the name of the activation function of `training_helpers.py` for one of TensorFlow's; else ""."""
     return "leaky_relu" if full in ("tf.nn.leaky_relu", "tf.compat.v1.nn.leaky_relu") else ""
 

@@ -72,7 +72,7 @@ def arguments_of(
         full = call.names.name(value)
         if parameter == "activation" and (known := activations.function(full, "tf")):
             text = repr(known.rpartition(".")[2])
-        elif parameter == "activation" and full.startswith("tf.") and not activations.own(full):
+        elif parameter == "activation" and full.startswith("tf.") and not activations.helper(full):
             raise call.refuse(f"activation={full}", value)
         by_position = position < _POSITIONAL.get(keras, 2) and parameters[position] == parameter
         written.append(text if by_position else f"{parameter}={text}")

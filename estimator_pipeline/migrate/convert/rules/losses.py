@@ -47,7 +47,7 @@ MEANS = ("SUM_BY_NONZERO_WEIGHTS", "SUM_OVER_NONZERO_WEIGHTS", "SUM_OVER_BATCH_S
 
 
 def _arguments(call: Call) -> tuple[dict[str, cst.BaseExpression], str]:
-    """Return the arguments of a loss without those that say its defaults, and the name of its reduction."""
+    """Return the arguments of a loss without those that are its defaults, and the name of its reduction."""
     parameters = _LOSSES[call.name.removeprefix(_V1)][0]
     required = [*parameters[:2], *(name for name in parameters if name == "axis")]
     args = call.args(*parameters, "loss_collection", "reduction", required=required)
