@@ -128,7 +128,7 @@ def test_a_network(convert_text, network, line):
 def test_a_model_that_compile_describes(convert_text):
     """Functional, with a loss and a metric of Keras: nothing that a load would have to find."""
     text = convert_text(program()).after
-    assert "class " not in text and "model = tf.keras.Model([features[\"x\"]], logits)" in text
+    assert "class " not in text and 'model = tf.keras.Model([features["x"]], logits)' in text
     assert "loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)," in text
     assert "metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name='accuracy')]," in text
     assert "model.fit(training, steps_per_epoch=4, verbose=2)" in text

@@ -17,7 +17,7 @@ CONVERTS = [
       "LOSS": f"{LOSS}\nloss = loss + tf.reduce_mean(length)"},
      ["length = operation('nn.l2_normalize', net, 1)", "{'length': length, 'logits': logits}"]),
     ({"NETWORK": f'features["x"] = features["x"] * 2.0\n{DENSE}'},
-     ["def make_model(inputs, params):", "    features = dict(inputs)\n", "model = tf.keras.Model(tf.nest.flatten(inputs), logits)"]),
+     ["def make_model(inputs, params):", "    features = dict(inputs)\n", "keras.Model(tf.nest.flatten(inputs), logits)"]),
     ({"NETWORK": f'weights = features.pop("x")\n{DENSE.replace("features[", "dict(x=weights)[")}'},
      ["    features = dict(inputs)\n    weights = features.pop("]),
     ({"NETWORK": 'noise = tf.random_normal(tf.shape(features["x"]))\nlogits = tf.layers.dense(noise, 3)',
